@@ -1,0 +1,49 @@
+"""Managed training of Keras models: checkpoints, exact resume, metrics, search.
+
+Names are resolved when they are first used: importing this package imports no TensorFlow, so that the
+command line and the master start at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from det_keras import core, errors, keras
+    from det_keras.cluster_info import get_cluster_info
+    from det_keras.errors import InvalidHP
+
+__version__ = "0.1.0"
+
+#: The format of the package's own log lines, for `logging.basicConfig`.
+LOG_FORMAT = "%(levelname)s: [%(process)s] %(name)s: %(message)s"
+
+_SUBMODULES = ("core", "errors", "keras")
+_NAMES = {
+    "InvalidHP": ("det_keras.errors", "InvalidHP"),
+    "get_cluster_info": ("det_keras.cluster_info", "get_cluster_info"),
+}
+
+__all__ = [
+    "LOG_FORMAT",
+    "InvalidHP",
+    "__version__",
+    "core",
+    "errors",
+    "get_cluster_info",
+    "keras",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return importlib.import_module(f"det_keras.{name}")
+    if name in _NAMES:
+        module, attribute = _NAMES[name]
+        return getattr(importlib.import_module(module), attribute)
+    raise AttributeError(f"module 'det_keras' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,107 @@
+"""The errors that a caller may want to catch, under one root.
+
+Misuse of an argument raises the builtin ``ValueError`` or ``TypeError``; the classes here are for
+what a program can react to: a broken environment, a broken config, a checkpoint that cannot be used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = [
+    "CheckpointError",
+    "ClusterInfoError",
+    "ConfigError",
+    "ConfigProblem",
+    "DetError",
+    "DivergenceError",
+    "InvalidHP",
+    "MasterError",
+    "MasterUnavailableError",
+    "ModelMismatchError",
+    "NotATrainingJobError",
+]
+
+
+class DetError(Exception):
+    """Root of every error that det_keras defines."""
+
+
+class ClusterInfoError(DetError):
+    """A DET_* variable or info file is missing or malformed."""
+
+
+@dataclass(frozen=True)
+class ConfigProblem:
+    """One wrong place in a configuration.
+
+    Attributes:
+        path: where it is, dotted from the root: ``searcher.max_trials``; empty for the whole file.
+        message: what is wrong, with the value, and what would be right.
+    """
+
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        where = f"<config>.{self.path}" if self.path else "<config>"
+        return f"{where}: {self.message}"
+
+
+class ConfigError(DetError):
+    """A configuration cannot be used; `problems` lists every wrong field at once.
+
+    Args:
+        problems: all that is wrong, in the order of the file; at least one.
+    """
+
+    def __init__(self, problems: Sequence[ConfigProblem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+    @classmethod
+    def at(cls, path: str, message: str) -> ConfigError:
+        """Return an error with the single problem `message` at `path`."""
+        return cls([ConfigProblem(path, message)])
+
+
+class NotATrainingJobError(DetError, AttributeError):
+    """Something of a training job was asked for in a process that is none."""
+
+
+class CheckpointError(DetError):
+    """A checkpoint is missing, incomplete or corrupt, or could not be written."""
+
+
+class ModelMismatchError(CheckpointError):
+    """A checkpoint does not fit the model, optimizer or phases of the running script."""
+
+
+class DivergenceError(DetError):
+    """Replicas that must be equal are not."""
+
+
+class MasterError(DetError):
+    """The master answered a call with an error.
+
+    Args:
+        status: the HTTP status, such as 404.
+        message: the master's own words.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        self.status = status
+        self.message = message
+        super().__init__(message)
+
+
+class MasterUnavailableError(DetError):
+    """No master answers at the address in use."""
+
+
+class InvalidHP(DetError):  # noqa: N818 - the name is the public API of the original
+    """Raised by a script to say that these hyperparameters are no good.
+
+    The trial ends, is not restarted, and the search goes on.
+    """

@@ -1,0 +1,82 @@
+"""The data root: where one user's master, runs and checkpoints live.
+
+Different roots are different masters. Everything that is kept between processes is named here, so
+that the master, the CLI and a script run alone agree on it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Home"]
+
+
+@dataclass(frozen=True)
+class Home:
+    """The paths under one data root.
+
+    Attributes:
+        root: the directory itself; it may not exist yet.
+    """
+
+    root: Path
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] | None = None) -> Home:
+        """Return the root that ``DET_KERAS_HOME`` names, else the platform's user data folder."""
+        environ = os.environ if environ is None else environ
+        named = environ.get("DET_KERAS_HOME")
+        if named:
+            return cls(Path(named).expanduser().absolute())
+        # Imported here: `det --help` and `import det_keras` never need it.
+        import platformdirs
+
+        return cls(Path(platformdirs.user_data_dir("det_keras", appauthor=False)))
+
+    def create(self) -> Home:
+        """Make the root, readable by its owner only, and return it."""
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return self
+
+    @property
+    def database(self) -> Path:
+        """The master's SQLite database."""
+        return self.root / "master.db"
+
+    @property
+    def master_file(self) -> Path:
+        """JSON with `url` and `pid` of the running master."""
+        return self.root / "master.json"
+
+    @property
+    def master_log(self) -> Path:
+        """What the master prints."""
+        return self.root / "master.log"
+
+    @property
+    def token_file(self) -> Path:
+        """The user token that our own CLI presents; mode 0600."""
+        return self.root / "token"
+
+    @property
+    def password_file(self) -> Path:
+        """The first password of the user `determined`; mode 0600."""
+        return self.root / "password"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Default storage: one directory per checkpoint UUID."""
+        return self.root / "checkpoints"
+
+    @property
+    def logs(self) -> Path:
+        """Logs and exit codes that supervisors leave, one directory per allocation."""
+        return self.root / "logs"
+
+    @property
+    def runs(self) -> Path:
+        """Run directories of scripts started alone without a `run_dir`."""
+        return self.root / "runs"

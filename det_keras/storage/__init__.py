@@ -1,0 +1,33 @@
+"""Where checkpoint bytes live, one file per kind of storage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from det_keras.errors import ConfigError
+from det_keras.storage.base import Storage
+from det_keras.storage.directory import DirectoryStorage
+from det_keras.storage.shared_fs import SharedFsStorage
+
+__all__ = ["DirectoryStorage", "SharedFsStorage", "Storage", "from_config"]
+
+
+def from_config(section: Mapping[str, Any]) -> Storage:
+    """Return the storage that a `checkpoint_storage` section describes.
+
+    Args:
+        section: normalised, with `type`.
+
+    Raises:
+        ConfigError: no backend exists for the type.
+    """
+    kind = section.get("type")
+    if kind == "directory":
+        return DirectoryStorage(section["container_path"])
+    if kind == "shared_fs":
+        return SharedFsStorage(section["host_path"], section.get("storage_path"))
+    raise ConfigError.at(
+        "checkpoint_storage.type",
+        f"{kind!r} has no backend here. Use `directory` with `container_path`, or `shared_fs` with `host_path`.",
+    )

@@ -1,0 +1,63 @@
+"""The contract of a checkpoint storage: where checkpoint bytes live.
+
+A storage knows UUIDs and files, nothing of models or masters. Whatever the kind, a checkpoint is there
+as a whole or not at all: `store_path` commits at the end of its block and leaves nothing behind when
+the block, or the process, dies.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+__all__ = ["Storage"]
+
+
+class Storage(abc.ABC):
+    """Where the files of checkpoints live, by checkpoint UUID."""
+
+    @abc.abstractmethod
+    def store_path(self, uuid: str) -> AbstractContextManager[Path]:
+        """Yield an empty directory that becomes checkpoint `uuid` when the block ends well.
+
+        The files are flushed, a manifest is written last, and the whole appears at once. If the block
+        raises, or writing does, nothing of it remains.
+
+        Raises:
+            OSError: the storage cannot be written (disk full, no permission, gone).
+        """
+
+    @abc.abstractmethod
+    def restore_path(self, uuid: str) -> AbstractContextManager[Path]:
+        """Yield a directory with the files of checkpoint `uuid`, verified; do not write to it.
+
+        Raises:
+            CheckpointError: there is no such checkpoint, or it does not match its manifest.
+        """
+
+    @abc.abstractmethod
+    def exists(self, uuid: str) -> bool:
+        """Tell whether a finished checkpoint `uuid` is stored."""
+
+    @abc.abstractmethod
+    def list_files(self, uuid: str) -> dict[str, int]:
+        """Return the relative paths of `uuid` with sizes in bytes; directories end with ``/``; {} if gone."""
+
+    @abc.abstractmethod
+    def delete(self, uuid: str, globs: Sequence[str] = ("**/*",)) -> dict[str, int]:
+        """Delete the files of `uuid` that match any of `globs` and return what is left.
+
+        Deleting everything, or what is not there, is no error and leaves {}.
+        """
+
+    @contextmanager
+    def raw_path(self, uuid: str) -> Iterator[Path]:
+        """Yield the directory of `uuid` without verifying it, for downloads of partial checkpoints.
+
+        Raises:
+            CheckpointError: there is no such checkpoint.
+        """
+        with self.restore_path(uuid) as path:
+            yield path

@@ -1,0 +1,148 @@
+"""Checkpoints in a directory of this machine: one sub-directory per UUID, committed by rename."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import UUID
+
+from det_keras.errors import CheckpointError
+from det_keras.storage.base import Storage
+from det_keras.storage.manifest import MANIFEST_NAME, fsync_directory, list_files, verify_manifest, write_manifest
+
+__all__ = ["DirectoryStorage"]
+
+logger = logging.getLogger(__name__)
+
+_STAGING_PREFIX = ".staging-"
+# Files that clean-up took away on purpose; they do not make the rest of a checkpoint corrupt.
+_DELETED_NAME = ".deleted"
+
+
+class DirectoryStorage(Storage):
+    """Checkpoints as directories below `root`.
+
+    Args:
+        root: made when the first checkpoint is stored.
+    """
+
+    def __init__(self, root: Path | str) -> None:
+        self.root = Path(root)
+        self._looked_for_stale = False
+
+    @contextmanager
+    def store_path(self, uuid: str) -> Iterator[Path]:
+        target = self._directory(uuid)
+        self.root.mkdir(parents=True, exist_ok=True)
+        self._remove_stale_staging()
+        staging = self.root / f"{_STAGING_PREFIX}{socket.gethostname()}-{os.getpid()}-{uuid}"
+        staging.mkdir()
+        try:
+            yield staging
+            write_manifest(staging)
+            if target.exists():
+                raise FileExistsError(f"Checkpoint `{uuid}` is already stored at {target}.")
+            staging.rename(target)
+            fsync_directory(self.root)
+        except BaseException:
+            shutil.rmtree(staging, ignore_errors=True)
+            raise
+
+    @contextmanager
+    def restore_path(self, uuid: str) -> Iterator[Path]:
+        with self.raw_path(uuid) as directory:
+            verify_manifest(directory, ignored=_deleted_names(directory))
+            yield directory
+
+    @contextmanager
+    def raw_path(self, uuid: str) -> Iterator[Path]:
+        directory = self._directory(uuid)
+        if not directory.is_dir():
+            raise CheckpointError(f"There is no checkpoint `{uuid}` in {self.root}.")
+        yield directory
+
+    def exists(self, uuid: str) -> bool:
+        return (self._directory(uuid) / MANIFEST_NAME).is_file()
+
+    def list_files(self, uuid: str) -> dict[str, int]:
+        directory = self._directory(uuid)
+        if not directory.is_dir():
+            return {}
+        return {name: size for name, size in list_files(directory).items() if name != _DELETED_NAME}
+
+    def delete(self, uuid: str, globs: Sequence[str] = ("**/*",)) -> dict[str, int]:
+        directory = self._directory(uuid)
+        if not directory.is_dir():
+            return {}
+        doomed = _matching_files(directory, globs)
+        kept = [name for name in list_files(directory) if not name.endswith("/") and name not in doomed]
+        if not [name for name in kept if name not in (MANIFEST_NAME, _DELETED_NAME)] or not kept:
+            # One rename first: a half-deleted directory never passes for a checkpoint.
+            grave = self.root / f"{_STAGING_PREFIX}{socket.gethostname()}-{os.getpid()}-gone-{uuid}"
+            directory.rename(grave)
+            shutil.rmtree(grave, ignore_errors=True)
+            return {}
+        gone = _deleted_names(directory) | doomed
+        (directory / _DELETED_NAME).write_text("\n".join(sorted(gone)), encoding="utf-8")
+        for name in doomed:
+            (directory / name).unlink(missing_ok=True)
+        _remove_empty_directories(directory)
+        return self.list_files(uuid)
+
+    def _directory(self, uuid: str) -> Path:
+        try:
+            return self.root / str(UUID(uuid))
+        except ValueError:
+            raise CheckpointError(f"{uuid!r} is not the UUID of a checkpoint.") from None
+
+    def _remove_stale_staging(self) -> None:
+        """Remove what processes of this machine left that died while storing."""
+        if self._looked_for_stale:
+            return
+        self._looked_for_stale = True
+        mine = f"{_STAGING_PREFIX}{socket.gethostname()}-"
+        for path in self.root.glob(f"{mine}*"):
+            pid = path.name[len(mine) :].split("-", 1)[0]
+            if pid.isdigit() and not _is_alive(int(pid)):
+                logger.info("Removing an unfinished checkpoint that process %s left at %s.", pid, path)
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _matching_files(directory: Path, globs: Sequence[str]) -> set[str]:
+    found: set[str] = set()
+    for glob in globs:
+        if not glob or ".." in Path(glob).parts or Path(glob).is_absolute():
+            raise ValueError(f"{glob!r} cannot select files of a checkpoint. Use a relative pattern such as 'code/**'.")
+        # `a/**` names directories only before Python 3.13; the files below them are meant.
+        for path in directory.glob(glob):
+            below = path.rglob("*") if path.is_dir() else [path]
+            found.update(p.relative_to(directory).as_posix() for p in below if not p.is_dir())
+    return found - {_DELETED_NAME}
+
+
+def _deleted_names(directory: Path) -> frozenset[str]:
+    try:
+        return frozenset((directory / _DELETED_NAME).read_text(encoding="utf-8").splitlines())
+    except FileNotFoundError:
+        return frozenset()
+
+
+def _remove_empty_directories(directory: Path) -> None:
+    for path in sorted((p for p in directory.rglob("*") if p.is_dir()), reverse=True):
+        if not any(path.iterdir()):
+            path.rmdir()
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,124 @@
+"""The manifest: what makes a directory of files a checkpoint.
+
+``manifest.json`` is written last and names every other file with its size and SHA-256. A directory
+without a valid one is not a checkpoint; one byte that differs is found before anything is loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+from det_keras.errors import CheckpointError
+
+__all__ = ["MANIFEST_NAME", "fsync_directory", "list_files", "verify_manifest", "write_manifest"]
+
+MANIFEST_NAME = "manifest.json"
+_CHUNK_BYTES = 1 << 22
+
+
+def list_files(directory: Path) -> dict[str, int]:
+    """Return every path below `directory`, relative, with its size in bytes.
+
+    Directories end with ``/`` and count 0 bytes, as the REST API lists them.
+    """
+    found: dict[str, int] = {}
+    for path in sorted(directory.rglob("*")):
+        name = path.relative_to(directory).as_posix()
+        if path.is_dir():
+            found[f"{name}/"] = 0
+        else:
+            found[name] = path.stat().st_size
+    return found
+
+
+def write_manifest(directory: Path) -> dict[str, int]:
+    """Flush every file of `directory` to the disk and write its manifest.
+
+    Returns:
+        All files with their sizes in bytes, the manifest among them, directories as in `list_files`.
+
+    Raises:
+        OSError: the disk is full or failing; the manifest is then not valid.
+    """
+    files = {}
+    listed = list_files(directory)
+    for name, size_bytes in listed.items():
+        if name.endswith("/"):
+            fsync_directory(directory / name)
+        elif name != MANIFEST_NAME:
+            files[name] = {"size": size_bytes, "sha256": _flush_and_hash(directory / name)}
+    target = directory / MANIFEST_NAME
+    with target.open("w", encoding="utf-8") as file:
+        json.dump({"version": 1, "files": files}, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    fsync_directory(directory)
+    listed[MANIFEST_NAME] = target.stat().st_size
+    return listed
+
+
+def verify_manifest(directory: Path, *, ignored: frozenset[str] = frozenset()) -> None:
+    """Check every file of a checkpoint against its manifest.
+
+    Args:
+        directory: the checkpoint.
+        ignored: files that may be gone, because they were deleted on purpose.
+
+    Raises:
+        CheckpointError: there is no manifest, or a file is missing, cut off or altered; it names the first.
+    """
+    manifest = directory / MANIFEST_NAME
+    try:
+        files = json.loads(manifest.read_text(encoding="utf-8"))["files"]
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"Checkpoint `{directory.name}` has no manifest at {manifest}: it was never finished."
+        ) from None
+    except (ValueError, KeyError, TypeError, UnicodeDecodeError):
+        raise CheckpointError(f"Checkpoint `{directory.name}` is corrupt: {manifest} cannot be read.") from None
+    for name, entry in files.items():
+        if name not in ignored:
+            _verify_file(directory, name, entry["size"], entry["sha256"])
+
+
+def fsync_directory(directory: Path) -> None:
+    """Make the names in `directory` durable; a rename is not, until its directory is flushed."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _verify_file(directory: Path, name: str, size_bytes: int, sha256: str) -> None:
+    path = directory / name
+    try:
+        found_bytes = path.stat().st_size
+    except OSError:
+        raise CheckpointError(f"Checkpoint `{directory.name}` is corrupt: `{name}` is missing.") from None
+    if found_bytes != size_bytes:
+        raise CheckpointError(
+            f"Checkpoint `{directory.name}` is corrupt: `{name}` has {found_bytes} bytes, "
+            f"its manifest says {size_bytes}."
+        )
+    if _hash(path) != sha256:
+        raise CheckpointError(
+            f"Checkpoint `{directory.name}` is corrupt: the content of `{name}` does not match its SHA-256."
+        )
+
+
+def _hash(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _flush_and_hash(path: Path) -> str:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    return _hash(path)

@@ -1,0 +1,32 @@
+"""Checkpoints on a file system that every machine mounts at the same place."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from det_keras.errors import ConfigError
+from det_keras.storage.directory import DirectoryStorage
+
+__all__ = ["SharedFsStorage"]
+
+
+class SharedFsStorage(DirectoryStorage):
+    """Checkpoints below `host_path`, or below `storage_path` inside it.
+
+    Args:
+        host_path: the mount point, absolute.
+        storage_path: a directory in it, relative or absolute.
+
+    Raises:
+        ConfigError: `storage_path` lies outside `host_path`.
+    """
+
+    def __init__(self, host_path: str, storage_path: str | None = None) -> None:
+        base = Path(os.path.normpath(host_path))
+        root = Path(os.path.normpath(base / (storage_path or "")))
+        if root != base and base not in root.parents:
+            raise ConfigError.at(
+                "checkpoint_storage.storage_path", f"{storage_path!r} is not inside host_path {host_path!r}."
+            )
+        super().__init__(root)
