@@ -13,7 +13,13 @@ from uuid import UUID
 
 from det_keras.errors import CheckpointError
 from det_keras.storage.base import Storage
-from det_keras.storage.manifest import MANIFEST_NAME, fsync_directory, list_files, verify_manifest, write_manifest
+from det_keras.storage.manifest import (
+    MANIFEST_NAME,
+    fsync_directory,
+    list_files,
+    verify_manifest,
+    write_manifest,
+)
 
 __all__ = ["DirectoryStorage"]
 
@@ -117,7 +123,9 @@ def _matching_files(directory: Path, globs: Sequence[str]) -> set[str]:
     found: set[str] = set()
     for glob in globs:
         if not glob or ".." in Path(glob).parts or Path(glob).is_absolute():
-            raise ValueError(f"{glob!r} cannot select files of a checkpoint. Use a relative pattern such as 'code/**'.")
+            raise ValueError(
+                f"{glob!r} cannot select files of a checkpoint. Use a relative pattern such as 'code/**'."
+            )
         # `a/**` names directories only before Python 3.13; the files below them are meant.
         for path in directory.glob(glob):
             below = path.rglob("*") if path.is_dir() else [path]

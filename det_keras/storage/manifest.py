@@ -78,7 +78,9 @@ def verify_manifest(directory: Path, *, ignored: frozenset[str] = frozenset()) -
             f"Checkpoint `{directory.name}` has no manifest at {manifest}: it was never finished."
         ) from None
     except (ValueError, KeyError, TypeError, UnicodeDecodeError):
-        raise CheckpointError(f"Checkpoint `{directory.name}` is corrupt: {manifest} cannot be read.") from None
+        raise CheckpointError(
+            f"Checkpoint `{directory.name}` is corrupt: {manifest} cannot be read."
+        ) from None
     for name, entry in files.items():
         if name not in ignored:
             _verify_file(directory, name, entry["size"], entry["sha256"])

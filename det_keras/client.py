@@ -1,0 +1,211 @@
+"""The HTTP session of everything that talks to a master: training processes, the CLI, the SDK.
+
+A master may be restarted under a running trial, so calls are tried again, a bounded time and with
+jitter, on connection errors and on 502, 503 and 504. What a trial reports is idempotent at the master,
+so a report whose answer was lost may be sent twice.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import httpx
+
+from det_keras.errors import MasterError, MasterUnavailableError
+
+__all__ = ["Session"]
+
+_RETRIED_STATUSES = frozenset({502, 503, 504})
+_FIRST_DELAY_S = 0.1
+_LONGEST_DELAY_S = 5.0
+
+
+class Session:
+    """Calls to one master with one token.
+
+    Args:
+        url: the master's address, with scheme and port.
+        token: a user token, or with `is_task` a task token; "" for calls that need none.
+        is_task: present the token as that of a task.
+        patience_s: how long a call is tried again while the master cannot be reached, in seconds.
+        cert_file: CA bundle for TLS, ``noverify``, or None for the system's.
+        transport: replaces the network, for tests.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str = "",
+        *,
+        is_task: bool = False,
+        patience_s: float = 10.0,
+        cert_file: str | None = None,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self.url = url.rstrip("/")
+        self.patience_s = patience_s
+        name = "Grpc-Metadata-x-allocation-token" if is_task else "Authorization"
+        verify: Any = False if cert_file == "noverify" else (cert_file or True)
+        self._http = httpx.Client(
+            base_url=self.url,
+            headers={name: f"Bearer {token}"} if token else {},
+            timeout=httpx.Timeout(30.0, connect=5.0),
+            verify=verify,
+            transport=transport,
+            # A master on loopback is never behind the proxy that the environment may name.
+            trust_env=False,
+        )
+
+    def get(self, path: str, *, params: Mapping[str, Any] | None = None, **options: Any) -> Any:
+        """GET `path` and return the decoded JSON; options as in `request`."""
+        return self.request("GET", path, params=params, **options)
+
+    def post(self, path: str, body: Any = None, **options: Any) -> Any:
+        """POST `body` as JSON to `path` and return the decoded JSON; options as in `request`."""
+        return self.request("POST", path, body=body, **options)
+
+    def patch(self, path: str, body: Any = None, **options: Any) -> Any:
+        """PATCH `path` and return the decoded JSON; options as in `request`."""
+        return self.request("PATCH", path, body=body, **options)
+
+    def delete(self, path: str, body: Any = None, **options: Any) -> Any:
+        """DELETE `path`, with a body if given, and return the decoded JSON; options as in `request`."""
+        return self.request("DELETE", path, body=body, **options)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        body: Any = None,
+        timeout_s: float = 30.0,
+        patience_s: float | None = None,
+        repeatable: bool = True,
+    ) -> Any:
+        """Call the master and return the decoded JSON of its answer.
+
+        Args:
+            method: the HTTP verb.
+            path: from the root, such as ``/api/v1/me``.
+            params: query parameters; lists repeat the name, None is left out.
+            body: sent as JSON; None sends no body.
+            timeout_s: how long one answer may take.
+            patience_s: as in the constructor, for this call alone.
+            repeatable: whether the call may be sent again when its answer was lost. Otherwise only
+                attempts that never reached the master are repeated.
+
+        Raises:
+            MasterError: the master refused; `status` and `message` say why.
+            MasterUnavailableError: nobody answered within the patience.
+        """
+        deadline = time.monotonic() + (self.patience_s if patience_s is None else patience_s)
+        delay_s = _FIRST_DELAY_S
+        while True:
+            try:
+                response = self._http.request(
+                    method, path, params=_query(params), timeout=timeout_s, **_content(body)
+                )
+                if response.status_code not in _RETRIED_STATUSES:
+                    return _decode(response)
+                failure: Exception = _error(response)
+                may_repeat = True
+            except httpx.TransportError as error:
+                failure = self._unavailable(error)
+                may_repeat = repeatable or isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+            if not may_repeat or time.monotonic() + delay_s > deadline:
+                raise failure
+            # Jitter: after a master's restart its trials do not all knock at the same instant.
+            time.sleep(delay_s * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+            delay_s = min(delay_s * 2, _LONGEST_DELAY_S)
+
+    def stream(self, path: str, *, params: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+        """Yield the `result` of every line of a newline-delimited JSON stream, as it arrives.
+
+        Raises:
+            MasterError: the master refused, or ended the stream with an error line.
+            MasterUnavailableError: the connection failed or broke.
+        """
+        timeout = httpx.Timeout(10.0, read=None)
+        try:
+            with self._http.stream("GET", path, params=_query(params), timeout=timeout) as response:
+                if response.status_code != 200:
+                    response.read()
+                    raise _error(response)
+                for line in response.iter_lines():
+                    yield _stream_result(line)
+        except httpx.TransportError as error:
+            raise self._unavailable(error) from error
+
+    def download(self, path: str, *, accept: str) -> Iterator[bytes]:
+        """Yield the raw bytes of the answer to GET `path`.
+
+        Raises:
+            MasterError: the master refused.
+            MasterUnavailableError: the connection failed or broke.
+        """
+        try:
+            with self._http.stream("GET", path, headers={"Accept": accept}, timeout=60.0) as response:
+                if response.status_code != 200:
+                    response.read()
+                    raise _error(response)
+                yield from response.iter_raw()
+        except httpx.TransportError as error:
+            raise self._unavailable(error) from error
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _unavailable(self, error: Exception) -> MasterUnavailableError:
+        reason = str(error) or type(error).__name__
+        return MasterUnavailableError(f"No answer from the master at {self.url}: {reason}.")
+
+
+def _query(params: Mapping[str, Any] | None) -> dict[str, Any]:
+    given = {name: value for name, value in (params or {}).items() if value is not None}
+    return {name: str(value).lower() if isinstance(value, bool) else value for name, value in given.items()}
+
+
+def _content(body: Any) -> dict[str, Any]:
+    if body is None:
+        return {}
+    return {"content": json.dumps(body, allow_nan=False), "headers": {"Content-Type": "application/json"}}
+
+
+def _decode(response: httpx.Response) -> Any:
+    if response.status_code != 200:
+        raise _error(response)
+    return response.json() if response.content else {}
+
+
+def _stream_result(line: str) -> dict[str, Any]:
+    message = json.loads(line)
+    if "error" in message:
+        error = message["error"]
+        raise MasterError(int(error.get("httpCode", 500)), str(error.get("message", error)))
+    result = message["result"]
+    assert isinstance(result, dict)
+    return result
+
+
+def _error(response: httpx.Response) -> MasterError:
+    try:
+        body = response.json()
+    except ValueError:
+        body = {}
+    nested = body.get("error") if isinstance(body, dict) else None
+    message = nested.get("error") or nested.get("message") if isinstance(nested, dict) else None
+    if message is None and isinstance(body, dict):
+        message = body.get("message")
+    return MasterError(response.status_code, str(message or response.text or response.reason_phrase))

@@ -1,0 +1,272 @@
+"""What the launcher told this process, read from the environment once.
+
+A trial or job learns where it runs from DET_* variables, or from the info files that a real Determined
+cluster writes. Nothing else in the package reads ``os.environ`` for that: the rest is handed a
+`ClusterInfo`.
+
+Source: the variables and files of the Determined 0.38.1 launch protocol.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from det_keras.errors import ClusterInfoError
+
+__all__ = ["ClusterInfo", "TrialInfo", "WorkerInfo", "get_cluster_info"]
+
+INFO_DIRECTORY = Path("/run/determined/info")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """This process's place among the workers of its job, as a process launcher set it.
+
+    Attributes:
+        rank: index of this process, 0 to `size` - 1.
+        size: number of processes.
+        local_rank: the same within one machine.
+        local_size: number of processes on this machine.
+        cross_rank: index of the machine.
+        cross_size: number of machines.
+    """
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    cross_rank: int = 0
+    cross_size: int = 1
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> WorkerInfo:
+        """Read the variables that Horovod's launchers set; without them, one process alone."""
+        if "HOROVOD_RANK" not in environ:
+            return cls()
+        names = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
+        return cls(
+            **{name: _variable(environ, f"HOROVOD_{name.upper()}", int, "an integer") for name in names}
+        )
+
+
+@dataclass(frozen=True)
+class TrialInfo:
+    """What a trial knows of itself.
+
+    Attributes:
+        trial_id: number of the trial, also its run id on the wire.
+        experiment_id: the experiment that owns it.
+        trial_seed: seed of everything random in the trial, 0 to 2**32 - 1.
+        hparams: its hyperparameter values, nested as in the config.
+        config: the experiment's full config.
+        steps_completed: batches behind the checkpoint it starts from; 0 without one.
+        trial_run_id: 1 at the first launch, one more at each further launch.
+        debug: whether the config asks for verbose logs.
+    """
+
+    trial_id: int
+    experiment_id: int
+    trial_seed: int
+    hparams: dict[str, Any]
+    config: dict[str, Any]
+    steps_completed: int
+    trial_run_id: int
+    debug: bool = False
+
+
+@dataclass(frozen=True)
+class ClusterInfo:
+    """Where this process runs and how it reaches its master.
+
+    Attributes:
+        master_url: with scheme and port.
+        cluster_id: UUID text of the cluster.
+        agent_id: the machine daemon that started this process.
+        slot_ids: the slots that this process's machine gives to the task.
+        task_id: trial ``<experiment>.<uuid>``, otherwise a UUID.
+        allocation_id: ``<task id>.<number of the launch>``.
+        session_token: the task token; dies with the allocation.
+        task_type: ``TRIAL``, ``COMMAND``, ``GENERIC`` ...
+        user: name of the task's owner.
+        user_token: a user token of the owner, for reading other trials; may be empty.
+        latest_checkpoint: UUID to start from, or None.
+        master_cert_file: CA bundle, or ``noverify``; None without TLS.
+        master_cert_name: the name to verify instead of the host's.
+        trial: only in trials.
+        task_config: config of a generic job; {} in trials.
+    """
+
+    master_url: str
+    cluster_id: str
+    agent_id: str
+    slot_ids: tuple[int, ...]
+    task_id: str
+    allocation_id: str
+    session_token: str = field(repr=False)
+    task_type: str
+    user: str = ""
+    user_token: str = field(default="", repr=False)
+    latest_checkpoint: str | None = None
+    master_cert_file: str | None = None
+    master_cert_name: str | None = None
+    trial: TrialInfo | None = None
+    task_config: dict[str, Any] = field(default_factory=dict)
+
+
+@functools.cache
+def get_cluster_info() -> ClusterInfo | None:
+    """Return what the launcher told this process, or None when it runs alone.
+
+    Raises:
+        ClusterInfoError: a variable or file is missing or malformed; it is named with what was expected.
+    """
+    return read_cluster_info(os.environ, INFO_DIRECTORY)
+
+
+def read_cluster_info(environ: Mapping[str, str], info_directory: Path) -> ClusterInfo | None:
+    """Return the `ClusterInfo` of an environment, from variables, else from info files, else None."""
+    if environ.get("DET_TASK_TYPE"):
+        return _from_variables(environ)
+    if (info_directory / "cluster.json").is_file():
+        return _from_files(environ, info_directory)
+    return None
+
+
+def _from_variables(environ: Mapping[str, str]) -> ClusterInfo:
+    task_type = environ["DET_TASK_TYPE"]
+    return ClusterInfo(
+        master_url=_variable(environ, "DET_MASTER", _url, "a URL such as http://127.0.0.1:8080"),
+        cluster_id=environ.get("DET_CLUSTER_ID", ""),
+        agent_id=environ.get("DET_AGENT_ID", ""),
+        slot_ids=tuple(
+            _variable(environ, "DET_SLOT_IDS", _int_list, "a JSON list of integers such as [0,1]")
+        ),
+        task_id=_variable(environ, "DET_TASK_ID", _text, "the id of the task"),
+        allocation_id=_variable(environ, "DET_ALLOCATION_ID", _text, "the id of the allocation"),
+        session_token=_variable(environ, "DET_SESSION_TOKEN", _text, "the task's token"),
+        task_type=task_type,
+        user=environ.get("DET_USER", ""),
+        user_token=environ.get("DET_USER_TOKEN", ""),
+        latest_checkpoint=environ.get("DET_LATEST_CHECKPOINT") or None,
+        master_cert_file=environ.get("DET_MASTER_CERT_FILE") or None,
+        master_cert_name=environ.get("DET_MASTER_CERT_NAME") or None,
+        trial=_trial_from_variables(environ) if task_type == "TRIAL" else None,
+        task_config=_task_config(environ),
+    )
+
+
+def _trial_from_variables(environ: Mapping[str, str]) -> TrialInfo:
+    config = _variable(environ, "DET_EXPERIMENT_CONFIG", _mapping, "the experiment's config as a JSON object")
+    return TrialInfo(
+        trial_id=_variable(environ, "DET_TRIAL_ID", int, "an integer"),
+        experiment_id=_variable(environ, "DET_EXPERIMENT_ID", int, "an integer"),
+        trial_seed=_variable(environ, "DET_TRIAL_SEED", int, "an integer"),
+        hparams=_variable(environ, "DET_HPARAMS", _mapping, "the hyperparameters as a JSON object"),
+        config=config,
+        steps_completed=_variable(environ, "DET_STEPS_COMPLETED", int, "an integer"),
+        trial_run_id=_variable(environ, "DET_TRIAL_RUN_ID", int, "an integer"),
+        debug=bool(config.get("debug", False)),
+    )
+
+
+def _task_config(environ: Mapping[str, str]) -> dict[str, Any]:
+    if not environ.get("DET_TASK_CONFIG"):
+        return {}
+    return _variable(environ, "DET_TASK_CONFIG", _mapping, "the job's config as a JSON object")
+
+
+def _from_files(environ: Mapping[str, str], directory: Path) -> ClusterInfo:
+    cluster = _read_file(directory / "cluster.json")
+    trial = directory / "trial.json"
+    try:
+        return ClusterInfo(
+            master_url=_url(cluster["master_url"]),
+            cluster_id=cluster["cluster_id"],
+            agent_id=cluster["agent_id"],
+            slot_ids=tuple(int(slot) for slot in cluster["slot_ids"]),
+            task_id=cluster["task_id"],
+            allocation_id=cluster["allocation_id"],
+            session_token=environ.get("DET_SESSION_TOKEN") or cluster["session_token"],
+            task_type=cluster["task_type"],
+            user=environ.get("DET_USER", ""),
+            user_token=environ.get("DET_USER_TOKEN", ""),
+            latest_checkpoint=cluster.get("latest_checkpoint"),
+            master_cert_file=cluster.get("master_cert_file"),
+            master_cert_name=cluster.get("master_cert_name"),
+            trial=_trial_from_file(trial) if trial.is_file() else None,
+            task_config=_task_config(environ),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ClusterInfoError(
+            f"{directory / 'cluster.json'} is missing or has a wrong value for {error}."
+        ) from error
+
+
+def _trial_from_file(path: Path) -> TrialInfo:
+    content = _read_file(path)
+    try:
+        return TrialInfo(
+            trial_id=int(content["trial_id"]),
+            experiment_id=int(content["experiment_id"]),
+            trial_seed=int(content["trial_seed"]),
+            hparams=_mapping(content["hparams"]),
+            config=_mapping(content["config"]),
+            steps_completed=int(content["steps_completed"]),
+            trial_run_id=int(content["trial_run_id"]),
+            debug=bool(content.get("debug", False)),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ClusterInfoError(f"{path} is missing or has a wrong value for {error}.") from error
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        return _mapping(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError) as error:
+        raise ClusterInfoError(f"{path} should hold a JSON object; {error}.") from error
+
+
+def _variable(environ: Mapping[str, str], name: str, convert: Callable[[str], T], expected: str) -> T:
+    text = environ.get(name)
+    if text is None:
+        raise ClusterInfoError(f"The environment variable `{name}` is missing; expected {expected}.")
+    try:
+        return convert(text)
+    except (ValueError, TypeError):
+        raise ClusterInfoError(
+            f"The environment variable `{name}` is {text!r}; expected {expected}."
+        ) from None
+
+
+def _text(text: str) -> str:
+    if not text:
+        raise ValueError("empty")
+    return text
+
+
+def _url(text: str) -> str:
+    if not text.startswith(("http://", "https://")):
+        raise ValueError("no scheme")
+    return text.rstrip("/")
+
+
+def _int_list(text: str) -> list[int]:
+    values = json.loads(text)
+    if not isinstance(values, list) or not all(isinstance(value, int) for value in values):
+        raise ValueError("not a list of integers")
+    return values
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    content = json.loads(value) if isinstance(value, str) else value
+    if not isinstance(content, dict):
+        raise TypeError("not a JSON object")
+    return content

@@ -1,0 +1,7 @@
+"""Where a training process reports to: the master of its trial, or a run directory."""
+
+from __future__ import annotations
+
+from det_keras.core.backend.base import Backend, CheckpointRecord, Operation
+
+__all__ = ["Backend", "CheckpointRecord", "Operation"]

@@ -1,0 +1,240 @@
+"""A training process alone: a run directory takes the place of the master.
+
+<run_dir>/lock               held while a process uses the directory; names its pid
+<run_dir>/run.json           the seed, and whether the training is finished
+<run_dir>/metrics.jsonl      one report a line: time, group, steps_completed, metrics
+<run_dir>/checkpoints/       a checkpoint storage
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import IO, Any
+
+from det_keras.core.backend.base import Backend, CheckpointRecord, Operation
+from det_keras.core.backend.wire import to_wire
+from det_keras.errors import DetError
+from det_keras.storage import DirectoryStorage
+
+__all__ = ["AloneBackend", "RunDirectory"]
+
+logger = logging.getLogger(__name__)
+
+
+class RunDirectory:
+    """The directory of one run alone, locked while it is open.
+
+    Args:
+        path: made if it does not exist.
+
+    Raises:
+        DetError: another process uses it; its pid is named.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = self._acquire()
+
+    @property
+    def checkpoints(self) -> Path:
+        """Root of the run's checkpoint storage."""
+        return self.path / "checkpoints"
+
+    @property
+    def metrics(self) -> Path:
+        """The file of reported metrics, one JSON object a line."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        """Where TensorBoard events go."""
+        return self.path / "tensorboard"
+
+    def read(self) -> dict[str, Any]:
+        """Return what `update` stored; {} in a fresh directory."""
+        try:
+            content = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        assert isinstance(content, dict)
+        return content
+
+    def update(self, **values: Any) -> None:
+        """Store `values`, beside those stored before, in one step."""
+        draft = self.path / ".run.json.new"
+        with draft.open("w", encoding="utf-8") as file:
+            json.dump({**self.read(), **values}, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(self.path / "run.json")
+
+    def close(self) -> None:
+        """Let other processes use the directory."""
+        self._lock.close()
+
+    def _acquire(self) -> IO[str]:
+        file = (self.path / "lock").open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            pid = file.read().strip() or "unknown"
+            file.close()
+            raise DetError(
+                f"The run directory {self.path} is in use by process {pid}. "
+                "Wait for it, or give another `run_dir`."
+            ) from None
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        return file
+
+
+class AloneBackend(Backend):
+    """Keeps what a master would keep in a run directory.
+
+    Args:
+        run: the open directory; closed with the backend.
+        smaller_is_better: how the best validation is told.
+        metric: name of the searcher's metric, None if there is none.
+    """
+
+    def __init__(
+        self, run: RunDirectory, *, metric: str | None = None, smaller_is_better: bool = True
+    ) -> None:
+        self.run = run
+        self._metric = metric
+        self._smaller_is_better = smaller_is_better
+        self._lock = threading.Lock()
+        self._rows = _read_rows(run.metrics)
+        self._closed = False
+
+    def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, Any]) -> None:
+        row = {"group": group, "steps_completed": steps_completed, "metrics": to_wire(metrics)}
+        with self._lock:
+            if any(all(known.get(name) == row[name] for name in row) for known in self._rows):
+                return
+            row = {"time": datetime.now(timezone.utc).isoformat(), **row}
+            self._rows.append(row)
+            with self.run.metrics.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+
+    def report_progress(self, fraction: float) -> None:
+        return
+
+    def set_status(self, status: str) -> None:
+        return
+
+    def report_checkpoint(self, record: CheckpointRecord) -> None:
+        # The directory in the storage is the record; the run only prunes what it no longer needs.
+        self._prune()
+
+    def checkpoints(self) -> list[CheckpointRecord]:
+        storage = DirectoryStorage(self.run.checkpoints)
+        found = []
+        for path in self.run.checkpoints.glob("*-*-*-*-*/metadata.json"):
+            if path.parent.name.startswith("."):
+                continue
+            try:
+                metadata = json.loads(path.read_text(encoding="utf-8"))
+                steps_completed = int(metadata["steps_completed"])
+            except (OSError, ValueError, KeyError):
+                logger.warning(
+                    "Checkpoint %s has no readable metadata.json and is left out.", path.parent.name
+                )
+                continue
+            uuid = path.parent.name
+            order = (steps_completed, path.stat().st_mtime_ns)
+            found.append((order, CheckpointRecord(uuid, steps_completed, storage.list_files(uuid), metadata)))
+        return [record for _, record in sorted(found, key=lambda item: item[0], reverse=True)]
+
+    def rewind(self, steps_completed: int) -> None:
+        with self._lock:
+            kept = [row for row in self._rows if row["steps_completed"] <= steps_completed]
+            if len(kept) == len(self._rows):
+                return
+            self._rows = kept
+            _write_rows(self.run.metrics, kept)
+
+    def best_validation(self) -> float | None:
+        values = [value for row in self._rows if (value := self._searcher_metric(row)) is not None]
+        if not values:
+            return None
+        return min(values) if self._smaller_is_better else max(values)
+
+    def current_operation(self) -> Operation | None:
+        return None
+
+    def complete_operation(self, operation: Operation, metric: Any) -> None:
+        return
+
+    def report_early_exit(self, reason: str) -> None:
+        return
+
+    def wait_for_preemption(self, timeout_s: float) -> bool:
+        return False
+
+    def acknowledge_preemption(self) -> None:
+        return
+
+    def flush(self) -> None:
+        return
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self.run.close()
+
+    def _searcher_metric(self, row: Mapping[str, Any]) -> float | None:
+        if self._metric is None or row["group"] != "validation":
+            return None
+        value = row["metrics"].get(self._metric)
+        return float(value) if isinstance(value, int | float) else None
+
+    def _prune(self) -> None:
+        """Keep the two newest checkpoints and the best; a resume may need the one before the newest."""
+        records = self.checkpoints()
+        kept = {record.uuid for record in records[:2]}
+        sign = 1.0 if self._smaller_is_better else -1.0
+        ranked = [
+            (sign * float(record.metadata["searcher_metric"]), record.uuid)
+            for record in records
+            if isinstance(record.metadata.get("searcher_metric"), int | float)
+        ]
+        if ranked:
+            kept.add(min(ranked)[1])
+        storage = DirectoryStorage(self.run.checkpoints)
+        for record in records:
+            if record.uuid not in kept:
+                with contextlib.suppress(OSError):
+                    storage.delete(record.uuid)
+
+
+def _read_rows(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    rows = []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for line in lines:
+        # A line that a kill cut off is no report; it is made again.
+        with contextlib.suppress(ValueError):
+            rows.append(json.loads(line))
+    if len(rows) < len(lines):
+        _write_rows(path, rows)
+    return rows
+
+
+def _write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    draft = path.with_suffix(".new")
+    draft.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    draft.replace(path)

@@ -1,0 +1,104 @@
+"""What differs between a training process in a trial and one alone, stated once.
+
+Everything above (metrics, checkpoints, preemption, the searcher's lengths) works the same wherever it
+runs; a backend says where reports go and who may ask the process to stop.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Backend", "CheckpointRecord", "Operation"]
+
+
+@dataclass(frozen=True)
+class CheckpointRecord:
+    """A committed checkpoint as it is reported and listed.
+
+    Attributes:
+        uuid: its name in the storage.
+        steps_completed: batches trained before it was taken, over the whole script.
+        resources: relative path -> size in bytes; directories end with ``/``.
+        metadata: the content of its ``metadata.json``.
+    """
+
+    uuid: str
+    steps_completed: int
+    resources: Mapping[str, int] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What the searcher wants of this trial: train until `length`, validate, report.
+
+    Attributes:
+        length: absolute, in the unit of ``searcher.max_length``.
+        completed: it was reported complete and no longer one was issued.
+    """
+
+    length: int
+    completed: bool = False
+
+
+class Backend(abc.ABC):
+    """Where a training process reports to and who may ask it to stop."""
+
+    @abc.abstractmethod
+    def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, Any]) -> None:
+        """Record `metrics` of `group` at a batch count; returns at once, the same report twice is one."""
+
+    @abc.abstractmethod
+    def report_progress(self, fraction: float) -> None:
+        """Record how much of the training is done, 0 to 1; returns at once."""
+
+    @abc.abstractmethod
+    def set_status(self, status: str) -> None:
+        """Record what the process is doing, such as ``training``; returns at once."""
+
+    @abc.abstractmethod
+    def report_checkpoint(self, record: CheckpointRecord) -> None:
+        """Record a committed checkpoint; returns at once."""
+
+    @abc.abstractmethod
+    def checkpoints(self) -> list[CheckpointRecord]:
+        """Return this run's committed checkpoints, the newest first."""
+
+    @abc.abstractmethod
+    def rewind(self, steps_completed: int) -> None:
+        """Forget what was reported past a batch count, because training goes on from there."""
+
+    @abc.abstractmethod
+    def best_validation(self) -> float | None:
+        """Return the best searcher metric so far over the experiment, None while there is none."""
+
+    @abc.abstractmethod
+    def current_operation(self) -> Operation | None:
+        """Return what the searcher wants, None where no searcher gives lengths."""
+
+    @abc.abstractmethod
+    def complete_operation(self, operation: Operation, metric: Any) -> None:
+        """Report the searcher's metric at the end of `operation`; returns when it has arrived."""
+
+    @abc.abstractmethod
+    def report_early_exit(self, reason: str) -> None:
+        """Tell the searcher that these hyperparameters are no good; returns when it has arrived."""
+
+    @abc.abstractmethod
+    def wait_for_preemption(self, timeout_s: float) -> bool:
+        """Block until the process is asked to stop, at most `timeout_s`; return whether it was."""
+
+    @abc.abstractmethod
+    def acknowledge_preemption(self) -> None:
+        """Promise to exit soon and ask to be resumed."""
+
+    @abc.abstractmethod
+    def flush(self) -> None:
+        """Return when every report has arrived, or can no longer arrive."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Flush and give back what the backend holds; a second call does nothing."""

@@ -1,0 +1,195 @@
+"""A training process in a trial: it reports to the master that launched it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from det_keras.client import Session
+from det_keras.cluster_info import ClusterInfo, TrialInfo
+from det_keras.core.backend.base import Backend, CheckpointRecord, Operation
+from det_keras.core.backend.outbox import Outbox
+from det_keras.core.backend.wire import to_wire
+from det_keras.errors import MasterError, MasterUnavailableError
+
+__all__ = ["TrialBackend"]
+
+logger = logging.getLogger(__name__)
+
+# How long calls that training cannot go on without wait for a master that is away: a day.
+_PATIENCE_S = 24 * 3600.0
+
+
+class TrialBackend(Backend):
+    """Reports to the master through its REST API.
+
+    Args:
+        info: where the process runs; it must be a trial.
+        session: calls with the task token; by default one is made from `info`.
+    """
+
+    def __init__(self, info: ClusterInfo, session: Session | None = None) -> None:
+        assert info.trial is not None
+        self._info = info
+        self._trial: TrialInfo = info.trial
+        self._session = session or open_task_session(info)
+        self._preemption_session = session or open_task_session(info)
+        self._outbox = Outbox("det-reports")
+        self._closed = False
+        storage = self._trial.config.get("checkpoint_storage")
+        answer = self._session.post(
+            "/api/v1/runs/start",
+            {"runId": self._trial.trial_id, "checkpointStorage": storage},
+            patience_s=_PATIENCE_S,
+        )
+        self._storage_id = answer.get("storageId")
+
+    @property
+    def session(self) -> Session:
+        """Calls with the task token."""
+        return self._session
+
+    def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, Any]) -> None:
+        body = {
+            "group": group,
+            "metrics": {
+                "trialId": self._trial.trial_id,
+                "trialRunId": self._trial.trial_run_id,
+                "stepsCompleted": steps_completed,
+                "reportTime": _now(),
+                "metrics": {"avgMetrics": to_wire(metrics)},
+            },
+        }
+        path = f"/api/v1/trials/{self._trial.trial_id}/metrics"
+        self._outbox.put(
+            f"{group} metrics at batch {steps_completed}", lambda: self._session.post(path, body)
+        )
+
+    def report_progress(self, fraction: float) -> None:
+        path = f"/api/v1/trials/{self._trial.trial_id}/progress"
+        body = {"progress": fraction, "isRaw": True}
+        self._outbox.put("progress", lambda: self._session.post(path, body), replaces=True)
+
+    def set_status(self, status: str) -> None:
+        path = f"/api/v1/trials/{self._trial.trial_id}/runner/metadata"
+        self._outbox.put("status", lambda: self._session.post(path, {"state": status}), replaces=True)
+
+    def report_checkpoint(self, record: CheckpointRecord) -> None:
+        body = {
+            "uuid": record.uuid,
+            "taskId": self._info.task_id,
+            "allocationId": self._info.allocation_id,
+            "storageId": self._storage_id,
+            "state": "STATE_COMPLETED",
+            "reportTime": _now(),
+            "resources": {path: str(size) for path, size in record.resources.items()},
+            "metadata": to_wire({**record.metadata, "steps_completed": record.steps_completed}),
+            "training": {},
+        }
+        self._outbox.put(f"checkpoint {record.uuid}", lambda: self._session.post("/api/v1/checkpoints", body))
+
+    def checkpoints(self) -> list[CheckpointRecord]:
+        answer = self._session.get(
+            f"/api/v1/trials/{self._trial.trial_id}/checkpoints",
+            params={
+                "states": "STATE_COMPLETED",
+                "sortByAttr": "SORT_BY_BATCH_NUMBER",
+                "orderBy": "ORDER_BY_DESC",
+                "limit": -1,
+            },
+            patience_s=_PATIENCE_S,
+        )
+        found = [to_record(one) for one in answer["checkpoints"]]
+        # The launcher's choice first: a warm start comes from another trial and is not in this list.
+        latest = self._info.latest_checkpoint
+        if latest and all(record.uuid != latest for record in found):
+            found.append(to_record(self._session.get(f"/api/v1/checkpoints/{latest}")["checkpoint"]))
+        return found
+
+    def rewind(self, steps_completed: int) -> None:
+        # The master hides the rows of the earlier run when this run reports for the first time.
+        return
+
+    def best_validation(self) -> float | None:
+        path = f"/api/v1/experiments/{self._trial.experiment_id}/searcher/best_searcher_validation_metric"
+        try:
+            answer = self._session.get(path, patience_s=1.0, timeout_s=5.0)
+        except MasterUnavailableError as error:
+            logger.info("The experiment's best metric is not known now, only this trial's counts. %s", error)
+            return None
+        except MasterError as error:
+            if error.status != 404:
+                logger.warning("The master did not tell the experiment's best metric: %s", error)
+            return None
+        return float(answer["metric"])
+
+    def current_operation(self) -> Operation | None:
+        path = f"/api/v1/trials/{self._trial.trial_id}/searcher/operation"
+        try:
+            answer = self._session.get(path, patience_s=_PATIENCE_S)
+        except MasterError as error:
+            if error.status in (404, 501):
+                return None
+            raise
+        length = ((answer.get("op") or {}).get("validateAfter") or {}).get("length")
+        completed = bool(answer.get("completed"))
+        if length is None:
+            return None
+        return Operation(int(length), completed)
+
+    def complete_operation(self, operation: Operation, metric: Any) -> None:
+        # The searcher must have seen the validation before it is told that the length is reached.
+        self.flush()
+        path = f"/api/v1/trials/{self._trial.trial_id}/searcher/completed_operation"
+        body = {"op": {"length": operation.length}, "searcherMetric": to_wire(metric)}
+        self._session.post(path, body, patience_s=_PATIENCE_S)
+
+    def report_early_exit(self, reason: str) -> None:
+        path = f"/api/v1/trials/{self._trial.trial_id}/early_exit"
+        self._session.post(path, {"reason": reason}, patience_s=_PATIENCE_S)
+
+    def wait_for_preemption(self, timeout_s: float) -> bool:
+        answer = self._preemption_session.get(
+            f"/api/v1/allocations/{self._info.allocation_id}/signals/preemption",
+            params={"timeout_seconds": int(timeout_s)},
+            timeout_s=timeout_s + 10.0,
+            patience_s=0.0,
+        )
+        return bool(answer["preempt"])
+
+    def acknowledge_preemption(self) -> None:
+        path = f"/api/v1/allocations/{self._info.allocation_id}/signals/ack_preemption"
+        self._outbox.put("acknowledgement of the preemption", lambda: self._session.post(path))
+
+    def flush(self) -> None:
+        self._outbox.flush()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._outbox.close()
+        # The preemption session stays open: its thread may sit in a long poll, and dies with the process.
+        self._session.close()
+
+
+def open_task_session(info: ClusterInfo) -> Session:
+    """Return a session that presents the token of this process's task."""
+    return Session(info.master_url, info.session_token, is_task=True, cert_file=info.master_cert_file)
+
+
+def to_record(checkpoint: Mapping[str, Any]) -> CheckpointRecord:
+    """Return the record of a REST `Checkpoint` object."""
+    metadata = checkpoint.get("metadata") or {}
+    return CheckpointRecord(
+        uuid=checkpoint["uuid"],
+        steps_completed=int(metadata.get("steps_completed", 0)),
+        resources={path: int(size) for path, size in (checkpoint.get("resources") or {}).items()},
+        metadata=metadata,
+    )
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat().replace("+00:00", "Z")
