@@ -120,7 +120,7 @@ class Session:
             if not may_repeat or time.monotonic() + delay_s > deadline:
                 raise failure
             # Jitter: after a master's restart its trials do not all knock at the same instant.
-            time.sleep(delay_s * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+            time.sleep(delay_s * random.uniform(0.5, 1.0))
             delay_s = min(delay_s * 2, _LONGEST_DELAY_S)
 
     def stream(self, path: str, *, params: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
