@@ -1,0 +1,83 @@
+"""Training data: the batch plan, and one source per kind of input."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from det_keras.keras.data.arrays import ArraySource, split_arrays
+from det_keras.keras.data.base import DataSource
+from det_keras.keras.data.class_weight import with_class_weights
+from det_keras.keras.data.order import plan_seed
+from det_keras.keras.data.pydataset import PyDatasetSource
+from det_keras.keras.data.tfdata import TfDataSource
+from det_keras.keras.data.wrap import DataContext, check_data
+
+__all__ = ["DataContext", "DataSource", "check_data", "is_arrays", "open_source", "plan_seed", "split_arrays"]
+
+# Keras's own default where arrays come without a batch size.
+_DEFAULT_BATCH_SIZE = 32
+
+
+def is_arrays(x: Any) -> bool:
+    """Tell whether `x` is an array or a structure of arrays, rather than a dataset."""
+    return not isinstance(x, tf.data.Dataset | keras.utils.PyDataset)
+
+
+def open_source(
+    data: tuple[Any, ...],
+    *,
+    batch_size: int | None,
+    shuffle: bool | str,
+    seed: int,
+    steps_per_epoch: int | None = None,
+    class_weight: Mapping[int, float] | None = None,
+) -> DataSource:
+    """Return the source of what the user gave to `fit`.
+
+    Args:
+        data: (x, y, sample_weight), None where a part is absent.
+        batch_size: samples per batch, for arrays; 32 by default, as in Keras.
+        shuffle: as in `model.fit`.
+        seed: of the plan.
+        steps_per_epoch: batches that count as one epoch; None for one pass over the data.
+        class_weight: class number -> weight.
+
+    Raises:
+        TypeError, ValueError: the data cannot be planned; the message says why.
+    """
+    check_data(data)
+    x = data[0]
+    if is_arrays(x):
+        parts = _without_nones(data)
+        if class_weight is not None:
+            parts = with_class_weights(class_weight)(*parts)
+        return ArraySource(
+            parts,
+            batch_size=batch_size or _DEFAULT_BATCH_SIZE,
+            shuffle=shuffle,
+            seed=seed,
+            steps_per_epoch=steps_per_epoch,
+        )
+    if batch_size is not None:
+        raise ValueError(
+            f"A {type(x).__name__} makes its own batches: do not pass `batch_size` (received {batch_size!r})."
+        )
+    add_weights = with_class_weights(class_weight) if class_weight is not None else None
+    if isinstance(x, keras.utils.PyDataset):
+        return PyDatasetSource(
+            x, shuffle=bool(shuffle), seed=seed, steps_per_epoch=steps_per_epoch, transform=add_weights
+        )
+    dataset = x if add_weights is None else x.map(add_weights, num_parallel_calls=tf.data.AUTOTUNE)
+    return TfDataSource(dataset, steps_per_epoch=steps_per_epoch)
+
+
+def _without_nones(data: tuple[Any, ...]) -> tuple[Any, ...]:
+    while len(data) > 1 and data[-1] is None:
+        data = data[:-1]
+    if any(part is None for part in data):
+        raise ValueError("Sample weights need targets: pass `y` as well.")
+    return data

@@ -1,0 +1,232 @@
+"""Batches of arrays: an order of indices made inside tf.data, and a gather.
+
+No batch is ever replayed: a resumed epoch starts by skipping indices, which costs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from det_keras.keras.data.base import DataSource, PlannedDataset
+from det_keras.keras.data.order import sample_order
+
+__all__ = ["ArraySource", "num_samples", "split_arrays", "to_tensors"]
+
+_PARALLEL_GATHERS = 2
+_PREFETCHED_BATCHES = 4
+
+
+class ArraySource(DataSource):
+    """Batches of arrays that fit in memory.
+
+    Args:
+        data: (x,), (x, y) or (x, y, sample_weight); each an array, or a list, tuple or dict of arrays, all
+            with the same number of samples in their first dimension.
+        batch_size: samples per batch; the last batch of a pass may be smaller.
+        shuffle: True for a new order in each pass, "batch" to shuffle only inside each batch, False for none.
+        seed: of the plan.
+        steps_per_epoch: batches that count as one epoch; by default one pass over the data.
+    """
+
+    def __init__(
+        self,
+        data: tuple[Any, ...],
+        *,
+        batch_size: int,
+        shuffle: bool | str,
+        seed: int,
+        steps_per_epoch: int | None = None,
+    ) -> None:
+        self._tensors = to_tensors(data)
+        self._size = num_samples(self._tensors)
+        self.batch_size = batch_size
+        self._shuffle = shuffle
+        self._seed = seed
+        self._steps_per_pass = math.ceil(self._size / batch_size)
+        self.steps_per_epoch: int = steps_per_epoch or self._steps_per_pass
+        # Variables, not constants: the dataset is traced once and then iterated from anywhere.
+        self._first = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self._stop = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self._iterator: Any = None
+        self._pending = False
+        self._dataset = self._build()
+
+    @property
+    def element_spec(self) -> Any:
+        return self._dataset.element_spec
+
+    def describe(self) -> dict[str, Any]:
+        shapes = keras.tree.map_structure(lambda t: [*t.shape[1:], t.dtype.name], self._tensors)
+        return {
+            "kind": "arrays",
+            "samples": self._size,
+            "batch_size": self.batch_size,
+            "steps_per_epoch": self.steps_per_epoch,
+            "shuffle": self._shuffle,
+            "shapes": _as_lists(shapes),
+        }
+
+    def begin_epoch(self, epoch: int, first_step: int, stop_step: int | None) -> None:
+        base = epoch * self.steps_per_epoch
+        self._first.assign(base + first_step)
+        self._stop.assign(base + (self.steps_per_epoch if stop_step is None else stop_step))
+        self._pending = True
+
+    def dataset(self, cardinality: int | None) -> tf.data.Dataset:
+        return PlannedDataset(self._dataset, self._open, cardinality)
+
+    def records_before(self, epoch: int, step: int) -> int | None:
+        passes, rest = divmod(epoch * self.steps_per_epoch + step, self._steps_per_pass)
+        assert self.batch_size is not None
+        return passes * self._size + rest * self.batch_size
+
+    def _open(self) -> Any:
+        if self._pending or self._iterator is None:
+            self._pending = False
+            self._iterator = iter(self._dataset)
+        return self._iterator
+
+    def _build(self) -> tf.data.Dataset:
+        """Make the dataset of the steps from `_first` to `_stop`, counted over all epochs."""
+        per_pass = tf.constant(self._steps_per_pass, tf.int64)
+
+        def passes(_: tf.Tensor) -> tf.data.Dataset:
+            return tf.data.Dataset.range(self._first // per_pass, (self._stop - 1) // per_pass + 1)
+
+        def indices(number: tf.Tensor) -> tf.data.Dataset:
+            if self._shuffle is True:
+                order = sample_order(self._size, self._seed, number)
+            else:
+                order = tf.range(self._size, dtype=tf.int64)
+            first = tf.maximum(self._first - number * per_pass, 0)
+            stop = tf.minimum(self._stop - number * per_pass, per_pass)
+            return tf.data.Dataset.range(first, stop).map(lambda step: self._slice(order, number, step))
+
+        # From tensors in a dataset, not captured: a captured tensor becomes a copy in each function.
+        tensors = tf.data.Dataset.from_tensors(self._tensors).repeat()
+        steps = tf.data.Dataset.range(1).flat_map(passes).flat_map(indices)
+        dataset = tf.data.Dataset.zip((steps, tensors)).map(
+            lambda rows, data: keras.tree.map_structure(lambda t: tf.gather(t, rows), data),
+            num_parallel_calls=_PARALLEL_GATHERS,
+            deterministic=True,
+        )
+        return dataset.with_options(_fixed_options()).prefetch(_PREFETCHED_BATCHES)
+
+    def _slice(self, order: tf.Tensor, number: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
+        rows = order[step * self.batch_size : (step + 1) * self.batch_size]
+        if self._shuffle == "batch":
+            seed = tf.stack([tf.constant(self._seed, tf.int64), number * self._steps_per_pass + step])
+            rows = tf.random.experimental.stateless_shuffle(rows, seed=seed)
+        if self._size % (self.batch_size or 1) == 0:
+            rows = tf.ensure_shape(rows, [self.batch_size])
+        return rows
+
+
+def to_tensors(data: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return arrays as tensors, floats in Keras's float type, lists as tuples, as Keras's own adapter does.
+
+    Raises:
+        TypeError: a part is sparse or no array at all.
+        ValueError: the arrays are empty or differ in their number of samples.
+    """
+    tensors = tuple(_without_lists(keras.tree.map_structure(_to_tensor, part)) for part in data)
+    sizes = sorted({int(tensor.shape[0]) for tensor in keras.tree.flatten(tensors)})
+    if len(sizes) > 1:
+        raise ValueError(f"All arrays need the same number of samples. Received arrays of {sizes} samples.")
+    if sizes == [0]:
+        raise ValueError("The data is empty: the arrays hold 0 samples.")
+    return tensors
+
+
+def num_samples(data: Any) -> int:
+    """Return the number of samples of a structure of arrays."""
+    return int(keras.tree.flatten(data)[0].shape[0])
+
+
+def split_arrays(data: tuple[Any, ...], validation_split: float) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Split off the last rows of arrays for validation, the same rows in every process.
+
+    Args:
+        data: as `ArraySource` takes it.
+        validation_split: part of the samples that becomes validation data, between 0 and 1.
+
+    Returns:
+        Training data and validation data.
+
+    Raises:
+        ValueError: one of the two would be empty.
+    """
+    tensors = to_tensors(data)
+    size = num_samples(tensors)
+    split_at = math.floor(size * (1.0 - validation_split))
+    if not 0 < split_at < size:
+        raise ValueError(
+            f"`validation_split={validation_split!r}` of {size} samples leaves one side without any. "
+            "Give more data or another split."
+        )
+    train = keras.tree.map_structure(lambda t: t[:split_at], tensors)
+    return train, keras.tree.map_structure(lambda t: t[split_at:], tensors)
+
+
+def _to_tensor(array: Any) -> tf.Tensor:
+    if isinstance(array, tf.SparseTensor) or type(array).__module__.startswith("scipy.sparse"):
+        raise TypeError(
+            "Sparse arrays cannot be planned in batches. "
+            "Pass `tf.data.Dataset.from_tensor_slices((x, y)).batch(...)` instead."
+        )
+    if not tf.is_tensor(array):
+        array = _to_numpy(array)
+    tensor = tf.convert_to_tensor(array) if not isinstance(array, tf.RaggedTensor) else array
+    if tensor.dtype.is_floating and tensor.dtype.name != keras.config.floatx():
+        tensor = tf.cast(tensor, keras.config.floatx())
+    if tensor.shape.rank == 0:
+        raise TypeError(f"A scalar is no array of samples. Received: {array!r}.")
+    return tensor
+
+
+def _to_numpy(array: Any) -> np.ndarray[Any, Any]:
+    if not hasattr(array, "__array__"):
+        raise TypeError(
+            "Training data must be arrays, tensors, DataFrames, a PyDataset or a tf.data.Dataset, or lists and dicts "
+            f"of arrays. Received a {type(array).__name__}."
+        )
+    values = np.asarray(array)
+    # Keras gives a pandas Series a second dimension; the type is told by name to not import pandas.
+    if type(array).__module__.startswith("pandas.") and values.ndim == 1:
+        values = values[:, None]
+    if values.dtype == object:
+        values = values.astype(str) if all(isinstance(item, str) for item in values.flat) else values.astype(float)
+    if values.dtype == np.float64 and keras.config.floatx() == "float32":
+        # Cast here: the float64 tensor would double the memory for a moment.
+        values = values.astype(np.float32)
+    return values
+
+
+def _without_lists(structure: Any) -> Any:
+    if isinstance(structure, list | tuple):
+        return tuple(_without_lists(item) for item in structure)
+    if isinstance(structure, dict):
+        return {name: _without_lists(item) for name, item in structure.items()}
+    return structure
+
+
+def _as_lists(structure: Any) -> Any:
+    if isinstance(structure, list | tuple):
+        return [_as_lists(item) for item in structure]
+    if isinstance(structure, dict):
+        return {str(name): _as_lists(item) for name, item in structure.items()}
+    return structure
+
+
+def _fixed_options() -> tf.data.Options:
+    options = tf.data.Options()
+    # Autotuning makes `fit` wait up to 1.8 s at its end for the tuning thread, and there is nothing to tune.
+    options.autotune.enabled = False
+    options.experimental_optimization.apply_default_optimizations = False
+    options.deterministic = True
+    return options

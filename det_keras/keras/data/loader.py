@@ -1,0 +1,60 @@
+"""Loads the batches of a PyDataset ahead of training, in order, with its own workers."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from typing import Any
+
+__all__ = ["load_batches"]
+
+# The dataset of a worker process: sent once per process, not once per batch.
+_dataset: Any = None
+
+
+def load_batches(dataset: Any, indices: Iterable[int]) -> Iterator[Any]:
+    """Yield ``dataset[i]`` for each index in order.
+
+    Honours the dataset's ``workers``, ``use_multiprocessing`` and ``max_queue_size`` as Keras does: with
+    one worker and no processes, batches are loaded by whoever asks for them.
+    """
+    workers = int(getattr(dataset, "workers", 1) or 1)
+    use_processes = bool(getattr(dataset, "use_multiprocessing", False))
+    if workers <= 1 and not use_processes:
+        for index in indices:
+            yield dataset[index]
+        return
+    ahead = max(int(getattr(dataset, "max_queue_size", 10) or 10), 1)
+    executor: Executor
+    if use_processes:
+        context = multiprocessing.get_context("fork")
+        executor = ProcessPoolExecutor(workers, mp_context=context, initializer=_set_dataset, initargs=(dataset,))
+        item = _item_of_worker
+    else:
+        executor = ThreadPoolExecutor(workers, thread_name_prefix="det-data")
+        item = dataset.__getitem__
+    try:
+        yield from _in_order(executor, item, indices, ahead)
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)
+
+
+def _in_order(executor: Executor, item: Any, indices: Iterable[int], ahead: int) -> Iterator[Any]:
+    futures: deque[Any] = deque()
+    for index in indices:
+        futures.append(executor.submit(item, index))
+        if len(futures) >= ahead:
+            yield futures.popleft().result()
+    while futures:
+        yield futures.popleft().result()
+
+
+def _set_dataset(dataset: Any) -> None:
+    global _dataset
+    _dataset = dataset
+
+
+def _item_of_worker(index: int) -> Any:
+    return _dataset[index]

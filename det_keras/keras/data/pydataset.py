@@ -1,0 +1,189 @@
+"""Batches of a `keras.utils.PyDataset` (Sequence), in a seeded order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from det_keras.keras.data.base import DataSource, PlannedDataset
+from det_keras.keras.data.loader import load_batches
+from det_keras.keras.data.order import batch_order
+
+__all__ = ["PyDatasetSource"]
+
+# Keras looks at two batches to see which dimensions vary.
+_BATCHES_FOR_SPEC = 2
+
+
+class PyDatasetSource(DataSource):
+    """Batches of a PyDataset.
+
+    The dataset's ``on_epoch_begin`` and ``on_epoch_end`` are called around each epoch; on a resume
+    ``on_epoch_end`` is called once for each finished epoch, or ``load_state`` if the dataset has it.
+
+    Args:
+        dataset: the user's.
+        shuffle: whether the batches come in a new order in each pass.
+        seed: of the plan.
+        steps_per_epoch: batches that count as one epoch; by default all. Needed where ``num_batches`` is None.
+        transform: applied to each batch inside tf.data, such as class weights.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        *,
+        shuffle: bool,
+        seed: int,
+        steps_per_epoch: int | None = None,
+        transform: Callable[..., Any] | None = None,
+    ) -> None:
+        self._source = dataset
+        self._transform = transform
+        self._shuffle = bool(shuffle)
+        self._seed = seed
+        self._num_batches: int | None = dataset.num_batches
+        if self._num_batches == 0:
+            raise ValueError(f"The {type(dataset).__name__} is empty: it has 0 batches.")
+        if self._num_batches is None and steps_per_epoch is None:
+            raise ValueError(
+                f"The {type(dataset).__name__} has no `num_batches`. Pass `steps_per_epoch` to say what an epoch is."
+            )
+        self.steps_per_epoch = steps_per_epoch or self._num_batches
+        self._epoch = self._first = 0
+        self._stop: int | None = None
+        self._entered: int | None = None
+        self._iterator: Any = None
+        self._pending = False
+        self._dataset = self._build()
+
+    @property
+    def element_spec(self) -> Any:
+        return self._dataset.element_spec
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "kind": "PyDataset",
+            "class": type(self._source).__name__,
+            "batches": self._num_batches,
+            "steps_per_epoch": self.steps_per_epoch,
+            "shuffle": self._shuffle,
+        }
+
+    def begin_epoch(self, epoch: int, first_step: int, stop_step: int | None) -> None:
+        if self._entered != epoch:
+            self._entered = epoch
+            _call(self._source, "on_epoch_begin")
+        self._epoch, self._first, self._stop = epoch, first_step, stop_step
+        self._pending = True
+
+    def end_epoch(self, epoch: int) -> None:
+        _call(self._source, "on_epoch_end")
+
+    def dataset(self, cardinality: int | None) -> tf.data.Dataset:
+        return PlannedDataset(self._dataset, self._open, cardinality)
+
+    def save_state(self, directory: Any) -> dict[str, Any]:
+        if hasattr(self._source, "get_state"):
+            return {"dataset": self._source.get_state()}
+        return {}
+
+    def restore_state(self, state: dict[str, Any], directory: Any, epoch: int, step: int) -> None:
+        if "dataset" in state and hasattr(self._source, "load_state"):
+            self._source.load_state(state["dataset"])
+            return
+        for _ in range(epoch):
+            _call(self._source, "on_epoch_end")
+
+    def _open(self) -> Any:
+        if self._pending or self._iterator is None:
+            self._pending = False
+            self._iterator = iter(self._dataset)
+        return self._iterator
+
+    def _indices(self) -> Iterator[int]:
+        """Yield the dataset's batch numbers for the steps that `begin_epoch` asked for."""
+        assert self.steps_per_epoch is not None
+        base = self._epoch * self.steps_per_epoch
+        stop = self.steps_per_epoch if self._stop is None else self._stop
+        order: tuple[int, list[int]] | None = None
+        for step in range(base + self._first, base + stop):
+            if self._num_batches is None:
+                yield step
+                continue
+            number, place = divmod(step, self._num_batches)
+            if order is None or order[0] != number:
+                order = number, self._order(number)
+            yield order[1][place]
+
+    def _order(self, number: int) -> list[int]:
+        assert self._num_batches is not None
+        if self._shuffle:
+            return batch_order(self._num_batches, self._seed, number)
+        return list(range(self._num_batches))
+
+    def _build(self) -> tf.data.Dataset:
+        count = min(_BATCHES_FOR_SPEC, self._num_batches or _BATCHES_FOR_SPEC)
+        signature = _signature([standardize_batch(self._source[index]) for index in range(count)])
+        dataset = tf.data.Dataset.from_generator(self._generate, output_signature=signature)
+        if self._transform is not None:
+            dataset = dataset.map(self._transform)
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        return dataset.with_options(options).prefetch(2)
+
+    def _generate(self) -> Iterator[Any]:
+        for batch in load_batches(self._source, list(self._indices())):
+            yield standardize_batch(batch)
+
+
+def standardize_batch(batch: Any) -> Any:
+    """Return a batch as a tuple (x,), (x, y) or (x, y, sample_weight), as Keras reads it.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if isinstance(batch, dict | np.ndarray) or tf.is_tensor(batch):
+        return (batch,)
+    if isinstance(batch, list):
+        batch = tuple(batch)
+    if not isinstance(batch, tuple) or len(batch) not in (1, 2, 3):
+        raise ValueError(
+            "PyDataset.__getitem__() must return an array, a dict, or a tuple (x,), (x, y) or (x, y, sample_weight). "
+            f"Received a {type(batch).__name__}."
+        )
+    while batch[-1] is None and len(batch) > 1:
+        batch = batch[:-1]
+    return _tuples(batch)
+
+
+def _tuples(structure: Any) -> Any:
+    if isinstance(structure, list | tuple):
+        return tuple(_tuples(item) for item in structure)
+    if isinstance(structure, dict):
+        return {name: _tuples(item) for name, item in structure.items()}
+    return structure
+
+
+def _signature(batches: list[Any]) -> Any:
+    def spec(*arrays: Any) -> tf.TensorSpec:
+        tensors = [tf.convert_to_tensor(array) for array in arrays]
+        ranks = {tensor.shape.rank for tensor in tensors}
+        if len(ranks) > 1:
+            raise ValueError(f"The batches of a PyDataset differ in rank: {sorted(ranks)}.")
+        sizes = zip(*(tensor.shape.as_list() for tensor in tensors), strict=True)
+        shape = [size[0] if len(set(size)) == 1 else None for size in sizes]
+        # The last batch is often smaller, even where the first two are alike.
+        return tf.TensorSpec([None, *shape[1:]] if shape else [], tensors[0].dtype)
+
+    return keras.tree.map_structure(spec, *batches)
+
+
+def _call(dataset: Any, name: str) -> None:
+    method = getattr(dataset, name, None)
+    if method is not None:
+        method()

@@ -1,0 +1,140 @@
+"""Batches of a user's `tf.data.Dataset`, its iterator saved and restored where TensorFlow can.
+
+A shuffled dataset has another order each time it is iterated, decided by state that the iterator's
+checkpoint carries. Where a pipeline refuses to be saved (`from_generator`, `py_function`, random ops in
+`map`), as many iterators as epochs have gone are opened and dropped, which brings the shuffle seeds to
+the same place, and the batches of the interrupted epoch are read again without training on them.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from det_keras.keras.data.base import DataSource, PlannedDataset
+
+__all__ = ["TfDataSource"]
+
+logger = logging.getLogger(__name__)
+
+_SLOW_SAVE_S = 0.1
+_FILE_PREFIX = "iterator"
+
+
+class TfDataSource(DataSource):
+    """Batches of a `tf.data.Dataset`.
+
+    Args:
+        dataset: the user's, batched.
+        steps_per_epoch: batches that count as one epoch; the data is then read on from epoch to epoch, and
+            from its beginning when it ends. By default an epoch is one pass.
+    """
+
+    def __init__(self, dataset: tf.data.Dataset, *, steps_per_epoch: int | None = None) -> None:
+        cardinality = int(dataset.cardinality())
+        if cardinality == 0:
+            raise ValueError("The tf.data.Dataset is empty: it has 0 batches.")
+        if cardinality == tf.data.INFINITE_CARDINALITY and steps_per_epoch is None:
+            raise ValueError(
+                "The tf.data.Dataset repeats for ever. Pass `steps_per_epoch` to say what an epoch is, "
+                "or leave out `.repeat()`."
+            )
+        self._goes_on = steps_per_epoch is not None
+        self._dataset = dataset.repeat() if self._goes_on and cardinality > 0 else dataset
+        self.steps_per_epoch = steps_per_epoch or (cardinality if cardinality > 0 else None)
+        self._iterator: Any = None
+        self._pending = False
+        self._refused = False
+        self._was_slow = False
+
+    @property
+    def element_spec(self) -> Any:
+        return self._dataset.element_spec
+
+    def describe(self) -> dict[str, Any]:
+        specs = tf.nest.flatten(self._dataset.element_spec)
+        return {
+            "kind": "tf.data",
+            # The first dimension is the batch: None or a number with the same meaning.
+            "shapes": [[*(spec.shape.as_list() or [None])[1:], spec.dtype.name] for spec in specs],
+            "steps_per_epoch": self.steps_per_epoch,
+        }
+
+    def begin_epoch(self, epoch: int, first_step: int, stop_step: int | None) -> None:
+        if first_step == 0 and not (self._goes_on and self._iterator is not None):
+            self._pending = True
+
+    def dataset(self, cardinality: int | None) -> tf.data.Dataset:
+        return PlannedDataset(self._dataset, self._open, cardinality)
+
+    def save_state(self, directory: Path) -> dict[str, Any]:
+        if self._iterator is None or self._refused:
+            return {"saved": False}
+        directory.mkdir(parents=True, exist_ok=True)
+        started = time.perf_counter()
+        try:
+            tf.train.Checkpoint(iterator=self._iterator).write(str(directory / _FILE_PREFIX))
+        except tf.errors.OpError as error:
+            self._refused = True
+            logger.warning(
+                "tf.data cannot save this pipeline's position because of %s: a resume will read the batches of "
+                "the interrupted epoch again without training on them, which is exact only if the pipeline gives "
+                "the same batches each time.",
+                _refusing_op(error),
+            )
+            return {"saved": False}
+        self._tell_if_slow(time.perf_counter() - started)
+        return {"saved": True}
+
+    def restore_state(self, state: dict[str, Any], directory: Path, epoch: int, step: int) -> None:
+        if state.get("saved"):
+            self._iterator = iter(self._dataset)
+            reader = tf.train.Checkpoint(iterator=self._iterator).read(str(directory / _FILE_PREFIX))
+            reader.assert_consumed()
+            self._pending = False
+            return
+        if self._goes_on:
+            assert self.steps_per_epoch is not None
+            self._iterator = iter(self._dataset)
+            self._skip(epoch * self.steps_per_epoch + step)
+            return
+        self.pass_over(epoch)
+        if step:
+            self._iterator = iter(self._dataset)
+            self._skip(step)
+
+    def pass_over(self, passes: int) -> None:
+        """Bring the shuffle seeds to where they are after `passes` passes over the data."""
+        for _ in range(passes):
+            iter(self._dataset)
+
+    def _open(self) -> Any:
+        if self._pending or self._iterator is None:
+            self._pending = False
+            self._iterator = iter(self._dataset)
+        return self._iterator
+
+    def _skip(self, steps: int) -> None:
+        for _ in range(steps):
+            next(self._iterator)
+
+    def _tell_if_slow(self, seconds: float) -> None:
+        if seconds > _SLOW_SAVE_S and not self._was_slow:
+            self._was_slow = True
+            logger.warning(
+                "Saving the position of the tf.data pipeline took %.2f s of training time. "
+                "A smaller `shuffle` buffer makes checkpoints faster.",
+                seconds,
+            )
+
+
+def _refusing_op(error: tf.errors.OpError) -> str:
+    """Return the op that an error of tf.data's serialisation blames, as far as it names one."""
+    text = str(error.message)
+    found = re.search(r"(\w*(?:Generator|PyFunc|Random|Stateful)\w*)", text) or re.search(r"op[: ]+`?(\w+)", text)
+    return f"`{found.group(1)}`" if found else text.splitlines()[0][:200]

@@ -1,0 +1,152 @@
+"""The variables that decide the next step: found, copied, compared and put back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from det_keras.errors import ModelMismatchError
+
+__all__ = ["TrackedVariable", "VariableSet", "build_everything", "to_numpy"]
+
+
+@dataclass(frozen=True)
+class TrackedVariable:
+    """One variable of the training state.
+
+    Attributes:
+        group: ``model``, ``optimizer`` or ``metrics``.
+        path: Keras's name for it, such as ``sequential/dense/kernel``.
+        variable: the Keras variable.
+    """
+
+    group: str
+    path: str
+    variable: Any
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a later process compares: group, path, shape, dtype."""
+        return {
+            "group": self.group,
+            "path": self.path,
+            "shape": [int(size) for size in self.variable.shape],
+            "dtype": str(self.variable.dtype),
+        }
+
+
+class VariableSet:
+    """All variables of a model, its optimizers and its metrics, each once, in a fixed order.
+
+    Args:
+        model: built; see `build_everything`.
+        optimizers: every optimizer that the training uses.
+    """
+
+    def __init__(self, model: Any, optimizers: Iterable[Any]) -> None:
+        self.tracked: list[TrackedVariable] = []
+        seen: set[int] = set()
+        self._add("model", model.variables, seen)
+        for optimizer in optimizers:
+            self._add("optimizer", optimizer.variables, seen)
+        self._add("metrics", model.metrics_variables, seen)
+
+    @property
+    def model_variables(self) -> list[Any]:
+        """The variables of the group ``model``; they stand first in the set."""
+        return [one.variable for one in self.tracked if one.group == "model"]
+
+    def copy(self) -> list[tf.Tensor]:
+        """Return a consistent copy of all values that costs the caller next to nothing.
+
+        The tensors share the variables' memory; TensorFlow copies on the next write, inside the step.
+        """
+        return [_read(one.variable) for one in self.tracked]
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Return the description of every variable, in order."""
+        return [one.describe() for one in self.tracked]
+
+    def check(self, saved: Sequence[Mapping[str, Any]]) -> None:
+        """Compare with the `describe` of a checkpoint.
+
+        Raises:
+            ModelMismatchError: they differ; the first difference is named with what was expected and found.
+        """
+        for index, one in enumerate(self.tracked):
+            if index >= len(saved):
+                raise ModelMismatchError(
+                    f"The {one.group} has a variable that the checkpoint does not have: `{one.path}` of shape "
+                    f"{_shape(one.describe())}. Restore with the code that wrote the checkpoint, or start afresh."
+                )
+            expected, found = saved[index], one.describe()
+            if any(expected[name] != found[name] for name in ("group", "path", "shape", "dtype")):
+                raise ModelMismatchError(
+                    f"The checkpoint does not fit: variable {index} is `{expected['path']}` "
+                    f"({expected['group']}, shape {_shape(expected)}, {expected['dtype']}) in the checkpoint and "
+                    f"`{found['path']}` ({found['group']}, shape {_shape(found)}, {found['dtype']}) in this script. "
+                    "Restore with the code that wrote the checkpoint, or start afresh."
+                )
+        if len(saved) > len(self.tracked):
+            missing = saved[len(self.tracked)]
+            raise ModelMismatchError(
+                f"The checkpoint has a variable that this script does not have: `{missing['path']}` of shape "
+                f"{_shape(missing)}. Restore with the code that wrote the checkpoint, or start afresh."
+            )
+
+    def assign(self, values: Sequence[Any]) -> None:
+        """Give every variable its value, in order."""
+        for one, value in zip(self.tracked, values, strict=True):
+            one.variable.assign(value)
+
+    def copy_metrics(self) -> list[tf.Tensor]:
+        """Return a copy of the values of the metric variables alone."""
+        return [_read(one.variable) for one in self.tracked if one.group == "metrics"]
+
+    def assign_metrics(self, values: Sequence[Any]) -> None:
+        """Give the metric variables their values back."""
+        metrics = [one.variable for one in self.tracked if one.group == "metrics"]
+        for variable, value in zip(metrics, values, strict=True):
+            variable.assign(value)
+
+    def _add(self, group: str, variables: Iterable[Any], seen: set[int]) -> None:
+        for variable in variables:
+            if id(variable) not in seen:
+                seen.add(id(variable))
+                self.tracked.append(TrackedVariable(group, variable.path, variable))
+
+
+def build_everything(model: Any, element_spec: Any, optimizers: Iterable[Any]) -> None:
+    """Make every variable that the first training step would make, without taking a step.
+
+    Args:
+        model: compiled.
+        element_spec: structure, shapes and dtypes of a batch.
+        optimizers: every optimizer that the training uses; those that `compile` does not know are built by
+            tracing the train step, since only it knows which variables each of them updates.
+    """
+    batch = tf.nest.map_structure(_empty_batch, element_spec)
+    model._symbolic_build(data_batch=batch)
+    if all(getattr(optimizer, "built", True) for optimizer in optimizers):
+        return
+    tf.function(model.train_step).get_concrete_function(element_spec)
+
+
+def _empty_batch(spec: tf.TensorSpec) -> tf.Tensor:
+    return tf.zeros([size or 1 for size in spec.shape.as_list()], spec.dtype)
+
+
+def _read(variable: Any) -> tf.Tensor:
+    return variable.value.read_value()
+
+
+def _shape(description: Mapping[str, Any]) -> str:
+    return str(tuple(description["shape"]))
+
+
+def to_numpy(tensors: Iterable[tf.Tensor]) -> list[np.ndarray[Any, Any]]:
+    """Return tensors as arrays, without a copy where they are in host memory."""
+    return [tensor.numpy() for tensor in tensors]
