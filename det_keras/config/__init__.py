@@ -1,0 +1,45 @@
+"""Configs: YAML in, validated and complete models out.
+
+`load_experiment_config` reads text, folds every old spelling into today's, fills in defaults and reports
+everything wrong at once. `ExperimentConfig.to_dict` is the complete config that a trial and the REST API see;
+`ExperimentConfig.from_dict` reads it back. Importing this package is cheap: it needs PyYAML alone.
+"""
+
+from __future__ import annotations
+
+from det_keras.config.checkpoint_storage import CheckpointStorage
+from det_keras.config.environment import RESERVED_VARIABLES, Environment
+from det_keras.config.experiment import ExperimentConfig
+from det_keras.config.job import JobConfig
+from det_keras.config.lengths import Length, Unit
+from det_keras.config.loading import LoadedConfig, load_experiment_config, load_job_config
+from det_keras.config.log_policies import LogPolicy
+from det_keras.config.overrides import apply_overrides
+from det_keras.config.random_stream import RandomStream
+from det_keras.config.resources import Resources
+from det_keras.config.searcher import Searcher
+from det_keras.config.secrets import hide_secrets
+from det_keras.config.space import Space
+from det_keras.config.yaml_text import dump_yaml, load_yaml
+
+__all__ = [
+    "RESERVED_VARIABLES",
+    "CheckpointStorage",
+    "Environment",
+    "ExperimentConfig",
+    "JobConfig",
+    "Length",
+    "LoadedConfig",
+    "LogPolicy",
+    "RandomStream",
+    "Resources",
+    "Searcher",
+    "Space",
+    "Unit",
+    "apply_overrides",
+    "dump_yaml",
+    "hide_secrets",
+    "load_experiment_config",
+    "load_job_config",
+    "load_yaml",
+]

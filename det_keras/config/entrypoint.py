@@ -1,0 +1,51 @@
+"""What a task executes: a shell command, an argument list, or a trial class of the older API."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from det_keras.config.kinds import Kind, ListOf, Place, Text, shown
+
+__all__ = ["Entrypoint", "EntrypointKind", "command", "trial_class"]
+
+Entrypoint = str | tuple[str, ...]
+
+_TRIAL_CLASS = re.compile(r"[A-Za-z0-9_.]+:[A-Za-z0-9_.]+")
+
+
+class EntrypointKind(Kind[Entrypoint]):
+    """Text for the shell, or a list of texts that is executed as it is."""
+
+    def parse(self, raw: Any, place: Place) -> Entrypoint:
+        if isinstance(raw, (list, tuple)) and raw:
+            return ListOf(Text()).parse(raw, place)
+        if isinstance(raw, str) and raw.strip():
+            return raw
+        raise place.error(
+            f"must be a command such as `python3 train.py`, or a list of its words, received {shown(raw)}."
+        )
+
+    def dump(self, value: Entrypoint) -> Any:
+        return value if isinstance(value, str) else list(value)
+
+
+def trial_class(entrypoint: Entrypoint | None, *, is_script: bool) -> str | None:
+    """Return `entrypoint` if it is of the form `module:Class`, unless it is known to be a script."""
+    if is_script or not isinstance(entrypoint, str) or not _TRIAL_CLASS.fullmatch(entrypoint):
+        return None
+    return entrypoint
+
+
+def command(entrypoint: Entrypoint | None, *, is_script: bool) -> list[str]:
+    """Return the arguments to execute: of a trial class, the program that runs it.
+
+    Raises:
+        ValueError: there is no entrypoint.
+    """
+    if entrypoint is None:
+        raise ValueError("The config has no `entrypoint`, so there is nothing to execute.")
+    class_name = trial_class(entrypoint, is_script=is_script)
+    if class_name is not None:
+        return ["python", "-m", "det_keras.keras.trial", class_name]
+    return ["sh", "-c", entrypoint] if isinstance(entrypoint, str) else list(entrypoint)

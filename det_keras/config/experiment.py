@@ -1,0 +1,161 @@
+"""The config of an experiment, complete and in today's shape."""
+
+# ruff: noqa: RUF009 - `setting` and `optional` return dataclass fields
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from det_keras.config.checkpoint_storage import CheckpointStorage
+from det_keras.config.entrypoint import Entrypoint, EntrypointKind, command, trial_class
+from det_keras.config.environment import Environment
+from det_keras.config.kinds import (
+    Anything,
+    Boolean,
+    Choice,
+    Integer,
+    Kind,
+    LengthKind,
+    ListOf,
+    MapOf,
+    Place,
+    PlainMapping,
+    SpaceKind,
+    Text,
+    shown,
+)
+from det_keras.config.legacy import fold_experiment
+from det_keras.config.lengths import Length
+from det_keras.config.log_policies import BUILTIN_LOG_POLICIES, LogPoliciesKind, LogPolicy
+from det_keras.config.merge import merge_layers
+from det_keras.config.methods import settle_searcher
+from det_keras.config.names import generated_name
+from det_keras.config.resources import BindMount, Resources
+from det_keras.config.searcher import Searcher
+from det_keras.config.secrets import masked
+from det_keras.config.section import Section, SectionKind, optional, setting
+from det_keras.config.sections import (
+    Optimizations,
+    Pbs,
+    Profiling,
+    Reproducibility,
+    RetentionPolicy,
+    Security,
+    Slurm,
+)
+from det_keras.config.space import Space
+from det_keras.errors import ConfigProblem
+
+__all__ = ["BUILTIN_LAYER", "ExperimentConfig"]
+
+#: The layer below all others; fields that merge by item have their defaults here.
+BUILTIN_LAYER: Mapping[str, Any] = {"log_policies": [dict(policy) for policy in BUILTIN_LOG_POLICIES]}
+
+
+class _LabelsKind(Kind[tuple[str, ...]]):
+    """A set of texts; the steps era also wrote a mapping, whose keys they are."""
+
+    def parse(self, raw: Any, place: Place) -> tuple[str, ...]:
+        labels = ListOf(Text()).parse(list(raw) if isinstance(raw, Mapping) else raw, place)
+        return tuple(sorted(set(labels)))
+
+    def dump(self, value: tuple[str, ...]) -> list[str]:
+        return list(value)
+
+
+class _NothingKind(Kind[None]):
+    def parse(self, raw: Any, place: Place) -> None:
+        raise place.error(f"is not for users; leave it out, received {shown(raw)}.")
+
+
+def _never() -> Length:
+    return Length.batches(0)
+
+
+def _builtin_policies() -> tuple[LogPolicy, ...]:
+    return LogPoliciesKind().parse(BUILTIN_LAYER["log_policies"], Place())
+
+
+@dataclass(frozen=True)
+class ExperimentConfig(Section):
+    """Everything about an experiment; every field has a value, given or by default.
+
+    Attributes:
+        entrypoint: what a trial executes; None in a config that a script uses alone.
+        entrypoint_script: the same, if it was given under this name: never read as a trial class.
+        min_validation_period: longest training without a validation; 0 for never.
+        min_checkpoint_period: longest training without a checkpoint; 0 for never.
+    """
+
+    name: str = setting(Text(empty=False), factory=lambda: generated_name("Experiment"))
+    description: str | None = optional(Text())
+    labels: tuple[str, ...] = setting(_LabelsKind(), ())
+    data: dict[str, Any] = setting(PlainMapping(), factory=dict)
+    workspace: str = setting(Text(), "", inert=True)
+    project: str = setting(Text(), "", inert=True)
+    entrypoint: Entrypoint | None = optional(EntrypointKind())
+    entrypoint_script: Entrypoint | None = optional(EntrypointKind(), omit_null=True)
+    hyperparameters: Space = setting(SpaceKind(), factory=Space)
+    searcher: Searcher = setting(SectionKind(Searcher), factory=Searcher)
+    resources: Resources = setting(SectionKind(Resources), factory=Resources)
+    max_restarts: int = setting(Integer(minimum=0), 5)
+    reproducibility: Reproducibility = setting(SectionKind(Reproducibility), factory=Reproducibility)
+    records_per_epoch: int = setting(Integer(minimum=0), 0)
+    scheduling_unit: int = setting(Integer(minimum=1), 100)
+    min_validation_period: Length = setting(LengthKind(), factory=_never)
+    min_checkpoint_period: Length = setting(LengthKind(), factory=_never)
+    perform_initial_validation: bool = setting(Boolean(), False)
+    checkpoint_policy: str = setting(Choice(("best", "all", "none")), "best")
+    checkpoint_storage: CheckpointStorage = setting(SectionKind(CheckpointStorage), factory=CheckpointStorage)
+    optimizations: Optimizations = setting(SectionKind(Optimizations), factory=Optimizations)
+    environment: Environment = setting(SectionKind(Environment), factory=Environment)
+    bind_mounts: tuple[BindMount, ...] = setting(ListOf(SectionKind(BindMount)), ())
+    profiling: Profiling = setting(SectionKind(Profiling), factory=Profiling)
+    log_policies: tuple[LogPolicy, ...] = setting(LogPoliciesKind(), factory=_builtin_policies)
+    retention_policy: RetentionPolicy | None = optional(SectionKind(RetentionPolicy))
+    preemption_timeout: int | None = optional(Integer(minimum=0))
+    debug: bool = setting(Boolean(), False)
+    integrations: dict[str, Any] | None = optional(MapOf(Anything(), ("pachyderm", "webhooks")), inert=True)
+    slurm: Slurm = setting(SectionKind(Slurm), factory=Slurm, inert=True)
+    pbs: Pbs = setting(SectionKind(Pbs), factory=Pbs, inert=True)
+    security: Security | None = optional(SectionKind(Security), inert=True)
+    tensorboard_storage: dict[str, Any] | None = optional(PlainMapping(), inert=True)
+    data_layer: Any = optional(Anything(), inert=True)
+    internal: None = optional(_NothingKind())
+
+    @classmethod
+    def from_dict(cls, full: Mapping[str, Any]) -> ExperimentConfig:
+        """Return the config that `to_dict` wrote, or that a cluster of another release did.
+
+        Keys that are not known are passed over, what is missing has its default, and so has, with a warning
+        in the log, what is wrong.
+        """
+        folding = fold_experiment(full)
+        folding.config = merge_layers(folding.config, BUILTIN_LAYER)
+        settle_searcher(folding)
+        return cls.parse(folding.config, Place(strict=False))
+
+    @classmethod
+    def check(cls, values: Mapping[str, Any], place: Place) -> Iterator[ConfigProblem]:
+        """Yield what is wrong between fields."""
+        for name, other in (("workspace", "project"), ("project", "workspace")):
+            if values.get(name) and values.get(other, "?") == "":
+                yield place.below(name).problem(f"needs `{other}` beside it: give both or neither.")
+
+    def hidden(self) -> dict[str, Any]:
+        """Return `to_dict()` with all secrets masked: what anybody may see."""
+        return masked(self.to_dict())
+
+    def command(self) -> list[str]:
+        """Return the arguments to execute.
+
+        Raises:
+            ValueError: there is no entrypoint.
+        """
+        return command(self.entrypoint, is_script=self.entrypoint_script is not None)
+
+    @property
+    def trial_class(self) -> str | None:
+        """The entrypoint if it is a trial class, `module:Class`; else None."""
+        return trial_class(self.entrypoint, is_script=self.entrypoint_script is not None)

@@ -1,0 +1,54 @@
+"""The config of a generic job: a command on slots, without trials."""
+
+# ruff: noqa: RUF009 - `setting` and `optional` return dataclass fields
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from det_keras.config.entrypoint import Entrypoint, EntrypointKind, command
+from det_keras.config.environment import Environment
+from det_keras.config.kinds import Boolean, Integer, ListOf, Place, PlainMapping, Text
+from det_keras.config.legacy import fold_job
+from det_keras.config.names import generated_name
+from det_keras.config.resources import BindMount, JobResources
+from det_keras.config.secrets import masked
+from det_keras.config.section import Section, SectionKind, optional, setting
+
+__all__ = ["JobConfig"]
+
+
+@dataclass(frozen=True)
+class JobConfig(Section):
+    """Everything about a generic job; every field has a value, given or by default."""
+
+    name: str = setting(Text(empty=False), factory=lambda: generated_name("Job"))
+    description: str | None = optional(Text())
+    data: dict[str, Any] = setting(PlainMapping(), factory=dict)
+    workspace: str = setting(Text(), "", inert=True)
+    project: str = setting(Text(), "", inert=True)
+    entrypoint: Entrypoint | None = optional(EntrypointKind())
+    entrypoint_script: Entrypoint | None = optional(EntrypointKind(), omit_null=True)
+    resources: JobResources = setting(SectionKind(JobResources), factory=JobResources)
+    environment: Environment = setting(SectionKind(Environment), factory=Environment)
+    bind_mounts: tuple[BindMount, ...] = setting(ListOf(SectionKind(BindMount)), ())
+    preemption_timeout: int | None = optional(Integer(minimum=0))
+    debug: bool = setting(Boolean(), False)
+
+    @classmethod
+    def from_dict(cls, full: Mapping[str, Any]) -> JobConfig:
+        """Return the config that `to_dict` wrote; what is not known is passed over, what is missing has its default."""
+        return cls.parse(fold_job(full).config, Place(strict=False))
+
+    def hidden(self) -> dict[str, Any]:
+        """Return `to_dict()` with all secrets masked: what anybody may see."""
+        return masked(self.to_dict())
+
+    def command(self) -> list[str]:
+        """Return the arguments to execute. A job has no trial class: text is for the shell.
+
+        Raises:
+            ValueError: there is no entrypoint.
+        """
+        return command(self.entrypoint, is_script=True)

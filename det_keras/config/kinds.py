@@ -1,0 +1,293 @@
+"""The kinds of value that a field may hold: how each is checked, read and written back.
+
+Hand-written rather than left to a validation library, because the messages are the point: each says what
+was received and what would be right, in the words of the config, and all of them are reported together.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from det_keras.config.lengths import Length
+from det_keras.config.problems import Problems
+from det_keras.config.space import Space
+from det_keras.config.suggestion import did_you_mean
+from det_keras.config.yaml_text import to_plain
+from det_keras.errors import ConfigError, ConfigProblem
+
+__all__ = [
+    "Anything",
+    "Boolean",
+    "Choice",
+    "Integer",
+    "Kind",
+    "LengthKind",
+    "ListOf",
+    "MapOf",
+    "Number",
+    "Place",
+    "PlainMapping",
+    "SpaceKind",
+    "Text",
+    "shown",
+]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in the config a value stands, and how strictly it is read.
+
+    Attributes:
+        path: dotted from the root; empty for the root.
+        strict: whether unknown keys and wrong values are errors. A complete config that a cluster hands to
+            its own trial is read leniently: it may come from a newer release.
+    """
+
+    path: str = ""
+    strict: bool = True
+
+    def below(self, name: object) -> Place:
+        """Return the place of the key `name`."""
+        return Place(f"{self.path}.{name}" if self.path else str(name), self.strict)
+
+    def item(self, index: int) -> Place:
+        """Return the place of a list's item."""
+        return Place(f"{self.path}[{index}]", self.strict)
+
+    def problem(self, message: str) -> ConfigProblem:
+        """Return the problem `message` at this place."""
+        return ConfigProblem(self.path, message)
+
+    def error(self, message: str) -> ConfigError:
+        """Return an error with the problem `message` at this place."""
+        return ConfigError([self.problem(message)])
+
+
+class Kind(ABC, Generic[T]):
+    """What a field may hold."""
+
+    @abstractmethod
+    def parse(self, raw: Any, place: Place) -> T:
+        """Return the value that `raw`, which is not None, stands for.
+
+        Raises:
+            ConfigError: with everything that is wrong in it.
+        """
+
+    def dump(self, value: T) -> Any:
+        """Return `value` in the form that JSON can hold and `parse` reads."""
+        return value
+
+
+def shown(value: Any) -> str:
+    """Return `value` for a message, cut to a readable length."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _received(value: Any) -> str:
+    hint = " Remove the quotes." if isinstance(value, str) and re.fullmatch(r"\s*-?[\d.]+\s*", value) else ""
+    return f"received {shown(value)}.{hint}"
+
+
+@dataclass(frozen=True)
+class Integer(Kind[int]):
+    """A whole number; a float without a fraction counts as one, a boolean does not."""
+
+    minimum: int | None = None
+    maximum: int | None = None
+
+    def parse(self, raw: Any, place: Place) -> int:
+        value = int(raw) if isinstance(raw, float) and raw.is_integer() else raw
+        wrong = isinstance(value, bool) or not isinstance(value, int)
+        too_small = not wrong and self.minimum is not None and value < self.minimum
+        too_large = not wrong and self.maximum is not None and value > self.maximum
+        if wrong or too_small or too_large:
+            raise place.error(f"must be a whole number{self._range()}, {_received(raw)}")
+        return int(value)
+
+    def _range(self) -> str:
+        if self.minimum is not None and self.maximum is not None:
+            return f" from {self.minimum} to {self.maximum}"
+        if self.minimum is not None:
+            return f", at least {self.minimum}"
+        return "" if self.maximum is None else f", at most {self.maximum}"
+
+
+@dataclass(frozen=True)
+class Number(Kind[float]):
+    """A finite number above `above`."""
+
+    above: float
+
+    def parse(self, raw: Any, place: Place) -> float:
+        wrong = isinstance(raw, bool) or not isinstance(raw, (int, float))
+        if wrong or not raw > self.above or (isinstance(raw, float) and math.isinf(raw)):
+            raise place.error(f"must be a number above {self.above:g}, {_received(raw)}")
+        return raw  # type: ignore[no-any-return]  # checked above
+
+
+class Boolean(Kind[bool]):
+    """true or false."""
+
+    def parse(self, raw: Any, place: Place) -> bool:
+        if not isinstance(raw, bool):
+            raise place.error(f"must be true or false, received {shown(raw)}.")
+        return raw
+
+
+@dataclass(frozen=True)
+class Text(Kind[str]):
+    """Text.
+
+    Attributes:
+        secret: whether messages must not repeat the value.
+        starts_with: what it must start with.
+        empty: whether it may be empty.
+    """
+
+    secret: bool = False
+    starts_with: str = ""
+    empty: bool = True
+
+    def parse(self, raw: Any, place: Place) -> str:
+        value = "a value of another type" if self.secret else shown(raw)
+        if not isinstance(raw, str):
+            hint = " Put it in quotes." if isinstance(raw, (bool, int, float)) else ""
+            raise place.error(f"must be text, received {value}.{hint}")
+        if not raw.startswith(self.starts_with):
+            raise place.error(f"must start with `{self.starts_with}`, received {value}.")
+        if not raw and not self.empty:
+            raise place.error("must not be empty.")
+        return raw
+
+
+@dataclass(frozen=True)
+class Choice(Kind[str]):
+    """One of a few names.
+
+    Attributes:
+        names: those that are allowed.
+        hint: a sentence for those who wrote another.
+        open: whether a lenient reader takes any name, since everything else depends on it.
+    """
+
+    names: Sequence[str]
+    hint: str = ""
+    open: bool = False
+
+    def parse(self, raw: Any, place: Place) -> str:
+        known = isinstance(raw, str) and (raw in self.names or (self.open and not place.strict))
+        if not known:
+            names = ", ".join(f"`{name}`" for name in self.names)
+            advice = f" {self.hint}" if self.hint else did_you_mean(raw, self.names)
+            raise place.error(f"must be one of {names}, received {shown(raw)}.{advice}")
+        return str(raw)
+
+
+@dataclass(frozen=True)
+class ListOf(Kind[tuple[T, ...]]):
+    """A list whose items are all of one kind."""
+
+    kind: Kind[T]
+
+    def parse(self, raw: Any, place: Place) -> tuple[T, ...]:
+        if not isinstance(raw, (list, tuple)):
+            raise place.error(f"must be a list, received {shown(raw)}.")
+        items: list[T] = []
+        problems = Problems()
+        for index, item in enumerate(raw):
+            with problems.collected():
+                items.append(self.kind.parse(item, place.item(index)))
+        problems.raise_if_any()
+        return tuple(items)
+
+    def dump(self, value: Iterable[T]) -> list[Any]:
+        return [self.kind.dump(item) for item in value]
+
+
+@dataclass(frozen=True)
+class MapOf(Kind[dict[str, T]]):
+    """A mapping whose values are all of one kind.
+
+    Attributes:
+        kind: of the values.
+        names: the keys allowed; None for any.
+    """
+
+    kind: Kind[T]
+    names: Sequence[str] | None = None
+
+    def parse(self, raw: Any, place: Place) -> dict[str, T]:
+        if not isinstance(raw, Mapping):
+            raise place.error(f"must be a mapping, received {shown(raw)}.")
+        values: dict[str, T] = {}
+        problems = Problems()
+        for name, value in raw.items():
+            below = place.below(name)
+            if self.names is not None and name not in self.names and place.strict:
+                known = ", ".join(f"`{key}`" for key in self.names)
+                problems.append(
+                    below.problem(f"unknown key; known are {known}.{did_you_mean(name, self.names)}")
+                )
+                continue
+            with problems.collected():
+                values[str(name)] = self.kind.parse(value, below)
+        problems.raise_if_any()
+        return values
+
+    def dump(self, value: Mapping[str, T]) -> dict[str, Any]:
+        return {name: self.kind.dump(item) for name, item in value.items()}
+
+
+class Anything(Kind[Any]):
+    """Any plain value; null inside stays null."""
+
+    def parse(self, raw: Any, place: Place) -> Any:
+        return to_plain(raw, place.path)
+
+    def dump(self, value: Any) -> Any:
+        return to_plain(value, "")
+
+
+class PlainMapping(Kind[dict[str, Any]]):
+    """A mapping of anything."""
+
+    def parse(self, raw: Any, place: Place) -> dict[str, Any]:
+        if not isinstance(raw, Mapping):
+            raise place.error(f"must be a mapping, received {shown(raw)}.")
+        value: dict[str, Any] = to_plain(raw, place.path)
+        return value
+
+    def dump(self, value: dict[str, Any]) -> Any:
+        return to_plain(value, "")
+
+
+@dataclass(frozen=True)
+class LengthKind(Kind[Length]):
+    """An amount of training with its unit."""
+
+    minimum: int = 0
+
+    def parse(self, raw: Any, place: Place) -> Length:
+        return Length.parse(raw, path=place.path, minimum=self.minimum)
+
+    def dump(self, value: Length) -> dict[str, int]:
+        return value.to_dict()
+
+
+class SpaceKind(Kind[Space]):
+    """A space of hyperparameters."""
+
+    def parse(self, raw: Any, place: Place) -> Space:
+        return Space.parse(raw, path=place.path)
+
+    def dump(self, value: Space) -> dict[str, Any]:
+        return value.to_dict()

@@ -1,0 +1,193 @@
+"""Old spellings of a config, folded into today's: here and nowhere else.
+
+`fold_experiment` and `fold_job` rename within one layer of a config; `settle_searcher` in `methods` then maps
+old search methods and lengths, once the layers are merged. Whatever has a wrong type is left as it is, for
+validation to report.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from det_keras.config.folding import Folding, as_int, section_of
+from det_keras.config.kinds import shown
+
+__all__ = ["fold_experiment", "fold_job"]
+
+_DEFAULT_STEP = 100
+_STEP_LENGTHS = {"max_steps": "max_length", "target_trial_steps": "max_length", "step_budget": "budget"}
+_PERIODS = ("min_validation_period", "min_checkpoint_period")
+
+
+def fold_experiment(raw: Mapping[str, Any]) -> Folding:
+    """Return one layer of an experiment config in today's spelling."""
+    folding = Folding(copy.deepcopy(dict(raw)))
+    _fold_name(folding)
+    _fold_entrypoint(folding)
+    _fold_steps(folding)
+    _fold_slots(folding, "slots", "slots_per_trial")
+    _fold_environment(folding)
+    _fold_log_actions(folding)
+    return folding
+
+
+def fold_job(raw: Mapping[str, Any]) -> Folding:
+    """Return a job config in today's spelling."""
+    folding = Folding(copy.deepcopy(dict(raw)))
+    _fold_name(folding)
+    _fold_entrypoint(folding)
+    _fold_slots(folding, "slots_per_trial", "slots")
+    _fold_environment(folding)
+    return folding
+
+
+def _fold_name(folding: Folding) -> None:
+    config = folding.config
+    description = config.get("description")
+    if config.get("name") is None and isinstance(description, str) and description.strip():
+        config["name"] = description.strip().splitlines()[0].rstrip()
+
+
+def _fold_entrypoint(folding: Folding) -> None:
+    config = folding.config
+    script, entrypoint = config.get("entrypoint_script"), config.get("entrypoint")
+    if script is None:
+        return
+    if entrypoint is None:
+        config["entrypoint"] = script
+    elif entrypoint != script:
+        folding.refuse(
+            "entrypoint_script",
+            f"{shown(script)} and `entrypoint` {shown(entrypoint)} are both given. Keep one of them.",
+        )
+        # Judged by what is left: both may be wrong in themselves as well.
+        del config["entrypoint_script"]
+
+
+def _fold_slots(folding: Folding, alias: str, name: str) -> None:
+    resources = section_of(folding.config, "resources")
+    given = resources.pop(alias, None)
+    if given is None:
+        return
+    if resources.get(name) is None:
+        resources[name] = given
+        folding.notices.append(f"`resources.{alias}` is read as `resources.{name}`: {shown(given)}.")
+    elif resources[name] != given:
+        folding.refuse(
+            f"resources.{alias}",
+            f"is {shown(given)}, but `resources.{name}` is {shown(resources[name])}. Keep `{name}` alone.",
+        )
+
+
+def _fold_environment(folding: Folding) -> None:
+    environment = section_of(folding.config, "environment")
+    for field in ("environment_variables", "image"):
+        _rename(folding, section_of(environment, field), "gpu", "cuda", f"environment.{field}")
+    _rename(
+        folding,
+        section_of(environment, "registry_auth"),
+        "server",
+        "serveraddress",
+        "environment.registry_auth",
+    )
+
+
+def _rename(folding: Folding, section: dict[str, Any], old: str, new: str, path: str) -> None:
+    given = section.pop(old, None)
+    if given is None:
+        return
+    if section.get(new) is not None:
+        folding.refuse(f"{path}.{old}", f"is the old name of `{new}`, which is given as well. Keep `{new}`.")
+        return
+    section[new] = given
+    folding.notices.append(f"`{path}.{old}` is the old name of `{path}.{new}` and is read as that.")
+
+
+def _fold_log_actions(folding: Folding) -> None:
+    policies = folding.config.get("log_policies")
+    for policy in policies if isinstance(policies, list) else ():
+        action = policy.get("action") if isinstance(policy, dict) else None
+        if isinstance(action, dict) and set(action) == {"type"}:
+            policy["action"] = action["type"]
+
+
+def _fold_steps(folding: Folding) -> None:
+    config, searcher = folding.config, section_of(folding.config, "searcher")
+    signs = [name for name in ("batches_per_step",) if config.get(name) is not None]
+    signs += [
+        f"searcher.{name}" for name in (*_STEP_LENGTHS, "steps_per_round") if searcher.get(name) is not None
+    ]
+    for name in ("batches_per_step", *_STEP_LENGTHS):
+        # Null is "not given", under the old names as well.
+        if (config if name == "batches_per_step" else searcher).get(name, "") is None:
+            (config if name == "batches_per_step" else searcher).pop(name)
+    if not signs:
+        return
+    _refuse_mixing(folding, searcher, signs)
+    size = _step_size(folding)
+    for old, new in _STEP_LENGTHS.items():
+        _fold_step_length(folding, searcher, old, new, size)
+    for name in _PERIODS:
+        _fold_step_period(folding, name, size)
+
+
+def _refuse_mixing(folding: Folding, searcher: Mapping[str, Any], signs: list[str]) -> None:
+    modern = ["scheduling_unit"] if folding.config.get("scheduling_unit") is not None else []
+    names = ("max_length", "max_time", "time_metric", "budget")
+    modern += [f"searcher.{name}" for name in names if searcher.get(name) is not None]
+    for path in modern:
+        folding.refuse(
+            path, f"cannot be combined with `{signs[0]}`, which counts in steps. Give all lengths in one way."
+        )
+
+
+def _step_size(folding: Folding) -> int:
+    given = folding.config.pop("batches_per_step", None)
+    if given is None:
+        return _DEFAULT_STEP
+    size = as_int(given)
+    if size is None or size < 1:
+        folding.refuse("batches_per_step", f"must be a whole number, at least 1, received {shown(given)}.")
+        return _DEFAULT_STEP
+    if folding.config.get("scheduling_unit") is None:
+        folding.config["scheduling_unit"] = size
+        folding.notices.append(f"`batches_per_step: {size}` is read as `scheduling_unit: {size}`.")
+    return size
+
+
+def _fold_step_length(folding: Folding, searcher: dict[str, Any], old: str, new: str, size: int) -> None:
+    given = searcher.pop(old, None)
+    if given is None:
+        return
+    steps = as_int(given)
+    if steps is None or steps < 1:
+        folding.refuse(
+            f"searcher.{old}", f"must be a whole number of steps, at least 1, received {shown(given)}."
+        )
+        # Something valid in its place, so that nobody hears that a length is missing.
+        searcher.setdefault(new, {"batches": size})
+    elif searcher.get(new) is None:
+        searcher[new] = {"batches": steps * size}
+        folding.notices.append(
+            f"`searcher.{old}: {steps}` is read as `searcher.{new}: {{batches: {steps * size}}}`, "
+            f"with {size} batches in a step."
+        )
+    elif old == "target_trial_steps" and folding.config["searcher"][new] != {"batches": steps * size}:
+        folding.refuse(f"searcher.{old}", "is another name for `max_steps`. Keep one of them.")
+
+
+def _fold_step_period(folding: Folding, name: str, size: int) -> None:
+    given = folding.config.get(name)
+    steps = as_int(given)
+    if steps is None:
+        return
+    if steps < 1:
+        folding.refuse(name, f"must be at least 1 step, received {steps}. Leave it out for never.")
+        del folding.config[name]
+        return
+    folding.config[name] = {"batches": steps * size}
+    folding.notices.append(
+        f"`{name}: {steps}` is read as `{name}: {{batches: {steps * size}}}`, with {size} batches in a step."
+    )

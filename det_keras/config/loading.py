@@ -1,0 +1,187 @@
+"""From what a user wrote to a config that is complete, or to an error that lists everything wrong in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from det_keras.config.experiment import BUILTIN_LAYER, ExperimentConfig
+from det_keras.config.folding import Folding
+from det_keras.config.job import JobConfig
+from det_keras.config.kinds import Place
+from det_keras.config.legacy import fold_experiment, fold_job
+from det_keras.config.merge import merge_layers
+from det_keras.config.methods import settle_searcher
+from det_keras.config.notices import experiment_notices, job_notices
+from det_keras.config.overrides import apply_overrides
+from det_keras.config.searcher import DEFAULT_SEARCHER, Searcher
+from det_keras.config.section import Section
+from det_keras.config.space import Space
+from det_keras.config.yaml_text import dump_yaml, ensure_tree, load_yaml, to_plain
+from det_keras.errors import ConfigError, ConfigProblem
+
+__all__ = ["LoadedConfig", "load_experiment_config", "load_job_config"]
+
+ConfigT = TypeVar("ConfigT", bound=Section)
+
+_LARGEST_GRID = 100_000
+
+
+@dataclass(frozen=True)
+class LoadedConfig(Generic[ConfigT]):
+    """A config, and what belongs to it.
+
+    Attributes:
+        config: complete and valid.
+        notices: what to tell the user once: what was renamed or inferred, what has no effect, what looks
+            like a slip.
+        original: the YAML text as written; written anew if it came as a mapping or with overrides.
+    """
+
+    config: ConfigT
+    notices: tuple[str, ...]
+    original: str
+
+
+def load_experiment_config(
+    raw: str | Mapping[str, Any],
+    *,
+    default_storage: Mapping[str, Any] | None = None,
+    overrides: Sequence[str] = (),
+    alone: bool = False,
+    layers: Sequence[Mapping[str, Any]] = (),
+) -> LoadedConfig[ExperimentConfig]:
+    """Return the experiment config that `raw` describes.
+
+    Args:
+        raw: YAML text, or the mapping that it would hold.
+        default_storage: the site's `checkpoint_storage`, used where the config names none; a config that
+            gives only `save_*` fields adjusts it.
+        overrides: changes such as `searcher.max_trials=4`, applied in order.
+        alone: whether a script runs by itself, which needs neither an entrypoint nor a searcher.
+        layers: what fills up the config, highest priority first: a template, the defaults of a workspace.
+
+    Raises:
+        ConfigError: with everything that is wrong.
+    """
+    given, original = _given(raw, overrides)
+    folding = _merged([given, *layers], default_storage)
+    if folding.config.get("searcher") is None and not alone:
+        folding.config["searcher"] = dict(DEFAULT_SEARCHER)
+        folding.notices.append(
+            "The config has no `searcher`: one trial (`single`) is run and `val_loss` is its metric; the script "
+            "decides how long it trains."
+        )
+    settle_searcher(folding)
+    values, problems = ExperimentConfig.read(folding.config, Place())
+    if not alone:
+        problems += _submission_problems(values)
+    _raise_if_any([*folding.problems, *problems], given)
+    config = ExperimentConfig(**values)
+    return LoadedConfig(
+        config, _once([*folding.notices, *experiment_notices(config, folding.config)]), original
+    )
+
+
+def load_job_config(
+    raw: str | Mapping[str, Any], *, overrides: Sequence[str] = ()
+) -> LoadedConfig[JobConfig]:
+    """Return the config of a generic job that `raw` describes.
+
+    Args:
+        raw: YAML text, or the mapping that it would hold. What only experiments have is ignored, with a notice.
+        overrides: changes such as `resources.slots=2`, applied in order.
+
+    Raises:
+        ConfigError: with everything that is wrong.
+    """
+    given, original = _given(raw, overrides)
+    folding = fold_job(given)
+    known, experiment_only = set(JobConfig.names()), set(ExperimentConfig.names())
+    for name in [name for name in folding.config if name in experiment_only - known]:
+        if folding.config.pop(name) is not None:
+            folding.notices.append(f"`{name}` has no effect in a job.")
+    values, problems = JobConfig.read(folding.config, Place())
+    problems += _missing_entrypoint(values)
+    _raise_if_any([*folding.problems, *problems], given)
+    config = JobConfig(**values)
+    return LoadedConfig(config, _once([*folding.notices, *job_notices(config)]), original)
+
+
+def _given(raw: str | Mapping[str, Any], overrides: Sequence[str]) -> tuple[dict[str, Any], str]:
+    if isinstance(raw, str):
+        given = load_yaml(raw)
+    else:
+        ensure_tree(raw)
+        given = to_plain(raw, "", text_keys=False)
+    given = apply_overrides(given, overrides) if overrides else given
+    as_written = isinstance(raw, str) and not overrides
+    return given, raw if as_written else dump_yaml(given)  # type: ignore[return-value]  # text, as just checked
+
+
+def _merged(layers: Sequence[Mapping[str, Any]], default_storage: Mapping[str, Any] | None) -> Folding:
+    folded = [fold_experiment(layer) for layer in layers]
+    result = folded[0]
+    site = {} if default_storage is None else {"checkpoint_storage": default_storage}
+    for lower in (*(each.config for each in folded[1:]), site, BUILTIN_LAYER):
+        result.config = merge_layers(result.config, lower)
+    for each in folded[1:]:
+        result.problems += each.problems
+        result.notices += each.notices
+    return result
+
+
+def _submission_problems(values: Mapping[str, Any]) -> list[ConfigProblem]:
+    problems = _missing_entrypoint(values)
+    space, searcher = values.get("hyperparameters"), values.get("searcher")
+    if space is None:
+        return problems
+    if _runs_trial_class(values) and "global_batch_size" not in space.entries:
+        problems.append(ConfigProblem("hyperparameters.global_batch_size", "is required for a trial class."))
+    return problems if searcher is None else [*problems, *_space_problems(space, searcher)]
+
+
+def _missing_entrypoint(values: Mapping[str, Any]) -> list[ConfigProblem]:
+    if values.get("entrypoint", "") is not None:
+        return []
+    return [ConfigProblem("entrypoint", "an entrypoint is required, such as `entrypoint: python3 train.py`.")]
+
+
+def _runs_trial_class(values: Mapping[str, Any]) -> bool:
+    names = ("entrypoint", "entrypoint_script")
+    if not set(names) <= set(values):
+        return False
+    return ExperimentConfig(**{name: values[name] for name in names}).trial_class is not None
+
+
+def _space_problems(space: Space, searcher: Searcher) -> Iterator[ConfigProblem]:
+    place = Place("hyperparameters")
+    if searcher.name == "single" and not space.is_constant:
+        yield place.problem(
+            f"searcher `single` runs one trial, so {_listed(space.variable_names())} must have a single value. Give "
+            "values, or use another searcher such as `random`."
+        )
+    if searcher.name != "grid":
+        return
+    if space.uncounted_names():
+        yield place.problem(f"a grid search needs a `count` for {_listed(space.uncounted_names())}.")
+    elif space.grid_size() > _LARGEST_GRID:
+        yield place.problem(f"the grid has {space.grid_size()} points. Use at most {_LARGEST_GRID}.")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _raise_if_any(problems: Sequence[ConfigProblem], given: Mapping[str, Any]) -> None:
+    if problems:
+        order = {str(name): index for index, name in enumerate(given)}
+        unique = dict.fromkeys(problems)
+        raise ConfigError(
+            sorted(unique, key=lambda problem: order.get(problem.path.split(".")[0], len(order)))
+        )
+
+
+def _once(notices: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(notices))

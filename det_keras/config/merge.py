@@ -1,0 +1,131 @@
+"""How layers of a config combine: the user's over a template over the site's defaults over built-in ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from det_keras.config.environment import DEVICES
+
+__all__ = ["merge_layers"]
+
+
+def merge_layers(higher: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `higher` filled up from `lower`; null counts as absent.
+
+    Mappings merge key by key and everything else is taken from `higher`, with a few exceptions by field:
+    mounts, devices and environment variables append, log policies merge by name, labels unite, a searcher or
+    storage merges only with one of its own kind, a hyperparameter only where both are nested. What has a
+    wrong type is left for validation to report.
+
+    Args:
+        higher: in today's spelling.
+        lower: the same.
+    """
+    merged: dict[str, Any] = _merge_mappings(higher, lower, "")
+    return merged
+
+
+def _merge(higher: Any, lower: Any, path: str) -> Any:
+    if higher is None or lower is None:
+        return lower if higher is None else higher
+    rule = _RULES.get(path)
+    if rule is not None:
+        return rule(higher, lower)
+    if isinstance(higher, Mapping) and isinstance(lower, Mapping):
+        return _merge_mappings(higher, lower, path)
+    return higher
+
+
+def _merge_mappings(higher: Mapping[str, Any], lower: Mapping[str, Any], path: str) -> dict[str, Any]:
+    names = [*higher, *(name for name in lower if name not in higher)]
+    return {
+        name: _merge(higher.get(name), lower.get(name), f"{path}.{name}" if path else str(name))
+        for name in names
+    }
+
+
+def _append_new_paths(higher: Any, lower: Any) -> Any:
+    if not _are(list, higher, lower):
+        return higher
+    present = {_container_path(item) for item in higher}
+    return [*higher, *(item for item in lower if _container_path(item) not in present)]
+
+
+def _container_path(item: Any) -> Any:
+    if isinstance(item, Mapping):
+        return item.get("container_path")
+    return item.split(":")[1] if isinstance(item, str) and ":" in item else item
+
+
+def _append_variables(higher: Any, lower: Any) -> Any:
+    if _are(list, higher, lower):
+        return [*lower, *higher]
+    high, low = _by_device(higher), _by_device(lower)
+    if high is None or low is None:
+        return higher
+    return {device: [*(low.get(device) or ()), *(high.get(device) or ())] for device in {**low, **high}}
+
+
+def _by_device(variables: Any) -> dict[str, Any] | None:
+    if isinstance(variables, list):
+        return dict.fromkeys(DEVICES, variables)
+    is_mapping = isinstance(variables, Mapping)
+    return dict(variables) if is_mapping and all(_is_list(each) for each in variables.values()) else None
+
+
+def _is_list(value: Any) -> bool:
+    return value is None or isinstance(value, list)
+
+
+def _merge_policies(higher: Any, lower: Any) -> Any:
+    if not _are(list, higher, lower):
+        return higher
+    names = {item.get("name") for item in higher if isinstance(item, Mapping)} - {None}
+    return [
+        *higher,
+        *(item for item in lower if not isinstance(item, Mapping) or item.get("name") not in names),
+    ]
+
+
+def _unite(higher: Any, lower: Any) -> Any:
+    return (
+        [*higher, *(label for label in lower if label not in higher)] if _are(list, higher, lower) else higher
+    )
+
+
+def _merge_tagged(tag: str) -> Callable[[Any, Any], Any]:
+    def merge(higher: Any, lower: Any) -> Any:
+        if not isinstance(higher, Mapping) or not isinstance(lower, Mapping):
+            return higher
+        tags = {layer[tag] for layer in (higher, lower) if isinstance(layer.get(tag), str)}
+        return _merge_mappings(higher, lower, tag) if len(tags) < 2 else higher
+
+    return merge
+
+
+def _merge_spaces(higher: Any, lower: Any) -> Any:
+    if not _is_nested(higher) or not _is_nested(lower):
+        return higher
+    both = {name: _merge_spaces(higher[name], lower[name]) for name in higher if name in lower}
+    return {**higher, **both, **{name: lower[name] for name in lower if name not in higher}}
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, Mapping) and "type" not in value
+
+
+def _are(kind: type, *values: Any) -> bool:
+    return all(isinstance(value, kind) for value in values)
+
+
+_RULES: Mapping[str, Callable[[Any, Any], Any]] = {
+    "bind_mounts": _append_new_paths,
+    "checkpoint_storage": _merge_tagged("type"),
+    "environment.environment_variables": _append_variables,
+    "hyperparameters": _merge_spaces,
+    "labels": _unite,
+    "log_policies": _merge_policies,
+    "resources.devices": _append_new_paths,
+    "searcher": _merge_tagged("name"),
+}

@@ -1,0 +1,194 @@
+"""Old search methods and lengths, mapped to those of today once all layers of a config are merged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from det_keras.config.budget import bracket_rungs, trials_for_budget
+from det_keras.config.folding import Folding, as_int, section_of
+from det_keras.config.kinds import Kind, Place, shown
+from det_keras.config.lengths import Length, Unit
+from det_keras.config.searcher import ASHA, Searcher
+from det_keras.errors import ConfigError
+
+__all__ = ["settle_searcher"]
+
+_REMOVED = {
+    "pbt": "was removed. Use `adaptive_asha` or `random`.",
+    "custom": "was removed. Use one of the built-in methods, such as `adaptive_asha` or `random`.",
+}
+# What the removed methods are replaced by, so that the rest of the config is still checked.
+_PLACEHOLDER = {"name": "random", "metric": "unknown", "max_trials": 1}
+_SIMPLE_MOST_TRIALS = 2000
+# Beyond this a rung would hold more trials than any budget buys.
+_MOST_RUNGS = 30
+
+
+def settle_searcher(folding: Folding) -> None:
+    """Map the searcher of a merged config to a method and a length of today."""
+    searcher = section_of(folding.config, "searcher")
+    name = searcher.get("name")
+    if isinstance(name, str) and name in _REMOVED:
+        folding.refuse("searcher.name", f"`{name}` {_REMOVED[name]}")
+        folding.config["searcher"] = dict(_PLACEHOLDER)
+        return
+    _settle_method(folding, searcher)
+    if searcher.get("name") in ASHA:
+        _settle_asha_length(folding, searcher)
+    else:
+        _give_unit(folding, searcher)
+
+
+def _settle_method(folding: Folding, searcher: dict[str, Any]) -> None:
+    name = searcher.get("name")
+    if name == "asha":
+        searcher["name"] = "async_halving" if searcher.get("num_rungs") is not None else "adaptive_asha"
+        folding.notices.append(f"`searcher.name: asha` is read as `{searcher['name']}`.")
+    elif name == "adaptive_simple":
+        _settle_adaptive_simple(folding, searcher)
+    elif name == "adaptive":
+        _settle_budgeted(folding, searcher, "adaptive_asha")
+    elif name == "sync_halving" or (name == "async_halving" and searcher.get("budget") is not None):
+        _settle_budgeted(folding, searcher, "async_halving")
+
+
+def _settle_adaptive_simple(folding: Folding, searcher: dict[str, Any]) -> None:
+    searcher["name"] = "adaptive_asha"
+    trials = as_int(searcher.get("max_trials"))
+    if trials is not None and trials > _SIMPLE_MOST_TRIALS:
+        folding.refuse(
+            "searcher.max_trials", f"is {trials}; `adaptive_simple` takes at most {_SIMPLE_MOST_TRIALS}."
+        )
+    folding.notices.append(
+        "`searcher.name: adaptive_simple` is read as `adaptive_asha`, which splits the trials over its brackets in "
+        "another way and does not wait for a rung to fill."
+    )
+
+
+def _settle_budgeted(folding: Folding, searcher: dict[str, Any], method: str) -> None:
+    old = searcher["name"]
+    searcher["name"] = method
+    searcher.pop("train_stragglers", None)
+    budget = searcher.pop("budget", None)
+    if searcher.get("max_trials") is None:
+        if budget is None:
+            folding.refuse("searcher.budget", f"is required for `{old}`, or give `max_trials`.")
+        # One trial stands in for what cannot be computed, so that only the cause is reported.
+        searcher["max_trials"] = _trials(folding, searcher, budget, method) or 1
+    if old != method or budget is not None:
+        folding.notices.append(
+            f"`searcher.name: {old}` with a budget is read as `{method}` with `max_trials: {searcher['max_trials']}`."
+        )
+
+
+def _trials(folding: Folding, searcher: Mapping[str, Any], budget: Any, method: str) -> int | None:
+    raw_length = searcher.get("max_length")
+    if budget is None or raw_length is None:
+        return None
+    try:
+        length = Length.parse(raw_length, minimum=1)
+    except ConfigError:
+        return None  # validation will say so
+    try:
+        whole = Length.parse(budget, path="searcher.budget", minimum=1)
+    except ConfigError as error:
+        folding.problems.extend(error.problems)
+        return None
+    rungs = _rungs(searcher, method)
+    divisor = _valid(searcher, "divisor", 4)
+    lengths = _same_unit(folding, length, whole)
+    if rungs is None or divisor is None or lengths is None:
+        return None
+    one, most = lengths
+    if most <= one:
+        folding.refuse("searcher.budget", f"is {whole}; it must exceed the {length} that one trial takes.")
+        return None
+    return trials_for_budget(one, most, rungs, divisor)
+
+
+def _rungs(searcher: Mapping[str, Any], method: str) -> list[int] | None:
+    if method == "async_halving":
+        count = _valid(searcher, "num_rungs", None)
+        rungs = None if count is None else [count]
+    elif searcher.get("bracket_rungs"):
+        given = _valid(searcher, "bracket_rungs", ())
+        rungs = None if given is None else sorted(given, reverse=True)
+    else:
+        mode, most = _valid(searcher, "mode", "standard"), _valid(searcher, "max_rungs", 5)
+        rungs = None if mode is None or most is None or most > _MOST_RUNGS else bracket_rungs(mode, most)
+    return None if rungs is None or max(rungs) > _MOST_RUNGS else rungs
+
+
+def _valid(searcher: Mapping[str, Any], name: str, default: Any) -> Any:
+    """Return the field's value or `default`; None if it is wrong, which validation will report."""
+    raw = searcher.get(name)
+    if raw is None:
+        return default
+    kind: Kind[Any] = Searcher.kind_of(name)
+    try:
+        return kind.parse(raw, Place())
+    except ConfigError:
+        return None
+
+
+def _same_unit(folding: Folding, length: Length, budget: Length) -> tuple[int, int] | None:
+    if length.unit is budget.unit:
+        return length.value, budget.value
+    hparams = section_of(folding.config, "hyperparameters")
+    batch_size = hparams.get("global_batch_size")
+    if isinstance(batch_size, Mapping):
+        batch_size = batch_size.get("val")
+    records = as_int(folding.config.get("records_per_epoch")) or 0
+    try:
+        return length.to_batches(as_int(batch_size), records), budget.to_batches(as_int(batch_size), records)
+    except ValueError:
+        folding.refuse(
+            "searcher.budget",
+            f"is in {budget.unit.value}, `max_length` in {length.unit.value}. Use one unit for both.",
+        )
+        return None
+
+
+def _settle_asha_length(folding: Folding, searcher: dict[str, Any]) -> None:
+    length, metric, time = (searcher.get(name) for name in ("max_length", "time_metric", "max_time"))
+    if metric is not None or time is not None or length is None:
+        if length is not None and metric is not None and time is not None and length != {metric: time}:
+            folding.notices.append(
+                f"`searcher.max_length` is ignored: `time_metric: {metric}` and `max_time: {time}` are given as well."
+            )
+            del searcher["max_length"]
+        _default(searcher, "stop_once", True)
+        return
+    # The lengths era paused trials and promoted them; stopping is what came later.
+    _default(searcher, "stop_once", False)
+    if searcher["name"] == "adaptive_asha":
+        _give_unit(folding, searcher)
+    try:
+        parsed = Length.parse(searcher.get("max_length"), minimum=1)
+    except ConfigError:
+        return
+    searcher["time_metric"], searcher["max_time"] = parsed.unit.value, parsed.value
+    folding.notices.append(
+        f"`searcher.max_length: {{{parsed.unit.value}: {parsed.value}}}` is read as "
+        f"`time_metric: {parsed.unit.value}` with `max_time: {parsed.value}`."
+    )
+
+
+def _give_unit(folding: Folding, searcher: dict[str, Any]) -> None:
+    given = searcher.get("max_length")
+    number = as_int(given)
+    if number is None:
+        return
+    if number < 1:
+        folding.refuse("searcher.max_length", f"must be at least 1, received {shown(given)}.")
+        # A length in its place, so that nobody hears that one is missing.
+        number = 1
+    else:
+        folding.notices.append(f"`searcher.max_length: {number}` has no unit and is read as {number} epochs.")
+    searcher["max_length"] = {Unit.EPOCHS.value: number}
+
+
+def _default(searcher: dict[str, Any], name: str, value: Any) -> None:
+    if searcher.get(name) is None:
+        searcher[name] = value

@@ -1,0 +1,68 @@
+"""Changes to a config from the command line: `searcher.max_trials=4`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+from det_keras.config.problems import Problems
+from det_keras.config.yaml_text import ensure_tree, load_yaml, parse_scalar
+from det_keras.errors import ConfigError
+
+__all__ = ["apply_overrides"]
+
+
+def apply_overrides(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Return a copy of `raw` with `overrides` applied in order.
+
+    A value that starts with ``[`` or ``{`` is YAML; else one with a comma is a list of YAML scalars; else it
+    is one YAML scalar. Mappings on the way that are missing or null are made.
+
+    Args:
+        raw: the config as `load_yaml` returns it.
+        overrides: each `a.b.c=value`.
+
+    Raises:
+        ConfigError: one without `=` or with an empty key, a value that is not YAML, or a path through
+            something that is not a mapping. All of them are listed.
+    """
+    result = copy.deepcopy(raw)
+    problems = Problems()
+    for override in overrides:
+        with problems.collected():
+            _apply(result, override)
+    problems.raise_if_any()
+    return result
+
+
+def _apply(config: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    names = key.strip().split(".")
+    if not equals or not all(names):
+        raise ConfigError.at(
+            "", f"override {override!r} cannot be read. Write it as `searcher.max_trials=4`."
+        )
+    target = config
+    for index, name in enumerate(names[:-1]):
+        if target.get(name) is None:
+            target[name] = {}
+        below = target[name]
+        if not isinstance(below, dict):
+            raise ConfigError.at(
+                ".".join(names[: index + 1]),
+                f"is not a mapping, so override {override!r} cannot set something in it.",
+            )
+        target = below
+    target[names[-1]] = _parse_value(text, override)
+
+
+def _parse_value(text: str, override: str) -> Any:
+    text = text.strip()
+    if text.startswith(("[", "{")):
+        value = load_yaml(f"value: {text}", source=f"override {override!r}")["value"]
+        ensure_tree(value)
+        return value
+    if "," in text:
+        return [parse_scalar(part.strip()) for part in text.split(",")]
+    return parse_scalar(text)

@@ -1,0 +1,103 @@
+"""The `searcher` section: which search method, by which metric, over how many trials and how long."""
+
+# ruff: noqa: RUF009 - `setting` and `optional` return dataclass fields
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from det_keras.config.kinds import (
+    Boolean,
+    Choice,
+    Integer,
+    Kind,
+    LengthKind,
+    ListOf,
+    Number,
+    Place,
+    Text,
+    shown,
+)
+from det_keras.config.lengths import Length
+from det_keras.config.section import TaggedSection, optional, setting
+from det_keras.errors import ConfigProblem
+
+__all__ = ["ASHA", "DEFAULT_SEARCHER", "METHODS", "Searcher"]
+
+#: What a submitted config without a `searcher` gets; its training length is the script's own.
+DEFAULT_SEARCHER: Mapping[str, Any] = {"name": "single", "metric": "val_loss", "smaller_is_better": True}
+
+METHODS = ("single", "random", "grid", "adaptive_asha", "async_halving", "tpe")
+
+#: The methods that stop or promote trials at rungs.
+ASHA = ("adaptive_asha", "async_halving")
+_COUNTED = ("random", "tpe", *ASHA)
+_CONCURRENT = ("random", "grid", "tpe", *ASHA)
+
+
+class _Uuid(Kind[str]):
+    def parse(self, raw: Any, place: Place) -> str:
+        try:
+            return str(uuid.UUID(raw))
+        except (ValueError, AttributeError, TypeError):
+            raise place.error(f"must be the UUID of a checkpoint, received {shown(raw)}.") from None
+
+
+@dataclass(frozen=True)
+class Searcher(TaggedSection):
+    """How trials are chosen. A field that the method does not have holds its default.
+
+    Attributes:
+        stop_once: of the asha methods: True for the stopping variant, False for the promotion variant.
+        max_length: how long a fully trained trial is; None if the script decides, or `max_time` does.
+    """
+
+    tag: ClassVar[str] = "name"
+
+    name: str = setting(Choice(METHODS, open=True), "single", required=True)
+    metric: str = setting(Text(empty=False), "val_loss", required=True)
+    smaller_is_better: bool = setting(Boolean(), True)
+    source_trial_id: int | None = optional(Integer(minimum=1))
+    source_checkpoint_uuid: str | None = optional(_Uuid())
+    max_length: Length | None = optional(LengthKind(minimum=1), omit_null=True)
+    max_trials: int | None = optional(Integer(minimum=1), required=True, only=_COUNTED)
+    max_concurrent_trials: int = setting(Integer(minimum=0), 16, only=_CONCURRENT)
+    time_metric: str | None = optional(Text(empty=False), only=ASHA)
+    max_time: int | None = optional(Integer(minimum=1), only=ASHA)
+    divisor: float = setting(Number(above=1), 4, only=ASHA)
+    num_rungs: int | None = optional(Integer(minimum=1), required=True, only=("async_halving",))
+    max_rungs: int = setting(Integer(minimum=1), 5, only=("adaptive_asha",))
+    mode: str = setting(
+        Choice(("aggressive", "standard", "conservative")), "standard", only=("adaptive_asha",)
+    )
+    bracket_rungs: tuple[int, ...] = setting(ListOf(Integer(minimum=1)), (), only=("adaptive_asha",))
+    stop_once: bool = setting(Boolean(), True, only=ASHA)
+    n_startup_trials: int = setting(Integer(minimum=0), 10, only=("tpe",))
+
+    @classmethod
+    def check(cls, values: Mapping[str, Any], place: Place) -> Iterator[ConfigProblem]:
+        """Yield what is wrong between fields."""
+        # One that is wrong by itself is given all the same.
+        if all(
+            values.get(name, "wrong") is not None for name in ("source_trial_id", "source_checkpoint_uuid")
+        ):
+            yield place.problem(
+                "`source_trial_id` and `source_checkpoint_uuid` exclude each other. Keep one of them."
+            )
+        if values.get("name") not in ASHA or not {"max_length", "time_metric", "max_time"} <= set(values):
+            return
+        metric, time = values["time_metric"], values["max_time"]
+        if metric is None and time is None:
+            if values["max_length"] is None:
+                yield place.problem(
+                    f"`{values['name']}` needs a length. Give `time_metric` and `max_time`, such as `epochs` and 64, "
+                    "or `max_length: {epochs: 64}`."
+                )
+        elif time is None:
+            yield place.below("max_time").problem(f"is required beside `time_metric: {metric}`.")
+        elif metric is None:
+            yield place.below("time_metric").problem(
+                f"is required beside `max_time: {time}`, such as `epochs` or `batches`."
+            )

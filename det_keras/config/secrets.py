@@ -1,0 +1,56 @@
+"""What nobody but the task itself may see of a config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from det_keras.config.yaml_text import dump_yaml, load_yaml
+
+__all__ = ["MASK", "hide_secrets", "masked"]
+
+#: What a view shows in place of a secret, whatever its type.
+MASK = "********"
+
+_CREDENTIALS = frozenset({"access_key", "secret_key", "connection_string", "credential", "password"})
+# `tensorboard_storage` and `data_layer` are dead, but configs of their days hold the keys of buckets.
+_WITH_CREDENTIALS = ("checkpoint_storage", "environment", "tensorboard_storage", "data_layer", "integrations")
+
+
+def masked(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of `config` in which every secret reads as `MASK`.
+
+    Secrets are the entries of `data.secrets` and the credentials of storages and registries.
+    """
+    result = dict(config)
+    data = result.get("data")
+    if isinstance(data, Mapping) and data.get("secrets") is not None:
+        result["data"] = {**data, "secrets": _without_values(data["secrets"])}
+    for section in _WITH_CREDENTIALS:
+        if section in result:
+            result[section] = _without_credentials(result[section])
+    return result
+
+
+def hide_secrets(original_text: str) -> str:
+    """Return the YAML text of a config with its secrets masked; unchanged if it has none.
+
+    Raises:
+        ConfigError: the text is not a config, so nobody can tell what in it is secret.
+    """
+    config = load_yaml(original_text)
+    hidden = masked(config)
+    return original_text if hidden == config else dump_yaml(hidden)
+
+
+def _without_values(secrets: Any) -> Any:
+    return dict.fromkeys(secrets, MASK) if isinstance(secrets, Mapping) else MASK
+
+
+def _without_credentials(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {
+            key: MASK if key in _CREDENTIALS and item is not None else _without_credentials(item)
+            for key, item in value.items()
+        }
+    return [_without_credentials(item) for item in value] if isinstance(value, list) else value

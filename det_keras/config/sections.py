@@ -1,0 +1,124 @@
+"""The small sections of an experiment config."""
+
+# ruff: noqa: RUF009 - `setting` and `optional` return dataclass fields
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from det_keras.config.kinds import Boolean, Choice, Integer, ListOf, Place, Text
+from det_keras.config.problems import Problems
+from det_keras.config.section import Section, SectionKind, optional, setting
+from det_keras.errors import ConfigProblem
+
+__all__ = [
+    "Kerberos",
+    "Optimizations",
+    "Pbs",
+    "Profiling",
+    "Reproducibility",
+    "RetentionPolicy",
+    "Security",
+    "Slurm",
+]
+
+
+def _seed_from_clock() -> int:
+    return int(time.time()) & 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class Reproducibility(Section):
+    """Where randomness starts."""
+
+    experiment_seed: int = setting(Integer(minimum=0, maximum=2**32 - 1), factory=_seed_from_clock)
+    deterministic_ops: bool = setting(Boolean(), False)
+
+
+@dataclass(frozen=True)
+class Optimizations(Section):
+    """How gradients are exchanged and in which precision a step is computed."""
+
+    aggregation_frequency: int = setting(Integer(minimum=1), 1)
+    average_aggregated_gradients: bool = setting(Boolean(), True)
+    average_training_metrics: bool = setting(Boolean(), True, inert=True)
+    divergence_check_period: int = setting(Integer(minimum=0), 100)
+    gradient_compression: bool = setting(Boolean(), False)
+    mixed_precision: str = setting(
+        Choice(("O0", "O1", "O2", "O3"), hint="The first character is the letter O, not a zero."), "O0"
+    )
+    grad_updates_size_file: str | None = optional(Text(), inert=True)
+    tensor_fusion_threshold: int = setting(Integer(minimum=0), 64, inert=True)
+    tensor_fusion_cycle_time: int = setting(Integer(minimum=0), 1, inert=True)
+    auto_tune_tensor_fusion: bool = setting(Boolean(), False, inert=True)
+
+
+@dataclass(frozen=True)
+class Profiling(Section):
+    """Whether system metrics are sampled, and in which batches."""
+
+    enabled: bool = setting(Boolean(), False)
+    begin_on_batch: int = setting(Integer(minimum=0), 0)
+    end_after_batch: int | None = optional(Integer(minimum=0))
+    sync_timings: bool = setting(Boolean(), True)
+
+    @classmethod
+    def check(cls, values: Mapping[str, Any], place: Place) -> Iterator[ConfigProblem]:
+        """Yield what is wrong between fields."""
+        begin, end = values.get("begin_on_batch"), values.get("end_after_batch")
+        if begin is not None and end is not None and end < begin:
+            yield place.below("end_after_batch").problem(
+                f"is {end}, before `begin_on_batch`, which is {begin}."
+            )
+
+
+@dataclass(frozen=True)
+class RetentionPolicy(Section):
+    """How long trial logs are kept: -1 for ever, None as the site says."""
+
+    log_retention_days: int | None = optional(Integer(minimum=-1, maximum=32767))
+
+    @classmethod
+    def parse(cls, raw: Any, place: Place) -> RetentionPolicy:
+        """Return the section; its only key must be there, be it null."""
+        problems = Problems()
+        if place.strict and isinstance(raw, Mapping) and "log_retention_days" not in raw:
+            message = "is required: a number of days, or -1 for ever."
+            problems.append(place.below("log_retention_days").problem(message))
+        with problems.collected():
+            section = super().parse(raw, place)
+        problems.raise_if_any()
+        return section
+
+
+@dataclass(frozen=True)
+class Slurm(Section):
+    """What a Slurm cluster would be told."""
+
+    slots_per_node: int | None = optional(Integer(minimum=1), omit_null=True)
+    gpu_type: str | None = optional(Text(), omit_null=True)
+    sbatch_args: tuple[str, ...] | None = optional(ListOf(Text()), omit_null=True)
+
+
+@dataclass(frozen=True)
+class Pbs(Section):
+    """What a PBS cluster would be told."""
+
+    slots_per_node: int | None = optional(Integer(minimum=1), omit_null=True)
+    pbsbatch_args: tuple[str, ...] | None = optional(ListOf(Text()), omit_null=True)
+
+
+@dataclass(frozen=True)
+class Kerberos(Section):
+    """A dead field of the original."""
+
+    config_file: str | None = optional(Text(), omit_null=True)
+
+
+@dataclass(frozen=True)
+class Security(Section):
+    """A dead section of the original."""
+
+    kerberos: Kerberos | None = optional(SectionKind(Kerberos), omit_null=True)

@@ -1,0 +1,183 @@
+"""The space of hyperparameters that a search explores: nested mappings of leaves.
+
+A mapping with a `type` is a leaf, one without is a level of nesting, and everything else is a constant.
+Names are visited in ascending byte order at every level, in sampling and in grids alike, so that the same
+config and seed give the same trials however the file is laid out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from det_keras.config.hyperparameters import (
+    Categorical,
+    Const,
+    Hyperparameter,
+    IntRange,
+    parse_hyperparameter,
+)
+from det_keras.config.problems import Problems
+from det_keras.config.random_stream import RandomStream
+from det_keras.errors import ConfigError, ConfigProblem
+
+__all__ = ["Space"]
+
+_BATCH_SIZE = "global_batch_size"
+
+_EntryParser = Callable[[Any, str], "Hyperparameter | Space"]
+
+
+@dataclass(frozen=True)
+class Space:
+    """A parsed `hyperparameters` section.
+
+    Attributes:
+        entries: leaves and nested spaces by name, in the order in which names are visited.
+    """
+
+    entries: Mapping[str, Hyperparameter | Space] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, raw: Any, *, path: str = "hyperparameters") -> Space:
+        """Return the space that a mapping as written in a config describes.
+
+        Args:
+            raw: names to values; see the module.
+            path: where it is in the config, for errors.
+
+        Raises:
+            ConfigError: with everything that is wrong in it.
+        """
+        return _parse_level(raw, path, _parse_top_entry)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the normal form: every leaf a mapping with its `type`. `parse` reads it back."""
+        return {name: entry.to_dict() for name, entry in self.entries.items()}
+
+    def sample(self, stream: RandomStream) -> dict[str, Any]:
+        """Return one point, nested as the space is; constants draw nothing from `stream`."""
+        return {name: entry.sample(stream) for name, entry in self.entries.items()}
+
+    def constants(self) -> dict[str, Any]:
+        """Return the only point of a space of constants.
+
+        Raises:
+            ValueError: something in the space varies.
+        """
+        if not self.is_constant:
+            names = ", ".join(f"`{name}`" for name in self.variable_names())
+            raise ValueError(f"The space has no single point: {names} vary.")
+        return self.sample(RandomStream(0))
+
+    def grid(self) -> list[dict[str, Any]]:
+        """Return all grid points; the first name varies slowest. An empty space has one, empty, point.
+
+        Raises:
+            ConfigError: an int, double or log leaf has no `count`; all of them are named.
+        """
+        missing = self.uncounted_names()
+        if missing:
+            names = ", ".join(f"`{name}`" for name in missing)
+            raise ConfigError.at("hyperparameters", f"a grid search needs a `count` for {names}.")
+        return [dict(point) for point in self._grid_points()]
+
+    def grid_size(self) -> int:
+        """Return how many points `grid` returns, without making them; leaves without `count` count once."""
+        return math.prod(leaf.point_count() or 1 for _, leaf in self.leaves())
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether every leaf is a const."""
+        return not self.variable_names()
+
+    def leaves(self) -> Iterator[tuple[str, Hyperparameter]]:
+        """Yield every leaf with its dotted name, in the order in which names are visited."""
+        for name, entry in self.entries.items():
+            if isinstance(entry, Space):
+                yield from ((f"{name}.{below}", leaf) for below, leaf in entry.leaves())
+            else:
+                yield name, entry
+
+    def flat_names(self) -> list[str]:
+        """Return the dotted names of all leaves."""
+        return [name for name, _ in self.leaves()]
+
+    def variable_names(self) -> list[str]:
+        """Return the dotted names of all leaves that are not const."""
+        return self._names_where(lambda leaf: not isinstance(leaf, Const))
+
+    def uncounted_names(self) -> list[str]:
+        """Return the dotted names of all leaves that lack the `count` that a grid needs."""
+        return self._names_where(lambda leaf: leaf.point_count() is None)
+
+    def _names_where(self, wanted: Callable[[Hyperparameter], bool]) -> list[str]:
+        return [name for name, leaf in self.leaves() if wanted(leaf)]
+
+    def _grid_points(self) -> Iterator[dict[str, Any]]:
+        axes = [_axis(entry) for entry in self.entries.values()]
+        for values in itertools.product(*axes):
+            yield {name: _fresh(value) for name, value in zip(self.entries, values, strict=True)}
+
+
+def _axis(entry: Hyperparameter | Space) -> list[Any]:
+    # The product over a nested space, taken as one axis in its place, is the product over its leaves.
+    return list(entry._grid_points()) if isinstance(entry, Space) else entry.points()
+
+
+def _fresh(value: Any) -> Any:
+    """Return a copy of the containers, so that no two points share any."""
+    if isinstance(value, dict):
+        return {key: _fresh(item) for key, item in value.items()}
+    return [_fresh(item) for item in value] if isinstance(value, list) else value
+
+
+def _parse_level(raw: Any, path: str, parse_entry: _EntryParser) -> Space:
+    if not isinstance(raw, Mapping):
+        raise ConfigError.at(path, f"must be a mapping of names to values, received {raw!r}.")
+    entries: dict[str, Hyperparameter | Space] = {}
+    problems = Problems()
+    for name, value in raw.items():
+        below = f"{path}.{name}"
+        if not isinstance(name, str):
+            problems.append(
+                ConfigProblem(below, f"the name must be text, received {name!r}. Put it in quotes.")
+            )
+            continue
+        with problems.collected():
+            entries[name] = parse_entry(value, below)
+    problems.raise_if_any()
+    return Space(dict(sorted(entries.items(), key=lambda item: item[0].encode())))
+
+
+def _parse_entry(value: Any, path: str) -> Hyperparameter | Space:
+    if isinstance(value, Mapping) and "type" not in value:
+        return _parse_level(value, path, _parse_entry)
+    return parse_hyperparameter(value, path)
+
+
+def _parse_top_entry(value: Any, path: str) -> Hyperparameter | Space:
+    entry = _parse_entry(value, path)
+    if path.endswith(f".{_BATCH_SIZE}") and not _is_batch_size(entry):
+        raise ConfigError.at(
+            path,
+            "must be a whole number of at least 1, an `int` with `minval` of at least 1, or a `categorical` "
+            f"of such numbers, received {value!r}.",
+        )
+    return entry
+
+
+def _is_batch_size(entry: Hyperparameter | Space) -> bool:
+    if isinstance(entry, IntRange):
+        return entry.minval >= 1
+    if isinstance(entry, Const):
+        return _is_positive_int(entry.val)
+    return isinstance(entry, Categorical) and all(_is_positive_int(value) for value in entry.vals)
+
+
+def _is_positive_int(value: Any) -> bool:
+    # 32.0 is refused: scripts pass the value on to `range` and array shapes, which take no float.
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

@@ -1,0 +1,229 @@
+"""YAML in and out: what a config file may contain, and how it is written back.
+
+PyYAML reads YAML 1.1, where `1e-4` is text, `22:22` is the number 1342 and `2024-01-01` is a date; the
+original reads them as a number and two texts, and so do users. The loader here follows the users, refuses
+what JSON cannot hold, and refuses a key that is given twice.
+"""
+
+from __future__ import annotations
+
+import numbers
+import re
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+import yaml
+
+from det_keras.errors import ConfigError, ConfigProblem
+
+__all__ = ["dump_yaml", "ensure_tree", "load_yaml", "parse_scalar", "to_plain"]
+
+_FLOAT_TAG = "tag:yaml.org,2002:float"
+_INT_TAG = "tag:yaml.org,2002:int"
+_MERGE_TAG = "tag:yaml.org,2002:merge"
+_TIMESTAMP_TAG = "tag:yaml.org,2002:timestamp"
+_PLAIN_TAGS = ("null", "bool", "int", "float", "str", "seq", "map")
+
+_FLOAT = re.compile(
+    r"""^(?:[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?
+    |[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+
+    |[-+]?\.(?:inf|Inf|INF)
+    |\.(?:nan|NaN|NAN))$""",
+    re.VERBOSE,
+)
+_INT = re.compile(r"^(?:[-+]?0b[0-1_]+|[-+]?0[0-7_]+|[-+]?0x[0-9a-fA-F_]+|[-+]?(?:0|[1-9][0-9_]*))$")
+
+# Aliases let a few lines stand for more values than fit in memory, or for themselves; no real config comes
+# near these.
+_MAX_VALUES = 1_000_000
+_MAX_DEPTH = 100
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader with the rules of this module."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes all text that PyYAML's rules or the loader's would read as something else."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Write every value out: anchors made by a program help no reader."""
+        return True
+
+
+def _plain_constructors() -> dict[Any, Any]:
+    safe = yaml.SafeLoader.yaml_constructors
+    return {tag: safe[tag] for tag in (None, *(f"tag:yaml.org,2002:{name}" for name in _PLAIN_TAGS))}
+
+
+def _resolvers_without_numbers_and_dates() -> dict[Any, Any]:
+    replaced = (_FLOAT_TAG, _INT_TAG, _TIMESTAMP_TAG)
+    return {
+        first: [(tag, pattern) for tag, pattern in pairs if tag not in replaced]
+        for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+_Loader.yaml_constructors = _plain_constructors()
+_Loader.yaml_implicit_resolvers = _resolvers_without_numbers_and_dates()
+_Loader.add_implicit_resolver(_FLOAT_TAG, _FLOAT, list("-+0123456789."))
+_Loader.add_implicit_resolver(_INT_TAG, _INT, list("-+0123456789"))
+_Dumper.add_implicit_resolver(_FLOAT_TAG, _FLOAT, list("-+0123456789."))
+
+
+def load_yaml(text: str, *, source: str = "<config>") -> dict[str, Any]:
+    """Return the mapping that the YAML document `text` holds.
+
+    Args:
+        text: one YAML document; JSON is a part of YAML.
+        source: what error messages call it, such as the file's name.
+
+    Raises:
+        ConfigError: not YAML, empty, not a mapping, a key given twice, or a value with a tag other than
+            those of JSON; the message names the line.
+    """
+    value = _load(text, source)
+    if value is None:
+        raise ConfigError.at("", f"{source} is empty. Write at least an `entrypoint`.")
+    if not isinstance(value, dict):
+        raise ConfigError.at(
+            "", f"{source} holds a {_kind_name(value)} at the top. Write a mapping: lines of `field: value`."
+        )
+    ensure_tree(value)
+    return value
+
+
+def parse_scalar(text: str) -> Any:
+    """Return the value of one YAML scalar; whatever is not one is the text itself."""
+    try:
+        value = _load(text, "<value>")
+    except ConfigError:
+        return text
+    return text if isinstance(value, (dict, list)) else value
+
+
+def dump_yaml(value: Mapping[str, Any]) -> str:
+    """Return `value` as YAML that reads back the same, keys in their order."""
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+
+
+def ensure_tree(value: Any) -> None:
+    """Raise a ConfigError when `value` contains itself, or is deeper or larger than any config."""
+    level: list[Any] = [value]
+    count = 0
+    for _ in range(_MAX_DEPTH):
+        # Cut off at the limit: one more level of aliases may be a thousand times the last.
+        level = list(islice((child for parent in level for child in _children(parent)), _MAX_VALUES + 1))
+        count += len(level)
+        if not level:
+            return
+        if count > _MAX_VALUES:
+            raise ConfigError.at(
+                "", f"the config holds more than {_MAX_VALUES} values. Use fewer YAML aliases."
+            )
+    raise ConfigError.at(
+        "", f"the config is nested more than {_MAX_DEPTH} deep, or an alias contains itself."
+    )
+
+
+def to_plain(value: Any, path: str, *, text_keys: bool = True) -> Any:
+    """Return a copy of `value` made of what JSON can hold.
+
+    Args:
+        value: from YAML, or from Python.
+        path: where it is in the config, for the error.
+        text_keys: whether keys become text, as the original makes them.
+
+    Raises:
+        ConfigError: something in it is not a mapping, list, text, number, boolean or null.
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, numbers.Real):  # NumPy's numbers, too
+        return int(value) if isinstance(value, numbers.Integral) else float(value)
+    if isinstance(value, Mapping):
+        return {
+            (_key_text(key) if text_keys else key): to_plain(
+                item, f"{path}.{_key_text(key)}", text_keys=text_keys
+            )
+            for key, item in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [to_plain(item, f"{path}[{index}]", text_keys=text_keys) for index, item in enumerate(value)]
+    raise ConfigError.at(
+        path,
+        f"{value!r} is a {type(value).__name__}. Use mappings, lists, texts, numbers, booleans and null.",
+    )
+
+
+def _load(text: str, source: str) -> Any:
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        problems = list(_duplicate_keys(node))
+        if problems:
+            raise ConfigError(problems)
+        return loader.construct_document(node)
+    except yaml.YAMLError as error:
+        raise ConfigError.at("", _syntax_message(error, source)) from error
+    except RecursionError:
+        raise ConfigError.at("", f"{source} is nested too deep.") from None
+    except ValueError as error:
+        # Such as an integer of more digits than Python converts, or `0x_`.
+        raise ConfigError.at("", f"{source} holds a value that cannot be read: {error}.") from error
+    finally:
+        loader.dispose()
+
+
+def _duplicate_keys(root: yaml.Node) -> Iterator[ConfigProblem]:
+    # Before construction: there, the keys that `<<` merges in would look like duplicates.
+    seen: set[int] = set()
+    pending = [(root, "")]
+    while pending:
+        node, path = pending.pop(0)
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            pending.extend((item, f"{path}[{index}]") for index, item in enumerate(node.value))
+        if not isinstance(node, yaml.MappingNode):
+            continue
+        first_line: dict[str, int] = {}
+        for key, value in node.value:
+            name, line = str(key.value), key.start_mark.line + 1
+            below = f"{path}.{name}" if path else name
+            if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE_TAG:
+                if name in first_line:
+                    yield ConfigProblem(
+                        below, f"given twice, on lines {first_line[name]} and {line}. Keep one of them."
+                    )
+                first_line.setdefault(name, line)
+            pending.append((value, below))
+
+
+def _syntax_message(error: yaml.YAMLError, source: str) -> str:
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    problem = getattr(error, "problem", None) or str(error)
+    where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+    return f"{source}{where}, is not valid YAML: {problem}."
+
+
+def _children(value: Any) -> list[Any]:
+    if isinstance(value, Mapping):
+        return list(value.values())
+    return list(value) if isinstance(value, (list, tuple)) else []
+
+
+def _key_text(key: Any) -> str:
+    if key is None or isinstance(key, bool):
+        return {None: "null", True: "true", False: "false"}[key]
+    return str(key)
+
+
+def _kind_name(value: Any) -> str:
+    return "list" if isinstance(value, list) else f"single value ({value!r})"
