@@ -14,10 +14,11 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import keras
 import numpy as np
@@ -32,6 +33,13 @@ __all__ = ["RestoredState", "TrainingState", "read_training_state"]
 _VERSION = 1
 
 
+class CodeWriter(Protocol):
+    """Writes the submitted code into a checkpoint."""
+
+    def write(self, directory: Path) -> None:
+        """Write it below `directory`."""
+
+
 @dataclass
 class TrainingState:
     """Everything that decides the next step, copied at a batch boundary.
@@ -42,8 +50,9 @@ class TrainingState:
         values: copies of all variables.
         variables: their descriptions.
         state: JSON values: position, history, random states, phase.
-        pickles: states of the user's own callbacks by name.
-        rank_files: a directory with files of this rank, None if there are none; it is taken away.
+        callback_states: functions that pickle the states of callbacks, by name.
+        rank_directory: files of this rank; gone with this object.
+        code: writes the submitted code.
     """
 
     model_file: ModelFile
@@ -51,8 +60,9 @@ class TrainingState:
     values: Sequence[tf.Tensor]
     variables: Sequence[Mapping[str, Any]]
     state: Mapping[str, Any]
-    pickles: Mapping[str, bytes] = field(default_factory=dict)
-    rank_files: Path | None = None
+    callback_states: Mapping[str, Callable[[], bytes]] = field(default_factory=dict)
+    rank_directory: tempfile.TemporaryDirectory[str] | None = None
+    code: CodeWriter | None = None
 
     def write(self, directory: Path) -> None:
         """Write the files into `directory`; may be called again after a failure."""
@@ -62,10 +72,12 @@ class TrainingState:
         target = directory / "training_state"
         (target / "callbacks").mkdir(parents=True)
         self._write_variables(target, values)
-        for name, content in self.pickles.items():
-            (target / "callbacks" / f"{name}.pkl").write_bytes(content)
-        if self.rank_files is not None and self.rank_files.is_dir():
-            shutil.copytree(self.rank_files, target / "rank-0")
+        for name, dump in self.callback_states.items():
+            (target / "callbacks" / f"{name}.pkl").write_bytes(dump())
+        if self.rank_directory is not None and any(Path(self.rank_directory.name).iterdir()):
+            shutil.copytree(self.rank_directory.name, target / "rank-0")
+        if self.code is not None:
+            self.code.write(directory)
 
     def _write_variables(self, target: Path, values: Sequence[np.ndarray[Any, Any]]) -> None:
         entries = []

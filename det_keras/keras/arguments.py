@@ -1,0 +1,132 @@
+"""The arguments of `fit`, checked at the door."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+
+from det_keras.keras.data import DataSource, is_arrays, open_source, split_arrays
+from det_keras.keras.validation_data import Validator
+
+__all__ = ["FitArguments"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class FitArguments:
+    """What the user passed to `context.fit`; the fields are those of `keras.Model.fit`, and two more.
+
+    Attributes:
+        x_val: validation inputs, another way to give `validation_data`.
+        y_val: validation targets.
+        on_nan: ``report`` or ``stop``.
+    """
+
+    x: Any = None
+    y: Any = None
+    batch_size: int | None = None
+    epochs: int = 1
+    verbose: Any = "auto"
+    callbacks: Any = None
+    validation_split: float = 0.0
+    validation_data: Any = None
+    shuffle: Any = True
+    class_weight: Mapping[int, float] | None = None
+    sample_weight: Any = None
+    initial_epoch: int = 0
+    steps_per_epoch: int | None = None
+    validation_steps: int | None = None
+    validation_batch_size: int | None = None
+    validation_freq: Any = 1
+    x_val: Any = None
+    y_val: Any = None
+    on_nan: str = "report"
+    user_callbacks: list[Any] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.x is None:
+            raise ValueError("`fit` needs training data: pass `x`.")
+        if self.on_nan not in ("report", "stop"):
+            raise ValueError(f"`on_nan` is 'report' or 'stop'. Received: {self.on_nan!r}.")
+        if isinstance(self.epochs, bool) or not isinstance(self.epochs, int) or self.epochs < 0:
+            raise ValueError(f"`epochs` must be an integer of at least 0. Received: {self.epochs!r}.")
+        if self.class_weight is not None and self.sample_weight is not None:
+            raise ValueError("`class_weight` and `sample_weight` cannot be given together.")
+        if self.x_val is not None:
+            if self.validation_data is not None:
+                raise ValueError("Give validation data once: `validation_data`, or `x_val` and `y_val`.")
+            self.validation_data = self.x_val if self.y_val is None else (self.x_val, self.y_val)
+        if self.validation_data is None and not self.validation_split:
+            raise ValueError(
+                "`context.fit` needs validation data: pass `validation_data=(x_val, y_val)`, "
+                "`validation_split=0.1`, or `x_val=` and `y_val=`."
+            )
+        self.user_callbacks = _checked_callbacks(self.callbacks)
+
+    def open(self, seed: int) -> tuple[DataSource, Validator]:
+        """Return the training data as a plan made with `seed`, and the validation.
+
+        Raises:
+            TypeError, ValueError: the data cannot be used; the message says why.
+        """
+        data = (self.x, self.y, self.sample_weight)
+        validation_data = self.validation_data
+        if validation_data is None:
+            data, validation_data = self._split(data)
+        source = open_source(
+            data,
+            batch_size=self.batch_size,
+            shuffle=self.shuffle,
+            seed=seed,
+            steps_per_epoch=self.steps_per_epoch,
+            class_weight=self.class_weight,
+        )
+        validator = Validator(
+            validation_data,
+            batch_size=self.validation_batch_size or self.batch_size,
+            steps=self.validation_steps,
+            freq=self.validation_freq,
+        )
+        return source, validator
+
+    def verbosity(self, *, is_chief: bool) -> int:
+        """Return Keras's 0, 1 or 2: a bar on a terminal, a line an epoch without one, nothing off the chief."""
+        if not is_chief:
+            return 0
+        if self.verbose == "auto":
+            return 1 if sys.stdout.isatty() else 2
+        return int(self.verbose)
+
+    def _split(self, data: tuple[Any, Any, Any]) -> tuple[tuple[Any, Any, Any], Any]:
+        if not is_arrays(self.x):
+            raise ValueError(
+                f"`validation_split` needs arrays, not a {type(self.x).__name__}. Pass `validation_data` instead."
+            )
+        given = tuple(part for part in data if part is not None)
+        train, validation = split_arrays(given, self.validation_split)
+        if self.y is None and self.sample_weight is not None:
+            raise ValueError("Sample weights need targets: pass `y` as well.")
+        x, y, sample_weight = [*train, None, None][:3]
+        return (x, y, sample_weight), validation
+
+
+def _checked_callbacks(callbacks: Any) -> list[Any]:
+    if callbacks is None:
+        return []
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        callbacks = callbacks.callbacks
+    kept = []
+    for callback in keras.tree.flatten(callbacks):
+        if isinstance(callback, keras.callbacks.BackupAndRestore):
+            logger.warning("BackupAndRestore is left out: it would load its own weights over the restored ones.")
+            continue
+        if not isinstance(callback, keras.callbacks.Callback):
+            raise TypeError(f"A callback must be a keras.callbacks.Callback. Received a {type(callback).__name__}.")
+        kept.append(callback)
+    return kept

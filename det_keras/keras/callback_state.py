@@ -1,0 +1,97 @@
+"""The state of the user's callbacks: captured with a checkpoint, put back on a resume.
+
+Keras's own stateful callbacks are wholly described by a few attributes, which ``on_train_begin`` resets.
+Other callbacks say what their state is with ``get_state()`` and ``load_state(state)``.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import logging
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+
+__all__ = ["capture_callbacks", "prepare_callbacks", "restore_callbacks"]
+
+logger = logging.getLogger(__name__)
+
+_ATTRIBUTES: dict[type, tuple[str, ...]] = {
+    keras.callbacks.EarlyStopping: ("wait", "best", "best_weights", "best_epoch", "stopped_epoch"),
+    keras.callbacks.ReduceLROnPlateau: ("wait", "best", "cooldown_counter"),
+    keras.callbacks.ModelCheckpoint: (
+        "best",
+        "epochs_since_last_save",
+        "_batches_seen_since_last_saving",
+        "_last_batch_seen",
+        "_current_epoch",
+    ),
+    keras.callbacks.TensorBoard: ("_global_train_batch", "_global_test_batch", "_previous_epoch_iterations"),
+}
+
+
+def capture_callbacks(callbacks: Sequence[Any]) -> dict[str, Callable[[], bytes]]:
+    """Return, by name, functions that pickle the state of each stateful callback.
+
+    The functions may run later and elsewhere: what can change until then is copied here.
+    """
+    states: dict[str, Callable[[], bytes]] = {}
+    for index, callback in enumerate(callbacks):
+        name = f"{index}-{type(callback).__name__}"
+        if hasattr(callback, "get_state"):
+            content = pickle.dumps(callback.get_state())
+            states[name] = functools.partial(bytes, content)
+        elif attributes := _attributes(callback):
+            # Lists of weights are replaced as a whole by these callbacks, never changed in place.
+            state = {attribute: getattr(callback, attribute) for attribute in attributes}
+            states[name] = functools.partial(pickle.dumps, state)
+    return states
+
+
+def restore_callbacks(callbacks: Sequence[Any], states: Mapping[str, Any]) -> None:
+    """Put back what `capture_callbacks` captured; call it after ``on_train_begin``, which resets."""
+    for index, callback in enumerate(callbacks):
+        name = f"{index}-{type(callback).__name__}"
+        if name not in states:
+            continue
+        if hasattr(callback, "load_state"):
+            callback.load_state(states[name])
+        elif not hasattr(callback, "get_state"):
+            for attribute, value in states[name].items():
+                setattr(callback, attribute, value)
+
+
+def prepare_callbacks(callbacks: Sequence[Any], epoch: int) -> None:
+    """Keep callbacks that write files from starting theirs anew; call it before ``on_train_begin``.
+
+    Args:
+        callbacks: the user's.
+        epoch: where training goes on; rows of this epoch and later ones will be written again.
+    """
+    for callback in callbacks:
+        if isinstance(callback, keras.callbacks.CSVLogger):
+            callback.append = True
+            _drop_rows(Path(callback.filename), callback.sep, epoch)
+
+
+def _attributes(callback: Any) -> tuple[str, ...]:
+    for kind, attributes in _ATTRIBUTES.items():
+        if isinstance(callback, kind):
+            return tuple(attribute for attribute in attributes if hasattr(callback, attribute))
+    return ()
+
+
+def _drop_rows(path: Path, separator: str, epoch: int) -> None:
+    if not path.exists():
+        return
+    with path.open(newline="") as file:
+        rows = list(csv.reader(file, delimiter=separator))
+    kept = [row for number, row in enumerate(rows) if number == 0 or (row and row[0].isdigit() and int(row[0]) < epoch)]
+    draft = path.with_name(f".{path.name}.new")
+    with draft.open("w", newline="") as file:
+        csv.writer(file, delimiter=separator).writerows(kept)
+    draft.replace(path)

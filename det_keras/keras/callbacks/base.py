@@ -1,0 +1,65 @@
+"""The contract of what `fit` injects, and what it is told.
+
+Injected callbacks act at *boundaries*: batches that one of them named in advance, and the ends of epochs.
+Between two boundaries they cost nothing. They see a state that all of the user's own callbacks have
+already seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from det_keras.keras.fit import FitRun
+
+__all__ = ["Boundary", "InjectedCallback", "Validation"]
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """A place between two batches at which the injected callbacks act.
+
+    Attributes:
+        at_epoch_end: whether an epoch has just ended, its validation and callbacks included.
+        logs: Keras's running training metrics.
+    """
+
+    at_epoch_end: bool
+    logs: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Validation:
+    """The result of a validation.
+
+    Attributes:
+        batches: batches trained in the script when it ran.
+        metrics: by name, each ``val_...``.
+        is_best: whether the searcher's metric is better than all before it in the experiment.
+    """
+
+    batches: int
+    metrics: Mapping[str, float]
+    is_best: bool
+
+
+class InjectedCallback:
+    """One job that `fit` does beside training; every method does nothing by default."""
+
+    def on_begin(self, run: FitRun) -> None:
+        """Training is about to begin; a checkpoint, if any, is restored."""
+
+    def next_batch(self, run: FitRun) -> int | None:
+        """Return the batch, counted over this `fit`, after which it wants a boundary; None for no wish."""
+        return None
+
+    def on_boundary(self, run: FitRun, boundary: Boundary) -> None:
+        """Act between two batches."""
+
+    def on_validation(self, run: FitRun, validation: Validation) -> None:
+        """A validation ended."""
+
+    def on_end(self, run: FitRun) -> None:
+        """Training ended by itself; the final state is in place."""

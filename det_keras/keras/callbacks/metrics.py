@@ -1,0 +1,67 @@
+"""Reports training and validation metrics, and speaks up about NaN."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from det_keras.errors import InvalidHP
+from det_keras.keras.callbacks.base import Boundary, InjectedCallback, Validation
+
+if TYPE_CHECKING:
+    from det_keras.keras.fit import FitRun
+
+__all__ = ["MetricsCallback"]
+
+logger = logging.getLogger(__name__)
+
+
+class MetricsCallback(InjectedCallback):
+    """Reports Keras's running training metrics once an epoch or every so many batches, and validations.
+
+    Args:
+        period: batches between two reports of training metrics; None for once an epoch.
+        on_nan: ``report`` warns once and goes on, ``stop`` ends the trial as InvalidHP.
+    """
+
+    def __init__(self, period: int | None, on_nan: str) -> None:
+        self._period = period
+        self._on_nan = on_nan
+        self._warned = False
+        self._last_batch = -1
+
+    def next_batch(self, run: FitRun) -> int | None:
+        if self._period is None:
+            return None
+        return (run.position.batches // self._period + 1) * self._period
+
+    def on_boundary(self, run: FitRun, boundary: Boundary) -> None:
+        batches = run.position.batches
+        due = boundary.at_epoch_end if self._period is None else batches % self._period == 0 or boundary.at_epoch_end
+        if not due or not boundary.logs or batches == self._last_batch:
+            return
+        self._last_batch = batches
+        # Only now: the running values are tensors, and reading them waits for the step.
+        metrics = {name: float(value) for name, value in boundary.logs.items() if not name.startswith("val_")}
+        self._check_nan(metrics, run)
+        run.core.train.report_metrics("training", run.total_batches, {**run.counters(), **metrics})
+
+    def on_validation(self, run: FitRun, validation: Validation) -> None:
+        metrics = {**run.counters(), **validation.metrics}
+        run.core.train.report_metrics("validation", validation.batches, metrics)
+
+    def _check_nan(self, metrics: Mapping[str, Any], run: FitRun) -> None:
+        loss = metrics.get("loss")
+        if loss is None or math.isfinite(loss):
+            return
+        if self._on_nan == "stop":
+            raise InvalidHP(f"The loss is {loss} at batch {run.total_batches}.")
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "The loss is %s at batch %s; training goes on. Pass `on_nan='stop'` to fit to end such trials.",
+                loss,
+                run.total_batches,
+            )

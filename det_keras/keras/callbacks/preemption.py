@@ -1,0 +1,45 @@
+"""Obeys requests to stop: a checkpoint at the next batch boundary, then the exit."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from typing import TYPE_CHECKING
+
+from det_keras.core.preempt import StopSignals
+from det_keras.keras.callbacks.base import Boundary, InjectedCallback
+
+if TYPE_CHECKING:
+    from det_keras.keras.fit import FitRun
+
+__all__ = ["PreemptionCallback"]
+
+logger = logging.getLogger(__name__)
+
+
+class PreemptionCallback(InjectedCallback):
+    """Saves a checkpoint and leaves when the master, SIGTERM or Ctrl-C asks for it.
+
+    Args:
+        signals: what arrived at this process while it trains.
+    """
+
+    def __init__(self, signals: StopSignals) -> None:
+        self._signals = signals
+
+    def on_boundary(self, run: FitRun, boundary: Boundary) -> None:
+        # After a due checkpoint, not before: writing takes a while, and a request that arrives meanwhile
+        # would otherwise wait for the next boundary.
+        if not run.should_stop() or run.target.is_reached(run.position):
+            return
+        run.save_checkpoint()
+        run.wait_for_checkpoint()
+        in_trial = run.core.info is not None
+        logger.info(
+            "Asked to stop: the state at batch %s is saved. %s",
+            run.total_batches,
+            "The trial goes on from there when it is activated." if in_trial else "Start again to go on from there.",
+        )
+        run.core.preempt.acknowledge()
+        run.core.backend.flush()
+        raise SystemExit(0 if in_trial else 128 + (self._signals.received or signal.SIGTERM))

@@ -1,0 +1,39 @@
+"""Reports how much of the training is done."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from det_keras.keras.callbacks.base import Boundary, InjectedCallback
+
+if TYPE_CHECKING:
+    from det_keras.keras.fit import FitRun
+
+__all__ = ["ProgressCallback"]
+
+_REPORTS_PER_EPOCH = 20
+_SHORTEST_S = 0.5
+
+
+class ProgressCallback(InjectedCallback):
+    """Reports progress some times in an epoch, but never much more than once a second."""
+
+    def __init__(self) -> None:
+        self._reported_at = 0.0
+
+    def on_begin(self, run: FitRun) -> None:
+        run.core.train.set_status("training")
+
+    def next_batch(self, run: FitRun) -> int | None:
+        steps = run.source.steps_per_epoch
+        return None if steps is None else run.position.batches + max(steps // _REPORTS_PER_EPOCH, 1)
+
+    def on_boundary(self, run: FitRun, boundary: Boundary) -> None:
+        now = time.monotonic()
+        if boundary.at_epoch_end or now - self._reported_at >= _SHORTEST_S:
+            self._reported_at = now
+            run.core.train.report_progress(run.target.fraction(run.position, run.source.steps_per_epoch))
+
+    def on_end(self, run: FitRun) -> None:
+        run.core.train.report_progress(1.0)

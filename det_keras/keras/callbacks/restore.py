@@ -1,0 +1,71 @@
+"""Puts the state of a checkpoint back into a running `fit`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from det_keras.keras.callback_state import restore_callbacks
+from det_keras.keras.callbacks.base import InjectedCallback
+from det_keras.keras.phase import check_signature
+from det_keras.keras.position import Position
+from det_keras.keras.random_state import restore_random_state
+from det_keras.keras.resume import ResumePoint
+from det_keras.keras.variables import build_everything
+
+if TYPE_CHECKING:
+    from det_keras.keras.fit import FitRun
+
+__all__ = ["RestoreCallback"]
+
+
+class RestoreCallback(InjectedCallback):
+    """Restores the interrupted phase.
+
+    The position is known before training begins; the rest is put back once the user's callbacks have had
+    their ``on_train_begin``, and in mid-epoch their ``on_epoch_begin``, which may reset what is restored.
+
+    Args:
+        point: the checkpoint, of this phase.
+    """
+
+    def __init__(self, point: ResumePoint) -> None:
+        self._point = point
+        self._is_pending = True
+        state = point.restored.state
+        self.position = Position(**state["position"])
+        self.is_finished: bool = state["phase"]["finished"]
+        self.was_stopped: bool = state["stopped"]
+
+    @property
+    def is_in_mid_epoch(self) -> bool:
+        """Whether the first epoch to train was begun before."""
+        return self.position.step > 0
+
+    def check(self, run: FitRun) -> None:
+        """Build the model's variables and compare phase and variables with the checkpoint's.
+
+        Raises:
+            ModelMismatchError: the script or the model changed.
+        """
+        build_everything(run.model, run.source.element_spec, run.optimizers)
+        check_signature(run.phase_index, self._point.restored.state["phase"]["signature"], run.signature())
+        run.variables.check(self._point.restored.variables)
+
+    def restore(self, run: FitRun) -> None:
+        """Put everything back, random states last; a second call does nothing."""
+        if not self._is_pending:
+            return
+        self._is_pending = False
+        restored = self._point.restored
+        state = restored.state
+        run.source.restore_state(
+            state["source"], restored.rank_files / "data", self.position.epoch, self.position.step
+        )
+        run.skip_validations(state["validations"])
+        run.variables.assign(restored.values())
+        run.history.load_state(state["history"])
+        run.best_metric = state["best_metric"]
+        run.last_validation_batch = state["last_validation_batch"]
+        run.last_checkpoint_batch = self.position.batches
+        restore_callbacks(run.user_callbacks, restored.pickles())
+        restore_random_state(run.model, state["random"])

@@ -1,0 +1,74 @@
+"""Trains for as long as the searcher says, and answers it."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from det_keras.config import Length, Unit
+from det_keras.core.backend import Operation
+from det_keras.errors import DetError
+from det_keras.keras.callbacks.base import Boundary, InjectedCallback
+from det_keras.keras.position import Target
+
+if TYPE_CHECKING:
+    from det_keras.keras.fit import FitRun
+
+__all__ = ["SearcherCallback"]
+
+logger = logging.getLogger(__name__)
+
+
+class SearcherCallback(InjectedCallback):
+    """Takes a trial's length from the searcher's operations, else from the config, else from `epochs`.
+
+    Args:
+        max_length: the config's, whose unit the operations have; None without one.
+    """
+
+    def __init__(self, max_length: Length | None) -> None:
+        self._max_length = max_length
+        self._operation: Operation | None = None
+
+    def on_begin(self, run: FitRun) -> None:
+        if run.core.info is None:
+            return
+        self._operation = run.core.backend.current_operation()
+        self._set_target(run)
+
+    def on_boundary(self, run: FitRun, boundary: Boundary) -> None:
+        if self._operation is None or not run.target.is_reached(run.position):
+            return
+        # A checkpoint first: whatever the searcher decides, there is a state to go on from.
+        run.save_checkpoint()
+        run.wait_for_checkpoint()
+        validation = run.last_validation
+        if validation is None or validation.batches != run.total_batches:
+            validation = run.validate()
+        if run.settings.metric not in validation.metrics:
+            raise DetError(
+                f"The searcher's metric {run.settings.metric!r} is not among the validation metrics: "
+                f"{', '.join(validation.metrics)}. Set `searcher.metric` to one of them."
+            )
+        run.core.backend.complete_operation(self._operation, validation.metrics[run.settings.metric])
+        self._operation = run.core.backend.current_operation()
+        self._set_target(run)
+
+    def _set_target(self, run: FitRun) -> None:
+        if self._operation is None:
+            if self._max_length is not None:
+                run.set_target(self._target(run, self._max_length))
+            return
+        if self._operation.completed:
+            run.stop()
+            return
+        unit = self._max_length.unit if self._max_length is not None else Unit.EPOCHS
+        run.set_target(self._target(run, Length(unit, self._operation.length)))
+
+    def _target(self, run: FitRun, length: Length) -> Target:
+        """Return a length as epochs of the data where they are meant, else as an exact batch of this `fit`."""
+        settings = run.settings
+        if length.unit is Unit.EPOCHS and settings.records_per_epoch == 0:
+            return Target(epochs=length.value)
+        batches = length.to_batches(run.global_batch_size, settings.records_per_epoch)
+        return Target(batches=max(batches - run.batches_before, 0))

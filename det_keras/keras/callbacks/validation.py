@@ -1,0 +1,41 @@
+"""Validates between epochs' ends, as the config asks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from det_keras.keras.callbacks.base import Boundary, InjectedCallback, Validation
+
+if TYPE_CHECKING:
+    from det_keras.keras.fit import FitRun
+
+__all__ = ["ValidationCallback"]
+
+
+class ValidationCallback(InjectedCallback):
+    """Validates before the first batch, and wherever training went too long without a validation.
+
+    Args:
+        period: longest stretch without a validation, in batches; None for no limit.
+        initial: validate before the first batch of the trial.
+    """
+
+    def __init__(self, period: int | None, *, initial: bool) -> None:
+        self._period = period
+        self._initial = initial
+        self._last_batch = 0
+
+    def on_begin(self, run: FitRun) -> None:
+        self._last_batch = run.last_validation_batch
+        if self._initial and run.total_batches == 0 and not run.was_restored:
+            run.validate()
+
+    def next_batch(self, run: FitRun) -> int | None:
+        return None if self._period is None else self._last_batch + self._period
+
+    def on_boundary(self, run: FitRun, boundary: Boundary) -> None:
+        if self._period is not None and run.position.batches - self._last_batch >= self._period:
+            run.validate()
+
+    def on_validation(self, run: FitRun, validation: Validation) -> None:
+        self._last_batch = run.position.batches

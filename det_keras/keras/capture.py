@@ -1,0 +1,134 @@
+"""Takes the state of a running `fit` at a batch boundary and hands it to the writer."""
+
+from __future__ import annotations
+
+import base64
+import io
+import logging
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import keras
+import tensorflow as tf
+
+from det_keras import __version__
+from det_keras.core import Context
+from det_keras.errors import DetError
+from det_keras.keras.callback_state import capture_callbacks
+from det_keras.keras.model_file import ModelFile
+from det_keras.keras.random_state import capture_random_state
+from det_keras.keras.training_state import TrainingState
+
+if TYPE_CHECKING:
+    from det_keras.keras.fit import FitRun
+
+__all__ = ["CodeArchive", "StateCapture"]
+
+logger = logging.getLogger(__name__)
+
+
+class CodeArchive:
+    """The script's directory as it was submitted, fetched once and put into each checkpoint.
+
+    Args:
+        core: asks the master for it; alone there is none.
+    """
+
+    def __init__(self, core: Context) -> None:
+        self._core = core
+        self._content: bytes | None = None
+
+    def write(self, directory: Path) -> None:
+        """Unpack the code below `directory`, if there is any."""
+        if self._core.info is None:
+            return
+        if self._content is None:
+            self._content = self._fetch()
+        if not self._content:
+            return
+        target = directory / "code"
+        target.mkdir()
+        with tarfile.open(fileobj=io.BytesIO(self._content), mode="r:gz") as archive:
+            archive.extractall(target, filter="data")
+
+    def _fetch(self) -> bytes:
+        assert self._core.info is not None
+        session: Any = getattr(self._core.backend, "session", None)
+        try:
+            answer = session.get(f"/api/v1/tasks/{self._core.info.task_id}/context_directory")
+        except DetError as error:
+            logger.warning("The submitted code cannot be put into checkpoints: %s", error)
+            return b""
+        return base64.b64decode(answer.get("b64Tgz") or "")
+
+
+class StateCapture:
+    """Turns the state of a `fit` into checkpoints.
+
+    Args:
+        run: the `fit`.
+        code: what goes into ``code/``.
+    """
+
+    def __init__(self, run: FitRun, code: CodeArchive) -> None:
+        self._run = run
+        self._code = code
+        self._model_file: ModelFile | None = None
+
+    def metadata(self) -> dict[str, Any]:
+        """Return the content of ``metadata.json``."""
+        run = self._run
+        trial = run.core.info.trial if run.core.info is not None else None
+        validation = run.last_validation
+        is_current = validation is not None and validation.batches == run.total_batches
+        metrics = dict(validation.metrics) if validation is not None and is_current else {}
+        return {
+            "steps_completed": run.total_batches,
+            "epoch": run.position.epoch,
+            "framework": f"tensorflow-{tf.__version__}",
+            "keras": keras.__version__,
+            "det_keras": __version__,
+            "format": "keras",
+            "metrics": metrics,
+            "searcher_metric": metrics.get(run.settings.metric),
+            "trial_id": trial.trial_id if trial is not None else None,
+            "experiment_id": trial.experiment_id if trial is not None else None,
+        }
+
+    def take(self, *, finished: bool) -> TrainingState:
+        """Copy everything that decides the next step; call it between two batches."""
+        run = self._run
+        variables = run.variables
+        if self._model_file is None:
+            self._model_file = ModelFile(run.model, variables.model_variables)
+        self._model_file.refresh()
+        rank_files = tempfile.TemporaryDirectory(prefix="det-state-", ignore_cleanup_errors=True)
+        state = {
+            "phases": [phase.to_dict() for phase in run.context.phases],
+            "phase": {"index": run.phase_index, "signature": run.signature(), "finished": finished},
+            "position": {
+                "epoch": run.position.epoch,
+                "step": run.position.step,
+                "batches": run.position.batches,
+            },
+            "stopped": bool(run.model.stop_training),
+            "steps_per_epoch": run.source.steps_per_epoch,
+            "validations": run.validations,
+            "best_metric": run.best_metric,
+            "last_validation_batch": run.last_validation_batch,
+            "history": run.history.get_state(),
+            "random": capture_random_state(run.model),
+            "source": run.source.save_state(Path(rank_files.name) / "data"),
+        }
+        return TrainingState(
+            model_file=self._model_file,
+            places=self._model_file.places,
+            values=variables.copy(),
+            variables=variables.describe(),
+            state=state,
+            callback_states=capture_callbacks(run.user_callbacks),
+            rank_directory=rank_files,
+            code=self._code,
+        )

@@ -1,0 +1,553 @@
+"""`det.keras.init()` and the context that it returns."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import random
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from det_keras import core as det_core
+from det_keras.cluster_info import ClusterInfo, WorkerInfo, get_cluster_info
+from det_keras.config import ExperimentConfig, RandomStream, load_experiment_config, load_yaml
+from det_keras.core.backend.alone import AloneBackend
+from det_keras.core.checkpoint_writer import CheckpointWriter
+from det_keras.core.context import open_backend
+from det_keras.core.distributed import DistributedContext
+from det_keras.errors import CheckpointError, DetError, InvalidHP, NotATrainingJobError
+from det_keras.home import Home
+from det_keras.keras.arguments import FitArguments
+from det_keras.keras.callbacks.restore import RestoreCallback
+from det_keras.keras.capture import CodeArchive
+from det_keras.keras.data import DataContext
+from det_keras.keras.environment import configure_logs, prepare_process
+from det_keras.keras.fit import FitRun
+from det_keras.keras.history import FitHistory
+from det_keras.keras.load import load_model, open_checkpoint
+from det_keras.keras.optimizer import OptimizerRegistry
+from det_keras.keras.phase import PhaseRecord, check_signature
+from det_keras.keras.resume import ResumePoint, find_resume_point, find_warm_start
+from det_keras.keras.settings import FitSettings
+from det_keras.keras.training import HParams, TrainingInfo
+from det_keras.keras.variables import build_everything
+
+__all__ = ["KerasContext", "init"]
+
+logger = logging.getLogger(__name__)
+
+_current: tuple[KerasContext, tuple[Any, ...]] | None = None
+
+
+def init(
+    *,
+    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    hparams: Mapping[str, Any] | None = None,
+    run_dir: str | os.PathLike[str] | None = None,
+    seed: int | None = None,
+) -> KerasContext:
+    """Return the context of this process, and seed Python, NumPy, TensorFlow and Keras.
+
+    In a trial everything comes from the master, and the arguments are ignored with a notice. A second
+    call returns the same context.
+
+    Args:
+        config: alone, path of a YAML file or a mapping; it needs neither entrypoint nor searcher.
+        hparams: alone, hyperparameter values, before those of `config`.
+        run_dir: alone, the directory that keeps the run; started again with it, training goes on. By
+            default a fresh one under the data root.
+        seed: alone, of everything random; else the config's, else the run directory's, else random.
+
+    Raises:
+        ClusterInfoError: the launcher's variables are incomplete.
+        ConfigError: `config` is wrong; every wrong field is named.
+        DetError: `run_dir` is in use, or a context with other arguments is open.
+    """
+    global _current
+    arguments = (_comparable(config), _comparable(hparams), _comparable(run_dir), seed)
+    if _current is not None:
+        if _current[1] == arguments:
+            return _current[0]
+        raise DetError(
+            "A context with other arguments is open in this process. Call `context.close()` on it first."
+        )
+    info = get_cluster_info()
+    if info is not None:
+        if any(argument is not None for argument in arguments):
+            logger.info("The arguments of init() are ignored here: the master says what they are.")
+        context = _init_on_cluster(info)
+    else:
+        context = _init_alone(config, hparams, run_dir, seed)
+    _current = context, arguments
+    return context
+
+
+class KerasContext:
+    """What a training script calls.
+
+    Attributes:
+        core: the framework-free parts underneath.
+        data: makes training data known; `wrap_data` is its `wrap`.
+        distributed: rank, size and small exchanges.
+        config_data: the config's ``data`` field.
+        seed: of everything random.
+        settings: how often to report, validate and save.
+        phases: the `fit` calls that are over.
+        writer: writes checkpoints in the background.
+        code: the submitted code.
+    """
+
+    def __init__(
+        self,
+        core: det_core.Context,
+        training: TrainingInfo | None,
+        settings: FitSettings,
+        *,
+        seed: int,
+        config_data: Mapping[str, Any],
+    ) -> None:
+        self.core = core
+        self.settings = settings
+        self.seed = seed
+        self.config_data = dict(config_data)
+        self.distributed = core.distributed
+        self.data = DataContext(core.distributed.size)
+        self.phases: list[PhaseRecord] = []
+        self.writer = CheckpointWriter(core.checkpoint)
+        self.code = CodeArchive(core)
+        self._training = training
+        self._optimizers = OptimizerRegistry()
+        self._files = ExitStack()
+        self._point: ResumePoint | None = None
+        self._looked_for_point = False
+        self._validated_at: int | None = None
+        self._is_closed = False
+        core.preempt.start()
+        atexit.register(self.close)
+        self._previous_hook = sys.excepthook
+        sys.excepthook = self._on_uncaught
+
+    @property
+    def training(self) -> TrainingInfo:
+        """Hyperparameters, seed and ids of this training run.
+
+        Raises:
+            NotATrainingJobError: this is a generic job.
+        """
+        if self._training is None:
+            raise NotATrainingJobError(
+                "`context.training` is not available in a generic job (`det job run`): a job has no "
+                "hyperparameters. Put its inputs under `data` in the config and read `context.config_data`."
+            )
+        return self._training
+
+    def wrap_data(self, *data: Any, shard: bool = True, per_worker_batches: bool = False) -> Any:
+        """Return training or validation data ready for any number of workers; see `DataContext.wrap`."""
+        return self.data.wrap(*data, shard=shard, per_worker_batches=per_worker_batches)
+
+    def wrap_optimizer(self, optimizer: Any) -> Any:
+        """Track an optimizer's state in checkpoints, and return it.
+
+        Args:
+            optimizer: any Keras 3 optimizer; call it once for each.
+
+        Raises:
+            TypeError: it is no optimizer object.
+        """
+        return self._optimizers.wrap(optimizer)
+
+    def optimizers_of(self, model: Any) -> list[Any]:
+        """Return every optimizer that trains `model`."""
+        return self._optimizers.of_model(model)
+
+    def fit(
+        self,
+        model: Any,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        verbose: Any = "auto",
+        callbacks: Any = None,
+        validation_split: float = 0.0,
+        validation_data: Any = None,
+        shuffle: Any = True,
+        class_weight: Mapping[int, float] | None = None,
+        sample_weight: Any = None,
+        initial_epoch: int = 0,
+        steps_per_epoch: int | None = None,
+        validation_steps: int | None = None,
+        validation_batch_size: int | None = None,
+        validation_freq: Any = 1,
+        *,
+        x_val: Any = None,
+        y_val: Any = None,
+        on_nan: str = "report",
+    ) -> FitHistory:
+        """Train a model as `model.fit` does, with checkpoints, exact resume, metrics and pause.
+
+        In a trial whose config or searcher sets a length, that length takes the place of `epochs`.
+
+        Args:
+            model: compiled.
+            x: arrays, a PyDataset or a tf.data.Dataset; a generator cannot be resumed and is refused.
+            y: targets, with arrays.
+            batch_size: samples per batch of one worker, with arrays; 32 by default.
+            epochs: the last epoch, counted from 1.
+            verbose: ``auto`` is a bar on a terminal and a line an epoch without one; 0, 1, 2 as in Keras.
+            callbacks: your own; they see true epoch and batch numbers, also after a resume.
+            validation_split: part of the arrays' last rows to validate on.
+            validation_data: a dataset, (x, y) or (x, y, sample_weight).
+            shuffle: True for a new seeded order each epoch, "batch" for inside batches, False for none.
+            class_weight: class number -> weight.
+            sample_weight: weights of the samples, with arrays.
+            initial_epoch: alone, the first epoch, counted from 0.
+            steps_per_epoch: batches that count as an epoch.
+            validation_steps: batches of a validation.
+            validation_batch_size: samples per batch of a validation.
+            validation_freq: validate after every n-th epoch, or after those in a collection.
+            x_val: validation inputs, another way to give `validation_data`.
+            y_val: validation targets.
+            on_nan: ``report`` warns of a NaN loss once, ``stop`` ends the trial as InvalidHP.
+
+        Returns:
+            The history of the whole training, also of what came before a resume.
+
+        Raises:
+            ValueError, TypeError: arguments that cannot be used; no validation data.
+            ModelMismatchError: the checkpoint does not fit this script.
+            CheckpointError: the last checkpoint could not be written.
+            SystemExit: the process was asked to stop and its state is saved.
+        """
+        arguments = FitArguments(
+            x=x, y=y, batch_size=batch_size, epochs=epochs, verbose=verbose, callbacks=callbacks,
+            validation_split=validation_split, validation_data=validation_data, shuffle=shuffle,
+            class_weight=class_weight, sample_weight=sample_weight, initial_epoch=initial_epoch,
+            steps_per_epoch=steps_per_epoch, validation_steps=validation_steps,
+            validation_batch_size=validation_batch_size, validation_freq=validation_freq,
+            x_val=x_val, y_val=y_val, on_nan=on_nan,
+        )  # fmt: skip
+        _check_model(model, "fit")
+        run = FitRun(self, model, arguments)
+        point = self._find_point()
+        if point is not None and run.phase_index < point.phase_index:
+            return self._finished_phase(run, point.phases[run.phase_index])
+        if point is not None and run.phase_index == point.phase_index:
+            return run.execute(RestoreCallback(point))
+        if point is None and run.phase_index == 0:
+            self._warm_start(model, run)
+        return run.execute(None)
+
+    def evaluate(self, model: Any, x: Any = None, y: Any = None, *, report: str = "test", **options: Any) -> Any:
+        """Evaluate a model as `model.evaluate` does and return its metrics by name.
+
+        In a trial the result is reported: to the group ``test``, or with ``report="validation"`` to the
+        validations.
+
+        Args:
+            model: compiled.
+            x: inputs, a PyDataset or a tf.data.Dataset.
+            y: targets, with arrays.
+            report: ``test`` or ``validation``.
+            options: the other arguments of `model.evaluate`.
+
+        Raises:
+            ValueError: `report` is another word, or this batch has a validation already.
+        """
+        if report not in ("test", "validation"):
+            raise ValueError(f"`report` is 'test' or 'validation'. Received: {report!r}.")
+        _check_model(model, "evaluate")
+        batches = sum(phase.batches for phase in self.phases)
+        if report == "validation" and batches == self._validated_at:
+            raise ValueError(f"Batch {batches} has a validation already: report to the group 'test' instead.")
+        options.setdefault("verbose", 0)
+        metrics: dict[str, float] = model.evaluate(x, y, **{**options, "return_dict": True})
+        if self._training is not None and self.distributed.is_chief:
+            prefix = "val_" if report == "validation" else ""
+            named = {f"{prefix}{name}": value for name, value in metrics.items()}
+            self.core.train.report_metrics(report, batches, named)
+        return metrics
+
+    def predict(self, model: Any, x: Any, *, gather: bool = False, **options: Any) -> Any:
+        """Predict as `model.predict` does.
+
+        Args:
+            model: built.
+            x: inputs, a PyDataset or a tf.data.Dataset.
+            gather: return the predictions of all workers, in the original order, on every rank.
+            options: the other arguments of `model.predict`.
+
+        Returns:
+            Predictions of this rank's share, in its order; of everything with `gather`.
+        """
+        options.setdefault("verbose", 0)
+        predictions = model.predict(x, **options)
+        if not gather or self.distributed.size == 1:
+            return predictions
+        shares = self.distributed.allgather(predictions)
+        return keras.tree.map_structure(lambda *parts: np.concatenate(parts), *shares)
+
+    def load_checkpoint_model(
+        self,
+        trial_id: int | None = None,
+        checkpoint_uuid: str | None = None,
+        *,
+        best: bool = False,
+        custom_objects: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Return the model of a checkpoint: architecture, weights and compile state.
+
+        Args:
+            trial_id: take the newest checkpoint of this trial.
+            checkpoint_uuid: take this checkpoint.
+            best: with `trial_id`, take the best by the searcher's metric instead of the newest.
+            custom_objects: name -> class or function, for what Keras cannot find itself.
+
+        Raises:
+            ValueError: not exactly one of `trial_id` and `checkpoint_uuid` is given.
+            CheckpointError: there is no such checkpoint, or it cannot be loaded.
+        """
+        if (trial_id is None) == (checkpoint_uuid is None):
+            raise ValueError(
+                "Give exactly one of `trial_id` and `checkpoint_uuid`. "
+                f"Received: trial_id={trial_id!r}, checkpoint_uuid={checkpoint_uuid!r}."
+            )
+        with self._open_checkpoint(trial_id, checkpoint_uuid, best) as directory:
+            return load_model(directory, custom_objects)
+
+    def phase_finished(self, record: PhaseRecord) -> None:
+        """Take note that a `fit` call is over."""
+        self.phases.append(record)
+        self._optimizers.forget()
+
+    def close(self) -> None:
+        """Write every checkpoint, send every report, and let another context be opened."""
+        global _current
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self.writer.close()
+        self._files.close()
+        self.core.close()
+        atexit.unregister(self.close)
+        if sys.excepthook == self._on_uncaught:
+            sys.excepthook = self._previous_hook
+        if _current is not None and _current[0] is self:
+            _current = None
+
+    def __enter__(self) -> KerasContext:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, InvalidHP) and self.core.info is not None:
+            self._leave_as_invalid(error)
+        self.close()
+
+    def _find_point(self) -> ResumePoint | None:
+        if not self._looked_for_point:
+            self._looked_for_point = True
+            self._point = find_resume_point(self.core, self._files)
+        return self._point
+
+    def _finished_phase(self, run: FitRun, record: PhaseRecord) -> FitHistory:
+        build_everything(run.model, run.source.element_spec, run.optimizers)
+        check_signature(run.phase_index, record.signature, run.signature())
+        history = FitHistory()
+        history.set_model(run.model)
+        history.load_state(record.history)
+        self.phase_finished(record)
+        return history
+
+    def _warm_start(self, model: Any, run: FitRun) -> None:
+        uuid = find_warm_start(self.core)
+        if uuid is None:
+            return
+        build_everything(model, run.source.element_spec, run.optimizers)
+        with self.core.checkpoint.restore_path(uuid) as directory:
+            try:
+                model.load_weights(directory / "model.keras")
+            except (ValueError, OSError) as error:
+                raise CheckpointError(
+                    f"The weights of checkpoint `{uuid}` do not fit this model: {error}"
+                ) from error
+        logger.info("The weights are those of checkpoint %s; everything else begins anew.", uuid)
+
+    @contextmanager
+    def _open_checkpoint(self, trial_id: int | None, uuid: str | None, best: bool) -> Iterator[Path]:
+        if uuid is not None and self.core.checkpoint.storage.exists(uuid):
+            with self.core.checkpoint.restore_path(uuid) as directory:
+                yield directory
+            return
+        # Imported here: a script alone that loads nothing from a master needs no HTTP.
+        from det_keras.client import connect
+        from det_keras.core.backend.trial import open_task_session
+
+        info = self.core.info
+        session = open_task_session(info) if info is not None else connect(Home.from_environment(), os.environ)
+        if session is None:
+            raise CheckpointError(
+                "No master runs that could know the checkpoint. Start one with `det deploy local cluster-up`, "
+                "or set DET_MASTER."
+            )
+        with session, open_checkpoint(session, trial_id=trial_id, uuid=uuid, best=best) as directory:
+            yield directory
+
+    def _on_uncaught(self, kind: Any, error: BaseException, trace: Any) -> None:
+        if isinstance(error, InvalidHP) and self.core.info is not None and not self._is_closed:
+            self._leave_as_invalid(error)
+        self._previous_hook(kind, error, trace)
+
+    def _leave_as_invalid(self, error: InvalidHP) -> None:
+        """Tell the searcher that these hyperparameters are no good, and exit with 0."""
+        logger.warning("These hyperparameters are no good: %s", error)
+        self.core.backend.report_early_exit("EXITED_REASON_INVALID_HP")
+        self.close()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # After an uncaught exception Python would exit with 1, which is a failure and a restart.
+        os._exit(0)
+
+
+def _init_on_cluster(info: ClusterInfo) -> KerasContext:
+    worker = _worker()
+    trial = info.trial
+    if trial is None:
+        configure_logs(debug=False)
+        seed = random.SystemRandom().randrange(2**31)
+        prepare_process(seed, None, worker)
+        backend, store = open_backend(None)
+        core = det_core.Context(backend, store, distributed=DistributedContext(worker), info=info)
+        return KerasContext(core, None, FitSettings(), seed=seed, config_data=info.task_config.get("data") or {})
+    configure_logs(debug=trial.debug)
+    config = ExperimentConfig.from_dict(trial.config)
+    prepare_process(trial.trial_seed, config, worker)
+    backend, store = open_backend(info)
+    core = det_core.Context(backend, store, distributed=DistributedContext(worker), info=info)
+    settings = FitSettings.from_config(config, _given_fields(core), trial.hparams)
+    training = TrainingInfo(
+        hparams=HParams.nested(trial.hparams),
+        seed=trial.trial_seed,
+        experiment_config=trial.config,
+        trial_id=trial.trial_id,
+        experiment_id=trial.experiment_id,
+        latest_checkpoint=info.latest_checkpoint,
+        max_length=settings.max_length,
+    )
+    return KerasContext(core, training, settings, seed=trial.trial_seed, config_data=config.data)
+
+
+def _init_alone(
+    config: str | os.PathLike[str] | Mapping[str, Any] | None,
+    hparams: Mapping[str, Any] | None,
+    run_dir: str | os.PathLike[str] | None,
+    seed: int | None,
+) -> KerasContext:
+    configure_logs(debug=False)
+    raw = _read_config(config)
+    loaded = load_experiment_config(raw, alone=True)
+    for notice in loaded.notices if raw else ():
+        logger.info("%s", notice)
+    settings_hparams = dict(hparams or {})
+    metric = loaded.config.searcher.metric if loaded.config.searcher is not None else None
+    smaller = loaded.config.searcher.smaller_is_better if loaded.config.searcher is not None else True
+    backend, store = open_backend(None, run_dir, metric=metric, smaller_is_better=smaller)
+    assert isinstance(backend, AloneBackend)
+    if seed is None:
+        seed = (raw.get("reproducibility") or {}).get("experiment_seed")
+    seed = _run_seed(backend, seed)
+    values = _sample(loaded.config, seed) | settings_hparams
+    worker = _worker()
+    prepare_process(seed, loaded.config, worker)
+    core = det_core.Context(backend, store, distributed=DistributedContext(worker))
+    settings = FitSettings.from_config(loaded.config, raw.keys(), values)
+    training = TrainingInfo(
+        hparams=HParams.nested(values),
+        seed=seed,
+        experiment_config=loaded.config.to_dict() if raw else {},
+        max_length=settings.max_length,
+    )
+    return KerasContext(core, training, settings, seed=seed, config_data=loaded.config.data)
+
+
+def _read_config(config: str | os.PathLike[str] | Mapping[str, Any] | None) -> dict[str, Any]:
+    if config is None:
+        return {}
+    if isinstance(config, Mapping):
+        return dict(config)
+    path = Path(config)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise DetError(f"The config file {str(path)!r} cannot be read: {error.strerror}.") from error
+    return load_yaml(text, source=str(path))
+
+
+def _sample(config: ExperimentConfig, seed: int) -> dict[str, Any]:
+    space = config.hyperparameters
+    values: dict[str, Any] = space.sample(RandomStream(seed))
+    if not space.is_constant:
+        logger.warning("The config holds a search space; alone, one sample of it is used: %s", values)
+    return values
+
+
+def _run_seed(backend: AloneBackend, seed: int | None) -> int:
+    """Return the seed of a run directory, which keeps the one that it was begun with."""
+    kept = backend.run.read().get("seed")
+    if kept is not None:
+        if seed is not None and seed != kept:
+            raise DetError(
+                f"The run in {backend.run.path} was begun with seed {kept}, not {seed}. "
+                "Leave out `seed`, or give another `run_dir`."
+            )
+        return int(kept)
+    if seed is None:
+        seed = random.SystemRandom().randrange(2**31)
+        logger.info("The seed of this run is %s.", seed)
+    backend.run.update(seed=seed)
+    return seed
+
+
+def _given_fields(core: det_core.Context) -> set[str]:
+    """Return the top-level fields that the user wrote, as far as the master tells."""
+    assert core.info is not None and core.info.trial is not None
+    session: Any = getattr(core.backend, "session", None)
+    try:
+        answer = session.get(f"/api/v1/experiments/{core.info.trial.experiment_id}")
+        return set(load_yaml(answer["experiment"]["originalConfig"]))
+    except (DetError, KeyError) as error:
+        logger.debug("The submitted config is not known: %s", error)
+        return set()
+
+
+def _worker() -> WorkerInfo:
+    worker = WorkerInfo.from_environment(os.environ)
+    if worker.size > 1:
+        raise DetError(
+            f"This process is one of {worker.size} workers, and this release trains with one process per trial. "
+            "Start the script without horovodrun."
+        )
+    return worker
+
+
+def _check_model(model: Any, what: str) -> None:
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"`{what}` needs a keras.Model as its first argument. Received a {type(model).__name__}.")
+    if not model.compiled:
+        raise ValueError(f"Compile the model before `{what}`: `model.compile(optimizer=..., loss=...)`.")
+    if model.distribute_strategy.num_replicas_in_sync > 1:
+        raise ValueError(
+            "The model was made under a tf.distribute strategy. Make it outside, and run several workers with Horovod."
+        )
+
+
+def _comparable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return repr(sorted(value.items(), key=lambda item: str(item[0])))
+    return os.fspath(value) if isinstance(value, os.PathLike) else value

@@ -1,0 +1,63 @@
+"""Makes this process ready for a training: seeds, precision, determinism, logs, GPUs."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import keras
+import tensorflow as tf
+
+from det_keras import LOG_FORMAT
+from det_keras.cluster_info import WorkerInfo
+from det_keras.config import ExperimentConfig
+
+__all__ = ["configure_logs", "prepare_process"]
+
+logger = logging.getLogger(__name__)
+
+
+def prepare_process(seed: int, config: ExperimentConfig | None, worker: WorkerInfo) -> None:
+    """Seed Python, NumPy, TensorFlow and Keras, and apply what the config says of precision and determinism.
+
+    Args:
+        seed: of the trial.
+        config: None without one.
+        worker: this process's place, which decides its GPU.
+    """
+    _pin_gpu(worker)
+    keras.utils.set_random_seed(seed)
+    if config is None:
+        return
+    if config.reproducibility.deterministic_ops:
+        tf.config.experimental.enable_op_determinism()
+    if config.optimizations.mixed_precision != "O0":
+        keras.mixed_precision.set_dtype_policy("mixed_float16")
+
+
+def configure_logs(*, debug: bool) -> None:
+    """Show this package's log lines, unless the script has set up logging itself."""
+    package = logging.getLogger("det_keras")
+    package.setLevel(logging.DEBUG if debug else logging.INFO)
+    if any(isinstance(handler, _FallbackHandler) for handler in package.handlers):
+        return
+    handler = _FallbackHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(LOG_FORMAT))
+    package.addHandler(handler)
+
+
+class _FallbackHandler(logging.StreamHandler):  # type: ignore[type-arg]
+    """Prints records as long as nobody has configured the root logger."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not logging.getLogger().handlers and bool(super().filter(record))
+
+
+def _pin_gpu(worker: WorkerInfo) -> None:
+    if worker.size == 1:
+        return
+    gpus = tf.config.list_physical_devices("GPU")
+    for gpu in gpus:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    if gpus:
+        tf.config.set_visible_devices(gpus[worker.local_rank % len(gpus)], "GPU")

@@ -1,0 +1,415 @@
+"""How `fit` runs a model: segments of the batch plan, and boundaries between batches.
+
+The user's own `model.fit` trains; this module decides what it is given. A training is cut into segments
+where Keras would otherwise lose its place (the rest of an interrupted epoch, an exact last batch), and
+one callback list hides the seams.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+from det_keras.config import Length, Unit
+from det_keras.core.preempt import StopSignals
+from det_keras.keras.arguments import FitArguments
+from det_keras.keras.callback_state import prepare_callbacks
+from det_keras.keras.callbacks.base import Boundary, InjectedCallback, Validation
+from det_keras.keras.callbacks.checkpoint import CheckpointCallback
+from det_keras.keras.callbacks.list import SeamlessCallbackList
+from det_keras.keras.callbacks.metrics import MetricsCallback
+from det_keras.keras.callbacks.preemption import PreemptionCallback
+from det_keras.keras.callbacks.progress import ProgressCallback
+from det_keras.keras.callbacks.restore import RestoreCallback
+from det_keras.keras.callbacks.searcher import SearcherCallback
+from det_keras.keras.callbacks.validation import ValidationCallback
+from det_keras.keras.capture import StateCapture
+from det_keras.keras.data import plan_seed
+from det_keras.keras.history import FitHistory
+from det_keras.keras.phase import PhaseRecord, phase_signature
+from det_keras.keras.position import Position, Segment, Target, next_segment
+from det_keras.keras.variables import VariableSet
+
+if TYPE_CHECKING:
+    from det_keras.core import Context
+    from det_keras.keras.context import KerasContext
+
+__all__ = ["FitRun"]
+
+logger = logging.getLogger(__name__)
+
+_NEVER = 1 << 62
+
+
+class FitRun:
+    """One call of `context.fit`, from its arguments to its history.
+
+    Args:
+        context: where it runs.
+        model: compiled.
+        arguments: checked.
+
+    Attributes:
+        position: the last batch boundary.
+        target: where training ends.
+        best_metric: the searcher's best metric so far in this trial.
+        last_validation: the newest validation of this process, None before the first.
+    """
+
+    def __init__(self, context: KerasContext, model: Any, arguments: FitArguments) -> None:
+        self.context = context
+        self.core: Context = context.core
+        self.model = model
+        self.settings = context.settings
+        self.phase_index = len(context.phases)
+        self.batches_before = sum(phase.batches for phase in context.phases)
+        self.user_callbacks: list[Any] = arguments.user_callbacks
+        self.optimizers: Sequence[Any] = context.optimizers_of(model)
+        self.history = FitHistory()
+        self.best_metric: float | None = None
+        self.last_validation: Validation | None = None
+        self.last_validation_batch = 0
+        self.last_checkpoint_batch = 0
+        self.validations = 0
+        self.was_restored = False
+        self._arguments = arguments
+        self._length_is_own = self.core.info is None or self.settings.max_length is None
+        self.source, self._validator = arguments.open(plan_seed(context.seed, self.phase_index))
+        first_epoch = arguments.initial_epoch if self.core.info is None else 0
+        self.position = Position(epoch=first_epoch)
+        self.target = Target(epochs=arguments.epochs)
+        self._variables: VariableSet | None = None
+        self._capture = StateCapture(self, context.code)
+        self._restore: RestoreCallback | None = None
+        self._segment = Segment(0, 0)
+        self._segment_start = self.position
+        self._carried_metrics: Any = None
+        self._next_batch = _NEVER
+        self._stopped = False
+        self._signals = StopSignals()
+        self._last_saved: tuple[int, bool] | None = None
+        self._injected = self._inject()
+        self._callbacks = SeamlessCallbackList(
+            [*self.user_callbacks, self.history],
+            self,
+            model=model,
+            verbose=arguments.verbosity(is_chief=self.core.distributed.is_chief),
+            epochs=self._planned_epochs(),
+            steps=self.source.steps_per_epoch,
+        )
+
+    # What injected callbacks ask and do.
+
+    @property
+    def total_batches(self) -> int:
+        """Batches trained in the script so far, over all phases."""
+        return self.batches_before + self.position.batches
+
+    @property
+    def global_batch_size(self) -> int | None:
+        """Samples per update, None where neither the data nor the hyperparameters tell."""
+        return self.source.batch_size or self.settings.global_batch_size
+
+    @property
+    def variables(self) -> VariableSet:
+        """All variables of the training; they exist once a step was taken or everything was built."""
+        if self._variables is None:
+            self._variables = VariableSet(self.model, self.optimizers)
+        return self._variables
+
+    def signature(self) -> dict[str, Any]:
+        """Return what this phase is known by."""
+        return phase_signature(
+            epochs=self._arguments.epochs if self._length_is_own else None,
+            initial_epoch=self._arguments.initial_epoch if self.core.info is None else 0,
+            data=self.source.describe(),
+            trainable=[variable.path for variable in self.model.trainable_variables],
+        )
+
+    def counters(self) -> dict[str, int]:
+        """Return how much is trained, as it is added to every report."""
+        counters = {"batches": self.total_batches, "epochs": self.position.epoch}
+        records = self.source.records_before(self.position.epoch, self.position.step)
+        if records is None and self.settings.global_batch_size is not None:
+            records = self.position.batches * self.settings.global_batch_size
+        if records is not None and self.phase_index == 0:
+            counters["records"] = records
+        return counters
+
+    def set_target(self, target: Target) -> None:
+        """Say where training ends."""
+        self.target = target
+
+    def stop(self) -> None:
+        """End training at this boundary."""
+        self._stopped = True
+        self.model.stop_training = True
+
+    def should_stop(self) -> bool:
+        """Tell whether the master or a signal asked this process to stop."""
+        return self.core.preempt.is_requested or self._signals.received is not None
+
+    def validate(self) -> Validation:
+        """Validate now, tell the injected callbacks, and return the result."""
+        self.core.train.set_status("validating")
+        # Keras resets the metrics for an evaluation; in mid-epoch the training's own must outlive it.
+        metrics = self.variables.copy_metrics() if self.position.step > 0 else None
+        logs = self._validator.run(self.model, self._callbacks)
+        if metrics is not None:
+            self.variables.assign_metrics(metrics)
+        self.core.train.set_status("training")
+        self.validations += 1
+        values = {f"val_{name}": float(value) for name, value in logs.items()}
+        validation = Validation(self.total_batches, values, self._is_best(values))
+        self.last_validation = validation
+        self.last_validation_batch = self.position.batches
+        for callback in self._injected:
+            callback.on_validation(self, validation)
+        return validation
+
+    def skip_validations(self, validations: int) -> None:
+        """Take note that the run before an interruption validated so many times."""
+        self.validations = validations
+        self._validator.skip(validations)
+
+    def save_checkpoint(self, *, final: bool = False) -> None:
+        """Save the state of this boundary in the background, unless it is saved already.
+
+        Args:
+            final: the state after training, in which nothing is left to do.
+        """
+        if not self.core.distributed.is_chief:
+            return
+        if self._last_saved is not None and self._last_saved[0] == self.position.batches:
+            if self._last_saved[1] or not (final and self._changed_after_training()):
+                return
+        self._last_saved = (self.position.batches, final)
+        self.last_checkpoint_batch = self.position.batches
+        self._callbacks.flush()
+        state = self._capture.take(finished=final)
+        self.context.writer.submit(self._capture.metadata(), state.write, _log_saved)
+
+    def wait_for_checkpoint(self) -> None:
+        """Return when every checkpoint is written; raises CheckpointError if the newest could not be."""
+        self.context.writer.wait()
+
+    # The training itself.
+
+    def execute(self, restore: RestoreCallback | None) -> FitHistory:
+        """Train to the target and return the history of the whole training.
+
+        Args:
+            restore: the checkpoint of this phase to go on from; None to begin it.
+        """
+        self._restore = restore
+        if restore is not None:
+            self._prepare_restore(restore)
+            if restore.is_finished:
+                restore.restore(self)
+                return self._finish_phase()
+        try:
+            with self._signals, _without_data_warnings(), _unfinalized(self.model.optimizer):
+                self._train()
+            self._end()
+        except BaseException:
+            self._callbacks.abandon()
+            raise
+        return self._finish_phase()
+
+    def epoch_begins(self, epoch: int) -> bool:
+        """Prepare an epoch for the segment that Keras begins; see `SegmentListener`."""
+        segment = self._segment
+        first = segment.first_step if epoch == segment.first_epoch else 0
+        self._segment_start = self.position
+        is_begun = self._carried_metrics is not None
+        if not (self._restore is not None and first > 0 and not is_begun):
+            self.source.begin_epoch(epoch, first, segment.stop_step)
+        return not is_begun
+
+    def epoch_begun(self) -> None:
+        """Put back what Keras resets at each of its epochs; see `SegmentListener`."""
+        if self._carried_metrics is not None:
+            self.variables.assign_metrics(self._carried_metrics)
+            self._carried_metrics = None
+        elif self._restore is not None and self._restore.is_in_mid_epoch and self._segment.first_step > 0:
+            self._restore.restore(self)
+            self.source.begin_epoch(self.position.epoch, self.position.step, self._segment.stop_step)
+        self._plan_boundary()
+
+    def batch_ended(self, step: int, logs: Any) -> None:
+        """Act at the boundary after a batch if anybody wants to; see `SegmentListener`."""
+        start, segment = self._segment_start, self._segment
+        done = segment.num_batches
+        if done is not None and step >= done:
+            # The segment's end is a boundary of its own, after the epoch's validation if it ends too.
+            self.position = start.after_batches(start.step + done)
+            return
+        self.position = start.after_batches(start.step + step)
+        if self.position.batches >= self._next_batch or self.should_stop():
+            self._visit_boundary(Boundary(at_epoch_end=False, logs=logs))
+
+    def epoch_ended(self, epoch: int, logs: dict[str, Any]) -> None:
+        """End an epoch, or only the segment where the epoch goes on; see `SegmentListener`."""
+        if self._is_part_of_epoch():
+            self._visit_boundary(Boundary(at_epoch_end=False, logs=logs))
+            self._carried_metrics = self.variables.copy_metrics()
+            return
+        self.source.end_epoch(epoch)
+        self.position = self.position.next_epoch()
+        if self._validator.is_due(epoch):
+            current = self.last_validation
+            if current is None or current.batches != self.total_batches:
+                current = self.validate()
+            logs.update(current.metrics)
+        self._callbacks.end_epoch(epoch, logs)
+        self._visit_boundary(Boundary(at_epoch_end=True, logs=logs))
+
+    def _prepare_restore(self, restore: RestoreCallback) -> None:
+        self.was_restored = True
+        restore.check(self)
+        self.position = restore.position
+        self.core.backend.rewind(self.total_batches)
+        if not restore.is_finished:
+            prepare_callbacks(self.user_callbacks, self.position.epoch)
+
+    def _train(self) -> None:
+        self._callbacks.on_train_begin()
+        if self._restore is not None and not self._restore.is_in_mid_epoch:
+            self._restore.restore(self)
+        for callback in self._injected:
+            callback.on_begin(self)
+        if self._restore is not None and self._restore.was_stopped:
+            self._stopped = True
+        while not self._stopped:
+            segment = next_segment(self.position, self.target, self.source.steps_per_epoch)
+            if segment is None:
+                break
+            self._run(segment)
+            self._stopped = self._stopped or self.model.stop_training
+        if self._restore is not None:
+            # Nothing was left to train, so no epoch has put the state back.
+            self._restore.restore(self)
+
+    def _run(self, segment: Segment) -> None:
+        self._segment = segment
+        self._callbacks.begin_segment(segment.first_step)
+        self.model.fit(
+            self.source.dataset(segment.num_batches),
+            initial_epoch=segment.first_epoch,
+            epochs=segment.stop_epoch,
+            callbacks=self._callbacks,
+            shuffle=False,
+            verbose=0,
+        )
+
+    def _end(self) -> None:
+        if isinstance(self.model.optimizer, keras.optimizers.Optimizer):
+            self.model.optimizer.finalize_variable_values(self.model.trainable_weights)
+        self._callbacks.finish({name: values[-1] for name, values in self.history.history.items() if values})
+        for callback in self._injected:
+            callback.on_end(self)
+        self.core.train.set_status("finishing")
+        self.wait_for_checkpoint()
+
+    def _finish_phase(self) -> FitHistory:
+        self.model.history = self.history
+        record = PhaseRecord(self.signature(), self.history.get_state(), self.position.batches)
+        self.context.phase_finished(record)
+        return self.history
+
+    def _visit_boundary(self, boundary: Boundary) -> None:
+        for callback in self._injected:
+            callback.on_boundary(self, boundary)
+        self._plan_boundary()
+
+    def _plan_boundary(self) -> None:
+        wishes = [callback.next_batch(self) for callback in self._injected]
+        self._next_batch = min((wish for wish in wishes if wish is not None), default=_NEVER)
+
+    def _is_part_of_epoch(self) -> bool:
+        """Tell whether the segment that ended is followed by more of the same epoch."""
+        if self.model.stop_training or self._segment.stop_step is None:
+            return False
+        steps = self.source.steps_per_epoch
+        if steps is not None:
+            return self.position.step < steps
+        # An epoch of unknown length: it goes on if the segment was not cut short by the end of the data.
+        return self.position.step >= self._segment.stop_step
+
+    def _is_best(self, metrics: dict[str, float]) -> bool:
+        value = metrics.get(self.settings.metric)
+        if value is None or not self.settings.is_better(value, self.best_metric):
+            return False
+        self.best_metric = value
+        if self.settings.checkpoint_policy != "best":
+            return True
+        # A tie may be this trial's own report from before a kill, so only a strictly better one counts.
+        elsewhere = self.core.backend.best_validation()
+        return elsewhere is None or not self.settings.is_better(elsewhere, value)
+
+    def _changed_after_training(self) -> bool:
+        """Tell whether the weights may differ from those at the last batch: EMA, or callbacks at the end."""
+        if getattr(self.model.optimizer, "use_ema", False):
+            return True
+        base = keras.callbacks.Callback.on_train_end
+        return any(type(callback).on_train_end is not base for callback in self.user_callbacks)
+
+    def _planned_epochs(self) -> int:
+        length = self.settings.max_length
+        if self.core.info is None or length is None or length.unit is not Unit.EPOCHS:
+            return self._arguments.epochs
+        return length.value
+
+    def _inject(self) -> list[InjectedCallback]:
+        settings = self.settings
+        return [
+            MetricsCallback(settings.report_period, self._arguments.on_nan),
+            ValidationCallback(self._in_batches(settings.validation_period), initial=settings.initial_validation),
+            CheckpointCallback(settings.checkpoint_policy, self._in_batches(settings.checkpoint_period)),
+            SearcherCallback(settings.max_length),
+            PreemptionCallback(self._signals),
+            ProgressCallback(),
+        ]
+
+    def _in_batches(self, period: Length) -> int | None:
+        if period.is_unlimited:
+            return None
+        return period.to_batches(
+            self.global_batch_size,
+            self.settings.records_per_epoch,
+            batches_per_epoch=self.source.steps_per_epoch,
+        )
+
+
+def _log_saved(uuid: str) -> None:
+    logger.info("Checkpoint %s is saved.", uuid)
+
+
+@contextmanager
+def _unfinalized(optimizer: Any) -> Iterator[None]:
+    """Keep `model.fit` from ending the training at each segment's end.
+
+    Keras overwrites the weights with their moving averages there (`use_ema`), which belongs to the end of
+    the whole training.
+    """
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        yield
+        return
+    optimizer.finalize_variable_values = lambda *_: None
+    try:
+        yield
+    finally:
+        del optimizer.finalize_variable_values
+
+
+@contextmanager
+def _without_data_warnings() -> Iterator[None]:
+    """Silence Keras's warning at the end of data of unknown size, where it is what was asked for."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Your input ran out of data")
+        yield

@@ -1,0 +1,108 @@
+"""Loads a model from a checkpoint: by UUID, or by trial."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+from det_keras import storage
+from det_keras.errors import CheckpointError, DetError, MasterError
+from det_keras.storage.manifest import verify_manifest
+
+if TYPE_CHECKING:
+    from det_keras.client import Session
+
+__all__ = ["load_model", "open_checkpoint"]
+
+
+def load_model(directory: Path, custom_objects: Mapping[str, Any] | None) -> Any:
+    """Return the compiled model of a checkpoint, loaded in Keras's safe mode.
+
+    Raises:
+        CheckpointError: it holds no model, or classes that Keras cannot find.
+    """
+    path = directory / "model.keras"
+    if not path.is_file():
+        raise CheckpointError(f"Checkpoint `{directory.name}` holds no model.keras.")
+    try:
+        with warnings.catch_warnings():
+            # The file holds no optimizer variables on purpose, and Keras warns of that.
+            warnings.filterwarnings("ignore", message="Skipping variable loading for optimizer")
+            return keras.models.load_model(path, custom_objects=dict(custom_objects or {}))
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"The model of checkpoint `{directory.name}` cannot be loaded: {error} Lambda layers and classes of your "
+            "own need `custom_objects={'Name': Name}`, or their code imported from the context directory."
+        ) from error
+
+
+@contextmanager
+def open_checkpoint(
+    session: Session, *, trial_id: int | None, uuid: str | None, best: bool
+) -> Iterator[Path]:
+    """Yield a directory with the verified files of a checkpoint that a master knows.
+
+    Args:
+        session: with the master.
+        trial_id: take the trial's newest checkpoint, or its best.
+        uuid: take this one.
+        best: by the searcher's metric.
+
+    Raises:
+        CheckpointError: there is none, or it is corrupt.
+    """
+    record = _find(session, trial_id, best) if uuid is None else _get(session, uuid)
+    section = (record.get("training") or {}).get("experimentConfig", {}).get("checkpoint_storage")
+    local = storage.from_config(section) if section else None
+    if local is not None and local.exists(record["uuid"]):
+        with local.restore_path(record["uuid"]) as directory:
+            yield directory
+        return
+    with tempfile.TemporaryDirectory(prefix="det-checkpoint-") as folder:
+        directory = Path(folder) / record["uuid"]
+        _download(session, record["uuid"], directory)
+        verify_manifest(directory)
+        yield directory
+
+
+def _get(session: Session, uuid: str) -> dict[str, Any]:
+    try:
+        checkpoint: dict[str, Any] = session.get(f"/api/v1/checkpoints/{uuid}")["checkpoint"]
+    except MasterError as error:
+        raise CheckpointError(f"Checkpoint {uuid!r} cannot be used: {error}.") from error
+    return checkpoint
+
+
+def _find(session: Session, trial_id: int | None, best: bool) -> dict[str, Any]:
+    order = (
+        {"sortByAttr": "SORT_BY_SEARCHER_METRIC"}
+        if best
+        else {"sortByAttr": "SORT_BY_BATCH_NUMBER", "orderBy": "ORDER_BY_DESC"}
+    )
+    params = {**order, "states": "STATE_COMPLETED", "limit": 1}
+    try:
+        found = session.get(f"/api/v1/trials/{trial_id}/checkpoints", params=params)["checkpoints"]
+    except MasterError as error:
+        raise CheckpointError(f"Trial {trial_id} cannot be used: {error}.") from error
+    if not found:
+        raise CheckpointError(f"Trial {trial_id} has no checkpoint.")
+    checkpoint: dict[str, Any] = found[0]
+    return checkpoint
+
+
+def _download(session: Session, uuid: str, directory: Path) -> None:
+    try:
+        content = b"".join(session.download(f"/checkpoints/{uuid}", accept="application/gzip"))
+    except DetError as error:
+        raise CheckpointError(f"Checkpoint {uuid!r} cannot be downloaded: {error}") from error
+    directory.mkdir()
+    with tarfile.open(fileobj=io.BytesIO(content), mode="r:*") as archive:
+        archive.extractall(directory, filter="data")

@@ -1,0 +1,75 @@
+"""Phases: the `fit` calls of one script, known again when the script runs again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from det_keras.errors import ModelMismatchError
+
+__all__ = ["PhaseRecord", "check_signature", "phase_signature"]
+
+
+@dataclass(frozen=True)
+class PhaseRecord:
+    """A finished phase.
+
+    Attributes:
+        signature: what it is known by.
+        history: state of its `FitHistory`.
+        batches: how many it trained.
+    """
+
+    signature: Mapping[str, Any]
+    history: Mapping[str, Any]
+    batches: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON values that `PhaseRecord(**...)` takes back."""
+        return {"signature": self.signature, "history": self.history, "batches": self.batches}
+
+
+def phase_signature(
+    *, epochs: int | None, initial_epoch: int, data: Mapping[str, Any], trainable: list[str]
+) -> dict[str, Any]:
+    """Return what a phase is known by, as JSON values.
+
+    Args:
+        epochs: as given to `fit`; None where a searcher sets the length.
+        initial_epoch: as given to `fit`.
+        data: the source's own description.
+        trainable: paths of the trainable variables.
+    """
+    return {"epochs": epochs, "initial_epoch": initial_epoch, "data": dict(data), "trainable": trainable}
+
+
+def check_signature(index: int, saved: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    """Compare a phase with the one that a checkpoint knows under the same number.
+
+    Raises:
+        ModelMismatchError: they differ; the message says in what.
+    """
+    saved_data, data = saved["data"], found["data"]
+    if saved_data.get("batch_size") != data.get("batch_size"):
+        raise ModelMismatchError(
+            f"The checkpoint was trained with a global batch size of {saved_data.get('batch_size')}, this script asks "
+            f"for {data.get('batch_size')}. Use {saved_data.get('batch_size')}, or start afresh."
+        )
+    for name, what in (("epochs", "`epochs`"), ("initial_epoch", "`initial_epoch`")):
+        if saved[name] != found[name]:
+            raise _changed(index, what, saved[name], found[name])
+    for name in sorted(set(saved_data) | set(data)):
+        if saved_data.get(name) != data.get(name):
+            raise _changed(index, f"the data's {name}", saved_data.get(name), data.get(name))
+    if saved["trainable"] != found["trainable"]:
+        only_saved = [path for path in saved["trainable"] if path not in found["trainable"]]
+        only_found = [path for path in found["trainable"] if path not in saved["trainable"]]
+        raise _changed(index, "the trainable variables", only_saved or saved["trainable"], only_found)
+
+
+def _changed(index: int, what: str, saved: Any, found: Any) -> ModelMismatchError:
+    return ModelMismatchError(
+        f"The script changed since the checkpoint: in fit call number {index + 1}, {what} was {saved!r} and is "
+        f"{found!r}. Resume with the script that wrote the checkpoint, or start afresh."
+    )

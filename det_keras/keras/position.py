@@ -1,0 +1,99 @@
+"""Where training stands, and how far it goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+__all__ = ["Position", "Segment", "Target", "next_segment"]
+
+
+@dataclass(frozen=True)
+class Position:
+    """A batch boundary.
+
+    Attributes:
+        epoch: the epoch that the next batch belongs to, from 0.
+        step: the number of that batch in its epoch, from 0.
+        batches: batches trained so far in this `fit` call.
+    """
+
+    epoch: int = 0
+    step: int = 0
+    batches: int = 0
+
+    def after_batches(self, step: int) -> Position:
+        """Return the boundary in the same epoch before batch `step`."""
+        return replace(self, step=step, batches=self.batches + step - self.step)
+
+    def next_epoch(self) -> Position:
+        """Return the boundary between this epoch and the next."""
+        return replace(self, epoch=self.epoch + 1, step=0)
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a training ends: at a number of epochs, or at an exact batch; one of the two is set."""
+
+    epochs: int | None = None
+    batches: int | None = None
+
+    def is_reached(self, position: Position) -> bool:
+        """Tell whether nothing is left to train."""
+        if self.batches is not None:
+            return position.batches >= self.batches
+        assert self.epochs is not None
+        return position.epoch >= self.epochs
+
+    def fraction(self, position: Position, steps_per_epoch: int | None) -> float:
+        """Return which part of the training is done, 0 to 1."""
+        if self.batches is not None:
+            return min(position.batches / max(self.batches, 1), 1.0)
+        assert self.epochs is not None
+        within = position.step / steps_per_epoch if steps_per_epoch else 0.0
+        return min((position.epoch + within) / max(self.epochs, 1), 1.0)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of training that one `model.fit` call runs.
+
+    Attributes:
+        first_epoch: where it begins.
+        stop_epoch: the epoch before which it ends.
+        first_step: the first batch; other than 0 only where the segment lies inside one epoch.
+        stop_step: the batch before which each of its epochs ends; None where only the data can tell.
+    """
+
+    first_epoch: int
+    stop_epoch: int
+    first_step: int = 0
+    stop_step: int | None = None
+
+    @property
+    def num_batches(self) -> int | None:
+        """Batches of each of its epochs."""
+        return None if self.stop_step is None else self.stop_step - self.first_step
+
+
+def next_segment(position: Position, target: Target, steps_per_epoch: int | None) -> Segment | None:
+    """Return what to train next without a stop in between, None when the target is reached.
+
+    Whole epochs go together. The rest of an interrupted epoch, a part of an epoch that ends at the target,
+    and an epoch of unknown length stand alone: Keras learns the number of batches from the first epoch
+    that it sees, and a short first one would cut all that follow.
+    """
+    if target.is_reached(position):
+        return None
+    epoch, step = position.epoch, position.step
+    left = None if target.batches is None else target.batches - position.batches
+    if steps_per_epoch is None:
+        return Segment(epoch, epoch + 1, step, None if left is None else step + left)
+    if left is None:
+        assert target.epochs is not None
+        stop_epoch = target.epochs
+    else:
+        stop_epoch = epoch + (step + left) // steps_per_epoch
+    if step > 0 or stop_epoch == epoch:
+        stop = steps_per_epoch if stop_epoch > epoch else step + (left or 0)
+        return Segment(epoch, epoch + 1, step, stop)
+    return Segment(epoch, stop_epoch, 0, steps_per_epoch)

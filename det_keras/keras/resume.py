@@ -1,0 +1,76 @@
+"""Finds the checkpoint that training goes on from."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from det_keras.core import Context
+from det_keras.core.backend import CheckpointRecord
+from det_keras.errors import CheckpointError
+from det_keras.keras.phase import PhaseRecord
+from det_keras.keras.training_state import RestoredState, read_training_state
+
+__all__ = ["ResumePoint", "find_resume_point", "find_warm_start"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class ResumePoint:
+    """A verified checkpoint of this very run.
+
+    Attributes:
+        record: how it was reported.
+        restored: its training state.
+        phases: the finished phases before the one it belongs to.
+        phase_index: the `fit` call that it belongs to, from 0.
+    """
+
+    record: CheckpointRecord
+    restored: RestoredState
+    phases: list[PhaseRecord]
+    phase_index: int
+
+
+def find_resume_point(core: Context, stack: ExitStack) -> ResumePoint | None:
+    """Return the newest checkpoint of this run that is whole, None if it has none.
+
+    A corrupt one is reported and the one before it is taken.
+
+    Args:
+        core: where checkpoints are listed and stored.
+        stack: keeps the checkpoint's files at hand until it is closed.
+    """
+    records = [record for record in core.backend.checkpoints() if _is_own(record, core)]
+    for record in records:
+        try:
+            directory = stack.enter_context(core.checkpoint.restore_path(record.uuid))
+            restored = read_training_state(directory)
+        except CheckpointError as error:
+            logger.error("%s The checkpoint before it is tried.", error)
+            continue
+        state = restored.state
+        phases = [PhaseRecord(**phase) for phase in state["phases"]]
+        logger.info("Training goes on from checkpoint %s at batch %s.", record.uuid, record.steps_completed)
+        return ResumePoint(record, restored, phases, state["phase"]["index"])
+    if records:
+        logger.error("None of the %s checkpoints of this run can be used: training starts afresh.", len(records))
+    return None
+
+
+def find_warm_start(core: Context) -> str | None:
+    """Return the UUID of another trial's checkpoint to take weights from, None if there is none."""
+    if core.info is None or core.info.latest_checkpoint is None:
+        return None
+    for record in core.backend.checkpoints():
+        if record.uuid == core.info.latest_checkpoint and not _is_own(record, core):
+            return record.uuid
+    return None
+
+
+def _is_own(record: CheckpointRecord, core: Context) -> bool:
+    if core.info is None or core.info.trial is None:
+        return True
+    return record.metadata.get("trial_id") == core.info.trial.trial_id

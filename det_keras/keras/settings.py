@@ -1,0 +1,87 @@
+"""What the config says about a training, reduced to what `fit` asks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from det_keras.config import ExperimentConfig, Length
+
+__all__ = ["FitSettings"]
+
+_DEFAULT_METRIC = "val_loss"
+_DEFAULT_SCHEDULING_UNIT = 100
+
+
+@dataclass(frozen=True)
+class FitSettings:
+    """How often a training reports, validates and saves, and for how long it runs.
+
+    Attributes:
+        metric: the searcher's metric, a validation metric.
+        smaller_is_better: how it ranks.
+        report_period: batches between two reports of training metrics; None for once an epoch.
+        validation_period: longest stretch without a validation; 0 for none besides the epochs' own.
+        checkpoint_period: longest stretch without a checkpoint; 0 for none by period.
+        checkpoint_policy: ``best``, ``all`` or ``none`` after validations; None for a checkpoint at each
+            epoch's end, when nothing is configured.
+        initial_validation: validate before the first batch.
+        max_length: the config's own length, used where the master gives no operations.
+        records_per_epoch: 0 where an epoch is one pass over the data.
+        global_batch_size: samples per update over all workers; None if the hyperparameters do not say.
+    """
+
+    metric: str = _DEFAULT_METRIC
+    smaller_is_better: bool = True
+    report_period: int | None = None
+    validation_period: Length = Length.batches(0)
+    checkpoint_period: Length = Length.batches(0)
+    checkpoint_policy: str | None = None
+    initial_validation: bool = False
+    max_length: Length | None = None
+    records_per_epoch: int = 0
+    global_batch_size: int | None = None
+
+    @classmethod
+    def from_config(cls, config: ExperimentConfig, given: Collection[str], hparams: dict[str, Any]) -> FitSettings:
+        """Return the settings of a config.
+
+        Args:
+            config: normalised, with all defaults.
+            given: names of the top-level fields that the user wrote.
+            hparams: the trial's values.
+        """
+        searcher = config.searcher
+        max_length = searcher.max_length if searcher is not None else None
+        saving_is_configured = (
+            "checkpoint_policy" in given
+            or not config.min_checkpoint_period.is_unlimited
+            or config.checkpoint_policy != "best"
+            or max_length is not None
+        )
+        reporting_is_configured = (
+            not {"scheduling_unit", "batches_per_step"}.isdisjoint(given)
+            or config.scheduling_unit != _DEFAULT_SCHEDULING_UNIT
+        )
+        size = hparams.get("global_batch_size")
+        return cls(
+            metric=searcher.metric if searcher is not None else _DEFAULT_METRIC,
+            smaller_is_better=searcher.smaller_is_better if searcher is not None else True,
+            report_period=config.scheduling_unit if reporting_is_configured else None,
+            validation_period=config.min_validation_period,
+            checkpoint_period=config.min_checkpoint_period,
+            checkpoint_policy=config.checkpoint_policy if saving_is_configured else None,
+            initial_validation=config.perform_initial_validation,
+            max_length=max_length,
+            records_per_epoch=config.records_per_epoch,
+            global_batch_size=size if isinstance(size, int) else None,
+        )
+
+    def is_better(self, value: float, than: float | None) -> bool:
+        """Tell whether `value` ranks strictly before `than`; NaN never does, anything beats None."""
+        if value != value:
+            return False
+        if than is None or than != than:
+            return True
+        return value < than if self.smaller_is_better else value > than

@@ -1,0 +1,68 @@
+"""The validation of a `fit`: its data, opened once, and how it is run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from det_keras.keras.data import is_arrays, open_source
+from det_keras.keras.data.tfdata import TfDataSource
+
+__all__ = ["Validator", "unpack"]
+
+
+class Validator:
+    """Evaluates a model on validation data, the same batches each time.
+
+    Args:
+        data: (x, y, sample_weight), or a PyDataset or tf.data.Dataset, as `validation_data` takes it.
+        batch_size: samples per batch, for arrays.
+        steps: batches to evaluate; None for all.
+        freq: the epochs after which to validate: every n-th, or a collection of numbers from 1.
+    """
+
+    def __init__(self, data: Any, *, batch_size: int | None, steps: int | None, freq: Any) -> None:
+        parts = unpack(data)
+        x = parts[0]
+        if isinstance(x, tf.data.Dataset) and steps is not None:
+            # A dataset that repeats for ever is fine here: each validation begins anew.
+            parts = (x.take(steps), None, None)
+        self._source = open_source(
+            parts, batch_size=batch_size if is_arrays(x) else None, shuffle=False, seed=0
+        )
+        self._steps = steps if steps is not None else self._source.steps_per_epoch
+        self._freq = freq
+
+    def is_due(self, epoch: int) -> bool:
+        """Tell whether to validate at the end of `epoch`, counted from 0."""
+        if isinstance(self._freq, int):
+            return (epoch + 1) % self._freq == 0
+        return epoch + 1 in self._freq
+
+    def run(self, model: Any, callbacks: Any) -> dict[str, float]:
+        """Evaluate `model` and return Keras's metrics by their plain names."""
+        self._source.begin_epoch(0, 0, self._steps)
+        logs: dict[str, float] = model.evaluate(
+            self._source.dataset(self._steps), callbacks=callbacks, return_dict=True, verbose=0
+        )
+        self._source.end_epoch(0)
+        return logs
+
+    def skip(self, validations: int) -> None:
+        """Bring the data to where it is after a number of validations."""
+        if isinstance(self._source, TfDataSource):
+            self._source.pass_over(validations)
+
+
+def unpack(data: Any) -> tuple[Any, Any, Any]:
+    """Return data as (x, y, sample_weight), None where a part is absent."""
+    if not isinstance(data, list | tuple):
+        return data, None, None
+    if not 1 <= len(data) <= 3:
+        raise ValueError(
+            "Validation data is a dataset, (x, y) or (x, y, sample_weight). "
+            f"Received a {type(data).__name__} of {len(data)} parts."
+        )
+    x, y, sample_weight = [*data, None, None][:3]
+    return x, y, sample_weight
