@@ -8,7 +8,7 @@ validation to report.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from det_keras.config.folding import Folding, as_int, section_of
@@ -18,6 +18,7 @@ __all__ = ["fold_experiment", "fold_job"]
 
 _DEFAULT_STEP = 100
 _STEP_LENGTHS = {"max_steps": "max_length", "target_trial_steps": "max_length", "step_budget": "budget"}
+_STEP_FIELDS = (*_STEP_LENGTHS, "steps_per_round")
 _PERIODS = ("min_validation_period", "min_checkpoint_period")
 
 
@@ -115,31 +116,35 @@ def _fold_log_actions(folding: Folding) -> None:
 
 def _fold_steps(folding: Folding) -> None:
     config, searcher = folding.config, section_of(folding.config, "searcher")
-    signs = [name for name in ("batches_per_step",) if config.get(name) is not None]
-    signs += [
-        f"searcher.{name}" for name in (*_STEP_LENGTHS, "steps_per_round") if searcher.get(name) is not None
-    ]
-    for name in ("batches_per_step", *_STEP_LENGTHS):
-        # Null is "not given", under the old names as well.
-        if (config if name == "batches_per_step" else searcher).get(name, "") is None:
-            (config if name == "batches_per_step" else searcher).pop(name)
+    _drop_nulls(config, ("batches_per_step",))
+    _drop_nulls(searcher, _STEP_FIELDS)
+    signs = ["batches_per_step"] if "batches_per_step" in config else []
+    signs += [f"searcher.{name}" for name in _STEP_FIELDS if name in searcher]
     if not signs:
         return
-    _refuse_mixing(folding, searcher, signs)
+    _refuse_mixing(folding, searcher, signs[0])
     size = _step_size(folding)
+    if "max_steps" in searcher and searcher.pop("target_trial_steps", None) is not None:
+        folding.refuse("searcher.target_trial_steps", "is another name for `max_steps`. Keep one of them.")
     for old, new in _STEP_LENGTHS.items():
         _fold_step_length(folding, searcher, old, new, size)
     for name in _PERIODS:
         _fold_step_period(folding, name, size)
 
 
-def _refuse_mixing(folding: Folding, searcher: Mapping[str, Any], signs: list[str]) -> None:
+def _drop_nulls(section: dict[str, Any], names: Sequence[str]) -> None:
+    for name in names:
+        if section.get(name, "") is None:
+            del section[name]
+
+
+def _refuse_mixing(folding: Folding, searcher: Mapping[str, Any], sign: str) -> None:
     modern = ["scheduling_unit"] if folding.config.get("scheduling_unit") is not None else []
     names = ("max_length", "max_time", "time_metric", "budget")
     modern += [f"searcher.{name}" for name in names if searcher.get(name) is not None]
     for path in modern:
         folding.refuse(
-            path, f"cannot be combined with `{signs[0]}`, which counts in steps. Give all lengths in one way."
+            path, f"cannot be combined with `{sign}`, which counts in steps. Give all lengths in one way."
         )
 
 
@@ -174,8 +179,6 @@ def _fold_step_length(folding: Folding, searcher: dict[str, Any], old: str, new:
             f"`searcher.{old}: {steps}` is read as `searcher.{new}: {{batches: {steps * size}}}`, "
             f"with {size} batches in a step."
         )
-    elif old == "target_trial_steps" and folding.config["searcher"][new] != {"batches": steps * size}:
-        folding.refuse(f"searcher.{old}", "is another name for `max_steps`. Keep one of them.")
 
 
 def _fold_step_period(folding: Folding, name: str, size: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -178,9 +179,11 @@ def _raise_if_any(problems: Sequence[ConfigProblem], given: Mapping[str, Any]) -
     if problems:
         order = {str(name): index for index, name in enumerate(given)}
         unique = dict.fromkeys(problems)
-        raise ConfigError(
-            sorted(unique, key=lambda problem: order.get(problem.path.split(".")[0], len(order)))
-        )
+        raise ConfigError(sorted(unique, key=lambda problem: order.get(_field(problem), len(order))))
+
+
+def _field(problem: ConfigProblem) -> str:
+    return re.split(r"[.\[]", problem.path)[0]
 
 
 def _once(notices: Sequence[str]) -> tuple[str, ...]:

@@ -52,6 +52,12 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    # PyYAML 6.0 writes these line separators bare in its other styles, and reads them back as blanks.
+    style = '"' if set(text) & set("\x85\u2028\u2029") else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
 def _plain_constructors() -> dict[Any, Any]:
     safe = yaml.SafeLoader.yaml_constructors
     return {tag: safe[tag] for tag in (None, *(f"tag:yaml.org,2002:{name}" for name in _PLAIN_TAGS))}
@@ -69,6 +75,7 @@ _Loader.yaml_constructors = _plain_constructors()
 _Loader.yaml_implicit_resolvers = _resolvers_without_numbers_and_dates()
 _Loader.add_implicit_resolver(_FLOAT_TAG, _FLOAT, list("-+0123456789."))
 _Loader.add_implicit_resolver(_INT_TAG, _INT, list("-+0123456789"))
+_Dumper.add_representer(str, _represent_text)
 _Dumper.add_implicit_resolver(_FLOAT_TAG, _FLOAT, list("-+0123456789."))
 
 
@@ -160,8 +167,9 @@ def to_plain(value: Any, path: str, *, text_keys: bool = True) -> Any:
 
 
 def _load(text: str, source: str) -> Any:
-    loader = _Loader(text)
+    loader: _Loader | None = None
     try:
+        loader = _Loader(text)
         node = loader.get_single_node()
         if node is None:
             return None
@@ -177,7 +185,8 @@ def _load(text: str, source: str) -> Any:
         # Such as an integer of more digits than Python converts, or `0x_`.
         raise ConfigError.at("", f"{source} holds a value that cannot be read: {error}.") from error
     finally:
-        loader.dispose()
+        if loader is not None:
+            loader.dispose()
 
 
 def _duplicate_keys(root: yaml.Node) -> Iterator[ConfigProblem]:

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import pytest
+
+from det_keras.config import apply_overrides
+from det_keras.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("override", "value"),
+    [
+        ("a.b=3", 3),
+        ("a.b=1e-3", 0.001),
+        ("a.b=true", True),
+        ("a.b=text", "text"),
+        ("a.b='3'", "3"),
+        ("a.b=", None),
+        ("a.b=x=y", "x=y"),
+        ("a.b=1, two,3.5", [1, "two", 3.5]),
+        ("a.b=[1, {c: 2}]", [1, {"c": 2}]),
+        ("a.b={c: 1, d: [2]}", {"c": 1, "d": [2]}),
+        ("a.b=python3 train.py: x", "python3 train.py: x"),
+        ("a.b=@odd", "@odd"),
+    ],
+)
+def test_values_are_parsed(override: str, value: object) -> None:
+    assert apply_overrides({}, [override]) == {"a": {"b": value}}
+
+
+def test_later_overrides_win_and_the_original_is_untouched() -> None:
+    raw = {"a": {"b": 1}, "c": None}
+
+    assert apply_overrides(raw, ["a.b=2", "a.b=3", "c.d.e=4"]) == {"a": {"b": 3}, "c": {"d": {"e": 4}}}
+    assert raw == {"a": {"b": 1}, "c": None}
+
+
+def test_all_wrong_overrides_are_reported() -> None:
+    with pytest.raises(ConfigError) as caught:
+        apply_overrides(
+            {"a": 1, "data": {"secrets": {"x": "hunter2"}}}, ["nothing", "=1", "a..b=1", "a.b=1", "c=[1"]
+        )
+
+    assert [problem.path for problem in caught.value.problems] == ["", "", "", "a", ""]
+
+
+def test_an_override_through_a_secret_does_not_show_it() -> None:
+    with pytest.raises(ConfigError) as caught:
+        apply_overrides({"data": {"secrets": {"x": "hunter2"}}}, ["data.secrets.x.y=1"])
+
+    assert "hunter2" not in str(caught.value)
