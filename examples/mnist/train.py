@@ -1,0 +1,60 @@
+"""MNIST: a plain Keras script, with a few lines that make it a managed training job.
+
+Alone:           python train.py
+As experiment:   det experiment create const.yaml . --follow
+"""
+
+from pathlib import Path
+
+import keras
+
+import det_keras as det
+
+
+def load_data():
+    """Return training and validation data: x float32, (samples, 28, 28), pixels 0 to 1; y uint8, (samples,)."""
+    (x, y), (x_val, y_val) = keras.datasets.mnist.load_data()
+    return ((x / 255.0).astype("float32"), y), ((x_val / 255.0).astype("float32"), y_val)
+
+
+def build_model(hparams):
+    """Return a small convolutional network, not compiled."""
+    return keras.Sequential(
+        [
+            keras.Input((28, 28)),
+            keras.layers.Reshape((28, 28, 1)),
+            keras.layers.Conv2D(hparams["filters"], 3, activation="relu"),
+            keras.layers.MaxPooling2D(),
+            keras.layers.Flatten(),
+            keras.layers.Dropout(hparams["dropout"]),
+            keras.layers.Dense(10, activation="softmax"),
+        ]
+    )
+
+
+def main():
+    context = det.keras.init(config=Path(__file__).with_name("const.yaml"))
+    hparams = context.training.hparams
+
+    (x, y), (x_val, y_val) = load_data()
+    x, y = context.wrap_data(x, y)
+    x_val, y_val = context.wrap_data(x_val, y_val)
+
+    model = build_model(hparams)
+    optimizer = context.wrap_optimizer(keras.optimizers.Adam(hparams["learning_rate"]))
+    model.compile(optimizer=optimizer, loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+
+    context.fit(
+        model,
+        x=x,
+        y=y,
+        validation_data=(x_val, y_val),
+        batch_size=context.distributed.shard_batch_size(hparams["global_batch_size"]),
+        epochs=5,
+    )
+    metrics = context.evaluate(model, x_val, y_val)
+    print(f"accuracy: {metrics['accuracy']:.4f}")
+
+
+if __name__ == "__main__":
+    main()
