@@ -13,7 +13,7 @@ from det_keras.config.job import JobConfig
 from det_keras.config.kinds import Place
 from det_keras.config.legacy import fold_experiment, fold_job
 from det_keras.config.merge import merge_layers
-from det_keras.config.methods import settle_searcher
+from det_keras.config.methods import refuse_removed_method, settle_searcher
 from det_keras.config.notices import experiment_notices, job_notices
 from det_keras.config.overrides import apply_overrides
 from det_keras.config.searcher import DEFAULT_SEARCHER, Searcher
@@ -74,6 +74,7 @@ def load_experiment_config(
             "The config has no `searcher`: one trial (`single`) is run and `val_loss` is its metric; the script "
             "decides how long it trains."
         )
+    refuse_removed_method(folding)
     settle_searcher(folding)
     values, problems = ExperimentConfig.read(folding.config, Place())
     if not alone:

@@ -12,7 +12,7 @@ from det_keras.config.lengths import Length, Unit
 from det_keras.config.searcher import ASHA, Searcher
 from det_keras.errors import ConfigError
 
-__all__ = ["settle_searcher"]
+__all__ = ["refuse_removed_method", "settle_searcher"]
 
 _REMOVED = {
     "pbt": "was removed. Use `adaptive_asha` or `random`.",
@@ -25,14 +25,17 @@ _SIMPLE_MOST_TRIALS = 2000
 _MOST_RUNGS = 30
 
 
-def settle_searcher(folding: Folding) -> None:
-    """Map the searcher of a merged config to a method and a length of today."""
-    searcher = section_of(folding.config, "searcher")
-    name = searcher.get("name")
+def refuse_removed_method(folding: Folding) -> None:
+    """Refuse a searcher whose method is gone for good."""
+    name = section_of(folding.config, "searcher").get("name")
     if isinstance(name, str) and name in _REMOVED:
         folding.refuse("searcher.name", f"`{name}` {_REMOVED[name]}")
         folding.config["searcher"] = dict(_PLACEHOLDER)
-        return
+
+
+def settle_searcher(folding: Folding) -> None:
+    """Map the searcher of a merged config to a method and a length of today."""
+    searcher = section_of(folding.config, "searcher")
     _settle_method(folding, searcher)
     if searcher.get("name") in ASHA:
         _settle_asha_length(folding, searcher)

@@ -152,9 +152,10 @@ def to_plain(value: Any, path: str, *, text_keys: bool = True) -> Any:
     if isinstance(value, numbers.Real):  # NumPy's numbers, too
         return int(value) if isinstance(value, numbers.Integral) else float(value)
     if isinstance(value, Mapping):
+        prefix = f"{path}." if path else ""
         return {
             (_key_text(key) if text_keys else key): to_plain(
-                item, f"{path}.{_key_text(key)}", text_keys=text_keys
+                item, f"{prefix}{_key_text(key)}", text_keys=text_keys
             )
             for key, item in value.items()
         }

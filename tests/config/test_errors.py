@@ -1,0 +1,348 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from det_keras.config import load_experiment_config
+from det_keras.errors import ConfigError
+
+
+def problems(raw: Any) -> dict[str, str]:
+    with pytest.raises(ConfigError) as caught:
+        load_experiment_config(raw)
+    return {problem.path: problem.message for problem in caught.value.problems}
+
+
+def searcher(**fields: Any) -> dict[str, Any]:
+    return {"name": "single", "metric": "loss", **fields}
+
+
+UUID = "0d4a3a6c-5d0b-4f6a-8a55-5b2f1a5c7b11"
+
+
+@pytest.mark.parametrize(
+    ("fields", "path", "words"),
+    [
+        ({"serchaer": 1}, "serchaer", "Did you mean `searcher`?"),
+        ({"max_restart": 1}, "max_restart", "Did you mean `max_restarts`?"),
+        ({"resources": {"slotsper_trial": 1}}, "resources.slotsper_trial", "Did you mean `slots_per_trial`?"),
+        ({"searcher": searcher(max_trails=3)}, "searcher.max_trails", "Did you mean `max_trials`?"),
+        ({"searcher": searcher(max_trials=3)}, "searcher.max_trials", "does not go with `name: single`"),
+        ({"searcher": searcher(divisor=3)}, "searcher.divisor", "`adaptive_asha`, `async_halving`"),
+        (
+            {"searcher": searcher(max_length={"batches": 1, "epochs": 2})},
+            "searcher.max_length",
+            "exactly one of",
+        ),
+        (
+            {"searcher": searcher(max_length={"batches": 0})},
+            "searcher.max_length.batches",
+            "at least 1, received 0",
+        ),
+        ({"searcher": searcher(max_length={"batches": 1.5})}, "searcher.max_length.batches", "received 1.5"),
+        ({"searcher": searcher(name="rnadom")}, "searcher.name", "Did you mean `random`?"),
+        ({"searcher": {"metric": "m"}}, "searcher.name", "is required. Give one of `single`"),
+        ({"searcher": {"name": "single"}}, "searcher.metric", "is required"),
+        ({"searcher": searcher(metric=3)}, "searcher.metric", "must be text, received 3"),
+        ({"searcher": searcher(name="random")}, "searcher.max_trials", "is required"),
+        (
+            {"searcher": searcher(name="random", max_trials=0)},
+            "searcher.max_trials",
+            "at least 1, received 0",
+        ),
+        (
+            {"searcher": searcher(name="adaptive_asha", max_trials=2)},
+            "searcher",
+            "`adaptive_asha` needs a length",
+        ),
+        (
+            {"searcher": searcher(name="adaptive_asha", max_trials=2, max_time=4)},
+            "searcher.time_metric",
+            "is required beside `max_time: 4`",
+        ),
+        (
+            {"searcher": searcher(name="adaptive_asha", max_trials=2, time_metric="epochs")},
+            "searcher.max_time",
+            "is required beside `time_metric: epochs`",
+        ),
+        (
+            {"searcher": searcher(name="adaptive_asha", max_trials=2, max_length=4, mode="agressive")},
+            "searcher.mode",
+            "Did you mean `aggressive`?",
+        ),
+        (
+            {"searcher": searcher(name="adaptive_asha", max_trials=2, max_length=4, divisor=1)},
+            "searcher.divisor",
+            "must be a number above 1, received 1",
+        ),
+        (
+            {"searcher": searcher(name="adaptive_asha", max_trials=2, max_length=4, bracket_rungs=[2, 0])},
+            "searcher.bracket_rungs[1]",
+            "at least 1, received 0",
+        ),
+        (
+            {"searcher": searcher(name="async_halving", max_trials=2, max_length={"epochs": 4})},
+            "searcher.num_rungs",
+            "is required",
+        ),
+        (
+            {"searcher": searcher(source_trial_id=1, source_checkpoint_uuid=UUID)},
+            "searcher",
+            "exclude each other",
+        ),
+        (
+            {"searcher": searcher(source_checkpoint_uuid="abc")},
+            "searcher.source_checkpoint_uuid",
+            "must be the UUID",
+        ),
+        ({"searcher": [1]}, "searcher", "must be a mapping"),
+        (
+            {"hyperparameters": {"a": {"type": "int", "minval": 3, "maxval": 3}}},
+            "hyperparameters.a",
+            "must be below",
+        ),
+        (
+            {
+                "hyperparameters": {
+                    "a": {"type": "int", "minval": 1, "maxval": 3},
+                    "b": {"c": {"type": "categorical", "vals": [1]}},
+                }
+            },
+            "hyperparameters",
+            "`a`, `b.c` must have a single value",
+        ),
+        (
+            {
+                "hyperparameters": {
+                    "a": {"type": "int", "minval": 1, "maxval": 3},
+                    "b": {"c": {"type": "double", "minval": 1, "maxval": 3}},
+                },
+                "searcher": searcher(name="grid"),
+            },
+            "hyperparameters",
+            "a grid search needs a `count` for `a`, `b.c`",
+        ),
+        (
+            {
+                "hyperparameters": {
+                    name: {"type": "int", "minval": 1, "maxval": 999, "count": 999} for name in "ab"
+                },
+                "searcher": searcher(name="grid"),
+            },
+            "hyperparameters",
+            "has 998001 points",
+        ),
+        ({"hyperparameters": {3: 1}}, "hyperparameters.3", "Put it in quotes"),
+        ({"hyperparameters": {"global_batch_size": 0}}, "hyperparameters.global_batch_size", "at least 1"),
+        ({"entrypoint": "m:Trial"}, "hyperparameters.global_batch_size", "is required for a trial class"),
+        (
+            {"optimizations": {"mixed_precision": 0}},
+            "optimizations.mixed_precision",
+            "the letter O, not a zero",
+        ),
+        (
+            {"optimizations": {"mixed_precision": "01"}},
+            "optimizations.mixed_precision",
+            "the letter O, not a zero",
+        ),
+        ({"entrypoint_script": "y"}, "entrypoint_script", "both given"),
+        ({"entrypoint": None}, "entrypoint", "an entrypoint is required"),
+        ({"entrypoint": ""}, "entrypoint", "must be a command"),
+        ({"entrypoint": []}, "entrypoint", "must be a command"),
+        ({"entrypoint": ["python3", 3]}, "entrypoint[1]", "Put it in quotes"),
+        ({"workspace": "w"}, "workspace", "give both or neither"),
+        ({"project": "p"}, "project", "give both or neither"),
+        (
+            {"checkpoint_storage": {"type": "shared_fs", "host_path": "a"}},
+            "checkpoint_storage.host_path",
+            "start with `/`",
+        ),
+        (
+            {"checkpoint_storage": {"type": "shared_fs", "host_path": "/a", "storage_path": "../b"}},
+            "checkpoint_storage.storage_path",
+            "'../b' is not inside",
+        ),
+        (
+            {"checkpoint_storage": {"type": "shared_fs", "host_path": "/a", "storage_path": "/ab"}},
+            "checkpoint_storage.storage_path",
+            "not inside",
+        ),
+        ({"checkpoint_storage": {"type": "shared_fs"}}, "checkpoint_storage.host_path", "is required"),
+        ({"checkpoint_storage": {"type": "directory"}}, "checkpoint_storage.container_path", "is required"),
+        ({"checkpoint_storage": {"type": "hdfs"}}, "checkpoint_storage.type", "`hdfs` was removed"),
+        ({"checkpoint_storage": {"type": "s4", "bucket": "x"}}, "checkpoint_storage.type", "must be one of"),
+        ({"checkpoint_storage": {"bucket": "x"}}, "checkpoint_storage.bucket", "needs `type` beside it"),
+        (
+            {"checkpoint_storage": {"type": "gcs", "bucket": "x", "prefix": "a/../b"}},
+            "checkpoint_storage.prefix",
+            "`..`",
+        ),
+        ({"checkpoint_storage": {"type": "azure", "container": "c"}}, "checkpoint_storage", "exactly one of"),
+        (
+            {
+                "checkpoint_storage": {
+                    "type": "azure",
+                    "container": "c",
+                    "connection_string": "x",
+                    "account_url": "y",
+                }
+            },
+            "checkpoint_storage",
+            "exactly one of",
+        ),
+        (
+            {
+                "checkpoint_storage": {
+                    "type": "azure",
+                    "container": "c",
+                    "connection_string": "x",
+                    "credential": "y",
+                }
+            },
+            "checkpoint_storage.credential",
+            "goes with `account_url`",
+        ),
+        ({"checkpoint_storage": {"save_trial_best": -1}}, "checkpoint_storage.save_trial_best", "at least 0"),
+        ({"checkpoint_policy": "bets"}, "checkpoint_policy", "Did you mean `best`?"),
+        ({"log_policies": [{"name": "a", "pattern": "x"}] * 2}, "log_policies[1].name", "Names must differ"),
+        (
+            {"log_policies": [{"name": "a", "pattern": "("}]},
+            "log_policies[0].pattern",
+            "not a regular expression",
+        ),
+        ({"log_policies": [{"pattern": "x"}]}, "log_policies[0]", "needs a `name`"),
+        ({"log_policies": [{"name": "a", "action": "retry"}]}, "log_policies[0].action", "must be one of"),
+        (
+            {"bind_mounts": [{"host_path": "a", "container_path": "/b"}]},
+            "bind_mounts[0].host_path",
+            "start with `/`",
+        ),
+        (
+            {"bind_mounts": [{"host_path": "/a", "container_path": "."}]},
+            "bind_mounts[0].container_path",
+            "must not be `.`",
+        ),
+        ({"bind_mounts": [{"host_path": "/a"}]}, "bind_mounts[0].container_path", "is required"),
+        (
+            {"resources": {"slots_per_trial": 4, "max_slots": 2}},
+            "resources.max_slots",
+            "fewer than the 4 slots",
+        ),
+        ({"resources": {"priority": 100}}, "resources.priority", "from 1 to 99, received 100"),
+        ({"resources": {"weight": 0}}, "resources.weight", "above 0"),
+        ({"resources": {"shm_size": "4 gigs"}}, "resources.shm_size", "such as `4G`"),
+        ({"resources": {"devices": ["/dev/a"]}}, "resources.devices[0]", "`host:container`"),
+        ({"resources": {"devices": ["a:b:c:d"]}}, "resources.devices[0]", "`host:container`"),
+        ({"max_restarts": True}, "max_restarts", "received True"),
+        ({"max_restarts": "3"}, "max_restarts", "Remove the quotes"),
+        ({"max_restarts": -1}, "max_restarts", "at least 0, received -1"),
+        ({"max_restarts": 2.5}, "max_restarts", "received 2.5"),
+        ({"debug": "yes"}, "debug", "must be true or false"),
+        ({"name": 3}, "name", "must be text, received 3. Put it in quotes."),
+        ({"name": ""}, "name", "must not be empty"),
+        ({"data": [1]}, "data", "must be a mapping"),
+        ({"data": {"x": {"y": {1, 2}}}}, "data.x.y", "is a set"),
+        (
+            {"reproducibility": {"experiment_seed": 2**32}},
+            "reproducibility.experiment_seed",
+            "from 0 to 4294967295",
+        ),
+        ({"records_per_epoch": -1}, "records_per_epoch", "at least 0"),
+        ({"scheduling_unit": 0}, "scheduling_unit", "at least 1"),
+        (
+            {"profiling": {"begin_on_batch": 5, "end_after_batch": 4}},
+            "profiling.end_after_batch",
+            "before `begin_on_batch`",
+        ),
+        ({"retention_policy": {}}, "retention_policy.log_retention_days", "is required"),
+        (
+            {"retention_policy": {"log_retention_days": -2}},
+            "retention_policy.log_retention_days",
+            "from -1 to 32767",
+        ),
+        ({"preemption_timeout": "1h"}, "preemption_timeout", "must be a whole number"),
+        ({"integrations": {"pachyderms": 1}}, "integrations.pachyderms", "Did you mean `pachyderm`?"),
+        ({"slurm": {"pbsbatch_args": []}}, "slurm.pbsbatch_args", "unknown key"),
+        ({"internal": {"native": 1}}, "internal", "is not for users"),
+        (
+            {"environment": {"environment_variables": ["=1"]}},
+            "environment.environment_variables[0]",
+            "has no name",
+        ),
+        (
+            {"environment": {"environment_variables": ["DET_MASTER=x"]}},
+            "environment.environment_variables[0]",
+            "`DET_MASTER`",
+        ),
+        (
+            {"environment": {"environment_variables": "A=1"}},
+            "environment.environment_variables",
+            "must be a list",
+        ),
+        (
+            {"environment": {"environment_variables": {"tpu": []}}},
+            "environment.environment_variables.tpu",
+            "unknown key",
+        ),
+        (
+            {"environment": {"registry_auth": {"password": 3}}},
+            "environment.registry_auth.password",
+            "another type",
+        ),
+        ({"environment": {"ports": {"a": 70000}}}, "environment.ports.a", "from 0 to 65535"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_each_mistake_is_the_only_problem_and_says_what_is_right(
+    fields: dict[str, Any], path: str, words: str
+) -> None:
+    raw = {"entrypoint": "x", "searcher": searcher(), **fields}
+
+    found = problems(raw)
+
+    assert list(found) == [path]
+    assert words in found[path]
+
+
+def test_all_problems_are_reported_in_the_order_of_the_file() -> None:
+    text = """
+        log_policies: [{name: a}, {name: a}]
+        max_restart: 1
+        entrypoint: a
+        entrypoint_script: b
+        hyperparameters: {x: {type: int, minval: 3, maxval: 3}, y: {type: lgo}}
+        min_validation_period: 10
+        searcher: {name: single, metric: m, max_trials: 3, source_trial_id: 1, source_checkpoint_uuid: nope}
+        workspace: w
+        optimizations: {mixed_precision: 00}
+    """
+
+    assert list(problems(text)) == [
+        "log_policies[1].name",
+        "max_restart",
+        "entrypoint_script",
+        "hyperparameters.x",
+        "hyperparameters.y.type",
+        "min_validation_period",
+        "searcher.max_trials",
+        "searcher.source_checkpoint_uuid",
+        "searcher",
+        "workspace",
+        "optimizations.mixed_precision",
+    ]
+
+
+def test_messages_are_prefixed_with_the_config() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^<config>\.max_restart: unknown key\. Did you mean `max_restarts`\?$"
+    ):
+        load_experiment_config("entrypoint: x\nmax_restart: 1")
+
+
+def test_secrets_do_not_appear_in_messages() -> None:
+    storage = {"type": "s3", "bucket": "b", "secret_key": 12345, "access_key": ["hunter2"]}
+
+    text = str(problems({"entrypoint": "x", "checkpoint_storage": storage}))
+    assert "12345" not in text
+    assert "hunter2" not in text

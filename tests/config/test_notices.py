@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from det_keras.config import load_experiment_config
+
+
+def notices(**fields: Any) -> tuple[str, ...]:
+    raw = {"entrypoint": "x", "searcher": {"name": "single", "metric": "loss"}, **fields}
+    return load_experiment_config(raw).notices
+
+
+@pytest.mark.parametrize(
+    ("fields", "paths"),
+    [
+        (
+            {"resources": {"weight": 2, "resource_pool": "gpu"}},
+            ["resources.weight", "resources.resource_pool"],
+        ),
+        ({"resources": {"shm_size": "4G"}}, ["resources.shm_size"]),
+        ({"resources": {"is_single_node": False}}, ["resources.is_single_node"]),
+        (
+            {"resources": {"devices": ["/dev/a:/dev/b"], "native_parallel": True}},
+            ["resources.devices", "resources.native_parallel"],
+        ),
+        ({"workspace": "w", "project": "p"}, ["workspace", "project"]),
+        ({"environment": {"image": "i"}}, ["environment.image"]),
+        (
+            {"environment": {"add_capabilities": ["X"], "pod_spec": {"any": [1]}}},
+            ["environment.add_capabilities", "environment.pod_spec"],
+        ),
+        ({"optimizations": {"auto_tune_tensor_fusion": True}}, ["optimizations.auto_tune_tensor_fusion"]),
+        ({"slurm": {"gpu_type": "a"}, "pbs": {"slots_per_node": 2}}, ["slurm", "pbs"]),
+        ({"integrations": {"pachyderm": {"x": 1}}}, ["integrations"]),
+        ({"security": {"kerberos": {"config_file": "x"}}}, ["security"]),
+        (
+            {"data_layer": {"anything": 1}, "tensorboard_storage": {"a": 1}},
+            ["tensorboard_storage", "data_layer"],
+        ),
+        ({"resources": {"weight": 1, "resource_pool": ""}}, []),
+        ({"resources": {"priority": 3, "slots_per_trial": 0}, "debug": True}, []),
+    ],
+    ids=str,
+)
+def test_each_field_without_effect_is_said_once(fields: dict[str, Any], paths: list[str]) -> None:
+    assert list(notices(**fields)) == [f"`{path}` has no effect here." for path in paths]
+
+
+@pytest.mark.parametrize(
+    "metric", ["val_accuracy", "AUC", "val_f1_score", "precision_at_k", "recall", "mean_iou"]
+)
+def test_metric_of_which_more_is_better_is_asked_about(metric: str) -> None:
+    (notice,) = notices(searcher={"name": "single", "metric": metric})
+
+    assert metric in notice
+    assert "set it to false" in notice
+
+
+@pytest.mark.parametrize("smaller", [True, False])
+def test_direction_that_was_given_is_not_asked_about(smaller: bool) -> None:
+    assert notices(searcher={"name": "single", "metric": "accuracy", "smaller_is_better": smaller}) == ()
+
+
+def test_direction_is_never_flipped() -> None:
+    raw = {"entrypoint": "x", "searcher": {"name": "single", "metric": "accuracy"}}
+
+    assert load_experiment_config(raw).config.searcher.smaller_is_better is True
+
+
+def test_large_grid_is_announced() -> None:
+    axis = {"type": "int", "minval": 1, "maxval": 50, "count": 50}
+    raw = {"searcher": {"name": "grid", "metric": "m"}, "hyperparameters": {"a": axis, "b": axis}}
+
+    assert notices(**raw) == ("The grid of `hyperparameters` has 2500 points; each will be a trial.",)
+
+
+def test_variable_without_value_is_announced() -> None:
+    (notice,) = notices(environment={"environment_variables": ["A=1", "FLAG"]})
+
+    assert "'FLAG' has no `=`" in notice
+
+
+def test_mounts_say_what_the_script_will_not_see(tmp_path: Path) -> None:
+    mounts = [
+        {"host_path": str(tmp_path), "container_path": "/data"},
+        {"host_path": str(tmp_path), "container_path": str(tmp_path)},
+        {"host_path": "/does/not/exist", "container_path": "/x"},
+    ]
+    found = notices(bind_mounts=mounts)
+
+    assert len(found) == 2
+    assert "`bind_mounts` has no effect" in found[0]
+    assert f"will not see /data. It finds the same files at {tmp_path}" in found[1]
+
+
+def test_policy_without_pattern_but_with_action_is_announced() -> None:
+    assert "never taken" in notices(log_policies=[{"name": "a", "action": "cancel_retries"}])[0]

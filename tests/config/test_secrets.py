@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from det_keras.config import JobConfig, hide_secrets, load_experiment_config, load_job_config, load_yaml
+from det_keras.errors import ConfigError
+
+MASK = "********"
+
+TEXT = """\
+# how to reach the data
+entrypoint: python3 train.py
+data:
+  bucket: public
+  secrets:
+    token: hunter2-token
+    number: 123454321
+    nested: {deep: hunter2-deep}
+    nothing: null
+    copy: &shared hunter2-shared
+checkpoint_storage: {type: s3, bucket: b, access_key: hunter2-access, secret_key: hunter2-secret}
+environment: {registry_auth: {username: me, password: hunter2-password}}
+"""
+
+
+def test_script_sees_the_real_values() -> None:
+    config = load_experiment_config(TEXT).config
+
+    assert config.data["secrets"]["token"] == config.to_dict()["data"]["secrets"]["token"] == "hunter2-token"
+    assert config.to_dict()["checkpoint_storage"]["secret_key"] == "hunter2-secret"
+
+
+def test_views_show_stars_for_each_top_level_secret() -> None:
+    hidden = load_experiment_config(TEXT).config.hidden()
+
+    assert hidden["data"] == {
+        "bucket": "public",
+        "secrets": dict.fromkeys(["token", "number", "nested", "nothing", "copy"], MASK),
+    }
+    assert (hidden["checkpoint_storage"]["access_key"], hidden["checkpoint_storage"]["secret_key"]) == (
+        MASK,
+        MASK,
+    )
+    assert hidden["environment"]["registry_auth"] == {
+        "username": "me",
+        "password": MASK,
+        "serveraddress": None,
+        "email": None,
+    }
+
+
+def test_original_text_is_written_anew_with_stars() -> None:
+    hidden = hide_secrets(TEXT)
+
+    assert "hunter2" not in hidden
+    assert "123454321" not in hidden
+    assert load_yaml(hidden)["data"]["bucket"] == "public"
+    assert load_yaml(hidden)["checkpoint_storage"]["secret_key"] == MASK
+
+
+def test_text_without_secrets_keeps_its_comments() -> None:
+    text = "entrypoint: x  # the script\ndata: {secret: no secret}\n"
+
+    assert hide_secrets(text) == text
+
+
+def test_hiding_leaves_the_config_untouched() -> None:
+    config = load_experiment_config(TEXT).config
+    config.hidden()
+
+    assert config.data["secrets"]["token"] == "hunter2-token"
+
+
+@pytest.mark.parametrize("secrets", ["hunter2", ["hunter2"], 22])
+def test_secrets_that_are_no_mapping_are_hidden_whole(secrets: Any) -> None:
+    config = load_experiment_config({"entrypoint": "x", "data": {"secrets": secrets}}).config
+
+    assert config.hidden()["data"] == {"secrets": MASK}
+
+
+@pytest.mark.parametrize(
+    "storage",
+    [
+        {"type": "azure", "container": "c", "connection_string": "hunter2"},
+        {"type": "azure", "container": "c", "account_url": "u", "credential": "hunter2"},
+    ],
+    ids=["connection string", "credential"],
+)
+def test_credentials_of_azure_are_hidden(storage: dict[str, Any]) -> None:
+    config = load_experiment_config({"entrypoint": "x", "checkpoint_storage": storage}).config
+
+    assert "hunter2" in str(config.to_dict())
+    assert "hunter2" not in str(config.hidden())
+
+
+@pytest.mark.parametrize("field", ["tensorboard_storage", "data_layer"])
+def test_credentials_in_dead_fields_are_hidden(field: str) -> None:
+    raw = {"entrypoint": "x", field: {"type": "s3", "nested": [{"secret_key": "hunter2"}]}}
+
+    assert "hunter2" not in str(load_experiment_config(raw).config.hidden())
+
+
+def test_secrets_of_a_job_are_hidden() -> None:
+    config: JobConfig = load_job_config({"entrypoint": "x", "data": {"secrets": {"a": "hunter2"}}}).config
+
+    assert config.hidden()["data"] == {"secrets": {"a": MASK}}
+
+
+def test_text_that_is_no_config_is_never_shown() -> None:
+    with pytest.raises(ConfigError):
+        hide_secrets("data: {secrets: [")
+
+
+def test_secrets_given_by_an_override_are_hidden_in_the_original() -> None:
+    loaded = load_experiment_config("entrypoint: x", overrides=["data.secrets.token=hunter2"])
+
+    assert "hunter2" in loaded.original
+    assert "hunter2" not in hide_secrets(loaded.original)
