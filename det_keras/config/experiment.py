@@ -28,7 +28,6 @@ from det_keras.config.kinds import (
 from det_keras.config.legacy import fold_experiment
 from det_keras.config.lengths import Length
 from det_keras.config.log_policies import BUILTIN_LOG_POLICIES, LogPoliciesKind, LogPolicy
-from det_keras.config.merge import merge_layers
 from det_keras.config.methods import settle_searcher
 from det_keras.config.names import generated_name
 from det_keras.config.resources import BindMount, Resources
@@ -132,7 +131,6 @@ class ExperimentConfig(Section):
         in the log, what is wrong.
         """
         folding = fold_experiment(full)
-        folding.config = merge_layers(folding.config, BUILTIN_LAYER)
         settle_searcher(folding)
         return cls.parse(folding.config, Place(strict=False))
 

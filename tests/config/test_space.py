@@ -53,6 +53,7 @@ def problems_of(raw: Any) -> dict[str, str]:
         (double_range(0, 2, 5), [0, 0.5, 1, 1.5, 2]),
         (double_range(0.1, 0.5, 3), [0.1, 0.30000000000000004, 0.5]),
         (double_range(0.2, 0.5, 1), [0.35]),
+        (double_range(0, 0.9, 4), [0, 0.3, 0.6, 0.9]),  # other digits if divided before multiplying
         (log_range(2, 0, 8, 3), [1, 16, 256]),
     ],
     ids=str,

@@ -43,6 +43,7 @@ def test_scalars_read_as_users_mean_them(text: str, value: object) -> None:
     assert load_yaml(f"x: {text}") == {"x": value}
 
 
+@example({"text": "1e-4", "1e-4": "-.inf"})
 @example({"<<": "\x85", "a": "x\u2028y\n", "=": "="})
 @given(st.dictionaries(st.text(), plain_values, max_size=4))
 def test_written_yaml_reads_back_the_same(value: dict[str, object]) -> None:
@@ -62,6 +63,10 @@ def test_merge_keys_and_anchors_are_no_duplicates() -> None:
     text = "base: &base {a: 1, b: 2}\nx: {<<: *base, b: 3}\ny: {<<: *base, b: 4}"
 
     assert load_yaml(text) == {"base": {"a": 1, "b": 2}, "x": {"a": 1, "b": 3}, "y": {"a": 1, "b": 4}}
+
+
+def test_two_merge_keys_are_no_duplicates() -> None:
+    assert load_yaml("a: &a {x: 1}\nb: &b {y: 2}\nc: {<<: *a, <<: *b}")["c"] == {"x": 1, "y": 2}
 
 
 def test_duplicate_keys_are_all_named_with_their_lines() -> None:
