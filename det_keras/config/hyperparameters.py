@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeGuard
 
+from det_keras.config.lengths import INT64_MAX
 from det_keras.config.random_stream import RandomStream
 from det_keras.config.suggestion import did_you_mean
 from det_keras.config.yaml_text import to_plain
@@ -24,7 +25,7 @@ __all__ = [
     "parse_hyperparameter",
 ]
 
-_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+_INT64_MIN = -(2**63)
 
 
 class Hyperparameter(ABC):
@@ -240,7 +241,7 @@ def _check_int(raw: Mapping[str, Any], path: str) -> list[ConfigProblem]:
     problems = [
         ConfigProblem(f"{path}.{name}", f"must be a whole number of 64 bits, received {raw[name]!r}.")
         for name in ("minval", "maxval")
-        if raw.get(name) is not None and not _is_int(raw[name], _INT64_MIN, _INT64_MAX)
+        if raw.get(name) is not None and not _is_int(raw[name], _INT64_MIN, INT64_MAX)
     ]
     return problems + _check_order(raw, path) + _check_count(raw, path)
 
@@ -298,7 +299,7 @@ def _check_order(raw: Mapping[str, Any], path: str) -> list[ConfigProblem]:
 
 def _check_count(raw: Mapping[str, Any], path: str) -> list[ConfigProblem]:
     count = raw.get("count")
-    if count is None or _is_int(count, 1, _INT64_MAX):
+    if count is None or _is_int(count, 1, INT64_MAX):
         return []
     return [ConfigProblem(f"{path}.count", f"must be a whole number, at least 1, received {count!r}.")]
 

@@ -6,14 +6,14 @@ was received and what would be right, in the words of the config, and all of the
 
 from __future__ import annotations
 
-import math
 import re
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from det_keras.config.lengths import Length
+from det_keras.config.lengths import INT64_MAX, Length
 from det_keras.config.problems import Problems
 from det_keras.config.space import Space
 from det_keras.config.suggestion import did_you_mean
@@ -108,7 +108,7 @@ class Integer(Kind[int]):
         value = int(raw) if isinstance(raw, float) and raw.is_integer() else raw
         wrong = isinstance(value, bool) or not isinstance(value, int)
         too_small = not wrong and self.minimum is not None and value < self.minimum
-        too_large = not wrong and self.maximum is not None and value > self.maximum
+        too_large = not wrong and value > (INT64_MAX if self.maximum is None else self.maximum)
         if wrong or too_small or too_large:
             raise place.error(f"must be a whole number{self._range()}, {_received(raw)}")
         return int(value)
@@ -129,7 +129,7 @@ class Number(Kind[float]):
 
     def parse(self, raw: Any, place: Place) -> float:
         wrong = isinstance(raw, bool) or not isinstance(raw, (int, float))
-        if wrong or not raw > self.above or (isinstance(raw, float) and math.isinf(raw)):
+        if wrong or not self.above < raw <= sys.float_info.max:
             raise place.error(f"must be a number above {self.above:g}, {_received(raw)}")
         return raw  # type: ignore[no-any-return]  # checked above
 

@@ -9,7 +9,10 @@ from typing import Any
 
 from det_keras.errors import ConfigError
 
-__all__ = ["Length", "Unit"]
+__all__ = ["INT64_MAX", "Length", "Unit"]
+
+#: The largest number that databases and clients of other languages hold.
+INT64_MAX = 2**63 - 1
 
 
 class Unit(str, Enum):
@@ -65,7 +68,7 @@ class Length:
         ((name, value),) = given.items()
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= INT64_MAX:
             raise ConfigError.at(
                 f"{path}.{name}" if path else name,
                 f"must be a whole number, at least {minimum}, received {value!r}.",

@@ -48,7 +48,7 @@ def _merge_mappings(higher: Mapping[str, Any], lower: Mapping[str, Any], path: s
 def _append_new_paths(higher: Any, lower: Any) -> Any:
     if not _are(list, higher, lower):
         return higher
-    present = {_container_path(item) for item in higher}
+    present = [_container_path(item) for item in higher]
     return [*higher, *(item for item in lower if _container_path(item) not in present)]
 
 
@@ -81,7 +81,8 @@ def _is_list(value: Any) -> bool:
 def _merge_policies(higher: Any, lower: Any) -> Any:
     if not _are(list, higher, lower):
         return higher
-    names = {item.get("name") for item in higher if isinstance(item, Mapping)} - {None}
+    # Lists, not sets: what is not validated yet need not be hashable.
+    names = [item["name"] for item in higher if isinstance(item, Mapping) and item.get("name") is not None]
     return [
         *higher,
         *(item for item in lower if not isinstance(item, Mapping) or item.get("name") not in names),

@@ -98,7 +98,7 @@ def _trials(folding: Folding, searcher: Mapping[str, Any], budget: Any, method: 
     except ConfigError as error:
         folding.problems.extend(error.problems)
         return None
-    rungs = _rungs(searcher, method)
+    rungs = _rungs(folding, searcher, method)
     divisor = _valid(searcher, "divisor", 4)
     lengths = _same_unit(folding, length, whole)
     if rungs is None or divisor is None or lengths is None:
@@ -107,20 +107,30 @@ def _trials(folding: Folding, searcher: Mapping[str, Any], budget: Any, method: 
     if most <= one:
         folding.refuse("searcher.budget", f"is {whole}; it must exceed the {length} that one trial takes.")
         return None
-    return trials_for_budget(one, most, rungs, divisor)
+    try:
+        return trials_for_budget(one, most, rungs, divisor)
+    except OverflowError:
+        folding.refuse("searcher.divisor", f"is too large for {rungs[0]} rungs, received {shown(divisor)}.")
+        return None
 
 
-def _rungs(searcher: Mapping[str, Any], method: str) -> list[int] | None:
+def _rungs(folding: Folding, searcher: Mapping[str, Any], method: str) -> list[int] | None:
     if method == "async_halving":
-        count = _valid(searcher, "num_rungs", None)
-        rungs = None if count is None else [count]
+        field = "num_rungs"
+        count = _valid(searcher, field, None)
+        rungs = [] if count is None else [count]
     elif searcher.get("bracket_rungs"):
-        given = _valid(searcher, "bracket_rungs", ())
-        rungs = None if given is None else sorted(given, reverse=True)
+        field = "bracket_rungs"
+        rungs = sorted(_valid(searcher, field, ()) or (), reverse=True)
     else:
-        mode, most = _valid(searcher, "mode", "standard"), _valid(searcher, "max_rungs", 5)
-        rungs = None if mode is None or most is None or most > _MOST_RUNGS else bracket_rungs(mode, most)
-    return None if rungs is None or max(rungs) > _MOST_RUNGS else rungs
+        field = "max_rungs"
+        mode, most = _valid(searcher, "mode", "standard"), _valid(searcher, field, 5)
+        rungs = [] if mode is None or most is None else bracket_rungs(mode, min(most, _MOST_RUNGS + 1))
+    if rungs and rungs[0] > _MOST_RUNGS:
+        message = f"must be at most {_MOST_RUNGS} with a budget, received {shown(searcher[field])}."
+        folding.refuse(f"searcher.{field}", message)
+        return None
+    return rungs or None
 
 
 def _valid(searcher: Mapping[str, Any], name: str, default: Any) -> Any:

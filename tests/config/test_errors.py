@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import contextlib
+import copy
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from det_keras.config import load_experiment_config
+from det_keras.config import ExperimentConfig, JobConfig, load_experiment_config, load_job_config
+from det_keras.config.secrets import masked
 from det_keras.errors import ConfigError
 
 
@@ -238,6 +242,9 @@ UUID = "0d4a3a6c-5d0b-4f6a-8a55-5b2f1a5c7b11"
         ({"max_restarts": "3"}, "max_restarts", "Remove the quotes"),
         ({"max_restarts": -1}, "max_restarts", "at least 0, received -1"),
         ({"max_restarts": 2.5}, "max_restarts", "received 2.5"),
+        ({"max_restarts": 2**63}, "max_restarts", "whole number"),
+        ({"min_checkpoint_period": {"epochs": 2**63}}, "min_checkpoint_period.epochs", "whole number"),
+        ({"resources": {"weight": 10**400}}, "resources.weight", "above 0"),
         ({"debug": "yes"}, "debug", "must be true or false"),
         ({"name": 3}, "name", "must be text, received 3. Put it in quotes."),
         ({"name": ""}, "name", "must not be empty"),
@@ -346,3 +353,67 @@ def test_secrets_do_not_appear_in_messages() -> None:
     text = str(problems({"entrypoint": "x", "checkpoint_storage": storage}))
     assert "12345" not in text
     assert "hunter2" not in text
+
+
+RICH: dict[str, Any] = {
+    "name": "n",
+    "description": "d",
+    "labels": ["a"],
+    "data": {"secrets": {"a": "b"}},
+    "entrypoint": "x",
+    "hyperparameters": {"a": {"type": "int", "minval": 1, "maxval": 2, "count": 2}, "n": {"b": [1]}},
+    "searcher": {
+        "name": "adaptive",
+        "metric": "m",
+        "target_trial_steps": 4,
+        "step_budget": 40,
+        "mode": "standard",
+    },
+    "batches_per_step": 10,
+    "min_validation_period": 3,
+    "resources": {"slots": 1, "devices": [{"host_path": "/a", "container_path": "/b"}, "a:b"], "shm_size": 3},
+    "environment": {
+        "environment_variables": {"gpu": ["A=1"]},
+        "image": {"cpu": "x"},
+        "registry_auth": {"server": "x"},
+        "proxy_ports": [{"proxy_port": 3}],
+        "ports": {"a": 1},
+    },
+    "bind_mounts": [{"host_path": "/a", "container_path": "/b"}],
+    "log_policies": [{"name": "a", "pattern": "x", "action": {"type": "cancel_retries"}}],
+    "checkpoint_storage": {"type": "shared_fs", "host_path": "/a", "storage_path": "b", "save_trial_best": 1},
+    "retention_policy": {"log_retention_days": 3},
+    "reproducibility": {"experiment_seed": 3},
+    "optimizations": {"mixed_precision": "O1"},
+}
+LAYER: dict[str, Any] = {
+    name: RICH[name] for name in ("labels", "resources", "environment", "bind_mounts", "log_policies")
+}
+GARBAGE: list[Any] = [None, True, 0, -1, 3.5, float("nan"), 10**400, "", "x", [], [[1]], [None]]
+GARBAGE += [{}, {"x": [1]}, {1: 2}, {"type": [1]}]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, below in items:
+        yield (*path, key)
+        yield from places(below, (*path, key))
+
+
+@pytest.mark.parametrize("path", list(places(RICH)), ids=lambda path: ".".join(map(str, path)))
+def test_garbage_anywhere_is_accepted_or_reported(path: tuple[Any, ...]) -> None:
+    for garbage in GARBAGE:
+        raw = copy.deepcopy(RICH)
+        parent = raw
+        for key in path[:-1]:
+            parent = parent[key]
+        parent[path[-1]] = garbage
+        with contextlib.suppress(ConfigError):
+            load_experiment_config(raw, layers=[LAYER])
+        with contextlib.suppress(ConfigError):
+            load_experiment_config(LAYER, layers=[raw])
+        with contextlib.suppress(ConfigError):
+            load_job_config(raw)
+        ExperimentConfig.from_dict(raw)
+        JobConfig.from_dict(raw)
+        masked(raw)

@@ -319,7 +319,13 @@ def test_budget_in_records_is_converted_with_the_batch_size() -> None:
         ({"budget": {"batches": 40}}, "searcher"),
         ({"max_length": {"batches": "4"}, "budget": {"batches": 40}}, "searcher.max_length.batches"),
         ({"max_length": {"batches": 4}, "budget": {"batches": 40}, "mode": "standrad"}, "searcher.mode"),
+        ({"max_length": {"batches": 4}, "budget": {"batches": 40}, "max_rungs": 10**9}, "searcher.max_rungs"),
+        (
+            {"max_length": {"batches": 4}, "budget": {"batches": 40}, "bracket_rungs": [1, 31]},
+            "searcher.bracket_rungs",
+        ),
         ({"max_length": {"batches": 4}, "budget": {"batches": 40}, "divisor": 1}, "searcher.divisor"),
+        ({"max_length": {"batches": 4}, "budget": {"batches": 40}, "divisor": 1e300}, "searcher.divisor"),
     ],
     ids=str,
 )
