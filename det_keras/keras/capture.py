@@ -102,7 +102,7 @@ class StateCapture:
         run = self._run
         variables = run.variables
         if self._model_file is None:
-            self._model_file = ModelFile(run.model, variables.model_variables)
+            self._model_file = ModelFile(run.model, variables.model_variables, run.optimizers)
         self._model_file.refresh()
         rank_files = tempfile.TemporaryDirectory(prefix="det-state-", ignore_cleanup_errors=True)
         state = {
@@ -114,6 +114,7 @@ class StateCapture:
                 "batches": run.position.batches,
             },
             "stopped": bool(run.model.stop_training),
+            "optimizers": [index for index, one in enumerate(run.optimizers) if one.built],
             "steps_per_epoch": run.source.steps_per_epoch,
             "validations": run.validations,
             "best_metric": run.best_metric,

@@ -357,7 +357,7 @@ class KerasContext:
         return self._point
 
     def _finished_phase(self, run: FitRun, record: PhaseRecord) -> FitHistory:
-        build_everything(run.model, run.source.element_spec, run.optimizers)
+        build_everything(run.model, run.source.element_spec, [])
         check_signature(run.phase_index, record.signature, run.signature())
         history = FitHistory()
         history.set_model(run.model)
@@ -369,7 +369,7 @@ class KerasContext:
         uuid = find_warm_start(self.core)
         if uuid is None:
             return
-        build_everything(model, run.source.element_spec, run.optimizers)
+        build_everything(model, run.source.element_spec, [])
         with self.core.checkpoint.restore_path(uuid) as directory:
             try:
                 model.load_weights(directory / "model.keras")

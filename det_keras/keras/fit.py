@@ -116,11 +116,24 @@ class FitRun:
         return self.source.batch_size or self.settings.global_batch_size
 
     @property
+    def epochs_left(self) -> int:
+        """Epochs to come, the one in which training stands included."""
+        if self.target.epochs is not None:
+            return max(self.target.epochs - self.position.epoch, 0)
+        left = max((self.target.batches or 0) - self.position.batches, 0)
+        return left // (self.source.steps_per_epoch or 1) + 2
+
+    @property
     def variables(self) -> VariableSet:
         """All variables of the training; they exist once a step was taken or everything was built."""
         if self._variables is None:
-            self._variables = VariableSet(self.model, self.optimizers)
+            self._variables = VariableSet(self.model, self.used_optimizers)
         return self._variables
+
+    @property
+    def used_optimizers(self) -> list[Any]:
+        """The optimizers that have variables; after a step, those that the training uses."""
+        return [optimizer for optimizer in self.optimizers if optimizer.built]
 
     def signature(self) -> dict[str, Any]:
         """Return what this phase is known by."""
@@ -387,7 +400,7 @@ class FitRun:
 
 
 def _log_saved(uuid: str) -> None:
-    logger.info("Checkpoint %s is saved.", uuid)
+    logger.debug("Checkpoint %s is saved.", uuid)
 
 
 @contextmanager

@@ -8,8 +8,9 @@ in the background from copies, and training goes on.
 from __future__ import annotations
 
 import io
+import logging
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,14 @@ import numpy as np
 # Keras has no public way to write a weights file from anything but a live model.
 from keras.src.saving import saving_lib
 
-__all__ = ["ModelFile", "Place", "read_places"]
+__all__ = ["MODEL_NAME", "WEIGHTS_NAME", "ModelFile", "Place", "read_places"]
 
-_WEIGHTS = "model.weights.h5"
-_OPTIMIZER_PATH = "optimizer"
+logger = logging.getLogger(__name__)
+
+#: The file that `keras.models.load_model` opens.
+MODEL_NAME = "model.keras"
+#: The weights, inside it or, where there is none, beside the training state.
+WEIGHTS_NAME = "model.weights.h5"
 
 #: Where a variable stands in the weights file: path of the group and key in it.
 Place = tuple[str, str]
@@ -47,11 +52,12 @@ class _Group:
 class _Recorder(saving_lib.H5IOStore):  # type: ignore[misc]
     """Takes the place of the weights file during the walk, and notes what would be written where."""
 
-    def __init__(self, index_of: Mapping[int, int]) -> None:
+    def __init__(self, index_of: Mapping[int, int], left_out: Collection[int]) -> None:
         # The parent would open a file.
         self.mode = "w"
         self.groups: list[tuple[str, Mapping[str, str] | None, list[_Entry]]] = []
         self._index_of = index_of
+        self._left_out = left_out
 
     def __bool__(self) -> bool:
         return True
@@ -61,6 +67,8 @@ class _Recorder(saving_lib.H5IOStore):  # type: ignore[misc]
         return self
 
     def __setitem__(self, key: str, value: Any) -> None:
+        if id(value) in self._left_out:
+            return
         index = self._index_of.get(id(value))
         entry = _Entry(key, index) if index is not None else _Entry(key, None, np.array(value))
         self.groups[-1][2].append(entry)
@@ -72,15 +80,20 @@ class _Recorder(saving_lib.H5IOStore):  # type: ignore[misc]
 class ModelFile:
     """The content of a model's `.keras` file but for the values of its variables.
 
+    A model whose class does not say how it is made (`get_config`) has no such file; its weights alone are
+    written then.
+
     Args:
         model: built and compiled.
         variables: the model's variables, in the order of the copies that `write` will be given.
+        optimizers: those whose variables are left out, wherever the model holds them.
     """
 
-    def __init__(self, model: Any, variables: Sequence[Any]) -> None:
+    def __init__(self, model: Any, variables: Sequence[Any], optimizers: Iterable[Any] = ()) -> None:
         self._model = model
-        self._config, self._metadata = saving_lib._serialize_model_as_json(model)
+        self._documents = _serialize(model)
         self._index_of = {id(variable): index for index, variable in enumerate(variables)}
+        self._left_out = {id(variable) for optimizer in optimizers for variable in optimizer.variables}
         self._assets = _record_assets(model)
         self._groups = self._walk()
         self._is_plain = all(entry.variable is not None for group in self._groups for entry in group.entries)
@@ -100,19 +113,19 @@ class ModelFile:
         if not self._is_plain:
             self._groups = self._walk()
 
-    def write(self, path: Path, values: Sequence[np.ndarray[Any, Any]]) -> None:
-        """Write the file with `values`, which stand in the order of the variables."""
-        with zipfile.ZipFile(path, "w") as archive:
-            archive.writestr("metadata.json", self._metadata)
-            archive.writestr("config.json", self._config)
-            weights = path.with_suffix(".weights.h5")
-            try:
-                self._write_weights(weights, values)
-                archive.write(weights, _WEIGHTS)
-            finally:
-                weights.unlink(missing_ok=True)
-            for name, content in self._assets.items():
-                archive.writestr(name, content)
+    def write(self, directory: Path, values: Sequence[np.ndarray[Any, Any]]) -> None:
+        """Write the file into `directory` with `values`, which stand in the order of the variables."""
+        weights = directory / WEIGHTS_NAME
+        self._write_weights(weights, values)
+        if self._documents is None:
+            return
+        try:
+            with zipfile.ZipFile(directory / MODEL_NAME, "w") as archive:
+                for name, content in {**self._documents, **self._assets}.items():
+                    archive.writestr(name, content)
+                archive.write(weights, WEIGHTS_NAME)
+        finally:
+            weights.unlink()
 
     def _write_weights(self, path: Path, values: Sequence[np.ndarray[Any, Any]]) -> None:
         store = saving_lib.H5IOStore(path, mode="w")
@@ -125,26 +138,44 @@ class ModelFile:
             store.close()
 
     def _walk(self) -> tuple[_Group, ...]:
-        recorder = _Recorder(self._index_of)
+        recorder = _Recorder(self._index_of, self._left_out)
         saving_lib._save_state(
             self._model, weights_store=recorder, assets_store=None, inner_path="", visited_saveables=set()
         )
         return tuple(
             _Group(path, metadata, tuple(entries))
             for path, metadata, entries in recorder.groups
-            # The optimizer's variables belong to the training state; others load the model without them.
-            if path != _OPTIMIZER_PATH and not path.startswith(f"{_OPTIMIZER_PATH}/")
         )
 
 
-def read_places(path: Path, places: Mapping[int, Place]) -> dict[int, np.ndarray[Any, Any]]:
-    """Return the values at `places` of a `.keras` file, by the same keys."""
-    with zipfile.ZipFile(path) as archive:
-        store = saving_lib.H5IOStore(_WEIGHTS, archive=archive, mode="r")
-        try:
-            return {index: store.get(group)[key] for index, (group, key) in places.items()}
-        finally:
-            store.close()
+def read_places(directory: Path, places: Mapping[int, Place]) -> dict[int, np.ndarray[Any, Any]]:
+    """Return the values at `places` of the model's file in `directory`, by the same keys."""
+    if not (directory / MODEL_NAME).exists():
+        return _read_store(saving_lib.H5IOStore(directory / WEIGHTS_NAME, mode="r"), places)
+    with zipfile.ZipFile(directory / MODEL_NAME) as archive:
+        return _read_store(saving_lib.H5IOStore(WEIGHTS_NAME, archive=archive, mode="r"), places)
+
+
+def _read_store(store: Any, places: Mapping[int, Place]) -> dict[int, np.ndarray[Any, Any]]:
+    try:
+        return {index: store.get(group)[key] for index, (group, key) in places.items()}
+    finally:
+        store.close()
+
+
+def _serialize(model: Any) -> dict[str, str] | None:
+    """Return the documents of a `.keras` file by name, None if the model cannot be described."""
+    try:
+        config, metadata = saving_lib._serialize_model_as_json(model)
+    except (NotImplementedError, TypeError, ValueError) as error:
+        logger.warning(
+            "Checkpoints hold weights but no model.keras, because %s cannot be described: implement `get_config` to "
+            "load it elsewhere. Training and resuming are not affected. (%s)",
+            type(model).__name__,
+            str(error).strip().splitlines()[0],
+        )
+        return None
+    return {"metadata.json": metadata, "config.json": config}
 
 
 def _record_assets(model: Any) -> dict[str, bytes]:

@@ -68,7 +68,7 @@ class TrainingState:
         """Write the files into `directory`; may be called again after a failure."""
         values = to_numpy(self.values)
         model_count = sum(1 for one in self.variables if one["group"] == "model")
-        self.model_file.write(directory / "model.keras", values[:model_count])
+        self.model_file.write(directory, values[:model_count])
         target = directory / "training_state"
         (target / "callbacks").mkdir(parents=True)
         self._write_variables(target, values)
@@ -120,7 +120,7 @@ class RestoredState:
         places = {
             index: (one["place"][0], one["place"][1]) for index, one in enumerate(self.variables) if "place" in one
         }
-        found = read_places(self.directory / "model.keras", places)
+        found = read_places(self.directory, places)
         raw = np.memmap(self._binary, np.uint8, "r") if self._binary.stat().st_size else np.empty(0, np.uint8)
         for index, one in enumerate(self.variables):
             if index not in found:
@@ -162,5 +162,5 @@ def _slice(raw: np.ndarray[Any, Any], description: Mapping[str, Any]) -> np.ndar
     dtype = tf.as_dtype(keras.backend.standardize_dtype(description["dtype"])).as_numpy_dtype
     count = int(np.prod(description["shape"], dtype=np.int64))
     start = description["offset"]
-    content = raw[start : start + count * np.dtype(dtype).itemsize]
+    content: np.ndarray[Any, Any] = raw[start : start + count * np.dtype(dtype).itemsize]
     return content.view(dtype).reshape(description["shape"])

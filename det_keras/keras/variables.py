@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,7 +84,7 @@ class VariableSet:
                     f"{_shape(one.describe())}. Restore with the code that wrote the checkpoint, or start afresh."
                 )
             expected, found = saved[index], one.describe()
-            if any(expected[name] != found[name] for name in ("group", "path", "shape", "dtype")):
+            if _identity(expected) != _identity(found):
                 raise ModelMismatchError(
                     f"The checkpoint does not fit: variable {index} is `{expected['path']}` "
                     f"({expected['group']}, shape {_shape(expected)}, {expected['dtype']}) in the checkpoint and "
@@ -125,14 +126,38 @@ def build_everything(model: Any, element_spec: Any, optimizers: Iterable[Any]) -
     Args:
         model: compiled.
         element_spec: structure, shapes and dtypes of a batch.
-        optimizers: every optimizer that the training uses; those that `compile` does not know are built by
-            tracing the train step, since only it knows which variables each of them updates.
+        optimizers: those that the training really uses; another one, such as the default of `compile` beside
+            a custom train step, stays unbuilt. One that `compile` does not know is built by tracing the
+            train step, since only it knows which variables it updates.
     """
+    used = list(optimizers)
     batch = tf.nest.map_structure(_empty_batch, element_spec)
-    model._symbolic_build(data_batch=batch)
-    if all(getattr(optimizer, "built", True) for optimizer in optimizers):
+    with _kept_unbuilt(model.optimizer, unless=any(model.optimizer is one for one in used)):
+        model._symbolic_build(data_batch=batch)
+    if not all(optimizer.built for optimizer in used):
+        tf.function(model.train_step).get_concrete_function(element_spec)
+
+
+@contextmanager
+def _kept_unbuilt(optimizer: Any, *, unless: bool) -> Iterator[None]:
+    if optimizer is None or unless or optimizer.built:
+        yield
         return
-    tf.function(model.train_step).get_concrete_function(element_spec)
+    optimizer.built = True
+    try:
+        yield
+    finally:
+        optimizer.built = False
+
+
+def _identity(description: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what must be equal for two variables to be the same one.
+
+    The first parts of the paths of optimizer and metric variables tell in which scope they were built, which
+    differs between a first step and a resume.
+    """
+    path = description["path"] if description["group"] == "model" else description["path"].rsplit("/", 1)[-1]
+    return description["group"], path, description["shape"], description["dtype"]
 
 
 def _empty_batch(spec: tf.TensorSpec) -> tf.Tensor:

@@ -56,6 +56,7 @@ class SeamlessCallbackList(keras.callbacks.CallbackList):  # type: ignore[misc]
         epochs: int,
         steps: int | None,
     ) -> None:
+        self._executor: Any = None
         super().__init__(
             list(callbacks),
             add_history=False,

@@ -47,8 +47,10 @@ class RestoreCallback(InjectedCallback):
         Raises:
             ModelMismatchError: the script or the model changed.
         """
-        build_everything(run.model, run.source.element_spec, run.optimizers)
-        check_signature(run.phase_index, self._point.restored.state["phase"]["signature"], run.signature())
+        state = self._point.restored.state
+        used = [run.optimizers[index] for index in state["optimizers"] if index < len(run.optimizers)]
+        build_everything(run.model, run.source.element_spec, used)
+        check_signature(run.phase_index, state["phase"]["signature"], run.signature())
         run.variables.check(self._point.restored.variables)
 
     def restore(self, run: FitRun) -> None:
@@ -59,7 +61,11 @@ class RestoreCallback(InjectedCallback):
         restored = self._point.restored
         state = restored.state
         run.source.restore_state(
-            state["source"], restored.rank_files / "data", self.position.epoch, self.position.step
+            state["source"],
+            restored.rank_files / "data",
+            self.position.epoch,
+            self.position.step,
+            epochs_left=run.epochs_left,
         )
         run.skip_validations(state["validations"])
         run.variables.assign(restored.values())

@@ -103,7 +103,9 @@ class DataSource(abc.ABC):
         """
         return {}
 
-    def restore_state(self, state: dict[str, Any], directory: Path, epoch: int, step: int) -> None:
+    def restore_state(
+        self, state: dict[str, Any], directory: Path, epoch: int, step: int, *, epochs_left: int
+    ) -> None:
         """Put the source where `save_state` found it.
 
         Args:
@@ -111,5 +113,6 @@ class DataSource(abc.ABC):
             directory: where it left its files.
             epoch: the epoch in which training goes on.
             step: the step of it that comes next.
+            epochs_left: how many epochs are to come, that one included, as far as is known.
         """
         return

@@ -37,4 +37,5 @@ def batch_order(num_batches: int, seed: int, epoch: int) -> list[int]:
 
     NumPy keeps the streams of `RandomState` frozen, so that the order is the same in every release.
     """
-    return np.random.RandomState([seed, epoch % 2**32]).permutation(num_batches).tolist()
+    order: list[int] = np.random.RandomState([seed, epoch % 2**32]).permutation(num_batches).tolist()
+    return order

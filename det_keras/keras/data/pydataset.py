@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -87,12 +88,14 @@ class PyDatasetSource(DataSource):
     def dataset(self, cardinality: int | None) -> tf.data.Dataset:
         return PlannedDataset(self._dataset, self._open, cardinality)
 
-    def save_state(self, directory: Any) -> dict[str, Any]:
+    def save_state(self, directory: Path) -> dict[str, Any]:
         if hasattr(self._source, "get_state"):
             return {"dataset": self._source.get_state()}
         return {}
 
-    def restore_state(self, state: dict[str, Any], directory: Any, epoch: int, step: int) -> None:
+    def restore_state(
+        self, state: dict[str, Any], directory: Path, epoch: int, step: int, *, epochs_left: int
+    ) -> None:
         if "dataset" in state and hasattr(self._source, "load_state"):
             self._source.load_state(state["dataset"])
             return

@@ -1,9 +1,15 @@
 """Batches of a user's `tf.data.Dataset`, its iterator saved and restored where TensorFlow can.
 
-A shuffled dataset has another order each time it is iterated, decided by state that the iterator's
-checkpoint carries. Where a pipeline refuses to be saved (`from_generator`, `py_function`, random ops in
-`map`), as many iterators as epochs have gone are opened and dropped, which brings the shuffle seeds to
-the same place, and the batches of the interrupted epoch are read again without training on them.
+A shuffled dataset draws new seeds each time an iterator is opened. Opening and dropping one for each
+finished epoch therefore brings a fresh process to the same order, at any epoch's start. Inside an epoch
+the iterator's own checkpoint has the position, shuffle buffers included; where a pipeline refuses to be
+saved (`from_generator`, `py_function`, random ops in `map`), its batches are read again without training.
+
+The checkpoint of an iterator is trusted for the rest of its own pass only. TensorFlow (2.18 to 2.21) puts
+the seeds of later passes off by one when the shuffle's input was already read to its end, which a
+`prefetch` or a parallel `map` makes likely. So the iterators of the epochs to come are opened, and their
+seeds drawn, before the interrupted one is restored; and a dataset that is read on across epochs
+(`steps_per_epoch`) is read again from its beginning.
 """
 
 from __future__ import annotations
@@ -11,6 +17,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 _SLOW_SAVE_S = 0.1
 _FILE_PREFIX = "iterator"
+_MOST_AHEAD = 1000
 
 
 class TfDataSource(DataSource):
@@ -51,6 +59,8 @@ class TfDataSource(DataSource):
         self._pending = False
         self._refused = False
         self._was_slow = False
+        # Iterators of later epochs, opened before the interrupted one was restored.
+        self._ahead: deque[Any] = deque()
 
     @property
     def element_spec(self) -> Any:
@@ -73,7 +83,7 @@ class TfDataSource(DataSource):
         return PlannedDataset(self._dataset, self._open, cardinality)
 
     def save_state(self, directory: Path) -> dict[str, Any]:
-        if self._iterator is None or self._refused:
+        if self._iterator is None or self._refused or self._goes_on:
             return {"saved": False}
         directory.mkdir(parents=True, exist_ok=True)
         started = time.perf_counter()
@@ -91,22 +101,23 @@ class TfDataSource(DataSource):
         self._tell_if_slow(time.perf_counter() - started)
         return {"saved": True}
 
-    def restore_state(self, state: dict[str, Any], directory: Path, epoch: int, step: int) -> None:
-        if state.get("saved"):
-            self._iterator = iter(self._dataset)
-            reader = tf.train.Checkpoint(iterator=self._iterator).read(str(directory / _FILE_PREFIX))
-            reader.assert_consumed()
-            self._pending = False
-            return
+    def restore_state(
+        self, state: dict[str, Any], directory: Path, epoch: int, step: int, *, epochs_left: int
+    ) -> None:
         if self._goes_on:
             assert self.steps_per_epoch is not None
             self._iterator = iter(self._dataset)
             self._skip(epoch * self.steps_per_epoch + step)
             return
         self.pass_over(epoch)
-        if step:
-            self._iterator = iter(self._dataset)
+        if step == 0:
+            return
+        self._iterator = iter(self._dataset)
+        if not state.get("saved"):
             self._skip(step)
+            return
+        self._ahead = deque(iter(self._dataset) for _ in range(min(epochs_left - 1, _MOST_AHEAD)))
+        tf.train.Checkpoint(iterator=self._iterator).read(str(directory / _FILE_PREFIX)).assert_consumed()
 
     def pass_over(self, passes: int) -> None:
         """Bring the shuffle seeds to where they are after `passes` passes over the data."""
@@ -116,7 +127,7 @@ class TfDataSource(DataSource):
     def _open(self) -> Any:
         if self._pending or self._iterator is None:
             self._pending = False
-            self._iterator = iter(self._dataset)
+            self._iterator = self._ahead.popleft() if self._ahead else iter(self._dataset)
         return self._iterator
 
     def _skip(self, steps: int) -> None:

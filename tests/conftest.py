@@ -1,0 +1,22 @@
+"""What every test may rely on: a data root of its own, and quiet TensorFlow."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+sys.path.insert(0, str(Path(__file__).parent / "keras"))
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path_factory, monkeypatch):
+    """Give each test a data root that nobody else uses, and no master to fall back on."""
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("DET_KERAS_HOME", str(home))
+    for name in ("DET_MASTER", "DET_USER", "DET_PASS", "DET_USER_TOKEN", "DET_TASK_TYPE"):
+        monkeypatch.delenv(name, raising=False)
+    return home
