@@ -1,0 +1,242 @@
+"""The process above one trial or job: owns its process group, writes its log, leaves its exit code on disk.
+
+Started by the master as ``python -m det_keras.launch.supervisor <directory>/spec.json`` and from then on alone:
+it talks to nobody, so the master may be killed and started again at any time and will find everything in
+the directory:
+
+    spec.json         what to run; unlinked once read, since it holds the task's secrets
+    supervisor.lock   locked (flock) for as long as this process lives; holds its pid
+    log.jsonl         one line of the log a line: {"t": time, "s": stream, "m": text, "r": rank, "l": level}
+    exit.json         {"exit_code": n, "time": t}, or {"launch_error": why}; the last thing written
+
+The lock is what makes a start safe. A master that finds an allocation without a supervisor takes the lock
+itself, unlinks ``spec.json`` and only then launches another; a supervisor that was merely slow to start finds
+no spec under the lock and leaves. So there are never two runs.
+
+Signals: TERM, INT and HUP are passed on to the group of the task, USR1 kills it.
+
+Only the standard library, and little of it: a process per trial should cost little memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from det_keras.launch.log_lines import LineSplitter, LogFile
+
+__all__ = ["main"]
+
+_PR_SET_PDEATHSIG = 1
+_READ_BYTES = 1 << 16
+# What the task left running may keep its output open; nobody waits longer for it than this.
+_DRAIN_S = 2.0
+_HOOK = "startup-hook.sh"
+
+
+class LaunchError(Exception):
+    """The task could not be started, and would not start next time either."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run the task that ``spec.json`` at `arguments[0]` describes, to its end."""
+    spec_path = Path(arguments[0])
+    directory = spec_path.parent
+    # Kept open, and so locked, until this process ends.
+    lock = (directory / "supervisor.lock").open("a+", encoding="utf-8")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    spec = _take_spec(spec_path)
+    if spec is None or (directory / "exit.json").exists():
+        return 0
+    lock.truncate(0)
+    lock.write(str(os.getpid()))
+    lock.flush()
+    log = LogFile(directory / "log.jsonl")
+    try:
+        result: dict[str, Any] = {"exit_code": _run(spec, log)}
+    except LaunchError as error:
+        log.note(f"{error}\n", "ERROR")
+        result = {"launch_error": str(error)}
+    log.close()
+    _write_result(directory, {**result, "time": time.time()})
+    shutil.rmtree(spec["directory"], ignore_errors=True)
+    return 0
+
+
+def _take_spec(path: Path) -> dict[str, Any] | None:
+    try:
+        spec = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    path.unlink()
+    assert isinstance(spec, dict)
+    return spec
+
+
+def _run(spec: dict[str, Any], log: LogFile) -> int:
+    try:
+        _unpack(spec)
+        task = _start(spec)
+    except (OSError, tarfile.TarError) as error:
+        raise LaunchError(f"Could not start {_shown(spec['argv'])}: {error}.") from error
+    _forward_signals(task.pid)
+    _copy_output(task, log)
+    code = task.wait()
+    return code if code >= 0 else 128 - code
+
+
+def _unpack(spec: dict[str, Any]) -> None:
+    directory = Path(spec["directory"])
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if spec["context"] is None:
+        return
+    with tarfile.open(spec["context"], "r:gz") as archive:
+        # The master refused entries that leave the context when it stored the archive; the filter, where
+        # this Python has it, looks again.
+        if hasattr(tarfile, "tar_filter"):
+            archive.extractall(directory, filter="tar")
+        else:
+            archive.extractall(directory)
+
+
+def _start(spec: dict[str, Any]) -> subprocess.Popen[bytes]:
+    argv, environment = list(spec["argv"]), spec["environment"]
+    if (Path(spec["directory"]) / _HOOK).is_file():
+        shell = shutil.which("bash", path=environment.get("PATH")) or "sh"
+        # Sourced, so that the variables it exports reach the task.
+        argv = [shell, "-c", f'set -e; . ./{_HOOK}; set +e; exec "$@"', shell, *argv]
+    return subprocess.Popen(
+        argv,
+        cwd=spec["directory"],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+        start_new_session=True,
+        preexec_fn=_die_with_parent(),
+    )
+
+
+def _die_with_parent() -> Callable[[], None] | None:
+    """Return what makes the child be killed when this process dies; None where the system cannot."""
+    if sys.platform != "linux":
+        return None
+    # Looked up before the fork: a child between fork and exec should do as little as possible.
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    parent = os.getpid()
+
+    def apply() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        # The parent may have died before the request was in force.
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return apply
+
+
+def _forward_signals(group: int) -> None:
+    def forward(number: int, _: FrameType | None) -> None:
+        _signal_group(group, number)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, forward)
+    signal.signal(signal.SIGUSR1, lambda *_: _signal_group(group, signal.SIGKILL))
+
+
+def _signal_group(group: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def _copy_output(task: subprocess.Popen[bytes], log: LogFile) -> None:
+    """Copy what the task prints into the log until it is over and its output is read."""
+    assert task.stdout is not None
+    assert task.stderr is not None
+    splitters = {task.stdout.fileno(): LineSplitter("stdout"), task.stderr.fileno(): LineSplitter("stderr")}
+    with selectors.DefaultSelector() as selector, _child_signals() as wake_up:
+        for descriptor in (*splitters, wake_up):
+            selector.register(descriptor, selectors.EVENT_READ)
+        while not _has_exited(task):
+            _read_ready(selector, splitters, log, timeout_s=None)
+        # The leader is not yet reaped, so its number still names the group and no other.
+        _signal_group(task.pid, signal.SIGKILL)
+        selector.unregister(wake_up)
+        deadline = time.monotonic() + _DRAIN_S
+        while selector.get_map() and time.monotonic() < deadline:
+            _read_ready(selector, splitters, log, timeout_s=deadline - time.monotonic())
+    for splitter in splitters.values():
+        log.write(splitter.finish())
+
+
+def _read_ready(
+    selector: selectors.BaseSelector,
+    splitters: dict[int, LineSplitter],
+    log: LogFile,
+    timeout_s: float | None,
+) -> None:
+    for key, _ in selector.select(timeout_s):
+        data = os.read(key.fd, _READ_BYTES)
+        splitter = splitters.get(key.fd)
+        if splitter is None:
+            continue
+        log.write(splitter.feed(data))
+        if not data:
+            selector.unregister(key.fd)
+
+
+@contextlib.contextmanager
+def _child_signals() -> Iterator[int]:
+    """Yield a descriptor that becomes readable when a child ends."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    try:
+        yield read
+    finally:
+        signal.set_wakeup_fd(-1)
+        os.close(read)
+        os.close(write)
+
+
+def _has_exited(task: subprocess.Popen[bytes]) -> bool:
+    if not hasattr(os, "waitid"):
+        return task.poll() is not None
+    return os.waitid(os.P_PID, task.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _write_result(directory: Path, result: dict[str, Any]) -> None:
+    draft = directory / ".exit.json"
+    with draft.open("w", encoding="utf-8") as file:
+        json.dump(result, file)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(directory / "exit.json")
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _shown(argv: list[str]) -> str:
+    return "`" + " ".join(argv) + "`"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,120 @@
+"""``python -m det_keras.master --home DIR [--port N] [--slots N]``: run the master of a data root."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+from urllib.parse import urlsplit
+
+from det_keras import LOG_FORMAT
+from det_keras.config import RESERVED_VARIABLES
+from det_keras.errors import DetError
+from det_keras.home import Home
+from det_keras.master import allocations, process
+from det_keras.master.app import create_app
+from det_keras.master.embedded import EmbeddedMaster, open_store
+from det_keras.master.events import Notifier
+from det_keras.master.resources.slots import find_slots
+from det_keras.master.server import bind, serve, url_of
+from det_keras.master.store import Store
+
+_PREFERRED_PORT = 8080
+
+
+def main() -> int:
+    """Run the master until a signal ends it."""
+    options = _parser().parse_args()
+    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {LOG_FORMAT}")
+    for noisy in ("uvicorn.error", "alembic", "httpx"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    # Until the server runs, and after it has ended, a signal simply ends the process, in good order.
+    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGINT, _leave)
+    try:
+        return _run(Home(Path(options.home).absolute()), options.port, options.slots)
+    except DetError as error:
+        return _complain(str(error))
+
+
+def _run(home: Home, port: int | None, slots: int | None) -> int:
+    home.create()
+    lock = process.hold(home)
+    if lock is None:
+        running = process.find(home)
+        where = (
+            "It is only just starting."
+            if running is None
+            else f"It is at {running.url} (process {running.pid})."
+        )
+        return _complain(f"A master runs for {home.root} already. {where}")
+    with lock:
+        # What a killed master left would otherwise point to a process that is none.
+        home.master_file.unlink(missing_ok=True)
+        notifier = Notifier()
+        store = open_store(home, notifier)
+        sock = bind(port, _preferred_ports(store))
+        master = EmbeddedMaster(
+            home,
+            store,
+            notifier,
+            url=url_of(sock),
+            slots=find_slots(slots),
+            environment=_inherited(),
+        )
+        return 0 if serve(create_app(master), sock, home, notifier) else 1
+
+
+def _preferred_ports(store: Store) -> list[int]:
+    """Return the ports to try: that of the tasks that still run, since they know no other, and the usual one."""
+    with store.reading() as session:
+        urls = [row.master_url for row in allocations.live_allocations(session)]
+    known = [port for url in urls if (port := urlsplit(url).port) is not None]
+    return list(dict.fromkeys([*known, _PREFERRED_PORT]))
+
+
+def _inherited() -> dict[str, str]:
+    """Return the environment for tasks; a master started from within a task hands on nothing of that task."""
+    return {name: value for name, value in os.environ.items() if name not in RESERVED_VARIABLES}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m det_keras.master", description="Run the master of a data root."
+    )
+    parser.add_argument("--home", default=str(Home.from_environment().root), help="the data root")
+    parser.add_argument(
+        "--port", type=int, help=f"where to listen; default {_PREFERRED_PORT}, or a free port"
+    )
+    parser.add_argument(
+        "--slots",
+        type=_count,
+        default=os.environ.get("DET_KERAS_SLOTS"),
+        help="how many slots tasks may use; default: the GPUs, or one per core",
+    )
+    return parser
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 0:
+        raise argparse.ArgumentTypeError(f"must be 0 or more, received {text}")
+    return count
+
+
+def _leave(number: int, _: FrameType | None) -> NoReturn:
+    raise SystemExit(0)
+
+
+def _complain(text: str) -> int:
+    sys.stderr.write(f"{text}\n")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

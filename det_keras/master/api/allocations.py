@@ -1,0 +1,105 @@
+"""What allocations are asked, and what they answer: the request to stop, readiness, their place in a group."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import anyio.to_thread
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from det_keras.master import allocations
+from det_keras.master.api.calls import MasterDep
+from det_keras.master.conductor import find_experiment
+from det_keras.master.embedded import EmbeddedMaster
+from det_keras.master.errors import InvalidArgumentError
+from det_keras.master.events import allocation_topic
+from det_keras.master.experiment_config import config_of
+from det_keras.master.models import AllocationRow, TrialRow
+from det_keras.master.replies import reply
+from det_keras.master.shapes.tasks import allocation_shape
+from det_keras.master.store import Transaction
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/api/v1/allocations/{allocation_id}")
+
+_LONGEST_POLL_S = 600.0
+
+
+@router.get("")
+def describe(master: MasterDep, allocation_id: str) -> Response:
+    """Describe an allocation."""
+    with master.store.reading() as session:
+        return reply({"allocation": allocation_shape(allocations.find_allocation(session, allocation_id))})
+
+
+@router.get("/signals/preemption")
+async def preemption(
+    master: MasterDep,
+    allocation_id: str,
+    timeout_seconds: Annotated[float, Query(alias="timeoutSeconds", ge=0)] = 60.0,
+) -> Response:
+    """Answer as soon as the allocation is asked to stop, or when the time is up; no thread waits meanwhile."""
+    deadline = time.monotonic() + min(timeout_seconds, _LONGEST_POLL_S)
+    with master.notifier.waiting(allocation_topic(allocation_id)) as news:
+        while True:
+            is_preempted = await anyio.to_thread.run_sync(_is_preempted, master, allocation_id)
+            left_s = deadline - time.monotonic()
+            if is_preempted or left_s <= 0 or master.notifier.is_closing:
+                return reply({"preempt": is_preempted})
+            await news.wait(left_s)
+
+
+@router.post("/signals/ack_preemption")
+def acknowledge(master: MasterDep, allocation_id: str) -> Response:
+    """Note that the process stops because it was asked to, and wants to go on later."""
+    with master.store.writing() as tx:
+        allocations.find_allocation(tx, allocation_id).is_acknowledged = True
+    return reply()
+
+
+@router.post("/signals/pending_preemption")
+def pending(master: MasterDep, allocation_id: str) -> Response:
+    """Note that the process's launcher was told to stop."""
+    with master.store.writing() as tx:
+        row = allocations.find_allocation(tx, allocation_id)
+        allocations.preempt(tx, row, _timeout(tx, row))
+    return reply()
+
+
+@router.get("/resources/{resources_id}/rendezvous")
+def rendezvous(master: MasterDep, allocation_id: str, resources_id: str) -> Response:
+    """Say who takes part: on one machine the one process that asks."""
+    with master.store.reading() as session:
+        row = allocations.find_allocation(session, allocation_id)
+        if row.resources_id != resources_id:
+            raise InvalidArgumentError(f"Allocation {allocation_id!r} has no resources {resources_id!r}.")
+        info = {"addresses": ["127.0.0.1"], "rank": 0, "slots": [len(row.slot_ids)]}
+        return reply({"rendezvousInfo": info})
+
+
+@router.post("/ready")
+@router.post("/waiting")
+@router.post("/acceleratorData")
+@router.post("/proxy_address")
+@router.post("/notify_container_running")
+@router.post("/resources/{resources_id}/daemon")
+def noted(master: MasterDep, allocation_id: str) -> Response:
+    """Take note of what matters on many machines only."""
+    with master.store.reading() as session:
+        allocations.find_allocation(session, allocation_id)
+    return reply()
+
+
+def _is_preempted(master: EmbeddedMaster, allocation_id: str) -> bool:
+    with master.store.reading() as session:
+        row = session.get(AllocationRow, allocation_id)
+        # One that is unknown or over is never asked to stop: clients expect a plain no.
+        return row is not None and row.is_preempted and row.end_time is None
+
+
+def _timeout(tx: Transaction, row: AllocationRow) -> int | None:
+    trial = tx.query(TrialRow).filter(TrialRow.task_id == row.task_id).one_or_none()
+    return None if trial is None else config_of(find_experiment(tx, trial.experiment_id)).preemption_timeout

@@ -1,0 +1,293 @@
+"""Checkpoints: reported, listed, described, downloaded and deleted."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Annotated, Any, cast
+
+from fastapi import APIRouter, Query, Request
+from pydantic import Field
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+from starlette.responses import Response, StreamingResponse
+
+from det_keras import storage
+from det_keras.errors import CheckpointError, ConfigError
+from det_keras.master import checkpoints
+from det_keras.master.api.calls import MasterDep, Page, PageDep, body, choice, choices, paged
+from det_keras.master.conductor import find_experiment, find_trial
+from det_keras.master.embedded import EmbeddedMaster
+from det_keras.master.errors import ApiError, InvalidArgumentError, NotFoundError
+from det_keras.master.experiment_config import config_of
+from det_keras.master.models import CheckpointRow, TrialRow
+from det_keras.master.replies import error_reply, reply
+from det_keras.master.shapes.checkpoints import checkpoint_shapes
+from det_keras.master.summary import number
+from det_keras.master.wire import Message, from_timestamp
+
+__all__ = ["router"]
+
+router = APIRouter()
+
+_STATES = ("UNSPECIFIED", "ACTIVE", "COMPLETED", "ERROR", "DELETED", "PARTIALLY_DELETED")
+_SORTS = ("UNSPECIFIED", "UUID", "TRIAL_ID", "BATCH_NUMBER", "END_TIME", "STATE", "SEARCHER_METRIC")
+_ARCHIVES = {
+    "application/gzip": "w:gz",
+    "application/x-gtar": "w",
+    "application/x-tar": "w",
+    "application/zip": "zip",
+}
+_CHUNK_BYTES = 1 << 20
+
+
+class ReportBody(Message):
+    """A checkpoint whose files are stored."""
+
+    uuid: str
+    task_id: str
+    allocation_id: str = ""
+    storage_id: int | None = None
+    state: str = "STATE_COMPLETED"
+    report_time: str | None = None
+    resources: dict[str, int] = Field(default_factory=dict)
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class ResourcesLeft(Message):
+    """The files that are left."""
+
+    resources: dict[str, int] = Field(default_factory=dict)
+
+
+class CheckpointPatch(Message):
+    """What changed of one checkpoint."""
+
+    uuid: str
+    resources: ResourcesLeft | None = None
+
+
+class PatchBody(Message):
+    """What changed of checkpoints."""
+
+    checkpoints: list[CheckpointPatch] = Field(default_factory=list)
+
+
+class CheckpointMetadata(Message):
+    """The metadata that a checkpoint gets."""
+
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class MetadataBody(Message):
+    """New metadata."""
+
+    checkpoint: CheckpointMetadata = Field(default_factory=CheckpointMetadata)
+
+
+class DeleteBody(Message):
+    """Checkpoints to delete, or files of them."""
+
+    checkpoint_uuids: list[str] = Field(default_factory=list)
+    checkpoint_globs: list[str] = Field(default_factory=list)
+
+
+class _UnsupportedError(ApiError):
+    status, code, reason = 415, 3, "InvalidArgument"
+
+
+@router.post("/api/v1/checkpoints")
+def report(master: MasterDep, request: Annotated[ReportBody, body(ReportBody)]) -> Response:
+    """Record a checkpoint."""
+    if choice(request.state, "STATE_", _STATES) not in ("COMPLETED", "UNSPECIFIED"):
+        raise InvalidArgumentError(f"Only complete checkpoints are reported, received {request.state!r}.")
+    sent = checkpoints.CheckpointReport(
+        uuid=request.uuid,
+        task_id=request.task_id,
+        allocation_id=request.allocation_id,
+        storage_id=request.storage_id,
+        resources=request.resources,
+        metadata=request.metadata,
+        time=None if request.report_time is None else from_timestamp(request.report_time),
+    )
+    with master.store.writing() as tx:
+        checkpoints.report_checkpoint(tx, sent)
+    return reply()
+
+
+@router.patch("/api/v1/checkpoints")
+def patch(master: MasterDep, request: Annotated[PatchBody, body(PatchBody)]) -> Response:
+    """Record that files of checkpoints are gone."""
+    with master.store.writing() as tx:
+        for change in request.checkpoints:
+            row = checkpoints.find_checkpoint(tx, change.uuid)
+            if change.resources is not None:
+                checkpoints.replace_resources(row, change.resources.resources)
+    return reply()
+
+
+@router.delete("/api/v1/checkpoints")
+def delete(master: MasterDep, request: Annotated[DeleteBody, body(DeleteBody)]) -> Response:
+    """Have all files of checkpoints deleted soon."""
+    with master.store.writing() as tx:
+        checkpoints.request_deletion(tx, request.checkpoint_uuids, ["**/*"])
+    return reply()
+
+
+@router.post("/api/v1/checkpoints/rm")
+def remove_files(master: MasterDep, request: Annotated[DeleteBody, body(DeleteBody)]) -> Response:
+    """Have some files of checkpoints deleted soon."""
+    with master.store.writing() as tx:
+        checkpoints.request_deletion(tx, request.checkpoint_uuids, request.checkpoint_globs)
+    return reply()
+
+
+@router.get("/api/v1/checkpoints/{uuid}")
+def detail(master: MasterDep, uuid: str) -> Response:
+    """Describe a checkpoint."""
+    return reply({"checkpoint": _detail(master, uuid)})
+
+
+@router.post("/api/v1/checkpoints/{uuid}/metadata")
+def replace_metadata(
+    master: MasterDep, uuid: str, request: Annotated[MetadataBody, body(MetadataBody)]
+) -> Response:
+    """Give a checkpoint other metadata."""
+    with master.store.writing() as tx:
+        checkpoints.find_checkpoint(tx, uuid).meta = request.checkpoint.metadata
+    return reply({"checkpoint": _detail(master, uuid)})
+
+
+@router.get("/api/v1/experiments/{experiment_id}/checkpoints")
+def of_experiment(
+    master: MasterDep,
+    experiment_id: int,
+    page: PageDep,
+    states: Annotated[list[str], Query()] = [],  # noqa: B006 - FastAPI copies it
+    sort_by: Annotated[str, Query(alias="sortByAttr")] = "",
+    sort_by_metric: Annotated[str, Query(alias="sortByMetric")] = "",
+) -> Response:
+    """List the checkpoints of an experiment."""
+    with master.store.reading() as session:
+        find_experiment(session, experiment_id)
+        query = select(TrialRow.id).where(TrialRow.experiment_id == experiment_id)
+        trial_ids = session.scalars(query).all()
+        return _listing(session, experiment_id, trial_ids, states, sort_by, sort_by_metric, page)
+
+
+@router.get("/api/v1/trials/{trial_id}/checkpoints")
+def of_trial(
+    master: MasterDep,
+    trial_id: int,
+    page: PageDep,
+    states: Annotated[list[str], Query()] = [],  # noqa: B006
+    sort_by: Annotated[str, Query(alias="sortByAttr")] = "",
+    sort_by_metric: Annotated[str, Query(alias="sortByMetric")] = "",
+) -> Response:
+    """List the checkpoints of a trial."""
+    with master.store.reading() as session:
+        trial = find_trial(session, trial_id)
+        return _listing(session, trial.experiment_id, [trial_id], states, sort_by, sort_by_metric, page)
+
+
+@router.get("/checkpoints/{uuid}")
+def download(master: MasterDep, request: Request, uuid: str) -> Response:
+    """Return the files of a checkpoint in one archive."""
+    accepted = request.headers.get("accept", "").split(",")[0].split(";")[0].strip()
+    mode = _ARCHIVES.get(accepted)
+    if mode is None:
+        wanted = ", ".join(_ARCHIVES)
+        return error_reply(request.url.path, _UnsupportedError(f"`Accept` must be one of {wanted}."))
+    with master.store.reading() as session:
+        row = checkpoints.find_checkpoint(session, uuid)
+        section = checkpoints.storage_section(session, row)
+    if row.state not in (checkpoints.COMPLETED, checkpoints.PARTIALLY_DELETED):
+        raise NotFoundError(f"checkpoint '{uuid}' is {row.state}")
+    try:
+        with storage.from_config(section).raw_path(row.uuid) as directory:
+            archive = _archived(directory, mode)
+    except (CheckpointError, ConfigError, OSError) as error:
+        raise NotFoundError(str(error)) from error
+    return StreamingResponse(_chunks(archive), media_type=accepted)
+
+
+def _detail(master: EmbeddedMaster, uuid: str) -> dict[str, Any]:
+    with master.store.reading() as session:
+        (shape,) = checkpoint_shapes(session, [checkpoints.find_checkpoint(session, uuid)])
+        return shape
+
+
+def _listing(
+    session: Session,
+    experiment_id: int,
+    trial_ids: Sequence[int],
+    states: Sequence[str],
+    sort_by: str,
+    metric: str,
+    page: Page,
+) -> Response:
+    query = select(CheckpointRow).where(CheckpointRow.trial_id.in_(trial_ids))
+    wanted = choices(states, "STATE_", _STATES)
+    if wanted:
+        query = query.where(CheckpointRow.state.in_(wanted))
+    shapes = checkpoint_shapes(session, session.scalars(query.order_by(CheckpointRow.uuid)).all())
+    name = choice(sort_by or "SORT_BY_UNSPECIFIED", "SORT_BY_", _SORTS)
+    if metric or name == "SEARCHER_METRIC":
+        smaller_is_better = config_of(find_experiment(session, experiment_id)).searcher.smaller_is_better
+        _sort_by_metric(shapes, metric, page.is_descending, smaller_is_better=smaller_is_better)
+    else:
+        shapes.sort(key=lambda shape: _sort_key(shape, name), reverse=bool(page.is_descending))
+    return reply(paged("checkpoints", shapes, page, list))
+
+
+def _sort_key(shape: dict[str, Any], name: str) -> Any:
+    steps = int(shape["metadata"].get("steps_completed") or 0)
+    keys: dict[str, Any] = {
+        "UUID": (shape["uuid"],),
+        "BATCH_NUMBER": (steps, shape["reportTime"]),
+        "END_TIME": (shape["reportTime"],),
+        "STATE": (shape["state"], shape["uuid"]),
+    }
+    return keys.get(name, (shape["training"]["trialId"], steps))
+
+
+def _sort_by_metric(
+    shapes: list[dict[str, Any]], metric: str, is_descending: bool | None, *, smaller_is_better: bool
+) -> None:
+    """Sort by a validation metric: the best first if no order is asked for; those without one last."""
+    descending = (not smaller_is_better) if is_descending is None else is_descending
+    sign = -1.0 if descending else 1.0
+
+    def key(shape: dict[str, Any]) -> tuple[bool, float, int]:
+        training = shape["training"]
+        values = training["validationMetrics"]["avgMetrics"]
+        value = number(values.get(metric)) if metric else training["searcherMetric"]
+        return value is None, sign * (value or 0.0), training["trialId"]
+
+    shapes.sort(key=key)
+
+
+def _archived(directory: Path, mode: str) -> IO[bytes]:
+    """Return a temporary file with the files below `directory`; it is gone once it is closed."""
+    file = cast("IO[bytes]", tempfile.TemporaryFile())  # noqa: SIM115 - closed when it is sent
+    if mode == "zip":
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+            for path in sorted(directory.rglob("*")):
+                archive.write(path, path.relative_to(directory))
+    else:
+        with tarfile.open(fileobj=file, mode=mode) as tar:  # type: ignore[call-overload]  # one of two literals
+            for path in sorted(directory.iterdir()):
+                tar.add(path, path.name)
+    file.seek(0, os.SEEK_SET)
+    return file
+
+
+def _chunks(file: IO[bytes]) -> Iterator[bytes]:
+    with contextlib.closing(file):
+        while chunk := file.read(_CHUNK_BYTES):
+            yield chunk

@@ -1,0 +1,339 @@
+"""Experiments: made, listed, moved through their states, changed and deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+from sqlalchemy import Select, func, select
+from starlette.responses import Response
+
+from det_keras.config import hide_secrets
+from det_keras.master import lifecycle
+from det_keras.master.api.calls import CallerDep, MasterDep, PageDep, body, choice, choices, paged
+from det_keras.master.bundles import FileEntry
+from det_keras.master.conductor import Conductor, find_experiment
+from det_keras.master.embedded import EmbeddedMaster
+from det_keras.master.errors import InvalidArgumentError
+from det_keras.master.experiments import Draft
+from det_keras.master.models import ExperimentRow, TrialRow, UserRow
+from det_keras.master.replies import reply
+from det_keras.master.shapes.experiments import experiment_shapes, validated_shape
+from det_keras.master.shapes.trials import trial_shapes
+from det_keras.master.wire import Message
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/api/v1")
+
+_STATES = (
+    "ACTIVE",
+    "PAUSED",
+    "STOPPING_COMPLETED",
+    "STOPPING_CANCELED",
+    "STOPPING_KILLED",
+    "STOPPING_ERROR",
+    "COMPLETED",
+    "CANCELED",
+    "ERROR",
+    "DELETING",
+    "DELETE_FAILED",
+    "DELETED",
+    "QUEUED",
+    "PULLING",
+    "STARTING",
+    "RUNNING",
+)
+# What a list shows for rows that are stored as ACTIVE.
+_SHOWN_ACTIVE = frozenset({"ACTIVE", "QUEUED", "PULLING", "STARTING", "RUNNING"})
+_LIST_LIMIT = 100
+
+_Key = Callable[[ExperimentRow, dict[str, Any]], Any]
+_EXPERIMENT_KEYS: dict[str, _Key] = {
+    "ID": lambda row, shape: row.id,
+    "DESCRIPTION": lambda row, shape: row.description,
+    "NAME": lambda row, shape: row.name,
+    "START_TIME": lambda row, shape: row.start_time,
+    "END_TIME": lambda row, shape: shape["endTime"] or "",
+    "STATE": lambda row, shape: shape["state"],
+    "NUM_TRIALS": lambda row, shape: shape["numTrials"],
+    "PROGRESS": lambda row, shape: row.progress,
+    "USER": lambda row, shape: shape["username"],
+    "FORKED_FROM": lambda row, shape: row.parent_id or 0,
+    "RESOURCE_POOL": lambda row, shape: 0,
+    "PROJECT_ID": lambda row, shape: 0,
+    "CHECKPOINT_SIZE": lambda row, shape: int(shape["checkpointSize"]),
+    "CHECKPOINT_COUNT": lambda row, shape: shape["checkpointCount"],
+    "SEARCHER_METRIC_VAL": lambda row, shape: _last_if_none(shape["bestTrialSearcherMetric"]),
+}
+_TRIAL_KEYS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "ID": lambda shape: shape["id"],
+    "START_TIME": lambda shape: shape["startTime"],
+    "END_TIME": lambda shape: shape["endTime"] or "",
+    "STATE": lambda shape: shape["state"],
+    "BEST_VALIDATION_METRIC": lambda shape: _last_if_none(shape["searcherMetricValue"]),
+    "LATEST_VALIDATION_METRIC": lambda shape: _last_if_none(shape["searcherMetricValue"]),
+    "BATCHES_PROCESSED": lambda shape: shape["totalBatchesProcessed"],
+    "DURATION": lambda shape: shape["wallClockTime"],
+    "RESTARTS": lambda shape: shape["restarts"],
+    "CHECKPOINT_SIZE": lambda shape: int(shape["totalCheckpointSize"]),
+    "LOG_RETENTION_DAYS": lambda shape: 0,
+}
+
+
+class CreateBody(Message):
+    """An experiment to make."""
+
+    config: str
+    model_definition: list[FileEntry] = Field(default_factory=list)
+    activate: bool = True
+    validate_only: bool = False
+    parent_id: int | None = None
+    template: str | None = None
+    unmanaged: bool = False
+
+
+class ResourceChanges(Message):
+    """What of its resources changes."""
+
+    max_slots: int | None = None
+    weight: float | None = None
+    priority: int | None = None
+
+
+class StorageChanges(Message):
+    """What of its retention changes."""
+
+    save_experiment_best: int | None = None
+    save_trial_best: int | None = None
+    save_trial_latest: int | None = None
+
+
+class PatchBody(Message):
+    """What of an experiment changes; what is absent stays."""
+
+    name: str | None = None
+    description: str | None = None
+    labels: list[str] | None = None
+    notes: str | None = None
+    resources: ResourceChanges | None = None
+    checkpoint_storage: StorageChanges | None = None
+
+
+@router.post("/experiments")
+def create(
+    master: MasterDep, caller: CallerDep, request: Annotated[CreateBody, body(CreateBody)]
+) -> Response:
+    """Make an experiment, or only look whether it could be made."""
+    if request.unmanaged:
+        raise InvalidArgumentError("Unmanaged experiments are not served by this master.")
+    if request.template:
+        raise InvalidArgumentError(f"There is no template {request.template!r}.")
+    if request.validate_only:
+        return _validated(master, caller.user_id, request.config)
+    draft = Draft(request.config, request.model_definition, request.activate, request.parent_id)
+    experiment_id, notices = master.experiments.create(caller.user_id, draft)
+    return reply({**_detail(master, experiment_id), "warnings": [], "notices": list(notices)})
+
+
+@router.get("/experiments")
+def listing(
+    master: MasterDep,
+    page: PageDep,
+    sort_by: Annotated[str, Query(alias="sortBy")] = "SORT_BY_ID",
+    archived: bool | None = None,
+    users: Annotated[list[str], Query()] = [],  # noqa: B006 - FastAPI copies it
+    user_ids: Annotated[list[int], Query(alias="userIds")] = [],  # noqa: B006
+    states: Annotated[list[str], Query()] = [],  # noqa: B006
+    labels: Annotated[list[str], Query()] = [],  # noqa: B006
+    name: str = "",
+    description: str = "",
+    included: Annotated[list[int], Query(alias="experimentIdFilter.incl")] = [],  # noqa: B006
+    excluded: Annotated[list[int], Query(alias="experimentIdFilter.notIn")] = [],  # noqa: B006
+) -> Response:
+    """List experiments."""
+    shown = choices(states, "STATE_", _STATES)
+    query = select(ExperimentRow).join(UserRow, UserRow.id == ExperimentRow.owner_id)
+    if archived is not None:
+        query = query.where(ExperimentRow.archived == archived)
+    for column, values in (
+        (UserRow.username, users),
+        (ExperimentRow.owner_id, user_ids),
+        (ExperimentRow.id, included),
+    ):
+        if values:
+            query = query.where(column.in_(values))
+    if excluded:
+        query = query.where(ExperimentRow.id.not_in(excluded))
+    query = _in_states(query, shown)
+    for text_column, text in ((ExperimentRow.name, name), (ExperimentRow.description, description)):
+        if text:
+            query = query.where(func.lower(text_column).contains(text.lower(), autoescape=True))
+    with master.store.reading() as session:
+        rows = [row for row in session.scalars(query) if set(labels) <= set(row.labels)]
+        pairs = list(zip(rows, experiment_shapes(session, rows), strict=True))
+    key = _EXPERIMENT_KEYS[_sort_name(sort_by, _EXPERIMENT_KEYS)]
+    pairs = [pair for pair in pairs if not shown or pair[1]["state"].removeprefix("STATE_") in _also(shown)]
+    pairs.sort(key=lambda pair: (key(*pair), pair[0].id), reverse=bool(page.is_descending))
+    return reply(paged("experiments", pairs, page, lambda part: [shape for _, shape in part], _LIST_LIMIT))
+
+
+@router.get("/experiments/{experiment_id}")
+def detail(master: MasterDep, experiment_id: int) -> Response:
+    """Describe an experiment."""
+    return reply(_detail(master, experiment_id))
+
+
+@router.patch("/experiments/{experiment_id}")
+def change(master: MasterDep, experiment_id: int, request: Annotated[PatchBody, body(PatchBody)]) -> Response:
+    """Change what of an experiment may be changed."""
+    master.experiments.change(experiment_id, request.model_dump(exclude_none=True))
+    return reply({"experiment": _detail(master, experiment_id)["experiment"]})
+
+
+@router.delete("/experiments/{experiment_id}")
+def delete(master: MasterDep, experiment_id: int) -> Response:
+    """Have an experiment deleted soon."""
+    master.experiments.delete(experiment_id)
+    return reply()
+
+
+@router.post("/experiments/{experiment_id}/activate")
+def activate(master: MasterDep, experiment_id: int) -> Response:
+    """Let an experiment run."""
+    return _move(master, experiment_id, Conductor.activate)
+
+
+@router.post("/experiments/{experiment_id}/pause")
+def pause(master: MasterDep, experiment_id: int) -> Response:
+    """Stop an experiment's trials where they are, to go on later."""
+    return _move(master, experiment_id, Conductor.pause)
+
+
+@router.post("/experiments/{experiment_id}/cancel")
+def cancel(master: MasterDep, experiment_id: int) -> Response:
+    """End an experiment; its trials may write a last checkpoint."""
+    return _move(master, experiment_id, lambda conductor: conductor.stop(lifecycle.STOPPING_CANCELED))
+
+
+@router.post("/experiments/{experiment_id}/kill")
+def kill(master: MasterDep, experiment_id: int) -> Response:
+    """End an experiment at once."""
+    return _move(master, experiment_id, lambda conductor: conductor.stop(lifecycle.STOPPING_KILLED))
+
+
+@router.post("/experiments/{experiment_id}/archive")
+def archive(master: MasterDep, experiment_id: int) -> Response:
+    """Put an experiment out of sight."""
+    master.experiments.archive(experiment_id, archived=True)
+    return reply()
+
+
+@router.post("/experiments/{experiment_id}/unarchive")
+def unarchive(master: MasterDep, experiment_id: int) -> Response:
+    """Bring an experiment back into sight."""
+    master.experiments.archive(experiment_id, archived=False)
+    return reply()
+
+
+@router.put("/experiments/{experiment_id}/labels/{label}")
+def add_label(master: MasterDep, experiment_id: int, label: str) -> Response:
+    """Add a label."""
+    return _relabel(master, experiment_id, lambda labels: labels | {label})
+
+
+@router.delete("/experiments/{experiment_id}/labels/{label}")
+def remove_label(master: MasterDep, experiment_id: int, label: str) -> Response:
+    """Remove a label."""
+    return _relabel(master, experiment_id, lambda labels: labels - {label})
+
+
+@router.get("/experiments/{experiment_id}/model_def")
+def model_definition(master: MasterDep, experiment_id: int) -> Response:
+    """Return an experiment's code."""
+    with master.store.reading() as session:
+        context = find_experiment(session, experiment_id).context
+    return reply({"b64Tgz": master.bundles.encoded(context)})
+
+
+@router.get("/experiments/{experiment_id}/trials")
+def trials(
+    master: MasterDep,
+    experiment_id: int,
+    page: PageDep,
+    sort_by: Annotated[str, Query(alias="sortBy")] = "SORT_BY_ID",
+    states: Annotated[list[str], Query()] = [],  # noqa: B006 - FastAPI copies it
+) -> Response:
+    """List the trials of an experiment."""
+    shown = _also(choices(states, "STATE_", _STATES))
+    with master.store.reading() as session:
+        find_experiment(session, experiment_id)
+        rows = session.scalars(select(TrialRow).where(TrialRow.experiment_id == experiment_id)).all()
+        shapes = trial_shapes(session, rows)
+    shapes = [shape for shape in shapes if not shown or shape["state"].removeprefix("STATE_") in shown]
+    key = _TRIAL_KEYS[_sort_name(sort_by, _TRIAL_KEYS)]
+    shapes.sort(key=lambda shape: (key(shape), shape["id"]), reverse=bool(page.is_descending))
+    return reply(paged("trials", shapes, page, list, _LIST_LIMIT))
+
+
+def _detail(master: EmbeddedMaster, experiment_id: int) -> dict[str, Any]:
+    with master.store.reading() as session:
+        row = find_experiment(session, experiment_id)
+        (shape,) = experiment_shapes(session, [row], is_list=False)
+    is_waiting = row.state == lifecycle.ACTIVE and shape["state"] == "STATE_QUEUED"
+    summary = {"jobsAhead": -1, "state": "STATE_QUEUED" if is_waiting else "STATE_SCHEDULED"}
+    return {
+        "experiment": shape,
+        "config": shape["config"],
+        "jobSummary": None if row.state in lifecycle.TERMINAL else summary,
+    }
+
+
+def _validated(master: EmbeddedMaster, owner_id: int, text: str) -> Response:
+    loaded = master.experiments.load(text)
+    with master.store.reading() as session:
+        owner = session.get(UserRow, owner_id)
+        assert owner is not None
+    shape = validated_shape(loaded.config, hide_secrets(loaded.original), owner)
+    return reply(
+        {"experiment": shape, "config": shape["config"], "warnings": [], "notices": list(loaded.notices)}
+    )
+
+
+def _move(master: EmbeddedMaster, experiment_id: int, action: Callable[[Conductor], None]) -> Response:
+    with master.store.writing() as tx:
+        action(Conductor(tx, find_experiment(tx, experiment_id)))
+    return reply()
+
+
+def _relabel(
+    master: EmbeddedMaster, experiment_id: int, change_labels: Callable[[set[str]], set[str]]
+) -> Response:
+    with master.store.reading() as session:
+        labels = sorted(change_labels(set(find_experiment(session, experiment_id).labels)))
+    master.experiments.change(experiment_id, {"labels": labels})
+    return reply({"labels": labels})
+
+
+def _in_states(query: Select[Any], shown: Sequence[str]) -> Select[Any]:
+    if not shown:
+        return query
+    stored = {lifecycle.ACTIVE if state in _SHOWN_ACTIVE else state for state in shown}
+    return query.where(ExperimentRow.state.in_(stored))
+
+
+def _also(shown: Sequence[str]) -> set[str]:
+    """Return the states that are meant: ACTIVE is any of those that it is shown as."""
+    return set(shown) | (_SHOWN_ACTIVE if "ACTIVE" in shown else frozenset())
+
+
+def _sort_name(value: str, known: dict[str, Any]) -> str:
+    if value in ("", "SORT_BY_UNSPECIFIED"):
+        return "ID"
+    return choice(value, "SORT_BY_", list(known))
+
+
+def _last_if_none(value: float | None) -> tuple[bool, float]:
+    return value is None, value or 0.0

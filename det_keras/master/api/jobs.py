@@ -1,0 +1,87 @@
+"""Generic jobs, which the protocol calls commands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+from starlette.responses import Response
+
+from det_keras.master import allocations, jobs
+from det_keras.master.api.calls import CallerDep, MasterDep, PageDep, body, paged
+from det_keras.master.bundles import FileEntry
+from det_keras.master.embedded import EmbeddedMaster
+from det_keras.master.models import TaskRow, UserRow
+from det_keras.master.replies import reply
+from det_keras.master.shapes.tasks import command_shape
+from det_keras.master.wire import Message
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/api/v1/commands")
+
+
+class CreateBody(Message):
+    """A job to run."""
+
+    config: dict[str, Any]
+    files: list[FileEntry] = Field(default_factory=list)
+
+
+@router.post("")
+def create(
+    master: MasterDep, caller: CallerDep, request: Annotated[CreateBody, body(CreateBody)]
+) -> Response:
+    """Queue a job."""
+    task_id, notices = master.jobs.create(caller.user_id, request.config, request.files)
+    return reply({**_detail(master, task_id), "warnings": [], "notices": list(notices)})
+
+
+@router.get("")
+def listing(
+    master: MasterDep,
+    page: PageDep,
+    users: Annotated[list[str], Query()] = [],  # noqa: B006 - FastAPI copies it
+    user_ids: Annotated[list[int], Query(alias="userIds")] = [],  # noqa: B006
+) -> Response:
+    """List jobs."""
+    query = select(TaskRow).join(UserRow, UserRow.id == TaskRow.owner_id).where(TaskRow.kind == jobs.KIND)
+    if users:
+        query = query.where(UserRow.username.in_(users))
+    if user_ids:
+        query = query.where(TaskRow.owner_id.in_(user_ids))
+    time = TaskRow.start_time
+    query = query.order_by(time.desc() if page.is_descending else time.asc(), TaskRow.id)
+    with master.store.reading() as session:
+        rows = session.scalars(query).all()
+        return reply(paged("commands", rows, page, lambda part: _shapes(session, part)))
+
+
+@router.get("/{task_id}")
+def detail(master: MasterDep, task_id: str) -> Response:
+    """Describe a job."""
+    return reply(_detail(master, task_id))
+
+
+@router.post("/{task_id}/kill")
+def kill(master: MasterDep, task_id: str) -> Response:
+    """End a job at once."""
+    master.jobs.kill(task_id)
+    return reply({"command": _detail(master, task_id)["command"]})
+
+
+def _detail(master: EmbeddedMaster, task_id: str) -> dict[str, Any]:
+    with master.store.reading() as session:
+        task = jobs.find_job(session, task_id)
+        (shape,) = _shapes(session, [task])
+        return {"command": shape, "config": jobs.command_of(task)[0].hidden()}
+
+
+def _shapes(session: Session, rows: Sequence[TaskRow]) -> list[dict[str, Any]]:
+    live = {row.task_id: row for row in allocations.live_allocations(session)}
+    users = {row.id: row for row in session.scalars(select(UserRow))}
+    return [command_shape(row, live.get(row.id), users[row.owner_id]) for row in rows]

@@ -1,0 +1,224 @@
+"""Logs: taken in from shippers, read at once or followed to the task's end."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import anyio.to_thread
+from fastapi import APIRouter, Depends, Query
+from pydantic import Field
+from starlette.responses import Response
+
+from det_keras.master import task_logs
+from det_keras.master.api.calls import MasterDep, PageDep, body, choices
+from det_keras.master.conductor import find_trial
+from det_keras.master.embedded import EmbeddedMaster
+from det_keras.master.errors import InvalidArgumentError, NotFoundError, UnavailableError
+from det_keras.master.events import task_topic
+from det_keras.master.models import AllocationRow, TaskRow
+from det_keras.master.replies import error_line, reply, result_line, stream_reply
+from det_keras.master.task_logs import LogFilter
+from det_keras.master.wire import Message, from_timestamp, now
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/api/v1")
+
+_LEVELS = ("UNSPECIFIED", "TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+# How many lines are fetched at a time.
+_CHUNK = 1000
+# Waiters are woken by news; this is only in case of a lost one.
+_LOOK_AGAIN_S = 15.0
+
+
+class ShippedLine(Message):
+    """One line from a shipper."""
+
+    id: int | None = None
+    task_id: str
+    allocation_id: str | None = None
+    timestamp: str | None = None
+    log: str
+    level: str = ""
+    stdtype: str | None = None
+    source: str | None = None
+    container_id: str | None = None
+    agent_id: str | None = None
+    rank_id: int | None = None
+
+
+class ShippedBody(Message):
+    """Lines of one task."""
+
+    logs: list[ShippedLine] = Field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Whose log is read."""
+
+    task_ids: Sequence[str]
+    trial_id: int | None
+
+
+@router.post("/task/logs")
+def take_in(master: MasterDep, request: Annotated[ShippedBody, body(ShippedBody)]) -> Response:
+    """Store lines that a shipper sends."""
+    task_ids = {line.task_id for line in request.logs}
+    if len(task_ids) != 1:
+        raise InvalidArgumentError("The lines must be at least one, and all of one task.")
+    if any(line.id is not None for line in request.logs):
+        raise InvalidArgumentError("A line must not have an `id`: the master numbers them.")
+    task_id = task_ids.pop()
+    with master.store.writing() as tx:
+        if tx.get(TaskRow, task_id) is None:
+            raise NotFoundError(f"task '{task_id}' not found")
+        task_logs.store_rows(tx, task_id, [_row(line) for line in request.logs])
+    return reply()
+
+
+async def _filter(
+    levels: Annotated[list[str], Query()] = [],  # noqa: B006 - FastAPI copies it
+    allocation_ids: Annotated[list[str], Query(alias="allocationIds")] = [],  # noqa: B006
+    agent_ids: Annotated[list[str], Query(alias="agentIds")] = [],  # noqa: B006
+    container_ids: Annotated[list[str], Query(alias="containerIds")] = [],  # noqa: B006
+    rank_ids: Annotated[list[int], Query(alias="rankIds")] = [],  # noqa: B006
+    sources: Annotated[list[str], Query()] = [],  # noqa: B006
+    stdtypes: Annotated[list[str], Query()] = [],  # noqa: B006
+    before: Annotated[str, Query(alias="timestampBefore")] = "",
+    after: Annotated[str, Query(alias="timestampAfter")] = "",
+    search: Annotated[str, Query(alias="searchText")] = "",
+    is_regex: Annotated[bool, Query(alias="enableRegex")] = False,
+) -> LogFilter:
+    wanted = LogFilter(
+        levels=choices(levels, "LOG_LEVEL_", _LEVELS),
+        allocation_ids=allocation_ids,
+        agent_ids=agent_ids,
+        container_ids=container_ids,
+        rank_ids=rank_ids,
+        sources=sources,
+        stdtypes=stdtypes,
+        before=from_timestamp(before) if before else None,
+        after=from_timestamp(after) if after else None,
+        search=search,
+        is_regex=is_regex,
+    )
+    wanted.check()
+    return wanted
+
+
+FilterDep = Annotated[LogFilter, Depends(_filter)]
+
+
+@router.get("/trials/{trial_id}/logs")
+def trial_logs(
+    master: MasterDep, trial_id: int, page: PageDep, wanted: FilterDep, follow: bool = False
+) -> Response:
+    """Stream the log of a trial."""
+    with master.store.reading() as session:
+        source = _Source([find_trial(session, trial_id).task_id], trial_id)
+    return _stream(master, source, page.limit, bool(page.is_descending), wanted, follow=follow)
+
+
+@router.get("/tasks/{task_id}/logs")
+def logs_of_task(
+    master: MasterDep, task_id: str, page: PageDep, wanted: FilterDep, follow: bool = False
+) -> Response:
+    """Stream the log of any task."""
+    if follow and page.limit > 0:
+        raise InvalidArgumentError("`limit` and `follow` exclude each other.")
+    with master.store.reading() as session:
+        if session.get(TaskRow, task_id) is None:
+            raise NotFoundError(f"task '{task_id}' not found")
+    return _stream(
+        master, _Source([task_id], None), page.limit, bool(page.is_descending), wanted, follow=follow
+    )
+
+
+def _stream(
+    master: EmbeddedMaster, source: _Source, limit: int, descending: bool, wanted: LogFilter, *, follow: bool
+) -> Response:
+    limit = max(0, limit)
+    if follow and not limit and not descending:
+        return stream_reply(_followed(master, source, wanted))
+    return stream_reply(_present(master, source, wanted, limit, descending=descending))
+
+
+async def _present(
+    master: EmbeddedMaster, source: _Source, wanted: LogFilter, limit: int, *, descending: bool
+) -> AsyncIterator[bytes]:
+    """Yield what there is."""
+    last_id, left = None, limit
+    while True:
+        count = min(left, _CHUNK) if limit else _CHUNK
+        rows = await anyio.to_thread.run_sync(_read, master, source, wanted, last_id, count, descending)
+        if rows:
+            yield b"".join(result_line(row) for _, row in rows)
+            last_id = rows[-1][0]
+        left -= len(rows)
+        if len(rows) < count or (limit and left <= 0):
+            return
+
+
+async def _followed(master: EmbeddedMaster, source: _Source, wanted: LogFilter) -> AsyncIterator[bytes]:
+    """Yield what there is and what comes, until the task is over and all of its lines were sent."""
+    last_id = None
+    with master.notifier.waiting(task_topic(source.task_ids[-1])) as news:
+        while True:
+            # Whether it is over first: its last line was stored before its end.
+            is_over = await anyio.to_thread.run_sync(_is_over, master, source)
+            rows = await anyio.to_thread.run_sync(_read, master, source, wanted, last_id, _CHUNK, False)
+            if rows:
+                yield b"".join(result_line(row) for _, row in rows)
+                last_id = rows[-1][0]
+                continue
+            if is_over:
+                return
+            if master.notifier.is_closing:
+                yield error_line(UnavailableError("The master is stopping."))
+                return
+            await news.wait(_LOOK_AGAIN_S)
+
+
+def _read(
+    master: EmbeddedMaster,
+    source: _Source,
+    wanted: LogFilter,
+    last_id: int | None,
+    count: int,
+    descending: bool,
+) -> list[tuple[int, dict[str, Any]]]:
+    with master.store.reading() as session:
+        rows = task_logs.read_lines(
+            session, source.task_ids, wanted, last_id=last_id, limit=count, descending=descending
+        )
+        return [(row.id, task_logs.view(row, source.trial_id)) for row in rows]
+
+
+def _is_over(master: EmbeddedMaster, source: _Source) -> bool:
+    with master.store.reading() as session:
+        task = session.get(TaskRow, source.task_ids[-1])
+        if task is None:
+            return True
+        is_live = session.query(AllocationRow.id).filter(
+            AllocationRow.task_id == task.id, AllocationRow.end_time.is_(None)
+        )
+        return task.end_time is not None and is_live.first() is None
+
+
+def _row(line: ShippedLine) -> dict[str, Any]:
+    level = line.level.removeprefix("LOG_LEVEL_")
+    return {
+        "task_id": line.task_id,
+        "allocation_id": line.allocation_id,
+        "time": now() if line.timestamp is None else from_timestamp(line.timestamp),
+        "level": level if level in _LEVELS[1:] else None,
+        "stdtype": line.stdtype,
+        "source": line.source,
+        "agent_id": line.agent_id,
+        "container_id": line.container_id,
+        "rank": line.rank_id,
+        "text": line.log,
+    }

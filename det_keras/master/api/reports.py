@@ -1,0 +1,273 @@
+"""What training processes say: their start, metrics, progress, state, and what the search wants of them."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+from fastapi import APIRouter
+from pydantic import Field
+from starlette.responses import Response
+
+from det_keras.master import checkpoints, lifecycle, metrics
+from det_keras.master.api.calls import MasterDep, body
+from det_keras.master.conductor import Conductor, find_experiment, find_trial
+from det_keras.master.errors import InvalidArgumentError, NotFoundError
+from det_keras.master.experiment_config import config_of
+from det_keras.master.models import ExperimentRow, TrialRow
+from det_keras.master.replies import reply
+from det_keras.master.store import Transaction
+from det_keras.master.summary import number
+from det_keras.master.wire import Message, from_timestamp
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/api/v1")
+
+_MOST_METADATA_BYTES = 1 << 20
+
+
+class StartBody(Message):
+    """A run that is about to report."""
+
+    run_id: int
+    checkpoint_storage: dict[str, Any] | None = None
+
+
+class MetricValues(Message):
+    """The values of a report."""
+
+    avg_metrics: dict[str, Any] = Field(default_factory=dict)
+    batch_metrics: list[Any] | None = None
+
+
+class TrialMetrics(Message):
+    """Where a report belongs, and its values."""
+
+    trial_id: int | None = None
+    trial_run_id: int
+    steps_completed: int | None = None
+    report_time: str | None = None
+    metrics: MetricValues = Field(default_factory=MetricValues)
+
+
+class MetricsBody(Message):
+    """A report of metrics."""
+
+    group: str = ""
+    metrics: TrialMetrics
+
+
+class OldMetricsBody(Message):
+    """A report in the form of old clients: flat, or nested like today's."""
+
+    trial_run_id: int
+    steps_completed: int = 0
+    metrics: dict[str, Any] = Field(default_factory=dict)
+    batch_metrics: list[Any] | None = None
+
+
+class ProgressBody(Message):
+    """How far a trial is."""
+
+    progress: float | None = None
+    is_raw: bool = False
+
+
+class StateBody(Message):
+    """What a trial is doing."""
+
+    state: str = ""
+
+
+class EarlyExitBody(Message):
+    """Why a trial leaves."""
+
+    reason: str = ""
+
+
+class RunMetadataBody(Message):
+    """What a user wants to have kept beside a run."""
+
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class OperationBody(Message):
+    """The length that was reached."""
+
+    length: int
+
+
+class CompletedBody(Message):
+    """The end of an operation."""
+
+    op: OperationBody
+    searcher_metric: Any = None
+
+
+@router.post("/runs/start")
+def start_run(master: MasterDep, request: Annotated[StartBody, body(StartBody)]) -> Response:
+    """Register the storage that a run will use; every rank and every start calls it."""
+    with master.store.writing() as tx:
+        if tx.get(TrialRow, request.run_id) is None:
+            raise NotFoundError(f"run '{request.run_id}' not found")
+        section = request.checkpoint_storage
+        return reply({"storageId": None if section is None else checkpoints.register_storage(tx, section)})
+
+
+@router.post("/trials/{trial_id}/metrics")
+def report(master: MasterDep, trial_id: int, request: Annotated[MetricsBody, body(MetricsBody)]) -> Response:
+    """Store a report of any group."""
+    sent = request.metrics
+    _store_report(
+        master,
+        metrics.Report(
+            trial_id=trial_id,
+            run_id=sent.trial_run_id,
+            group=request.group,
+            steps_completed=sent.steps_completed,
+            metrics=sent.metrics.avg_metrics,
+            batch_metrics=sent.metrics.batch_metrics,
+            time=None if sent.report_time is None else from_timestamp(sent.report_time),
+        ),
+    )
+    return reply()
+
+
+@router.post("/trials/{trial_id}/training_metrics")
+def report_training(
+    master: MasterDep, trial_id: int, request: Annotated[OldMetricsBody, body(OldMetricsBody)]
+) -> Response:
+    """Store a report of an old client."""
+    _store_report(master, _modern(trial_id, metrics.TRAINING, request))
+    return reply()
+
+
+@router.post("/trials/{trial_id}/validation_metrics")
+def report_validation(
+    master: MasterDep, trial_id: int, request: Annotated[OldMetricsBody, body(OldMetricsBody)]
+) -> Response:
+    """Store a report of an old client."""
+    _store_report(master, _modern(trial_id, metrics.VALIDATION, request))
+    return reply()
+
+
+@router.post("/trials/{trial_id}/progress")
+def report_progress(
+    master: MasterDep, trial_id: int, request: Annotated[ProgressBody, body(ProgressBody)]
+) -> Response:
+    """Note how far a trial is."""
+    with master.store.writing() as tx:
+        trial = find_trial(tx, trial_id)
+        # Raw is today's form, a fraction; without it, units of the searcher.
+        Conductor(tx, find_experiment(tx, trial.experiment_id)).progressed(
+            trial, request.progress or 0.0, is_fraction=request.is_raw
+        )
+    return reply()
+
+
+@router.post("/trials/{trial_id}/runner/metadata")
+def report_state(
+    master: MasterDep, trial_id: int, request: Annotated[StateBody, body(StateBody)]
+) -> Response:
+    """Note what a trial is doing."""
+    with master.store.writing() as tx:
+        find_trial(tx, trial_id).runner_state = request.state
+    return reply()
+
+
+@router.post("/trials/{trial_id}/early_exit")
+def early_exit(
+    master: MasterDep, trial_id: int, request: Annotated[EarlyExitBody, body(EarlyExitBody)]
+) -> Response:
+    """Note that a trial refuses its hyperparameters."""
+    with master.store.writing() as tx:
+        trial = find_trial(tx, trial_id)
+        Conductor(tx, _going_on(tx, trial)).early_exit(trial, request.reason)
+    return reply()
+
+
+@router.get("/runs/{run_id}/metadata")
+def run_metadata(master: MasterDep, run_id: int) -> Response:
+    """Return what is kept beside a run."""
+    with master.store.reading() as session:
+        return reply({"metadata": find_trial(session, run_id).run_metadata})
+
+
+@router.post("/runs/{run_id}/metadata")
+def replace_run_metadata(
+    master: MasterDep, run_id: int, request: Annotated[RunMetadataBody, body(RunMetadataBody)]
+) -> Response:
+    """Keep something beside a run, in place of what was there."""
+    size = len(json.dumps(request.metadata))
+    if size > _MOST_METADATA_BYTES:
+        raise InvalidArgumentError(f"Metadata may have {_MOST_METADATA_BYTES} bytes, received {size}.")
+    with master.store.writing() as tx:
+        find_trial(tx, run_id).run_metadata = request.metadata
+    return reply({"metadata": request.metadata})
+
+
+@router.get("/trials/{trial_id}/searcher/operation")
+def current_operation(master: MasterDep, trial_id: int) -> Response:
+    """Return the length that a trial has to reach; 404 where the search gives none."""
+    with master.store.writing() as tx:
+        trial = find_trial(tx, trial_id)
+        operation = Conductor(tx, _going_on(tx, trial)).searcher.operation(trial.request_id)
+    if operation is None:
+        raise NotFoundError(f"The search gives trial {trial_id} no length.")
+    target = {"requestId": trial.request_id, "length": str(operation.length)}
+    return reply({"op": {"validateAfter": target}, "completed": operation.completed})
+
+
+@router.post("/trials/{trial_id}/searcher/completed_operation")
+def complete_operation(
+    master: MasterDep, trial_id: int, request: Annotated[CompletedBody, body(CompletedBody)]
+) -> Response:
+    """Note that a trial reached its length."""
+    value = number(request.searcher_metric)
+    if value is None:
+        raise InvalidArgumentError(
+            f"`searcherMetric` must be a number, received {request.searcher_metric!r}."
+        )
+    with master.store.writing() as tx:
+        trial = find_trial(tx, trial_id)
+        experiment = _going_on(tx, trial)
+        named = {config_of(experiment).searcher.metric: value}
+        Conductor(tx, experiment).operation_completed(trial, request.op.length, value, named)
+    return reply()
+
+
+@router.get("/experiments/{experiment_id}/searcher/best_searcher_validation_metric")
+def best_validation(master: MasterDep, experiment_id: int) -> Response:
+    """Return the best of all validations; 404 while there is none, since clients take null for a number."""
+    with master.store.reading() as session:
+        searcher = config_of(find_experiment(session, experiment_id)).searcher
+        value = metrics.best_validation(session, experiment_id, smaller_is_better=searcher.smaller_is_better)
+    if value is None:
+        raise NotFoundError(f"experiment '{experiment_id}' has no validation yet")
+    return reply({"metric": value})
+
+
+def _store_report(master: MasterDep, sent: metrics.Report) -> None:
+    with master.store.writing() as tx:
+        metrics.report_metrics(tx, sent)
+
+
+def _modern(trial_id: int, group: str, old: OldMetricsBody) -> metrics.Report:
+    values = MetricValues.model_validate(old.metrics)
+    is_nested = "avgMetrics" in old.metrics or "avg_metrics" in old.metrics
+    return metrics.Report(
+        trial_id=trial_id,
+        run_id=old.trial_run_id,
+        group=group,
+        steps_completed=old.steps_completed,
+        metrics=values.avg_metrics if is_nested else old.metrics,
+        batch_metrics=values.batch_metrics if is_nested else old.batch_metrics,
+    )
+
+
+def _going_on(tx: Transaction, trial: TrialRow) -> ExperimentRow:
+    experiment = find_experiment(tx, trial.experiment_id)
+    if experiment.state in lifecycle.TERMINAL:
+        raise NotFoundError(f"experiment '{experiment.id}' not found")
+    return experiment

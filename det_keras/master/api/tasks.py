@@ -1,0 +1,64 @@
+"""Tasks of every kind: what runs, and their files."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+from starlette.responses import Response
+
+from det_keras.master import allocations, jobs
+from det_keras.master.api.calls import MasterDep
+from det_keras.master.errors import NotFoundError
+from det_keras.master.models import AllocationRow, TaskRow, TrialRow
+from det_keras.master.replies import reply
+from det_keras.master.shapes.tasks import summary_shape, task_shape
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/api/v1/tasks")
+
+
+@router.get("")
+def listing(master: MasterDep) -> Response:
+    """List what runs."""
+    slots, agent_id = master.pool.slots, master.identity.agent_id
+    with master.store.reading() as session:
+        summaries = {
+            row.id: summary_shape(row, _name(session, row), agent_id, slots)
+            for row in allocations.live_allocations(session)
+        }
+    return reply({"allocationIdToSummary": summaries})
+
+
+@router.get("/{task_id}")
+def detail(master: MasterDep, task_id: str) -> Response:
+    """Describe a task and its allocations, the latest first."""
+    with master.store.reading() as session:
+        task = _find(session, task_id)
+        query = select(AllocationRow).where(AllocationRow.task_id == task_id)
+        rows = session.scalars(query.order_by(AllocationRow.run_id.desc())).all()
+        return reply({"task": task_shape(task, rows)})
+
+
+@router.get("/{task_id}/context_directory")
+def context_directory(master: MasterDep, task_id: str) -> Response:
+    """Return a task's files."""
+    with master.store.reading() as session:
+        context = _find(session, task_id).context
+    return reply({"b64Tgz": master.bundles.encoded(context)})
+
+
+def _find(session: Session, task_id: str) -> TaskRow:
+    row = session.get(TaskRow, task_id)
+    if row is None:
+        raise NotFoundError(f"task '{task_id}' not found")
+    return row
+
+
+def _name(session: Session, allocation: AllocationRow) -> str:
+    task = _find(session, allocation.task_id)
+    if task.kind == jobs.KIND:
+        return task.description
+    trial = session.scalars(select(TrialRow).where(TrialRow.task_id == task.id)).one()
+    return f"Trial {trial.id} (Experiment {trial.experiment_id})"

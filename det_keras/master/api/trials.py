@@ -1,0 +1,161 @@
+"""Trials: described, ended, with what they reported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+from starlette.concurrency import iterate_in_threadpool
+from starlette.responses import Response
+
+from det_keras.master import checkpoints, lifecycle
+from det_keras.master.api.calls import MasterDep, PageDep, choice, paged
+from det_keras.master.conductor import Conductor, find_experiment, find_trial
+from det_keras.master.embedded import EmbeddedMaster
+from det_keras.master.errors import InvalidArgumentError, NotFoundError
+from det_keras.master.metrics import TRAINING, VALIDATION, live_rows
+from det_keras.master.models import CheckpointRow, MetricRow
+from det_keras.master.replies import reply, result_line, stream_reply
+from det_keras.master.shapes.trials import (
+    checkpoint_workload,
+    metrics_report,
+    metrics_workload,
+    trial_shapes,
+)
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/api/v1/trials")
+
+_FILTERS = ("UNSPECIFIED", "CHECKPOINT", "VALIDATION", "CHECKPOINT_OR_VALIDATION")
+_ROWS_PER_LINE = 1000
+
+
+@router.get("/{trial_id}")
+def detail(master: MasterDep, trial_id: int) -> Response:
+    """Describe a trial."""
+    with master.store.reading() as session:
+        (shape,) = trial_shapes(session, [find_trial(session, trial_id)])
+    return reply({"trial": shape})
+
+
+@router.post("/{trial_id}/kill")
+def kill(master: MasterDep, trial_id: int) -> Response:
+    """End a trial at once; its experiment goes on."""
+    with master.store.writing() as tx:
+        trial = find_trial(tx, trial_id)
+        experiment = find_experiment(tx, trial.experiment_id)
+        if experiment.state in lifecycle.TERMINAL:
+            raise NotFoundError(f"experiment '{experiment.id}' not found among those that run")
+        Conductor(tx, experiment).stop_trial(trial, lifecycle.STOPPING_KILLED)
+    return reply()
+
+
+@router.get("/{trial_id}/workloads")
+def workloads(
+    master: MasterDep,
+    trial_id: int,
+    page: PageDep,
+    wanted: Annotated[str, Query(alias="filter")] = "FILTER_OPTION_UNSPECIFIED",
+    include_batch_metrics: Annotated[bool, Query(alias="includeBatchMetrics")] = False,
+    metric_type: Annotated[str, Query(alias="metricType")] = "METRIC_TYPE_UNSPECIFIED",
+    remove_deleted: Annotated[bool, Query(alias="removeDeletedCheckpoints")] = False,
+) -> Response:
+    """List what a trial reported, each report beside its batch."""
+    kind = choice(wanted, "FILTER_OPTION_", _FILTERS)
+    with_training = kind == "UNSPECIFIED" and metric_type != "METRIC_TYPE_VALIDATION"
+    with_validation = kind != "CHECKPOINT" and metric_type != "METRIC_TYPE_TRAINING"
+    groups = [TRAINING] * with_training + [VALIDATION] * with_validation
+    with master.store.reading() as session:
+        find_trial(session, trial_id)
+        entries = _metric_entries(session, trial_id, groups, with_batches=include_batch_metrics)
+        if kind != "VALIDATION":
+            entries += _checkpoint_entries(session, trial_id, remove_deleted=remove_deleted)
+    entries.sort(key=lambda entry: entry[0], reverse=bool(page.is_descending))
+    return reply(paged("workloads", [shape for _, shape in entries], page, list))
+
+
+@router.get("/metrics/trial_metrics")
+def metrics(
+    master: MasterDep,
+    group: str = "",
+    trial_ids: Annotated[list[int], Query(alias="trialIds")] = [],  # noqa: B006 - FastAPI copies it
+) -> Response:
+    """Stream all reports of a group."""
+    if not group:
+        raise InvalidArgumentError("`group` is needed: the name of a group of metrics.")
+    return _stream(master, group, trial_ids)
+
+
+@router.get("/metrics/training_metrics")
+def training_metrics(
+    master: MasterDep,
+    trial_ids: Annotated[list[int], Query(alias="trialIds")] = [],  # noqa: B006
+) -> Response:
+    """Stream all reports of training."""
+    return _stream(master, TRAINING, trial_ids)
+
+
+@router.get("/metrics/validation_metrics")
+def validation_metrics(
+    master: MasterDep,
+    trial_ids: Annotated[list[int], Query(alias="trialIds")] = [],  # noqa: B006
+) -> Response:
+    """Stream all reports of validation."""
+    return _stream(master, VALIDATION, trial_ids)
+
+
+def _stream(master: EmbeddedMaster, group: str, trial_ids: Sequence[int]) -> Response:
+    if not trial_ids or len(set(trial_ids)) < len(trial_ids):
+        raise InvalidArgumentError("`trialIds` must name trials, each once.")
+    with master.store.reading() as session:
+        for trial_id in trial_ids:
+            find_trial(session, trial_id)
+    return stream_reply(iterate_in_threadpool(_lines(master, group, trial_ids)))
+
+
+def _lines(master: EmbeddedMaster, group: str, trial_ids: Sequence[int]) -> Iterator[bytes]:
+    with master.store.reading() as session:
+        for trial_id in trial_ids:
+            query = (
+                live_rows([trial_id])
+                .where(MetricRow.group == group, MetricRow.total_batches.is_not(None))
+                .order_by(MetricRow.run_id, MetricRow.total_batches)
+                .execution_options(yield_per=_ROWS_PER_LINE)
+            )
+            for rows in session.scalars(query).partitions(_ROWS_PER_LINE):
+                yield result_line({"metrics": [metrics_report(row) for row in rows]})
+
+
+def _metric_entries(
+    session: Session, trial_id: int, groups: Sequence[str], *, with_batches: bool
+) -> list[tuple[Any, dict[str, Any]]]:
+    return [
+        (
+            (row.total_batches or 0, row.end_time),
+            {
+                "training": None,
+                "validation": None,
+                "checkpoint": None,
+                row.group: metrics_workload(row, with_batches=with_batches),
+            },
+        )
+        for row in session.scalars(live_rows([trial_id]).where(MetricRow.group.in_(groups)))
+    ]
+
+
+def _checkpoint_entries(
+    session: Session, trial_id: int, *, remove_deleted: bool
+) -> list[tuple[Any, dict[str, Any]]]:
+    query = select(CheckpointRow).where(CheckpointRow.trial_id == trial_id)
+    return [
+        (
+            (row.steps_completed, row.report_time),
+            {"training": None, "validation": None, "checkpoint": checkpoint_workload(row)},
+        )
+        for row in session.scalars(query)
+        if not (remove_deleted and row.state == checkpoints.DELETED)
+    ]

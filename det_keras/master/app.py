@@ -1,0 +1,105 @@
+"""The web application: routes, and the rules that hold for every call."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+
+import anyio.to_thread
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from det_keras.master import errors
+from det_keras.master.api import (
+    allocations,
+    auth,
+    checkpoints,
+    cluster,
+    experiments,
+    jobs,
+    logs,
+    reports,
+    tasks,
+    trials,
+    unserved,
+)
+from det_keras.master.embedded import EmbeddedMaster
+from det_keras.master.gate import Gate
+from det_keras.master.replies import error_reply
+from det_keras.master.wire import validation_text
+
+__all__ = ["create_app"]
+
+logger = logging.getLogger(__name__)
+
+_BY_STATUS = {
+    kind.status: kind
+    for kind in (
+        errors.InvalidArgumentError,
+        errors.UnauthenticatedError,
+        errors.PermissionDeniedError,
+        errors.NotFoundError,
+        errors.UnimplementedError,
+        errors.UnavailableError,
+    )
+}
+# Each waits for the database or the disk for a moment; long polls wait on the event loop instead.
+_THREADS = 40
+
+
+def create_app(master: EmbeddedMaster) -> FastAPI:
+    """Return the application that serves `master`; starting and stopping it does so with the master."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        import asyncio
+
+        anyio.to_thread.current_default_thread_limiter().total_tokens = _THREADS
+        master.notifier.attach(asyncio.get_running_loop())
+        await anyio.to_thread.run_sync(master.start)
+        yield
+        await anyio.to_thread.run_sync(master.stop)
+
+    app = FastAPI(
+        title="det_keras master",
+        lifespan=lifespan,
+        redirect_slashes=False,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.master = master
+    # The routers of reports and of log streams have fixed words where others have ids: they come first.
+    for module in (auth, reports, logs, experiments, trials, checkpoints, allocations, jobs, tasks, cluster):
+        app.include_router(module.router)
+    app.include_router(unserved.router)
+    app.add_exception_handler(errors.ApiError, _refused)
+    app.add_exception_handler(RequestValidationError, _malformed)
+    app.add_exception_handler(HTTPException, _not_routed)
+    app.add_exception_handler(Exception, _failed)
+    app.add_middleware(Gate, accounts=master.accounts, notifier=master.notifier)
+    return app
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, errors.ApiError)
+    return error_reply(request.url.path, error)
+
+
+async def _malformed(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return error_reply(request.url.path, errors.InvalidArgumentError(validation_text(list(error.errors()))))
+
+
+async def _not_routed(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    kind = _BY_STATUS.get(error.status_code, errors.ApiError)
+    return error_reply(request.url.path, kind(str(error.detail)), status=error.status_code)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    logger.error("%s %s failed.", request.method, request.url.path, exc_info=error)
+    return error_reply(request.url.path, errors.ApiError(f"The master failed: {error!r}. Its log says more."))

@@ -1,0 +1,261 @@
+"""Who calls: users, passwords and tokens.
+
+Tokens are random and only their hashes are stored. All that are valid are held in memory as well, so that
+checking one costs no query.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import threading
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from det_keras.home import Home
+from det_keras.master.errors import InvalidArgumentError, PermissionDeniedError, UnauthenticatedError
+from det_keras.master.models import TokenRow, UserRow
+from det_keras.master.store import Store, Transaction
+from det_keras.master.wire import now
+
+__all__ = ["DEFAULT_USER", "Accounts", "Caller", "hash_for_wire"]
+
+#: The ordinary user that the command line is.
+DEFAULT_USER = "determined"
+
+_ADMIN = "admin"
+# What stock clients put before the password that they hash.
+_SALT = "GubPEmmotfiK9TMD6Zdw"
+_SESSION = timedelta(days=7)
+# Final metrics may be on their way when the process is seen to have ended.
+_GRACE = timedelta(seconds=30)
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who a token speaks for.
+
+    Attributes:
+        user_id: the user, or the owner of the task.
+        username: of the same.
+        is_task: whether it is a task's token.
+        token_hash: which token.
+        allocation_id: the allocation that the token was made for, None for a login.
+    """
+
+    user_id: int
+    username: str
+    is_task: bool
+    token_hash: str
+    allocation_id: str | None = None
+
+
+@dataclass
+class _Entry:
+    caller: Caller
+    expires_at: datetime | None
+    is_active: bool
+
+
+class Accounts:
+    """Users and tokens.
+
+    Args:
+        store: the database.
+        home: where the first token and password are left for the owner of the machine's account.
+    """
+
+    def __init__(self, store: Store, home: Home) -> None:
+        self._store = store
+        self._home = home
+        self._entries: dict[str, _Entry] = {}
+        self._lock = threading.Lock()
+
+    def open(self) -> None:
+        """Make the accounts at the first start, and the CLI's token whenever it is not valid; load all tokens."""
+        with self._store.writing() as tx:
+            self._create_users(tx)
+            _forget_expired(tx)
+            self._load(tx)
+            self._ensure_cli_token(tx)
+
+    def caller(self, token: str) -> Caller:
+        """Return who presents `token`.
+
+        Raises:
+            UnauthenticatedError: it is unknown or expired.
+            PermissionDeniedError: its user was made inactive.
+        """
+        entry = self._entries.get(_digest(token))
+        if entry is None or (entry.expires_at is not None and entry.expires_at < now()):
+            raise UnauthenticatedError("invalid credentials")
+        if not entry.is_active:
+            raise PermissionDeniedError("user is inactive")
+        return entry.caller
+
+    def login(self, username: str, password: str, *, is_hashed: bool) -> tuple[str, UserRow]:
+        """Return a session token and the user.
+
+        Raises:
+            InvalidArgumentError: no name was given.
+            UnauthenticatedError: unknown user or wrong password.
+            PermissionDeniedError: the user is inactive.
+        """
+        if not username:
+            raise InvalidArgumentError("A username is needed.")
+        with self._store.reading() as session:
+            user = session.scalar(select(UserRow).where(UserRow.username == username.lower()))
+        wire_password = password if is_hashed or not password else hash_for_wire(password)
+        if not _is_right(user.password_hash if user is not None else None, wire_password) or user is None:
+            raise UnauthenticatedError("invalid credentials")
+        if not user.active:
+            raise PermissionDeniedError("user is inactive")
+        with self._store.writing() as tx:
+            token = self.issue(tx, user, expires_at=now() + _SESSION)
+            stored = tx.get(UserRow, user.id)
+            assert stored is not None
+            stored.last_auth_at = now()
+        return token, stored
+
+    def logout(self, caller: Caller) -> None:
+        """Make the caller's session token worthless.
+
+        Raises:
+            InvalidArgumentError: it is a task's token.
+        """
+        if caller.is_task or caller.allocation_id is not None:
+            raise InvalidArgumentError("A task cannot log out.")
+        with self._store.writing() as tx:
+            tx.execute(delete(TokenRow).where(TokenRow.hash == caller.token_hash))
+            tx.after_commit(lambda: self._drop(caller.token_hash))
+
+    def issue(
+        self,
+        tx: Transaction,
+        user: UserRow,
+        *,
+        is_task: bool = False,
+        allocation_id: str | None = None,
+        expires_at: datetime | None = None,
+    ) -> str:
+        """Return a new token; it is valid once `tx` is committed."""
+        token = secrets.token_urlsafe(32)
+        row = TokenRow(
+            hash=_digest(token),
+            user_id=user.id,
+            is_task=is_task,
+            allocation_id=allocation_id,
+            expires_at=expires_at,
+        )
+        tx.add(row)
+        tx.after_commit(lambda: self._remember(row, user))
+        return token
+
+    def end_allocation(self, tx: Transaction, allocation_id: str) -> None:
+        """Let the tokens of an allocation die, after a short grace for reports that are on their way."""
+        expires_at = now() + _GRACE
+        rows = tx.scalars(select(TokenRow).where(TokenRow.allocation_id == allocation_id)).all()
+        for row in rows:
+            row.expires_at = expires_at
+        hashes = [row.hash for row in rows]
+        tx.after_commit(lambda: self._let_expire(hashes, expires_at))
+
+    def _create_users(self, tx: Transaction) -> None:
+        if tx.scalar(select(UserRow).limit(1)) is not None:
+            return
+        password = secrets.token_urlsafe(12)
+        _write_secret(self._home.password_file, password)
+        tx.add(UserRow(username=_ADMIN, admin=True, modified_at=now()))
+        # The ordinary user second, so that `admin` keeps number 1 as clients know it.
+        tx.flush()
+        tx.add(
+            UserRow(
+                username=DEFAULT_USER,
+                password_hash=_password_hash(hash_for_wire(password)),
+                modified_at=now(),
+            )
+        )
+        tx.flush()
+
+    def _ensure_cli_token(self, tx: Transaction) -> None:
+        with contextlib.suppress(OSError):
+            if _digest(self._home.token_file.read_text(encoding="utf-8").strip()) in self._entries:
+                return
+        user = tx.scalars(select(UserRow).where(UserRow.username == DEFAULT_USER)).one()
+        token = self.issue(tx, user)
+        tx.after_commit(lambda: _write_secret(self._home.token_file, token))
+
+    def _load(self, session: Session) -> None:
+        rows = session.execute(select(TokenRow, UserRow).join(UserRow, UserRow.id == TokenRow.user_id)).all()
+        for row, user in rows:
+            self._remember(row, user)
+
+    def _remember(self, row: TokenRow, user: UserRow) -> None:
+        caller = Caller(user.id, user.username, row.is_task, row.hash, row.allocation_id)
+        with self._lock:
+            self._entries[row.hash] = _Entry(caller, row.expires_at, user.active)
+
+    def _let_expire(self, hashes: list[str], expires_at: datetime) -> None:
+        with self._lock:
+            for digest in hashes:
+                if digest in self._entries:
+                    self._entries[digest].expires_at = expires_at
+            for digest in [one for one, entry in self._entries.items() if _is_over(entry.expires_at)]:
+                del self._entries[digest]
+
+    def _drop(self, digest: str) -> None:
+        with self._lock:
+            self._entries.pop(digest, None)
+
+
+def hash_for_wire(password: str) -> str:
+    """Return what clients send instead of a clear password; an empty one stays empty."""
+    return hashlib.sha512((_SALT + password).encode()).hexdigest() if password else ""
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _is_over(expires_at: datetime | None) -> bool:
+    return expires_at is not None and expires_at < now()
+
+
+def _forget_expired(tx: Transaction) -> None:
+    tx.execute(delete(TokenRow).where(TokenRow.expires_at < now()))
+
+
+def _password_hash(wire_password: str) -> str:
+    # Imported here: only logins and the first start need it.
+    import argon2
+
+    return argon2.PasswordHasher().hash(wire_password)
+
+
+def _is_right(password_hash: str | None, wire_password: str) -> bool:
+    import argon2
+
+    # Unknown users take as long as wrong passwords.
+    known = password_hash or _password_hash(secrets.token_hex(8))
+    try:
+        argon2.PasswordHasher().verify(known, wire_password)
+    except argon2.exceptions.VerificationError:
+        return False
+    return password_hash is not None
+
+
+def _write_secret(path: Path, text: str) -> None:
+    """Write a file that nobody else can read, not even for an instant, and that is there as a whole or not."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)

@@ -1,0 +1,161 @@
+"""Bundles of files: what clients send with an experiment or a job, kept by the hash of its content.
+
+They travel as a list of tar-like entries. An entry that could write outside of the directory it is unpacked
+into is refused before anything is stored.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import gzip
+import hashlib
+import io
+import os
+import posixpath
+import tarfile
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from det_keras.master.errors import InvalidArgumentError
+from det_keras.master.wire import Message
+
+__all__ = ["BundleStore", "FileEntry"]
+
+_MODE_BITS = 0o7777
+_KINDS = {
+    ord("0"): tarfile.REGTYPE,
+    0: tarfile.REGTYPE,
+    ord("5"): tarfile.DIRTYPE,
+    ord("2"): tarfile.SYMTYPE,
+}
+
+
+class FileEntry(Message):
+    """One file, directory or link as clients send it."""
+
+    path: str = ""
+    type: int = ord("0")
+    content: str = ""
+    mtime: int = 0
+    mode: int = 0o644
+    uid: int = 0
+    gid: int = 0
+
+
+class BundleStore:
+    """Bundles as compressed archives in a directory.
+
+    Args:
+        root: made when the first bundle is stored.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def path(self, digest: str) -> Path:
+        """Return where the archive of a stored bundle is."""
+        return self._root / f"{digest}.tar.gz"
+
+    def add(self, entries: Sequence[FileEntry]) -> tuple[str | None, int]:
+        """Store a bundle and return its digest and the size of its files; None for no files.
+
+        Raises:
+            InvalidArgumentError: an entry leaves the bundle, or is broken; nothing is stored.
+        """
+        if not entries:
+            return None, 0
+        members = [_member(entry) for entry in entries]
+        _refuse_detours([member for member, _ in members])
+        archive = _archive(members)
+        digest = hashlib.sha256(archive).hexdigest()
+        self._write(self.path(digest), archive)
+        return digest, sum(member.size for member, _ in members)
+
+    def add_missing(self, digest: str | None, entries: Sequence[FileEntry]) -> None:
+        """Store a bundle again if it was removed since it was added."""
+        if digest is not None and not self.path(digest).exists():
+            self.add(entries)
+
+    def encoded(self, digest: str | None) -> str:
+        """Return a bundle as it travels back: a compressed tar in base64; empty for no files."""
+        return "" if digest is None else base64.b64encode(self.path(digest).read_bytes()).decode()
+
+    def remove(self, digest: str) -> None:
+        """Delete a bundle that nothing refers to any more."""
+        self.path(digest).unlink(missing_ok=True)
+
+    def _write(self, path: Path, content: bytes) -> None:
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.exists():
+            return
+        with tempfile.NamedTemporaryFile(dir=self._root, delete=False) as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(file.name).replace(path)
+
+
+def _archive(members: Sequence[tuple[tarfile.TarInfo, bytes]]) -> bytes:
+    buffer = io.BytesIO()
+    # No time in the header: the same files have the same digest.
+    with (
+        gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0, compresslevel=3) as zipped,
+        tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as files,
+    ):
+        for member, content in members:
+            files.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def _refuse_detours(members: Sequence[tarfile.TarInfo]) -> None:
+    """Refuse what would be written, or would point, through a symbolic link of the same bundle."""
+    links = {member.name for member in members if member.issym()}
+    for member in members:
+        way = member.name
+        if member.issym():
+            way = posixpath.join(posixpath.dirname(member.name), member.linkname, "end")
+        parts = way.split("/")
+        through = next((link for i in range(1, len(parts)) if (link := "/".join(parts[:i])) in links), None)
+        twice = not member.issym() and member.name in links
+        if through is not None or twice:
+            raise InvalidArgumentError(
+                f"{member.name!r} in the files leads through the link {through or way!r}."
+            )
+
+
+def _member(entry: FileEntry) -> tuple[tarfile.TarInfo, bytes]:
+    kind = _KINDS.get(entry.type)
+    if kind is None:
+        raise InvalidArgumentError(f"{entry.path!r} in the files has type {entry.type}, which is not taken.")
+    try:
+        content = base64.b64decode(entry.content, validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidArgumentError(f"The content of {entry.path!r} in the files is not base64.") from None
+    member = tarfile.TarInfo(_inner_path(entry.path))
+    member.type = kind
+    member.mtime = entry.mtime
+    member.mode = entry.mode & _MODE_BITS
+    if kind == tarfile.SYMTYPE:
+        member.linkname = _link_target(member.name, content.decode(errors="replace"))
+        return member, b""
+    if kind == tarfile.REGTYPE:
+        member.size = len(content)
+        return member, content
+    return member, b""
+
+
+def _inner_path(path: str) -> str:
+    """Return `path` cleaned, or refuse it when it is not strictly inside."""
+    clean = posixpath.normpath(path) if path else ""
+    if clean in ("", ".") or "\0" in path or path.startswith("/") or clean.split("/")[0] == "..":
+        raise InvalidArgumentError(f"{path!r} in the files is not a path inside of the directory.")
+    return clean
+
+
+def _link_target(path: str, target: str) -> str:
+    whole = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+    if not target or target.startswith("/") or whole.split("/")[0] == "..":
+        raise InvalidArgumentError(f"The link {path!r} in the files points outside, to {target!r}.")
+    return target

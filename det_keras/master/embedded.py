@@ -1,0 +1,115 @@
+"""The embedded master, put together from its parts."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy.orm import Session
+
+from det_keras.home import Home
+from det_keras.master.auth import Accounts
+from det_keras.master.bundles import BundleStore
+from det_keras.master.dispatcher import Dispatcher
+from det_keras.master.environment import Identity
+from det_keras.master.events import Notifier
+from det_keras.master.experiments import Experiments
+from det_keras.master.janitor import Janitor
+from det_keras.master.jobs import Jobs
+from det_keras.master.launching import Launcher
+from det_keras.master.models import SettingRow
+from det_keras.master.resources import LocalPool, ResourcePool, Slot
+from det_keras.master.store import Store
+from det_keras.master.wire import now
+
+__all__ = ["EmbeddedMaster", "open_store"]
+
+
+class EmbeddedMaster:
+    """One master: its parts, built and tested alone, and the order in which they start and stop.
+
+    Args:
+        home: the data root; its lock is held by the caller.
+        store: its database, brought up to date.
+        url: the address that tasks are told.
+        slots: what tasks may use.
+        environment: what tasks inherit.
+        pool: where tasks run; processes of this machine by default.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        store: Store,
+        notifier: Notifier,
+        *,
+        url: str,
+        slots: Sequence[Slot],
+        environment: Mapping[str, str],
+        pool: ResourcePool | None = None,
+    ) -> None:
+        self.home = home
+        self.started_at = now()
+        self.store = store
+        self.notifier = notifier
+        self.identity = Identity(
+            url=url,
+            master_id=str(uuid.uuid4()),
+            cluster_id=_cluster_id(store),
+            agent_id=socket.gethostname(),
+            home=home.root,
+        )
+        self.accounts = Accounts(store, home)
+        self.bundles = BundleStore(home.root / "contexts")
+        self.pool = pool or LocalPool(home, slots, environment)
+        default_storage = {"type": "directory", "container_path": str(home.checkpoints)}
+        self.experiments = Experiments(store, self.bundles, default_storage, len(self.pool.slots))
+        self.jobs = Jobs(store, self.bundles, len(self.pool.slots))
+        launcher = Launcher(self.identity, self.pool, self.bundles, self.accounts, environment)
+        self.dispatcher = Dispatcher(store, self.pool, launcher, self.accounts, notifier)
+        self.janitor = Janitor(store, self.pool, self.bundles, notifier)
+
+    def start(self) -> None:
+        """Make the accounts and start the threads."""
+        self.accounts.open()
+        self.dispatcher.start()
+        self.janitor.start()
+
+    def stop(self) -> None:
+        """End the threads; tasks go on under their supervisors."""
+        self.dispatcher.stop()
+        self.janitor.stop()
+        self.store.close()
+
+
+def open_store(home: Home, notifier: Notifier, environment: Mapping[str, str] = os.environ) -> Store:
+    """Return the database of a data root, brought up to date.
+
+    Args:
+        home: the data root.
+        notifier: carries the news of commits.
+        environment: ``DET_KERAS_DB_URL`` names another database than the one of the root.
+
+    Raises:
+        DetError: a newer release wrote it.
+    """
+    store = Store(environment.get("DET_KERAS_DB_URL") or Store.url_of(home.database), notifier)
+    store.migrate()
+    return store
+
+
+def read_setting(session: Session, name: str) -> str | None:
+    """Return what was stored under `name`, None if nothing was."""
+    row = session.get(SettingRow, name)
+    return None if row is None else row.value
+
+
+def _cluster_id(store: Store) -> str:
+    with store.writing() as tx:
+        known = read_setting(tx, "cluster_id")
+        if known is None:
+            known = str(uuid.uuid4())
+            tx.add(SettingRow(name="cluster_id", value=known))
+        return known

@@ -1,0 +1,161 @@
+"""The variables that a task finds in its environment.
+
+Source: the DET_* variables of Determined 0.38.1's launch protocol.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+__all__ = ["Identity", "TaskFacts", "common_variables", "job_variables", "trial_variables"]
+
+_THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+# Where the stock distributed launchers open ports; tasks on different slots must not meet.
+_PORTS = {
+    "DTRAIN_SSH_PORT": 12350,
+    "INTER_TRAIN_PROCESS_COMM_PORT_1": 12360,
+    "INTER_TRAIN_PROCESS_COMM_PORT_2": 12365,
+    "C10D_PORT": 29400,
+}
+_PORTS_PER_SLOT = 50
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The master as tasks know it.
+
+    Attributes:
+        url: with scheme and port.
+        master_id: new with every start.
+        cluster_id: of the data root.
+        agent_id: of this machine.
+        home: the data root.
+    """
+
+    url: str
+    master_id: str
+    cluster_id: str
+    agent_id: str
+    home: Path
+
+
+@dataclass(frozen=True)
+class TaskFacts:
+    """One allocation of one task.
+
+    Attributes:
+        task_id: of the task.
+        allocation_id: of this attempt.
+        task_type: ``TRIAL`` or ``COMMAND``.
+        resources_id: UUID that names the attempt for launch layers.
+        slot_ids: what it may use.
+        gpus: the UUIDs of its GPUs; None on a machine where slots are CPUs.
+        threads: of computation, for each of its processes.
+        directory: where it starts.
+        username: of its owner.
+        task_token: dies with the allocation.
+        user_token: the same, but speaks for the owner.
+    """
+
+    task_id: str
+    allocation_id: str
+    task_type: str
+    resources_id: str
+    slot_ids: Sequence[int]
+    gpus: Sequence[str] | None
+    threads: int
+    directory: Path
+    username: str
+    task_token: str = field(repr=False)
+    user_token: str = field(repr=False)
+
+
+def common_variables(identity: Identity, facts: TaskFacts, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return what every task gets.
+
+    Args:
+        identity: of the master.
+        facts: of the task.
+        inherited: the environment below, whose own choice of threads stands.
+    """
+    address = urlsplit(identity.url)
+    host, port = address.hostname or "", str(address.port or "")
+    names = {"task_id": facts.task_id, "allocation_id": facts.allocation_id}
+    offset = _PORTS_PER_SLOT * (min(facts.slot_ids, default=0))
+    threads = {name: str(facts.threads) for name in _THREADS if name not in inherited}
+    devices = {} if facts.gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(facts.gpus)}
+    return {
+        **threads,
+        **devices,
+        **{name: str(port + offset) for name, port in _PORTS.items()},
+        "DET_MASTER": identity.url,
+        "DET_MASTER_ADDR": host,
+        "DET_MASTER_HOST": host,
+        "DET_MASTER_PORT": port,
+        "DET_MASTER_ID": identity.master_id,
+        "DET_CLUSTER_ID": identity.cluster_id,
+        "DET_AGENT_ID": identity.agent_id,
+        "DET_KERAS_HOME": str(identity.home),
+        "DET_SLOT_IDS": json.dumps(list(facts.slot_ids)),
+        "DET_TASK_ID": facts.task_id,
+        "DET_ALLOCATION_ID": facts.allocation_id,
+        "DET_TASK_TYPE": facts.task_type,
+        "DET_SESSION_TOKEN": facts.task_token,
+        "DET_USER": facts.username,
+        "DET_USER_TOKEN": facts.user_token,
+        "DET_RESOURCES_ID": facts.resources_id,
+        "DET_RESOURCES_TYPE": "docker-container",
+        "DET_CONTAINER_ID": facts.resources_id,
+        "DET_TASK_LOGGING_METADATA": json.dumps(names),
+        "DET_WORKDIR": str(facts.directory),
+        "DET_RUN_DIR": str(facts.directory),
+        "DET_USE_TLS": "false",
+        "DET_SEGMENT_ENABLED": "false",
+    }
+
+
+def trial_variables(
+    *,
+    experiment_id: int,
+    trial_id: int,
+    run_id: int,
+    seed: int,
+    hparams: Mapping[str, Any],
+    config: Mapping[str, Any],
+    latest_checkpoint: str | None,
+    steps_completed: int,
+) -> dict[str, str]:
+    """Return what a trial gets besides.
+
+    Args:
+        experiment_id: of its experiment.
+        trial_id: its own number.
+        run_id: 1 at the first launch.
+        seed: of everything random.
+        hparams: its values.
+        config: of the experiment, with the secrets.
+        latest_checkpoint: what to start from, None for nothing.
+        steps_completed: of that checkpoint; 0 for one of another trial.
+    """
+    variables = {
+        "DET_EXPERIMENT_ID": str(experiment_id),
+        "DET_TRIAL_ID": str(trial_id),
+        "DET_TRIAL_RUN_ID": str(run_id),
+        "DET_TRIAL_SEED": str(seed),
+        "DET_HPARAMS": json.dumps(hparams),
+        "DET_EXPERIMENT_CONFIG": json.dumps(config),
+        "DET_STEPS_COMPLETED": str(steps_completed),
+    }
+    if latest_checkpoint is not None:
+        variables["DET_LATEST_CHECKPOINT"] = latest_checkpoint
+    return variables
+
+
+def job_variables(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a generic job gets besides; `config` has its secrets."""
+    return {"DET_TASK_CONFIG": json.dumps(config)}

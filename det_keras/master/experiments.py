@@ -1,0 +1,226 @@
+"""Creating, changing and deleting experiments."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from det_keras import search, storage
+from det_keras.config import ExperimentConfig, LoadedConfig, hide_secrets, load_experiment_config
+from det_keras.errors import ConfigError
+from det_keras.master import checkpoints, lifecycle
+from det_keras.master.bundles import BundleStore, FileEntry
+from det_keras.master.conductor import Conductor, find_experiment
+from det_keras.master.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from det_keras.master.events import DELETIONS
+from det_keras.master.models import CheckpointRow, ExperimentRow, TrialRow
+from det_keras.master.store import Store
+from det_keras.master.wire import now
+
+__all__ = ["Draft", "Experiments"]
+
+
+@dataclass(frozen=True)
+class Draft:
+    """An experiment as it was asked for.
+
+    Attributes:
+        config: YAML text.
+        files: its code.
+        activate: whether it runs at once.
+        parent_id: whose code to take instead of `files`.
+    """
+
+    config: str
+    files: Sequence[FileEntry] = ()
+    activate: bool = True
+    parent_id: int | None = None
+
+
+class Experiments:
+    """Makes, changes and deletes experiments.
+
+    Args:
+        store: the database.
+        bundles: where code is kept.
+        default_storage: where checkpoints go when a config does not say.
+        slots: how many the pool has.
+    """
+
+    def __init__(
+        self, store: Store, bundles: BundleStore, default_storage: Mapping[str, Any], slots: int
+    ) -> None:
+        self._store = store
+        self._bundles = bundles
+        self._default_storage = default_storage
+        self._slots = slots
+
+    def load(self, text: str) -> LoadedConfig[ExperimentConfig]:
+        """Return a config that could be run here.
+
+        Raises:
+            InvalidArgumentError: it could not; everything that is wrong is named.
+        """
+        try:
+            loaded = load_experiment_config(text, default_storage=self._default_storage)
+            search.from_config(loaded.config)
+            storage.from_config(loaded.config.checkpoint_storage.to_dict())
+        except ConfigError as error:
+            raise InvalidArgumentError(str(error)) from None
+        wanted = loaded.config.resources.slots_per_trial
+        if wanted > self._slots:
+            raise InvalidArgumentError(
+                f"slots requested exceed capacity: `resources.slots_per_trial` is {wanted} and this machine has "
+                f"{self._slots}."
+            )
+        return loaded
+
+    def create(self, owner_id: int, draft: Draft) -> tuple[int, tuple[str, ...]]:
+        """Make an experiment with its first trials; return its number and what to tell the user.
+
+        Raises:
+            InvalidArgumentError: the config or the files cannot be used; nothing is stored.
+            NotFoundError: there is no such parent.
+        """
+        loaded = self.load(draft.config)
+        context, size = self._bundles.add(draft.files)
+        with self._store.writing() as tx:
+            # Deleting the last experiment with the same files may have taken them away in between.
+            self._bundles.add_missing(context, draft.files)
+            if draft.parent_id is not None and context is None:
+                parent = find_experiment(tx, draft.parent_id)
+                context, size = parent.context, parent.context_size
+            config = loaded.config
+            experiment = ExperimentRow(
+                state=lifecycle.PAUSED,
+                owner_id=owner_id,
+                job_id=str(uuid.uuid4()),
+                parent_id=draft.parent_id,
+                name=config.name,
+                description=config.description or "",
+                labels=list(config.labels),
+                config=config.to_dict(),
+                original_config=hide_secrets(loaded.original),
+                context=context,
+                context_size=size,
+                searcher={},
+                warm_start_uuid=_warm_start(tx, config),
+                start_time=now(),
+            )
+            tx.add(experiment)
+            tx.flush()
+            conductor = Conductor(tx, experiment)
+            conductor.begin()
+            if draft.activate:
+                conductor.activate()
+            return experiment.id, loaded.notices
+
+    def change(self, experiment_id: int, changes: Mapping[str, Any]) -> None:
+        """Change what may be changed later; None leaves a field alone.
+
+        Args:
+            experiment_id: of the experiment.
+            changes: `name`, `description`, `labels`, `notes`, `resources` (`max_slots`, `weight`,
+                `priority`), `checkpoint_storage` (`save_*`).
+
+        Raises:
+            NotFoundError: there is no such experiment, or its resources do not matter any more.
+            InvalidArgumentError: a value cannot be.
+        """
+        with self._store.writing() as tx:
+            experiment = find_experiment(tx, experiment_id)
+            config = dict(experiment.config)
+            for name in ("name", "description", "labels"):
+                if changes.get(name) is not None:
+                    config[name] = changes[name]
+            for section in ("resources", "checkpoint_storage"):
+                given = {
+                    key: value for key, value in (changes.get(section) or {}).items() if value is not None
+                }
+                config[section] = {**config[section], **given}
+            _check_changes(experiment, changes)
+            if changes.get("notes") is not None:
+                experiment.notes = changes["notes"]
+            experiment.config = config
+            experiment.name, experiment.description = config["name"], config["description"] or ""
+            experiment.labels = list(config["labels"])
+            if changes.get("checkpoint_storage") and experiment.state in lifecycle.TERMINAL:
+                checkpoints.start_pruning(tx, experiment)
+
+    def archive(self, experiment_id: int, *, archived: bool) -> None:
+        """Put a finished experiment out of sight, or back.
+
+        Raises:
+            FailedPreconditionError: it is not finished, or already there.
+        """
+        with self._store.writing() as tx:
+            experiment = find_experiment(tx, experiment_id)
+            if experiment.state not in lifecycle.TERMINAL and archived:
+                raise FailedPreconditionError(f"experiment in incompatible state {experiment.state}")
+            if experiment.archived == archived:
+                raise FailedPreconditionError(f"experiment is {'already' if archived else 'not'} archived")
+            experiment.archived = archived
+
+    def delete(self, experiment_id: int) -> None:
+        """Have a finished experiment and everything of it deleted soon.
+
+        Raises:
+            FailedPreconditionError: it is not finished.
+        """
+        with self._store.writing() as tx:
+            experiment = find_experiment(tx, experiment_id)
+            if experiment.state == lifecycle.DELETING:
+                return
+            if not lifecycle.experiment_may_become(experiment.state, lifecycle.DELETING):
+                raise FailedPreconditionError(f"experiment in incompatible state {experiment.state}")
+            experiment.state = lifecycle.DELETING
+            tx.notify(DELETIONS)
+
+
+def _check_changes(experiment: ExperimentRow, changes: Mapping[str, Any]) -> None:
+    name = changes.get("name")
+    if name is not None and not name.strip():
+        raise InvalidArgumentError("The name must not be blank.")
+    resources = {key: value for key, value in (changes.get("resources") or {}).items() if value is not None}
+    if resources and experiment.state in lifecycle.TERMINAL:
+        raise NotFoundError(f"experiment '{experiment.id}' not found among those that use resources")
+    per_trial = experiment.config["resources"]["slots_per_trial"]
+    if resources.get("max_slots", per_trial) < per_trial:
+        raise InvalidArgumentError(
+            f"`max_slots` must be at least the {per_trial} slots that one trial needs."
+        )
+    if not 1 <= resources.get("priority", 1) <= 99:
+        raise InvalidArgumentError("`priority` must be 1 to 99.")
+    if resources.get("weight", 1) <= 0:
+        raise InvalidArgumentError("`weight` must be above 0.")
+    storage_changes = changes.get("checkpoint_storage") or {}
+    if any(value is not None and value < 0 for value in storage_changes.values()):
+        raise InvalidArgumentError("Numbers of checkpoints to keep must be 0 or more.")
+
+
+def _warm_start(session: Session, config: ExperimentConfig) -> str | None:
+    """Return the checkpoint that every trial of a new experiment starts from, None for none."""
+    if config.searcher.source_checkpoint_uuid is not None:
+        uuid_ = config.searcher.source_checkpoint_uuid
+        row = session.get(CheckpointRow, uuid_)
+        if row is None or row.state != checkpoints.COMPLETED or row.pending_deletion is not None:
+            raise InvalidArgumentError(
+                f"`searcher.source_checkpoint_uuid`: there is no complete checkpoint {uuid_!r}."
+            )
+        return row.uuid
+    trial_id = config.searcher.source_trial_id
+    if trial_id is None:
+        return None
+    if session.scalar(select(TrialRow.id).where(TrialRow.id == trial_id)) is None:
+        raise InvalidArgumentError(f"`searcher.source_trial_id`: there is no trial {trial_id}.")
+    latest = checkpoints.latest_checkpoint(session, trial_id)
+    if latest is None:
+        raise InvalidArgumentError(
+            f"`searcher.source_trial_id`: trial {trial_id} has no complete checkpoint."
+        )
+    return latest.uuid

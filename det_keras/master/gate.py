@@ -1,0 +1,130 @@
+"""What every call passes before it is routed: is the master open, is the address usual, who is it.
+
+A route is closed unless it is named here, so that one added later is safe by default.
+"""
+
+from __future__ import annotations
+
+import re
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qsl, urlencode
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from det_keras.master.auth import Accounts, Caller
+from det_keras.master.errors import ApiError, UnauthenticatedError, UnavailableError
+from det_keras.master.events import Notifier
+from det_keras.master.replies import error_reply
+
+__all__ = ["Gate"]
+
+_OPEN = frozenset(
+    {("GET", "/info"), ("HEAD", "/info"), ("POST", "/api/v1/auth/login"), ("GET", "/api/v1/master")}
+)
+# Code travels inside of the body: about 95 MB of it, in base64.
+_MOST_BYTES = 128 * 1024 * 1024
+_SNAKE = re.compile(r"_([a-z0-9])")
+
+
+class TooLargeError(ApiError):
+    """The body is larger than anything that clients send."""
+
+    status, code, reason = 413, 3, "InvalidArgument"
+
+
+class Gate:
+    """Lets calls in, as ASGI middleware.
+
+    Args:
+        app: what is behind.
+        accounts: knows tokens.
+        notifier: knows when the master is about to stop.
+    """
+
+    def __init__(self, app: ASGIApp, accounts: Accounts, notifier: Notifier) -> None:
+        self._app = app
+        self._accounts = accounts
+        self._notifier = notifier
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one call."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        scope = _usual_address(scope)
+        try:
+            self._admit(scope)
+        except ApiError as error:
+            await error_reply(scope["path"], error)(scope, receive, send)
+            return
+        await self._app(scope, _bounded(receive), send)
+
+    def _admit(self, scope: Scope) -> None:
+        if self._notifier.is_closing:
+            raise UnavailableError("The master is stopping.")
+        headers = Headers(scope=scope)
+        length = headers.get("content-length", "0")
+        if length.isdigit() and int(length) > _MOST_BYTES:
+            raise TooLargeError(f"A body may have {_MOST_BYTES} bytes, received {length}.")
+        if (scope["method"], scope["path"]) not in _OPEN:
+            scope.setdefault("state", {})["caller"] = self._identify(headers)
+
+    def _identify(self, headers: Headers) -> Caller:
+        token = _token(headers)
+        if not token:
+            raise UnauthenticatedError("token missing")
+        return self._accounts.caller(token)
+
+
+def _token(headers: Headers) -> str:
+    authorization = headers.get("authorization")
+    if authorization is not None:
+        return _bearer(authorization)
+    task = headers.get("grpc-metadata-x-allocation-token")
+    if task is not None:
+        return _bearer(task)
+    try:
+        cookie = SimpleCookie(headers.get("cookie", "")).get("auth")
+    except CookieError:
+        return ""
+    return "" if cookie is None else cookie.value
+
+
+def _bearer(value: str) -> str:
+    scheme, _, token = value.partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise UnauthenticatedError("invalid credentials")
+    return token.strip()
+
+
+def _usual_address(scope: Scope) -> Scope:
+    """Return the call without a trailing slash, and with query parameters in camelCase."""
+    path = scope["path"]
+    if not path.startswith("/api/v1/"):
+        return scope
+    query = scope["query_string"]
+    if b"_" in query:
+        pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
+        query = urlencode([(_camel(name), value) for name, value in pairs]).encode("latin-1")
+    path = path.rstrip("/")
+    return {**scope, "path": path, "raw_path": path.encode(), "query_string": query}
+
+
+def _camel(name: str) -> str:
+    return _SNAKE.sub(lambda match: match[1].upper(), name)
+
+
+def _bounded(receive: Receive) -> Receive:
+    """Return `receive` that ends a body which says nothing of its length and does not end."""
+    received = 0
+
+    async def bounded() -> Message:
+        nonlocal received
+        message = await receive()
+        received += len(message.get("body", b""))
+        if received > _MOST_BYTES:
+            raise TooLargeError(f"A body may have {_MOST_BYTES} bytes.")
+        return message
+
+    return bounded

@@ -1,0 +1,132 @@
+"""Generic jobs: a command on slots, without trials; the protocol calls them commands."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from det_keras.config import JobConfig, load_job_config
+from det_keras.errors import ConfigError
+from det_keras.master import allocations
+from det_keras.master.bundles import BundleStore, FileEntry
+from det_keras.master.errors import InvalidArgumentError, NotFoundError
+from det_keras.master.events import WORK, task_topic
+from det_keras.master.lifecycle import Ending, Exit
+from det_keras.master.models import TaskRow
+from det_keras.master.store import Store, Transaction
+from det_keras.master.task_logs import note
+from det_keras.master.wire import now
+
+__all__ = ["KIND", "Jobs", "command_of", "find_job", "job_ended"]
+
+#: What the protocol calls the type of a generic job's task.
+KIND = "COMMAND"
+
+
+class Jobs:
+    """Makes and ends generic jobs.
+
+    Args:
+        store: the database.
+        bundles: where files are kept.
+        slots: how many the pool has.
+    """
+
+    def __init__(self, store: Store, bundles: BundleStore, slots: int) -> None:
+        self._store = store
+        self._bundles = bundles
+        self._slots = slots
+
+    def create(
+        self, owner_id: int, config: Mapping[str, Any], files: Sequence[FileEntry]
+    ) -> tuple[str, tuple[str, ...]]:
+        """Queue a job; return its id and what to tell the user.
+
+        Raises:
+            InvalidArgumentError: the config or the files cannot be used; nothing is stored.
+        """
+        try:
+            loaded = load_job_config(config)
+        except ConfigError as error:
+            raise InvalidArgumentError(str(error)) from None
+        slots = loaded.config.resources.slots
+        if slots > self._slots:
+            raise InvalidArgumentError(
+                f"slots requested exceed capacity: `resources.slots` is {slots} and this machine has {self._slots}."
+            )
+        context, _ = self._bundles.add(files)
+        task_id = str(uuid.uuid4())
+        with self._store.writing() as tx:
+            # Deleting the last experiment with the same files may have taken them away in between.
+            self._bundles.add_missing(context, files)
+            tx.add(
+                TaskRow(
+                    id=task_id,
+                    kind=KIND,
+                    owner_id=owner_id,
+                    job_id=str(uuid.uuid4()),
+                    description=loaded.config.description or loaded.config.name,
+                    config=loaded.config.to_dict(),
+                    context=context,
+                    slots=slots,
+                    start_time=now(),
+                )
+            )
+            tx.notify(WORK)
+        return task_id, loaded.notices
+
+    def kill(self, task_id: str) -> None:
+        """End a job at once; one that is over stays as it is.
+
+        Raises:
+            NotFoundError: there is no such job.
+        """
+        with self._store.writing() as tx:
+            task = find_job(tx, task_id)
+            if task.end_time is not None:
+                return
+            allocation = allocations.live_allocation(tx, task_id)
+            if allocation is None:
+                _end(tx, task, "killed before it started")
+            else:
+                allocations.kill(tx, allocation)
+
+
+def find_job(session: Session, task_id: str) -> TaskRow:
+    """Return a job's task.
+
+    Raises:
+        NotFoundError: there is none of that id.
+    """
+    row = session.get(TaskRow, task_id)
+    if row is None or row.kind != KIND:
+        raise NotFoundError(f"command '{task_id}' not found")
+    return row
+
+
+def command_of(task: TaskRow) -> tuple[JobConfig, list[str]]:
+    """Return a job's config and what to execute: a list with one element is text for the shell."""
+    assert task.config is not None
+    config = JobConfig.from_dict(task.config)
+    argv = config.command()
+    return config, ["sh", "-c", argv[0]] if len(argv) == 1 else argv
+
+
+def job_ended(tx: Transaction, task: TaskRow, exit_: Exit) -> None:
+    """Record the end of a job's process. A job is not run again: nobody knows whether it may be."""
+    if exit_.is_killed:
+        _end(tx, task, "killed")
+    elif exit_.ending is Ending.EXITED:
+        _end(tx, task, f"exit code {exit_.code}")
+    else:
+        note(tx, task.id, f"The job stopped: {exit_.detail}.", "ERROR")
+        _end(tx, task, exit_.detail)
+
+
+def _end(tx: Transaction, task: TaskRow, status: str) -> None:
+    task.end_time = now()
+    task.exit_status = status
+    tx.notify(task_topic(task.id))

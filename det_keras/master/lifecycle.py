@@ -1,0 +1,204 @@
+"""The states of experiments and trials, and what the end of a process means; no database, no processes.
+
+Source: the tables of Determined 0.38.1's protocol, and this project's decisions about them.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+__all__ = [
+    "ACTIVE",
+    "CANCELED",
+    "COMPLETED",
+    "DELETE_FAILED",
+    "DELETING",
+    "ERROR",
+    "PAUSED",
+    "STOPPING_CANCELED",
+    "STOPPING_COMPLETED",
+    "STOPPING_ERROR",
+    "STOPPING_KILLED",
+    "TERMINAL",
+    "Ending",
+    "Exit",
+    "ExitedRun",
+    "Verdict",
+    "experiment_may_become",
+    "is_stopping",
+    "judge_exit",
+    "terminal_of",
+    "trial_may_become",
+]
+
+ACTIVE = "ACTIVE"
+PAUSED = "PAUSED"
+STOPPING_COMPLETED = "STOPPING_COMPLETED"
+STOPPING_CANCELED = "STOPPING_CANCELED"
+STOPPING_KILLED = "STOPPING_KILLED"
+STOPPING_ERROR = "STOPPING_ERROR"
+COMPLETED = "COMPLETED"
+CANCELED = "CANCELED"
+ERROR = "ERROR"
+DELETING = "DELETING"
+DELETE_FAILED = "DELETE_FAILED"
+
+TERMINAL = frozenset({COMPLETED, CANCELED, ERROR})
+
+# Infrastructure's fault does not count as a restart, but a task that takes its supervisor along every time
+# must not go round for ever.
+_MOST_LOST_RUNS = 20
+
+_TERMINAL_OF = {
+    STOPPING_COMPLETED: COMPLETED,
+    STOPPING_CANCELED: CANCELED,
+    STOPPING_KILLED: CANCELED,
+    STOPPING_ERROR: ERROR,
+}
+_SEVERITY = {state: rank for rank, state in enumerate(_TERMINAL_OF)}
+
+_STOPPING = frozenset(_TERMINAL_OF)
+_EXPERIMENT_NEXT: dict[str, frozenset[str]] = {
+    ACTIVE: _STOPPING | {PAUSED, ERROR},
+    PAUSED: _STOPPING | {ACTIVE, ERROR},
+    STOPPING_CANCELED: frozenset({CANCELED, STOPPING_KILLED, STOPPING_ERROR, ERROR}),
+    STOPPING_KILLED: frozenset({CANCELED, STOPPING_ERROR, ERROR}),
+    STOPPING_COMPLETED: frozenset({COMPLETED, STOPPING_ERROR, ERROR}),
+    STOPPING_ERROR: frozenset({ERROR}),
+    COMPLETED: frozenset({DELETING}),
+    CANCELED: frozenset({DELETING}),
+    ERROR: frozenset({DELETING}),
+    DELETING: frozenset({DELETE_FAILED}),
+    DELETE_FAILED: frozenset({DELETING}),
+}
+
+
+def experiment_may_become(state: str, wanted: str) -> bool:
+    """Tell whether an experiment in `state` may go to `wanted`."""
+    return wanted in _EXPERIMENT_NEXT[state]
+
+
+def trial_may_become(state: str, wanted: str) -> bool:
+    """Tell whether a trial in `state` may go to `wanted`: a stopping trial only to a more severe stop."""
+    if state in TERMINAL:
+        return False
+    if state in _STOPPING:
+        if wanted in _STOPPING:
+            return _SEVERITY[wanted] > _SEVERITY[state]
+        return wanted in (_TERMINAL_OF[state], ERROR)
+    return wanted != state
+
+
+def is_stopping(state: str) -> bool:
+    """Tell whether `state` is one of those on the way to an end."""
+    return state in _STOPPING
+
+
+def terminal_of(stopping: str) -> str:
+    """Return where a stopping state ends."""
+    return _TERMINAL_OF[stopping]
+
+
+class Ending(str, enum.Enum):
+    """How the last process of an allocation went away."""
+
+    EXITED = "exited"
+    LOST = "lost"
+    NOT_LAUNCHED = "not launched"
+
+
+@dataclass(frozen=True)
+class Exit:
+    """The end of one allocation.
+
+    Attributes:
+        ending: how.
+        code: of the process, 128 + N for a death by signal N; None where it is not known.
+        is_killed: the master killed it.
+        is_acknowledged: the process said that it stops because it was asked to and wants to go on later.
+        detail: in words, for what was not launched.
+    """
+
+    ending: Ending
+    code: int | None = None
+    is_killed: bool = False
+    is_acknowledged: bool = False
+    detail: str = ""
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether it counts against the task: not for what was killed or acknowledged."""
+        if self.is_killed or self.is_acknowledged:
+            return False
+        return self.ending is not Ending.EXITED or self.code != 0
+
+
+@dataclass(frozen=True)
+class ExitedRun:
+    """What has to be known of a trial to judge the end of its run.
+
+    Attributes:
+        state: of the trial.
+        is_invalid_hp: the script refused its hyperparameters.
+        is_retry_cancelled: a log policy said that a failure is final.
+        is_out_of_work: it reached all lengths that the search gave it, and will get no further one.
+        restarts: counted so far.
+        max_restarts: of the config.
+        lost_runs: in a row, before this one, that ended without an exit code.
+    """
+
+    state: str
+    is_invalid_hp: bool = False
+    is_retry_cancelled: bool = False
+    is_out_of_work: bool = False
+    restarts: int = 0
+    max_restarts: int = 5
+    lost_runs: int = 0
+
+
+class Verdict(str, enum.Enum):
+    """What the end of a run means for the trial."""
+
+    COMPLETE = "complete"
+    COMPLETE_INVALID_HP = "complete, invalid hyperparameters"
+    CANCEL = "cancel"
+    FAIL = "fail"
+    RESTART = "run again, a restart is counted"
+    RELAUNCH = "run again, no restart is counted"
+
+
+def judge_exit(run: ExitedRun, exit_: Exit) -> Verdict:
+    """Return what the end of a run means; the first rule that applies decides.
+
+    RESTART and RELAUNCH leave the trial as it is: it runs again when it is active and has work.
+    """
+    if run.state in _STOPPING:
+        return _judge_stopped(run.state, exit_)
+    if run.is_invalid_hp:
+        return Verdict.COMPLETE_INVALID_HP
+    if exit_.is_failure:
+        return _judge_failure(run, exit_)
+    if exit_.is_killed or exit_.is_acknowledged:
+        return Verdict.COMPLETE if run.is_out_of_work else Verdict.RELAUNCH
+    return Verdict.COMPLETE
+
+
+def _judge_stopped(state: str, exit_: Exit) -> Verdict:
+    if state == STOPPING_ERROR:
+        return Verdict.FAIL
+    if state == STOPPING_KILLED:
+        return Verdict.CANCEL
+    if exit_.is_failure:
+        return Verdict.FAIL
+    return Verdict.COMPLETE if state == STOPPING_COMPLETED else Verdict.CANCEL
+
+
+def _judge_failure(run: ExitedRun, exit_: Exit) -> Verdict:
+    if exit_.ending is Ending.NOT_LAUNCHED:
+        return Verdict.FAIL
+    if exit_.ending is Ending.LOST:
+        return Verdict.FAIL if run.lost_runs >= _MOST_LOST_RUNS else Verdict.RELAUNCH
+    if run.is_retry_cancelled or run.restarts >= run.max_restarts:
+        return Verdict.FAIL
+    return Verdict.RESTART

@@ -1,0 +1,219 @@
+"""The master as a process: found, started and stopped by others.
+
+Importing this costs next to nothing: the command line and scripts look here first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+from urllib.parse import urlsplit
+
+from det_keras.errors import DetError
+from det_keras.home import Home
+
+__all__ = ["RunningMaster", "ensure", "find", "hold", "lock_file", "start", "stop"]
+
+_PROBE_S = 0.02
+_ANSWER_S = 5.0
+_LINES_OF_LOG = 15
+# A look at the lock holds it for an instant; a master that starts just then tries again.
+_LOCK_PATIENCE_S = 1.0
+
+
+@dataclass(frozen=True)
+class RunningMaster:
+    """A master that answers.
+
+    Attributes:
+        url: with scheme and port.
+        pid: of its process.
+    """
+
+    url: str
+    pid: int
+
+
+def find(home: Home) -> RunningMaster | None:
+    """Return the master that serves a data root; None if none does, or one is only just starting."""
+    if not _is_held(home):
+        return None
+    try:
+        content = json.loads(home.master_file.read_text(encoding="utf-8"))
+        running = RunningMaster(content["url"], int(content["pid"]))
+    except (OSError, ValueError, KeyError):
+        return None
+    return running if _answers(running.url) else None
+
+
+def start(
+    home: Home, *, port: int | None = None, slots: int | None = None, timeout_s: float = 60.0
+) -> RunningMaster:
+    """Start a master for a data root and return it when it is ready; one that runs already is returned.
+
+    Args:
+        home: the data root; made if it does not exist.
+        port: to listen on; None for 8080 or, if that is taken, a free one.
+        slots: how many tasks may use; None for all of the machine.
+        timeout_s: how long it may take, in seconds.
+
+    Raises:
+        DetError: it did not come up; its last words are in the message.
+    """
+    running = find(home)
+    if running is not None:
+        return running
+    home.create()
+    begins_at = home.master_log.stat().st_size if home.master_log.exists() else 0
+    child = _spawn(home, port, slots)
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        has_ended = child.poll() is not None
+        running = find(home)
+        # Somebody else may have started one at the same time: then that is the one.
+        if running is not None:
+            return running
+        if has_ended and not _is_held(home):
+            raise DetError(f"The master did not start. {_last_words(home.master_log, begins_at)}")
+        time.sleep(_PROBE_S)
+    raise DetError(
+        f"The master was not ready after {timeout_s:g} s. {_last_words(home.master_log, begins_at)}"
+    )
+
+
+def ensure(home: Home) -> tuple[RunningMaster, bool]:
+    """Return the master of a data root, started if need be, and whether it was."""
+    running = find(home)
+    if running is not None:
+        return running, False
+    return start(home), True
+
+
+def stop(home: Home, *, kill_tasks: bool = False, timeout_s: float = 30.0) -> RunningMaster | None:
+    """Stop the master of a data root; return which one it was, None if none ran.
+
+    Trials and jobs go on under their supervisors, and the next master takes them up again.
+
+    Args:
+        home: the data root.
+        kill_tasks: kill trials and jobs as well; the next master runs trials again from their checkpoints.
+        timeout_s: how long stopping may take, in seconds.
+
+    Raises:
+        DetError: it does not stop.
+    """
+    running = _owner(home)
+    if running is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(running.pid, signal.SIGTERM)
+        deadline = time.monotonic() + timeout_s
+        while _is_held(home):
+            if time.monotonic() > deadline:
+                raise DetError(f"The master (process {running.pid}) did not stop within {timeout_s:g} s.")
+            time.sleep(_PROBE_S)
+    if kill_tasks:
+        from det_keras.master.resources.local import kill_everything
+
+        kill_everything(home)
+    return running
+
+
+def lock_file(home: Home) -> Path:
+    """Return the file that a master holds locked while it lives."""
+    return home.root / "master.lock"
+
+
+def hold(home: Home) -> IO[str] | None:
+    """Become the master of a data root: return what keeps it locked, None if another process is it."""
+    file = lock_file(home).open("a", encoding="utf-8")
+    deadline = time.monotonic() + _LOCK_PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() > deadline:
+                file.close()
+                return None
+            time.sleep(_PROBE_S)
+        else:
+            return file
+
+
+def _owner(home: Home) -> RunningMaster | None:
+    """Return the process that holds a data root, whether it answers or not."""
+    deadline = time.monotonic() + _ANSWER_S
+    while _is_held(home) and time.monotonic() < deadline:
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            content = json.loads(home.master_file.read_text(encoding="utf-8"))
+            return RunningMaster(content["url"], int(content["pid"]))
+        # It is only just starting.
+        time.sleep(_PROBE_S)
+    return None
+
+
+def _is_held(home: Home) -> bool:
+    try:
+        file = lock_file(home).open("r", encoding="utf-8")
+    except FileNotFoundError:
+        return False
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        return False
+
+
+def _answers(url: str) -> bool:
+    address = urlsplit(url)
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=_ANSWER_S)
+    with contextlib.closing(connection):
+        try:
+            connection.request("GET", "/info")
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+
+
+def _spawn(home: Home, port: int | None, slots: int | None) -> subprocess.Popen[bytes]:
+    options = [("--port", port), ("--slots", slots)]
+    arguments = [text for name, value in options if value is not None for text in (name, str(value))]
+    environment = dict(os.environ)
+    root = str(Path(__file__).resolve().parents[2])
+    paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+    environment["PYTHONPATH"] = os.pathsep.join(paths if root in paths else [*paths, root])
+    with home.master_log.open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "det_keras.master", "--home", str(home.root), *arguments],
+            cwd=home.root,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+
+
+def _last_words(log: Path, begins_at: int) -> str:
+    """Return the end of what a master printed since it was started."""
+    with contextlib.suppress(OSError), log.open("rb") as file:
+        file.seek(begins_at)
+        lines = list(_tail(file))
+        if lines:
+            return "Its last words:\n" + "\n".join(lines)
+    return f"It said nothing; see {log}."
+
+
+def _tail(file: IO[bytes]) -> Iterator[str]:
+    yield from file.read().decode(errors="replace").splitlines()[-_LINES_OF_LOG:]

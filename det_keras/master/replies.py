@@ -1,0 +1,60 @@
+"""Answers: strict JSON, errors in the form that clients read, streams of lines."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from starlette.responses import Response, StreamingResponse
+
+from det_keras.master.errors import ApiError, UnavailableError
+from det_keras.master.wire import encode_json
+
+__all__ = ["error_body", "error_line", "error_reply", "reply", "result_line", "stream_reply"]
+
+_JSON = "application/json"
+
+
+def reply(content: Mapping[str, Any] | None = None) -> Response:
+    """Return a successful answer; nothing to say is ``{}``."""
+    return Response(encode_json(content or {}), media_type=_JSON)
+
+
+def error_reply(path: str, error: ApiError, *, status: int | None = None) -> Response:
+    """Return a refusal in the form of the route: nested below ``/api``, a plain message elsewhere."""
+    headers = {"Retry-After": "1"} if isinstance(error, UnavailableError) else None
+    return Response(
+        encode_json(error_body(path, error)),
+        status_code=error.status if status is None else status,
+        media_type=_JSON,
+        headers=headers,
+    )
+
+
+def error_body(path: str, error: ApiError) -> dict[str, Any]:
+    """Return the JSON of a refusal."""
+    message = str(error)
+    if not path.startswith("/api/"):
+        return {"message": message}
+    return {"error": {"code": error.code, "reason": error.reason, "error": message}}
+
+
+def stream_reply(lines: AsyncIterator[bytes]) -> Response:
+    """Return a stream of lines, sent as they come."""
+    return StreamingResponse(lines, media_type=_JSON)
+
+
+def result_line(result: Mapping[str, Any]) -> bytes:
+    """Return one line of a stream."""
+    return encode_json({"result": result}) + b"\n"
+
+
+def error_line(error: ApiError) -> bytes:
+    """Return the line that ends a stream which fails after it began."""
+    content = {
+        "grpcCode": error.code,
+        "httpCode": error.status,
+        "message": str(error),
+        "httpStatus": error.reason,
+    }
+    return encode_json({"error": content}) + b"\n"

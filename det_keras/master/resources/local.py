@@ -1,0 +1,235 @@
+"""Tasks as processes of this machine, each under a supervisor of its own.
+
+A supervisor holds a lock on a file of its allocation's directory while it lives and leaves an exit code when it
+ends well (`det_keras.launch.supervisor`). So the directory alone tells how an allocation is doing: locked
+means running, an exit code means ended, neither means that its supervisor was killed, or never came to be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import site
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from det_keras.home import Home
+from det_keras.master.lifecycle import Ending, Exit
+from det_keras.master.resources.base import Launch, LogEntry, ResourcePool, Slot, State, TaskState
+from det_keras.master.resources.slots import core_count
+from det_keras.master.resources.sweep import sweep
+
+__all__ = ["LocalPool", "kill_everything"]
+
+_READ_BYTES = 1 << 20
+
+
+class LocalPool(ResourcePool):
+    """This machine.
+
+    Args:
+        home: has a directory per allocation for logs, and one for working directories.
+        slots: what it may use.
+        environment: of the master; tasks inherit it.
+    """
+
+    def __init__(self, home: Home, slots: Sequence[Slot], environment: Mapping[str, str]) -> None:
+        self._logs = home.logs
+        self._work = home.root / "work"
+        self._slots = tuple(slots)
+        self._environment = dict(environment)
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+
+    @property
+    def slots(self) -> Sequence[Slot]:
+        return self._slots
+
+    @property
+    def threads_per_slot(self) -> int:
+        return max(1, core_count() // max(1, len(self._slots)))
+
+    def working_directory(self, allocation_id: str) -> Path:
+        return self._work / allocation_id
+
+    def launch(self, launch: Launch) -> None:
+        directory = self._directory(launch.allocation_id)
+        directory.mkdir(mode=0o700, parents=True)
+        spec = {
+            "argv": list(launch.argv),
+            "environment": self._task_environment(launch.variables),
+            "directory": str(self.working_directory(launch.allocation_id)),
+            "context": None if launch.context is None else str(launch.context),
+        }
+        _write_private(directory / "spec.json", json.dumps(spec))
+        with (directory / "supervisor.log").open("wb") as output:
+            self._children[launch.allocation_id] = subprocess.Popen(
+                [sys.executable, "-m", "det_keras.launch.supervisor", str(directory / "spec.json")],
+                cwd=directory,
+                env=_importable(self._environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def look(self, allocation_id: str) -> TaskState:
+        directory = self._directory(allocation_id)
+        child = self._children.get(allocation_id)
+        if not (directory / "exit.json").exists() and (
+            (child is not None and child.poll() is None) or _is_locked(directory)
+        ):
+            return TaskState(State.RUNNING)
+        exit_ = _read_exit(directory) or self._give_up(allocation_id)
+        if exit_ is None:
+            return TaskState(State.RUNNING)
+        # What left the process group, as launchers of many workers do, is found by its environment.
+        sweep({allocation_id})
+        if child is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(timeout=0.2)
+            self._children.pop(allocation_id, None)
+        return TaskState(State.ENDED, exit_)
+
+    def read_log(self, allocation_id: str, offset: int) -> tuple[list[LogEntry], int]:
+        path = self._directory(allocation_id) / "log.jsonl"
+        try:
+            if path.stat().st_size <= offset:
+                return [], offset
+            with path.open("rb") as file:
+                file.seek(offset)
+                data = file.read(_READ_BYTES)
+        except FileNotFoundError:
+            return [], offset
+        whole = data[: data.rfind(b"\n") + 1]
+        return list(_entries(whole)), offset + len(whole)
+
+    def kill(self, allocation_id: str, *, force: bool) -> None:
+        child = self._children.get(allocation_id)
+        # One that is only just starting has not written its number yet; a signal ends it all the same.
+        is_ours = child is not None and child.poll() is None
+        pid = child.pid if child is not None and is_ours else _supervisor_pid(self._directory(allocation_id))
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL if force else signal.SIGUSR1)
+        if force:
+            sweep({allocation_id})
+
+    def remove(self, allocation_id: str) -> None:
+        shutil.rmtree(self._directory(allocation_id), ignore_errors=True)
+        shutil.rmtree(self.working_directory(allocation_id), ignore_errors=True)
+
+    def _give_up(self, allocation_id: str) -> Exit | None:
+        """Make sure that an allocation without a supervisor never gets one; None if it has one after all."""
+        directory = self._directory(allocation_id)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _locked(directory) as is_ours:
+            if not is_ours:
+                return None
+            # A supervisor that is slow to start finds no spec under the lock, and leaves.
+            (directory / "spec.json").unlink(missing_ok=True)
+            exit_ = _read_exit(directory)
+        shutil.rmtree(self.working_directory(allocation_id), ignore_errors=True)
+        return exit_ or Exit(Ending.LOST, detail="its supervisor ended without leaving an exit code")
+
+    def _task_environment(self, variables: Mapping[str, str]) -> dict[str, str]:
+        environment = _importable(self._environment)
+        interpreter = str(Path(sys.executable).parent)
+        environment["PATH"] = os.pathsep.join([interpreter, environment.get("PATH", os.defpath)])
+        return {**environment, "PYTHONUNBUFFERED": "1", **variables}
+
+    def _directory(self, allocation_id: str) -> Path:
+        return self._logs / allocation_id
+
+
+def _importable(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return `environment` such that this package can be imported in it, installed or not."""
+    root = str(Path(__file__).resolve().parents[3])
+    result = dict(environment)
+    if root not in (*site.getsitepackages(), site.getusersitepackages()):
+        paths = [path for path in result.get("PYTHONPATH", "").split(os.pathsep) if path]
+        result["PYTHONPATH"] = os.pathsep.join(paths if root in paths else [*paths, root])
+    return result
+
+
+def _read_exit(directory: Path) -> Exit | None:
+    try:
+        result = json.loads((directory / "exit.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    if "launch_error" in result:
+        return Exit(Ending.NOT_LAUNCHED, detail=result["launch_error"])
+    return Exit(Ending.EXITED, code=int(result["exit_code"]))
+
+
+def _is_locked(directory: Path) -> bool:
+    if not directory.exists():
+        return False
+    with _locked(directory) as is_ours:
+        return not is_ours
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[bool]:
+    """Take a supervisor's lock, if it is free; yield whether it was."""
+    with (directory / "supervisor.lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+        else:
+            yield True
+
+
+def _supervisor_pid(directory: Path) -> int | None:
+    """Return the pid of the living supervisor; its lock proves that the number is still its own."""
+    if not _is_locked(directory):
+        return None
+    text = (directory / "supervisor.lock").read_text(encoding="utf-8")
+    return int(text) if text.isdigit() else None
+
+
+def _entries(data: bytes) -> Iterator[LogEntry]:
+    for line in data.splitlines():
+        # A supervisor killed in the middle of a write, or a full disk, leaves half an entry.
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            yield _entry(json.loads(line))
+
+
+def _entry(content: Mapping[str, Any]) -> LogEntry:
+    return LogEntry(
+        time=datetime.fromtimestamp(content["t"], timezone.utc),
+        text=content["m"],
+        stdtype=content["s"],
+        level=content.get("l"),
+        rank=content.get("r"),
+    )
+
+
+def kill_everything(home: Home) -> None:
+    """Kill all tasks of a data root and their supervisors, while no master runs there.
+
+    They leave no exit code, so that the next master runs them again from their checkpoints.
+    """
+    directories = [lock.parent for lock in home.logs.glob("*/supervisor.lock")]
+    living = [
+        (directory, pid) for directory in directories if (pid := _supervisor_pid(directory)) is not None
+    ]
+    for _, pid in living:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    if living:
+        sweep({directory.name for directory, _ in living})
+
+
+def _write_private(path: Path, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)

@@ -1,0 +1,193 @@
+"""Trials and their metrics as they travel."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from det_keras.master import checkpoints, lifecycle
+from det_keras.master.allocations import RUNNING
+from det_keras.master.experiment_config import config_of
+from det_keras.master.metrics import VALIDATION
+from det_keras.master.models import AllocationRow, CheckpointRow, ExperimentRow, MetricRow, TrialRow
+from det_keras.master.wire import int64_map, now, timestamp
+
+__all__ = [
+    "checkpoint_workload",
+    "metrics_report",
+    "metrics_workload",
+    "refined_state",
+    "states_of_allocations",
+    "trial_shapes",
+]
+
+
+@dataclass
+class _Stored:
+    """What a trial's checkpoints amount to."""
+
+    size: int = 0
+    count: int = 0
+
+
+def trial_shapes(session: Session, rows: Sequence[TrialRow]) -> list[dict[str, Any]]:
+    """Return `Trial` objects, with everything about them fetched in a few queries."""
+    if not rows:
+        return []
+    ids = [row.id for row in rows]
+    allocation_states = states_of_allocations(session, [row.task_id for row in rows])
+    stored = _stored(session, ids)
+    validations = _validations(session, rows)
+    best_checkpoints = _best_checkpoints(session, rows, validations)
+    experiments = _experiments(session, rows)
+    return [
+        _trial(
+            row,
+            state=refined_state(row.state, allocation_states[row.task_id]),
+            stored=stored[row.id],
+            best=validations.get(row.best_validation_id),
+            latest=validations.get(row.latest_validation_id),
+            best_checkpoint=best_checkpoints.get(row.id),
+            max_restarts=config_of(experiments[row.experiment_id]).max_restarts,
+        )
+        for row in rows
+    ]
+
+
+def refined_state(state: str, allocation_states: Iterable[str]) -> str:
+    """Return the state that is shown: ACTIVE says how far its allocations are."""
+    if state != lifecycle.ACTIVE:
+        return f"STATE_{state}"
+    states = set(allocation_states)
+    if RUNNING in states:
+        return "STATE_RUNNING"
+    return "STATE_STARTING" if states else "STATE_QUEUED"
+
+
+def states_of_allocations(session: Session, task_ids: Sequence[str]) -> dict[str, list[str]]:
+    """Return the states of the live allocations of tasks."""
+    result: dict[str, list[str]] = defaultdict(list)
+    query = select(AllocationRow.task_id, AllocationRow.state).where(AllocationRow.end_time.is_(None))
+    for task_id, state in session.execute(query.where(AllocationRow.task_id.in_(task_ids))):
+        result[task_id].append(state)
+    return result
+
+
+def metrics_workload(row: MetricRow, *, with_batches: bool = False) -> dict[str, Any]:
+    """Return a report as a `MetricsWorkload`."""
+    batches = row.batch_metrics if with_batches else None
+    return {
+        "metrics": {"avgMetrics": row.metrics, "batchMetrics": batches},
+        "numInputs": 0,
+        "totalBatches": row.total_batches or 0,
+        "endTime": timestamp(row.end_time),
+    }
+
+
+def checkpoint_workload(row: CheckpointRow) -> dict[str, Any]:
+    """Return a checkpoint as a `CheckpointWorkload`."""
+    return {
+        "uuid": row.uuid,
+        "state": f"STATE_{row.state}",
+        "totalBatches": row.steps_completed,
+        "endTime": timestamp(row.report_time),
+        "resources": int64_map(row.resources),
+        "metadata": row.meta,
+    }
+
+
+def metrics_report(row: MetricRow) -> dict[str, Any]:
+    """Return a report in the form of the metrics stream, whose inner keys are snake_case."""
+    if row.group == VALIDATION:
+        metrics: dict[str, Any] = {"validation_metrics": row.metrics}
+    else:
+        metrics = {"avg_metrics": row.metrics, "batch_metrics": row.batch_metrics}
+    time = row.end_time.replace(microsecond=row.end_time.microsecond // 1000 * 1000)
+    return {
+        "id": row.id,
+        "trialId": row.trial_id,
+        "trialRunId": row.run_id,
+        "totalBatches": row.total_batches or 0,
+        "endTime": timestamp(time),
+        "group": row.group,
+        "archived": row.archived,
+        "metrics": metrics,
+    }
+
+
+def _trial(
+    row: TrialRow,
+    *,
+    state: str,
+    stored: _Stored,
+    best: MetricRow | None,
+    latest: MetricRow | None,
+    best_checkpoint: CheckpointRow | None,
+    max_restarts: int,
+) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "experimentId": row.experiment_id,
+        "state": state,
+        "startTime": timestamp(row.start_time),
+        "endTime": timestamp(row.end_time),
+        "hparams": row.hparams,
+        "restarts": min(row.restarts, max_restarts),
+        "totalBatchesProcessed": row.total_batches,
+        "taskId": row.task_id,
+        "taskIds": [row.task_id],
+        "runnerState": row.runner_state,
+        "bestValidation": None if best is None else metrics_workload(best),
+        "latestValidation": None if latest is None else metrics_workload(latest),
+        "bestCheckpoint": None if best_checkpoint is None else checkpoint_workload(best_checkpoint),
+        "summaryMetrics": row.summary_metrics,
+        "searcherMetricValue": row.searcher_metric_value,
+        "wallClockTime": ((row.end_time or now()) - row.start_time).total_seconds(),
+        "totalCheckpointSize": str(stored.size),
+        "checkpointCount": stored.count,
+        "warmStartCheckpointUuid": row.warm_start_uuid,
+        "metadata": row.run_metadata,
+        "logRetentionDays": None,
+        "logPolicyMatched": row.log_policy_matched,
+    }
+
+
+def _stored(session: Session, trial_ids: Sequence[int]) -> dict[int, _Stored]:
+    result: dict[int, _Stored] = defaultdict(_Stored)
+    query = (
+        select(CheckpointRow.trial_id, func.sum(CheckpointRow.size), func.count())
+        .where(CheckpointRow.trial_id.in_(trial_ids), CheckpointRow.state != checkpoints.DELETED)
+        .group_by(CheckpointRow.trial_id)
+    )
+    for trial_id, size, count in session.execute(query):
+        result[trial_id] = _Stored(int(size or 0), int(count))
+    return result
+
+
+def _validations(session: Session, rows: Sequence[TrialRow]) -> dict[int | None, MetricRow]:
+    ids = {
+        one for row in rows for one in (row.best_validation_id, row.latest_validation_id) if one is not None
+    }
+    return {row.id: row for row in session.scalars(select(MetricRow).where(MetricRow.id.in_(ids)))}
+
+
+def _best_checkpoints(
+    session: Session, rows: Sequence[TrialRow], validations: dict[int | None, MetricRow]
+) -> dict[int, CheckpointRow]:
+    steps = {
+        row.id: validations[row.best_validation_id].total_batches for row in rows if row.best_validation_id
+    }
+    query = select(CheckpointRow).where(
+        CheckpointRow.trial_id.in_(steps), CheckpointRow.state == checkpoints.COMPLETED
+    )
+    return {row.trial_id: row for row in session.scalars(query) if row.steps_completed == steps[row.trial_id]}
+
+
+def _experiments(session: Session, rows: Sequence[TrialRow]) -> dict[int, ExperimentRow]:
+    ids = {row.experiment_id for row in rows}
+    return {row.id: row for row in session.scalars(select(ExperimentRow).where(ExperimentRow.id.in_(ids)))}

@@ -1,0 +1,88 @@
+"""Summaries of metrics: count, smallest, largest, sum, mean and last of each name."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+__all__ = ["number", "summarise", "summarise_all", "summary_name"]
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d")
+
+
+def summary_name(group: str) -> str:
+    """Return under which name the summary of a group is kept."""
+    return {"training": "avg_metrics", "validation": "validation_metrics"}.get(group, group)
+
+
+def summarise(summary: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the summary of one group with one more report in it."""
+    result = dict(summary)
+    for name, value in metrics.items():
+        result[name] = _with(result.get(name), value)
+    return result
+
+
+def summarise_all(reports: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """Return the summaries of all groups from (group, metrics) in the order of their reports."""
+    result: dict[str, Any] = {}
+    for group, metrics in reports:
+        name = summary_name(group)
+        result[name] = summarise(result.get(name, {}), metrics)
+    return result
+
+
+def number(value: Any) -> float | None:
+    """Return a metric's value if it is a number, NaN and infinities as text included; else None."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return float(value)
+    if value in ("NaN", "Infinity", "-Infinity"):
+        return float(value)
+    return None
+
+
+def _with(entry: Mapping[str, Any] | None, value: Any) -> dict[str, Any]:
+    kind = _kind(value)
+    if entry is not None and entry["type"] != kind:
+        return {"type": "string", "last": value}
+    if kind != "number":
+        return {"type": kind, "last": value}
+    x = number(value)
+    assert x is not None
+    old = entry or {"count": 0, "sum": 0.0, "min": x, "max": x}
+    count, total = old["count"] + 1, _float(old["sum"]) + x
+    return {
+        "type": "number",
+        "count": count,
+        "min": _extreme(min, _float(old["min"]), x),
+        "max": _extreme(max, _float(old["max"]), x),
+        "sum": total,
+        "mean": total / count,
+        "last": x,
+    }
+
+
+def _float(value: Any) -> float:
+    # Stored NaN and infinities come back as their names.
+    return float(value)
+
+
+def _extreme(pick: Any, a: float, b: float) -> float:
+    if math.isnan(a) or math.isnan(b):
+        return math.nan
+    return float(pick(a, b))
+
+
+def _kind(value: Any) -> str:
+    if number(value) is not None:
+        return "number"
+    if isinstance(value, str):
+        return "date" if _TIME.match(value) else "string"
+    for kinds, name in ((bool, "boolean"), (dict, "object"), (list, "array")):
+        if isinstance(value, kinds):
+            return name
+    return "null"

@@ -1,0 +1,130 @@
+"""How values travel: camelCase messages, strict JSON, times in UTC."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+
+from det_keras.master.errors import InvalidArgumentError
+
+__all__ = [
+    "Message",
+    "decode_json",
+    "encode_json",
+    "finite",
+    "from_timestamp",
+    "int64_map",
+    "now",
+    "parse_message",
+    "timestamp",
+    "validation_text",
+]
+
+MessageT = TypeVar("MessageT", bound="Message")
+
+
+class Message(BaseModel):
+    """A request body: camelCase or snake_case, null means absent, unknown keys are passed over."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: item for name, item in value.items() if item is not None}
+        return value
+
+
+def parse_message(kind: type[MessageT], body: bytes) -> MessageT:
+    """Return the message of `kind` that a request body holds; an empty body is an empty message.
+
+    Raises:
+        InvalidArgumentError: the body is no JSON object, or not of this kind; every wrong field is named.
+    """
+    content = decode_json(body) if body.strip() else {}
+    if not isinstance(content, dict):
+        raise InvalidArgumentError(f"The body must be a JSON object, received {type(content).__name__}.")
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        raise InvalidArgumentError(validation_text(error.errors())) from None
+
+
+def validation_text(problems: list[Any]) -> str:
+    """Return one line for all that pydantic found wrong."""
+    texts = [f"`{'.'.join(str(part) for part in problem['loc'])}`: {problem['msg']}" for problem in problems]
+    return "; ".join(texts) + "."
+
+
+def decode_json(body: bytes) -> Any:
+    """Return the value of JSON text, whatever the Content-Type said."""
+    try:
+        return finite(json.loads(body))
+    except ValueError as error:
+        raise InvalidArgumentError(f"The body is not JSON: {error}.") from None
+
+
+def encode_json(value: Any) -> bytes:
+    """Return strict JSON: NaN and infinities as text."""
+    try:
+        text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        text = json.dumps(finite(value), allow_nan=False, separators=(",", ":"))
+    return text.encode()
+
+
+def finite(value: Any) -> Any:
+    """Return `value` with NaN and infinities as the text that stands for them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, Mapping):
+        return {name: finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
+
+
+def int64_map(values: Mapping[str, int]) -> dict[str, str]:
+    """Return a map of 64-bit integers as they travel: as text."""
+    return {name: str(value) for name, value in values.items()}
+
+
+def now() -> datetime:
+    """Return the present time in UTC."""
+    return datetime.now(timezone.utc)
+
+
+def timestamp(time: datetime | None) -> str | None:
+    """Return a time as it travels, None for none."""
+    if time is None:
+        return None
+    return time.astimezone(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def from_timestamp(text: str) -> datetime:
+    """Return the time that a client sent; without an offset it is UTC.
+
+    Raises:
+        InvalidArgumentError: it is no RFC 3339 time.
+    """
+    try:
+        # Python 3.10 reads neither `Z` nor more or fewer than three or six digits of a second.
+        time = datetime.fromisoformat(_six_digits(text.strip().replace("Z", "+00:00").replace("z", "+00:00")))
+    except ValueError:
+        raise InvalidArgumentError(f"{text!r} is no time such as 2026-01-02T03:04:05.678901Z.") from None
+    return time if time.tzinfo is not None else time.replace(tzinfo=timezone.utc)
+
+
+def _six_digits(text: str) -> str:
+    head, dot, rest = text.partition(".")
+    if not dot:
+        return text
+    digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
+    return f"{head}.{digits[:6]:0<6}{rest[len(digits) :]}"

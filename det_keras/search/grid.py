@@ -1,0 +1,60 @@
+"""Grid search: every point of a grid over the space, each trained in full."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from det_keras.search.base import Action, Close, Draw, SearchMethod, TrialProgress, ValidateAfter
+
+__all__ = ["GridSearch"]
+
+
+class GridSearch(SearchMethod):
+    """Trains every point, at most `max_concurrent_trials` at a time, from the end of the list.
+
+    Args:
+        points: in the order of the grid, the first name varying slowest.
+        max_concurrent_trials: how many run at a time; 0 for all.
+        max_length: the length of each, in the unit of the config; None if the scripts decide.
+    """
+
+    def __init__(
+        self,
+        points: Sequence[Mapping[str, Any]],
+        max_concurrent_trials: int = 0,
+        max_length: int | None = None,
+    ) -> None:
+        self._points = points
+        self._max_concurrent_trials = max_concurrent_trials
+        self._max_length = max_length
+        self.gives_lengths = max_length is not None
+        self._created = 0
+
+    def initial(self, draw: Draw) -> list[Action]:
+        count = min(len(self._points), self._max_concurrent_trials or len(self._points))
+        return [action for _ in range(count) for action in self._next_trial(draw)]
+
+    def trial_exited(self, draw: Draw, request_id: str) -> list[Action]:
+        return self._next_trial(draw) if self._created < len(self._points) else []
+
+    def progress(self, trials: Sequence[TrialProgress]) -> float:
+        full = float(self._max_length or 1)
+        done = sum(full if one.is_closed else min(one.length, full) for one in trials)
+        return done / (full * len(self._points))
+
+    def planned_trials(self) -> int:
+        return len(self._points)
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"created": self._created}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._created = state["created"]
+
+    def _next_trial(self, draw: Draw) -> list[Action]:
+        self._created += 1
+        create = draw.create(self._points[-self._created])
+        if self._max_length is None:
+            return [create]
+        return [create, ValidateAfter(create.request_id, self._max_length), Close(create.request_id)]

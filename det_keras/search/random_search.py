@@ -1,0 +1,103 @@
+"""Random search: a number of trials, each at a fresh sample, each trained in full."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from det_keras.search.base import (
+    Action,
+    Close,
+    Draw,
+    ExitedReason,
+    SearchMethod,
+    Shutdown,
+    TrialProgress,
+    ValidateAfter,
+)
+
+__all__ = ["RandomSearch"]
+
+# A space whose points are nearly all refused would otherwise draw for ever.
+_REPLACEMENTS_PER_TRIAL = 10
+
+
+class RandomSearch(SearchMethod):
+    """Trains `max_trials` samples of the space, at most `max_concurrent_trials` at a time.
+
+    A trial that refuses its hyperparameters does not count and is replaced; one that fails or is
+    cancelled counts.
+
+    Args:
+        max_trials: how many trials count.
+        max_concurrent_trials: how many run at a time; 0 for all.
+        max_length: the length of each, in the unit of the config; None if the scripts decide.
+    """
+
+    def __init__(
+        self, max_trials: int, max_concurrent_trials: int = 0, max_length: int | None = None
+    ) -> None:
+        self._max_trials = max_trials
+        self._max_concurrent_trials = max_concurrent_trials
+        self._max_length = max_length
+        self.gives_lengths = max_length is not None
+        self._created = 0
+        self._replaced = 0
+        self._to_replace: set[str] = set()
+
+    def initial(self, draw: Draw) -> list[Action]:
+        count = min(self._max_trials, self._max_concurrent_trials or self._max_trials)
+        return [action for _ in range(count) for action in self._next_trial(draw)]
+
+    def trial_exited_early(self, draw: Draw, request_id: str, reason: ExitedReason) -> list[Action]:
+        if reason.is_invalid_hp:
+            self._to_replace.add(request_id)
+        return []
+
+    def trial_exited(self, draw: Draw, request_id: str) -> list[Action]:
+        if request_id in self._to_replace:
+            self._to_replace.discard(request_id)
+            return self._replacement(draw)
+        return self._next_trial(draw) if self._created < self._max_trials else []
+
+    def progress(self, trials: Sequence[TrialProgress]) -> float:
+        full = float(self._max_length or 1)
+        done = sum(full if one.is_closed else min(one.length, full) for one in trials if not one.is_invalid)
+        return done / (full * self._max_trials)
+
+    def planned_trials(self) -> int:
+        return self._max_trials
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "created": self._created,
+            "replaced": self._replaced,
+            "to_replace": sorted(self._to_replace),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._created = state["created"]
+        self._replaced = state["replaced"]
+        self._to_replace = set(state["to_replace"])
+
+    def _next_trial(self, draw: Draw) -> list[Action]:
+        self._created += 1
+        return self._trial(draw)
+
+    def _replacement(self, draw: Draw) -> list[Action]:
+        limit = _REPLACEMENTS_PER_TRIAL * self._max_trials
+        if self._replaced >= limit:
+            return [
+                Shutdown(
+                    failure=True,
+                    reason=f"The script refused the hyperparameters of {limit} trials. Narrow the `hyperparameters`.",
+                )
+            ]
+        self._replaced += 1
+        return self._trial(draw)
+
+    def _trial(self, draw: Draw) -> list[Action]:
+        create = draw.create()
+        if self._max_length is None:
+            return [create]
+        return [create, ValidateAfter(create.request_id, self._max_length), Close(create.request_id)]
