@@ -1,0 +1,77 @@
+"""Reports of a run alone: kept once, rewound on a resume, whole after a kill."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from det_keras import core
+
+
+def rows(path):
+    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_metrics_are_kept_once(tmp_path):
+    with core.init(run_dir=tmp_path) as context:
+        for _ in range(2):
+            context.train.report_metrics("training", 10, {"loss": float("nan")})
+    assert [(row["group"], row["steps_completed"], row["metrics"]) for row in rows(tmp_path)] == [
+        ("training", 10, {"loss": "NaN"})
+    ]
+
+
+def test_rewind_forgets_what_comes_later(tmp_path):
+    with core.init(run_dir=tmp_path) as context:
+        for steps in (10, 20, 30):
+            context.train.report_metrics("training", steps, {"loss": 1.0})
+        context.backend.rewind(20)
+    assert [row["steps_completed"] for row in rows(tmp_path)] == [10, 20]
+
+
+def test_line_that_a_kill_cut_off_is_dropped(tmp_path):
+    with core.init(run_dir=tmp_path) as context:
+        context.train.report_metrics("training", 10, {"loss": 1.0})
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"group": "trai')
+    with core.init(run_dir=tmp_path) as context:
+        context.train.report_metrics("training", 20, {"loss": 1.0})
+    assert [row["steps_completed"] for row in rows(tmp_path)] == [10, 20]
+
+
+def test_newest_two_and_the_best_checkpoint_are_kept(tmp_path):
+    with core.init(run_dir=tmp_path) as context:
+        for steps, metric in enumerate([0.5, 0.1, 0.9, 0.8, 0.7], start=1):
+            with context.checkpoint.store_path({"steps_completed": steps, "searcher_metric": metric}):
+                pass
+        assert [record.steps_completed for record in context.backend.checkpoints()] == [5, 4, 2]
+
+
+@pytest.mark.parametrize("group", ["", "a.b", "gpu"])
+def test_unusable_group_names_are_refused(tmp_path, group):
+    with core.init(run_dir=tmp_path) as context, pytest.raises(ValueError, match="group"):
+        context.train.report_metrics(group, 1, {})
+
+
+@pytest.mark.parametrize("steps", [-1, 1.5, True])
+def test_unusable_batch_counts_are_refused(tmp_path, steps):
+    with core.init(run_dir=tmp_path) as context, pytest.raises(ValueError, match="steps_completed"):
+        context.train.report_metrics("training", steps, {})
+
+
+def test_shard_batch_size_of_one_worker_is_the_global_one(tmp_path):
+    with core.init(run_dir=tmp_path) as context:
+        assert context.distributed.shard_batch_size(64) == 64
+        with pytest.raises(ValueError, match="positive"):
+            context.distributed.shard_batch_size(0)
+
+
+def test_indivisible_batch_size_names_nearest_sizes():
+    from det_keras.cluster_info import WorkerInfo
+    from det_keras.core import DistributedContext
+
+    with pytest.raises(ValueError, match="Use 9 or 12"):
+        DistributedContext(WorkerInfo(size=3)).shard_batch_size(10)
+    with pytest.raises(ValueError, match="Use 3,"):
+        DistributedContext(WorkerInfo(size=3)).shard_batch_size(2)
