@@ -1,0 +1,56 @@
+"""Arguments that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+__all__ = ["add_json", "add_overrides", "add_yes", "confirm", "id_list", "positive"]
+
+if TYPE_CHECKING:
+    #: What a noun adds its parser to; argparse has no public name for it.
+    Nouns = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def positive(text: str) -> int:
+    """Return the positive whole number that `text` spells, as an argparse type."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a positive whole number, received {text!r}")
+    return int(text)
+
+
+def id_list(text: str) -> list[int]:
+    """Return the numbers of a list such as ``3,5``, as an argparse type."""
+    return [positive(part.strip()) for part in text.split(",")]
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Let a command print what the REST API says."""
+    parser.add_argument("--json", action="store_true", help="print JSON, as the REST API has it")
+
+
+def add_overrides(parser: argparse.ArgumentParser) -> None:
+    """Let a command change its config from the command line."""
+    parser.add_argument(
+        "--config",
+        dest="overrides",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="change the config, such as searcher.max_trials=4; may be repeated",
+    )
+
+
+def add_yes(parser: argparse.ArgumentParser) -> None:
+    """Let a command that destroys something go ahead without asking."""
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+
+
+def confirm(question: str, *, yes: bool) -> bool:
+    """Ask before something is destroyed; nobody there to answer means no."""
+    if yes:
+        return True
+    try:
+        return input(f"{question} [y/N]: ").strip().lower() in ("y", "yes")
+    except EOFError:
+        return False

@@ -1,0 +1,157 @@
+"""`det checkpoint`: find, download and delete checkpoints."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from det_keras.cli import render
+from det_keras.cli.arguments import add_json, add_yes, confirm, positive
+from det_keras.cli.download import default_target, download, fetch_checkpoint
+from det_keras.cli.session import open_session
+from det_keras.cli.settings import Settings
+from det_keras.errors import DetError
+
+if TYPE_CHECKING:
+    from det_keras.cli.arguments import Nouns
+
+__all__ = ["add_parsers", "checkpoint_rows", "print_checkpoints"]
+
+
+def add_parsers(nouns: Nouns) -> None:
+    """Add the noun and its verbs to the command line."""
+    parser = nouns.add_parser("checkpoint", aliases=["c"], help="find, download and delete checkpoints")
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    listing = verbs.add_parser(
+        "list", aliases=["ls"], help="list the checkpoints of a trial or an experiment"
+    )
+    whose = listing.add_mutually_exclusive_group(required=True)
+    whose.add_argument("trial_id", metavar="N", nargs="?", type=positive, help="the trial")
+    whose.add_argument("--experiment", metavar="N", type=positive, help="of all trials of this experiment")
+    add_json(listing)
+    listing.set_defaults(run=_list)
+    describing = verbs.add_parser("describe", help="show a checkpoint with its files")
+    describing.add_argument("uuid", metavar="UUID")
+    add_json(describing)
+    describing.set_defaults(run=_describe)
+    getting = verbs.add_parser("download", help="download a checkpoint")
+    getting.add_argument("uuid", metavar="UUID")
+    getting.add_argument("-o", "--output-dir", metavar="DIR", help="where to (default: checkpoints/UUID)")
+    getting.add_argument(
+        "--mode", choices=["auto", "master"], default="auto", help="master: do not read the storage directly"
+    )
+    getting.set_defaults(run=_download)
+    removing = verbs.add_parser("rm", help="delete some files of checkpoints")
+    removing.add_argument("uuids", metavar="UUID[,UUID]")
+    removing.add_argument(
+        "--glob", metavar="PATTERN", action="append", default=[], help="files to delete, such as 'code/**'"
+    )
+    add_yes(removing)
+    removing.set_defaults(run=_remove)
+    deleting = verbs.add_parser("delete", help="delete checkpoints")
+    deleting.add_argument("uuids", metavar="UUID[,UUID]")
+    add_yes(deleting)
+    deleting.set_defaults(run=_delete)
+
+
+def checkpoint_rows(checkpoints: list[dict[str, Any]]) -> list[list[str]]:
+    """Return one row of `print_checkpoints` for each checkpoint."""
+    return [
+        [
+            checkpoint["uuid"],
+            str(checkpoint["training"].get("trialId") or "-"),
+            render.number_text((checkpoint.get("metadata") or {}).get("steps_completed")),
+            render.state_text(checkpoint["state"]),
+            render.metric_text(checkpoint["training"].get("searcherMetric")),
+            render.size_text(sum(int(size) for size in checkpoint["resources"].values())),
+            render.time_text(checkpoint.get("reportTime")),
+        ]
+        for checkpoint in checkpoints
+    ]
+
+
+def print_checkpoints(rows: list[list[str]]) -> None:
+    """Print a table of checkpoints."""
+    render.print_table(["UUID", "Trial>", "Batch>", "State", "Metric>", "Size>", "Reported"], rows)
+
+
+def _list(args: argparse.Namespace, settings: Settings) -> int:
+    if args.trial_id is not None:
+        path = f"/api/v1/trials/{args.trial_id}/checkpoints"
+    else:
+        path = f"/api/v1/experiments/{args.experiment}/checkpoints"
+    params = {"limit": -1, "offset": 0, "sortByAttr": "SORT_BY_END_TIME", "orderBy": "ORDER_BY_ASC"}
+    with open_session(settings) as session:
+        found = session.get(path, params=params)["checkpoints"]
+    if args.json:
+        render.print_json(found)
+    else:
+        print_checkpoints(checkpoint_rows(found))
+    return 0
+
+
+def _describe(args: argparse.Namespace, settings: Settings) -> int:
+    with open_session(settings) as session:
+        record = fetch_checkpoint(session, args.uuid)
+    if args.json:
+        render.print_json(record)
+        return 0
+    training = record["training"]
+    metrics = ((training.get("validationMetrics") or {}).get("avgMetrics")) or {}
+    render.print_facts(
+        {
+            "Checkpoint": record["uuid"],
+            "State": render.state_text(record["state"]),
+            "Experiment": str(training.get("experimentId") or "-"),
+            "Trial": str(training.get("trialId") or "-"),
+            "Reported": render.time_text(record.get("reportTime")),
+            **{name: render.number_text(value) for name, value in (record.get("metadata") or {}).items()},
+            **{name: render.metric_text(value) for name, value in metrics.items()},
+        }
+    )
+    print()
+    files = {name: int(size) for name, size in record["resources"].items() if not name.endswith("/")}
+    render.print_table(
+        ["File", "Size>"], [[name, render.size_text(size)] for name, size in sorted(files.items())]
+    )
+    return 0
+
+
+def _download(args: argparse.Namespace, settings: Settings) -> int:
+    with open_session(settings) as session:
+        record = fetch_checkpoint(session, args.uuid)
+        target = Path(args.output_dir) if args.output_dir else default_target(record["uuid"])
+        print(download(session, record, target, only_master=args.mode == "master"))
+    return 0
+
+
+def _remove(args: argparse.Namespace, settings: Settings) -> int:
+    uuids = _uuids(args.uuids)
+    if args.glob:
+        patterns = ", ".join(args.glob)
+        if not confirm(f"Delete {patterns} from {_counted(uuids)}, for good?", yes=args.yes):
+            raise DetError("Nothing was deleted.")
+    with open_session(settings) as session:
+        body = {"checkpointUuids": uuids, "checkpointGlobs": args.glob}
+        session.post("/api/v1/checkpoints/rm", body)
+    print(f"{'Deleting files of' if args.glob else 'Looking again at the files of'} {_counted(uuids)}")
+    return 0
+
+
+def _delete(args: argparse.Namespace, settings: Settings) -> int:
+    uuids = _uuids(args.uuids)
+    if not confirm(f"Delete {_counted(uuids)}, for good?", yes=args.yes):
+        raise DetError("Nothing was deleted.")
+    with open_session(settings) as session:
+        session.delete("/api/v1/checkpoints", {"checkpointUuids": uuids})
+    print(f"Deleting {_counted(uuids)}")
+    return 0
+
+
+def _uuids(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _counted(uuids: list[str]) -> str:
+    return f"checkpoint {uuids[0]}" if len(uuids) == 1 else f"{len(uuids)} checkpoints"

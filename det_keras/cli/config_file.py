@@ -1,0 +1,79 @@
+"""A config file on its way to a master: read and checked here, so that a wrong one needs none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from det_keras.errors import DetError
+
+if TYPE_CHECKING:
+    from det_keras.config import ExperimentConfig, JobConfig
+
+__all__ = ["ExperimentFile", "JobFile", "read_experiment", "read_job"]
+
+
+@dataclass(frozen=True)
+class ExperimentFile:
+    """An experiment's config.
+
+    Attributes:
+        text: the YAML, as written unless something was changed on the command line.
+        config: what it means, with all defaults.
+        notices: what to tell the user about it.
+    """
+
+    text: str
+    config: ExperimentConfig
+    notices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class JobFile:
+    """A generic job's config.
+
+    Attributes:
+        raw: what is sent.
+        config: what it means, with all defaults.
+    """
+
+    raw: dict[str, Any]
+    config: JobConfig
+
+
+def read_experiment(path: str, overrides: Sequence[str]) -> ExperimentFile:
+    """Return the experiment config in a file, changed by `overrides`.
+
+    Raises:
+        ConfigError: with everything that is wrong in it.
+        DetError: the file cannot be read.
+    """
+    # Imported here: reading YAML is for the commands that have a config.
+    from det_keras.config import load_experiment_config
+
+    loaded = load_experiment_config(_read(path), overrides=overrides)
+    return ExperimentFile(loaded.original, loaded.config, loaded.notices)
+
+
+def read_job(path: str, overrides: Sequence[str]) -> JobFile:
+    """Return the job config in a file, changed by `overrides`.
+
+    Raises:
+        ConfigError: with everything that is wrong in it.
+        DetError: the file cannot be read.
+    """
+    from det_keras.config import load_job_config, load_yaml
+
+    loaded = load_job_config(_read(path), overrides=overrides)
+    return JobFile(load_yaml(loaded.original), loaded.config)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise DetError(f"The config file {path!r} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise DetError(f"The config file {path!r} is not UTF-8 text: {error.reason}.") from error

@@ -1,0 +1,60 @@
+"""`det experiment create`: from a config file and a directory to an experiment that runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from det_keras.cli.arguments import add_overrides
+from det_keras.cli.config_file import ExperimentFile, read_experiment
+from det_keras.cli.context_directory import Bundle
+from det_keras.cli.follow import follow
+from det_keras.cli.local_run import run_locally
+from det_keras.cli.session import open_session
+from det_keras.cli.settings import Settings
+from det_keras.cli.submission import print_notices, read_files
+
+__all__ = ["add_arguments", "create"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command line."""
+    parser.add_argument("config_file", metavar="CONFIG", help="YAML file that describes the experiment")
+    parser.add_argument(
+        "context_directory",
+        metavar="CONTEXT_DIR",
+        nargs="?",
+        default=".",
+        help="directory with the script (default: the current one); see .detignore",
+    )
+    add_overrides(parser)
+    way = parser.add_mutually_exclusive_group()
+    way.add_argument("-f", "--follow", action="store_true", help="watch the experiment until it ends")
+    way.add_argument("--paused", action="store_true", help="do not activate the experiment")
+    way.add_argument("--local", action="store_true", help="run the script here and now, without a master")
+
+
+def create(args: argparse.Namespace, settings: Settings) -> int:
+    """Create an experiment, activate it and watch it, as the arguments say."""
+    # First what needs no master: a mistake in the config leaves nothing behind, not even one that runs.
+    file = read_experiment(args.config_file, args.overrides)
+    if args.local:
+        print_notices({"notices": file.notices})
+        return run_locally(file, Path(args.context_directory))
+    files = read_files(args.context_directory)
+    return _submit(args, settings, file, files)
+
+
+def _submit(args: argparse.Namespace, settings: Settings, file: ExperimentFile, files: Bundle) -> int:
+    body = {"config": file.text, "modelDefinition": files.entries, "activate": not args.paused}
+    with open_session(settings) as session:
+        # Not repeatable: a second try after a lost answer would make a second experiment.
+        answer = session.post("/api/v1/experiments", body, repeatable=False, timeout_s=300.0)
+        print_notices(answer)
+        number = int(answer["experiment"]["id"])
+        print(f"Created experiment {number}")
+        if not args.paused:
+            print(f"Activated experiment {number}")
+        sys.stdout.flush()
+        return follow(session, number) if args.follow else 0

@@ -1,0 +1,124 @@
+"""`det deploy local`: the embedded master's life."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from det_keras.cli.arguments import positive
+from det_keras.cli.session import DEFAULT_USER
+from det_keras.cli.settings import Settings
+from det_keras.errors import DetError
+
+if TYPE_CHECKING:
+    from det_keras.cli.arguments import Nouns
+    from det_keras.master.process import RunningMaster
+
+# What the master's side brings along is imported inside of the functions, for the sake of `det --help`.
+
+__all__ = ["add_parsers"]
+
+_LOG_PERIOD_S = 0.25
+
+
+def add_parsers(nouns: Nouns) -> None:
+    """Add the noun and its verbs to the command line."""
+    parser = nouns.add_parser("deploy", help="start and stop the embedded master")
+    places = parser.add_subparsers(title="places", metavar="PLACE", required=True)
+    verbs = places.add_parser("local", help="on this machine").add_subparsers(
+        title="commands", metavar="COMMAND", required=True
+    )
+    starting = verbs.add_parser("cluster-up", help="start the master")
+    starting.add_argument("--port", type=positive, help="where it listens (default: 8080, else a free one)")
+    starting.add_argument(
+        "--slots", type=positive, help="how many slots it has (default: one per GPU or core)"
+    )
+    starting.set_defaults(run=_up)
+    stopping = verbs.add_parser("cluster-down", help="stop the master; trials go on unless they are killed")
+    stopping.add_argument("--kill", action="store_true", help="kill the running trials and jobs as well")
+    stopping.set_defaults(run=_down)
+    reading = verbs.add_parser("logs", help="print what the master logged")
+    reading.add_argument("-f", "--follow", action="store_true", help="go on until interrupted")
+    reading.set_defaults(run=_logs)
+    credentials = verbs.add_parser("credentials", help="print what another client needs, as shell commands")
+    credentials.set_defaults(run=_credentials)
+
+
+def _up(args: argparse.Namespace, settings: Settings) -> int:
+    from det_keras.master import process
+
+    running = process.find(settings.home)
+    if running is not None:
+        if args.port is not None and urlsplit(running.url).port != args.port:
+            raise DetError(
+                f"The embedded master already runs at {running.url}. "
+                "Stop it first with `det deploy local cluster-down`."
+            )
+        print(f"The embedded master already runs at {running.url} (process {running.pid}).")
+        return 0
+    running = process.start(settings.home, port=args.port, slots=args.slots or settings.slots)
+    print(
+        f"Started the embedded master at {running.url} (process {running.pid}, data in {settings.home.root})."
+    )
+    return 0
+
+
+def _down(args: argparse.Namespace, settings: Settings) -> int:
+    from det_keras.master import process
+
+    stopped = process.stop(settings.home, kill_tasks=args.kill)
+    if stopped is None:
+        print("No embedded master runs.")
+    else:
+        print(f"Stopped the embedded master at {stopped.url}.")
+    return 0
+
+
+def _logs(args: argparse.Namespace, settings: Settings) -> int:
+    path = settings.home.master_log
+    if not path.exists():
+        raise DetError(f"There is no log at {path}: no embedded master was started yet.")
+    _print_file(path, follow=args.follow)
+    return 0
+
+
+def _print_file(path: Path, *, follow: bool) -> None:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        while True:
+            text = file.read()
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            if not text and not follow:
+                return
+            if not text:
+                time.sleep(_LOG_PERIOD_S)
+
+
+def _credentials(args: argparse.Namespace, settings: Settings) -> int:
+    running = _running(settings)
+    try:
+        password = settings.home.password_file.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise DetError(
+            f"The password cannot be read at {settings.home.password_file}: {error.strerror}."
+        ) from error
+    # Imported here: no other command quotes for a shell.
+    import shlex
+
+    print(f"export DET_MASTER={shlex.quote(running.url)}")
+    print(f"export DET_USER={DEFAULT_USER}")
+    print(f"export DET_PASS={shlex.quote(password)}")
+    return 0
+
+
+def _running(settings: Settings) -> RunningMaster:
+    from det_keras.master import process
+
+    running = process.find(settings.home)
+    if running is None:
+        raise DetError("No embedded master runs. Start one with `det deploy local cluster-up`.")
+    return running

@@ -1,0 +1,198 @@
+"""Getting a checkpoint's files: from the storage if this machine sees it, else through the master.
+
+A target directory appears as a whole and verified, or not at all.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from det_keras.errors import CheckpointError, ConfigError, DetError
+
+if TYPE_CHECKING:
+    from det_keras.client import Session
+
+__all__ = ["best_first", "default_target", "download", "fetch_checkpoint"]
+
+_DOWNLOADABLE = ("STATE_COMPLETED", "STATE_PARTIALLY_DELETED")
+_LOCAL_TYPES = ("directory", "shared_fs")
+_DELETED_NAMES = ".deleted"
+_METADATA_NAME = "metadata.json"
+
+
+def fetch_checkpoint(session: Session, uuid: str) -> dict[str, Any]:
+    """Return the record of a checkpoint."""
+    record: dict[str, Any] = session.get(f"/api/v1/checkpoints/{uuid}")["checkpoint"]
+    return record
+
+
+def default_target(uuid: str) -> Path:
+    """Return where a checkpoint goes that is downloaded without a directory being named."""
+    return Path("checkpoints") / uuid
+
+
+def best_first(checkpoints: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return checkpoints with the best value of the searcher's metric first, those without one last, newest first."""
+
+    def rank(checkpoint: dict[str, Any]) -> tuple[bool, float, int]:
+        training = checkpoint["training"]
+        searcher = (training.get("experimentConfig") or {}).get("searcher") or {}
+        metric = training.get("searcherMetric")
+        # NaN travels as text, and is no better than none.
+        is_number = isinstance(metric, int | float)
+        sign = 1 if searcher.get("smaller_is_better", True) else -1
+        steps = int((checkpoint.get("metadata") or {}).get("steps_completed") or 0)
+        return (not is_number, sign * float(metric) if is_number else 0.0, -steps)
+
+    return sorted(checkpoints, key=rank)
+
+
+def download(session: Session, record: Mapping[str, Any], target: Path, *, only_master: bool = False) -> Path:
+    """Put the files of a checkpoint into `target` and return it, absolute.
+
+    Args:
+        session: of the master that knows the checkpoint.
+        record: the checkpoint.
+        target: must not exist, or be empty.
+        only_master: do not look for the storage on this machine.
+
+    Raises:
+        CheckpointError: the checkpoint is gone, or its files are not what they were; `target` is not touched.
+        DetError: `target` is in use.
+    """
+    uuid = str(record["uuid"])
+    if record["state"] not in _DOWNLOADABLE:
+        state = str(record["state"]).removeprefix("STATE_")
+        raise CheckpointError(f"Checkpoint `{uuid}` cannot be downloaded: its state is {state}.")
+    target = target.expanduser().absolute()
+    _check_target(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".det-download-", dir=target.parent) as workshop:
+        # Named as the checkpoint, which errors then speak of.
+        draft = Path(workshop) / uuid
+        if only_master or not _copy_local(record, draft):
+            _fetch(session, uuid, draft)
+        _verify(record, draft)
+        _complete_metadata(record, draft)
+        draft.rename(target)
+    return target
+
+
+def _check_target(target: Path) -> None:
+    if target.is_dir() and not any(target.iterdir()):
+        return
+    if target.exists() or target.is_symlink():
+        raise DetError(f"{target} is in the way. Name another directory with -o, or remove it.")
+
+
+def _copy_local(record: Mapping[str, Any], draft: Path) -> bool:
+    """Copy from a storage that this machine sees; tell whether it did."""
+    from det_keras import storage
+
+    section = ((record["training"].get("experimentConfig") or {}).get("checkpoint_storage")) or {}
+    if section.get("type") not in _LOCAL_TYPES:
+        return False
+    uuid = str(record["uuid"])
+    try:
+        source = storage.from_config(section)
+        if not source.exists(uuid):
+            return False
+    except (ConfigError, KeyError, OSError):
+        # The section is another machine's business; the master will know.
+        return False
+    with source.raw_path(uuid) as path:
+        shutil.copytree(path, draft, ignore=shutil.ignore_patterns(_DELETED_NAMES))
+    return True
+
+
+def _fetch(session: Session, uuid: str, draft: Path) -> None:
+    draft.mkdir()
+    stream = _Chunks(session.download(f"/checkpoints/{uuid}", accept="application/gzip"))
+    try:
+        with tarfile.open(fileobj=stream, mode="r|gz") as archive:
+            for member in archive:
+                _extract(archive, member, draft)
+    except (tarfile.TarError, EOFError) as error:
+        raise CheckpointError(f"The archive of checkpoint `{uuid}` is broken: {error}.") from error
+
+
+def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, draft: Path) -> None:
+    """Write one member; nothing but files and directories strictly below `draft` is taken."""
+    path = PurePosixPath(member.name)
+    if path.is_absolute() or ".." in path.parts or not (member.isreg() or member.isdir()):
+        raise CheckpointError(
+            f"The archive holds {member.name!r}, which is not a file below its root: refused."
+        )
+    target = draft / path
+    if member.isdir():
+        target.mkdir(parents=True, exist_ok=True)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    source = archive.extractfile(member)
+    assert source is not None
+    with target.open("wb") as file:
+        shutil.copyfileobj(source, file)
+
+
+def _verify(record: Mapping[str, Any], draft: Path) -> None:
+    from det_keras.storage import manifest
+
+    listed = {
+        name: int(size) for name, size in (record.get("resources") or {}).items() if not name.endswith("/")
+    }
+    if manifest.MANIFEST_NAME in listed or (draft / manifest.MANIFEST_NAME).exists():
+        manifest.verify_manifest(draft, ignored=_deleted(record, listed, draft / manifest.MANIFEST_NAME))
+        return
+    # A checkpoint of another make has no manifest; the master's record tells at least the sizes.
+    for name, size_bytes in listed.items():
+        path = draft / name
+        if not path.is_file() or path.stat().st_size != size_bytes:
+            raise CheckpointError(
+                f"Checkpoint `{record['uuid']}` is corrupt: `{name}` is missing or has not {size_bytes} bytes."
+            )
+
+
+def _deleted(record: Mapping[str, Any], listed: Mapping[str, int], path: Path) -> frozenset[str]:
+    """Return the files that are known to be deleted from this checkpoint."""
+    if record["state"] != "STATE_PARTIALLY_DELETED":
+        return frozenset()
+    try:
+        named = json.loads(path.read_text(encoding="utf-8"))["files"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return frozenset()
+    return frozenset(name for name in named if name not in listed)
+
+
+def _complete_metadata(record: Mapping[str, Any], draft: Path) -> None:
+    path = draft / _METADATA_NAME
+    if not path.exists():
+        path.write_text(json.dumps(record.get("metadata") or {}, indent=2), encoding="utf-8")
+
+
+class _Chunks(io.RawIOBase):
+    """Reads an iterator of bytes as a file."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """Return up to `size` bytes, b"" at the end."""
+        if size < 0:
+            return self._rest + b"".join(self._chunks)
+        while not self._rest:
+            self._rest = next(self._chunks, None) or b""
+            if not self._rest:
+                return b""
+        taken, self._rest = self._rest[:size], self._rest[size:]
+        return taken

@@ -1,0 +1,278 @@
+"""`det experiment`: create, watch and steer experiments."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from det_keras.cli import create, follow, logs, render
+from det_keras.cli.arguments import add_json, add_yes, confirm, id_list, positive
+from det_keras.cli.checkpoint import checkpoint_rows, print_checkpoints
+from det_keras.cli.download import best_first, download
+from det_keras.cli.session import open_session
+from det_keras.cli.settings import Settings
+from det_keras.cli.workloads import print_workloads
+from det_keras.errors import DetError
+
+if TYPE_CHECKING:
+    from det_keras.cli.arguments import Nouns
+    from det_keras.client import Session
+
+__all__ = ["add_parsers"]
+
+_PATH = "/api/v1/experiments"
+_WAIT_PERIOD_S = 1.0
+_ACTIONS = {
+    "pause": ("Paused", "stop the trials at a checkpoint; activate lets them go on"),
+    "activate": ("Activated", "let a paused experiment go on"),
+    "cancel": ("Canceled", "end the experiment; the trials may still write a checkpoint"),
+    "kill": ("Killed", "end the experiment at once"),
+    "archive": ("Archived", "hide a finished experiment from the list"),
+    "unarchive": ("Unarchived", "show an archived experiment again"),
+}
+
+
+def add_parsers(nouns: Nouns) -> None:
+    """Add the noun and its verbs to the command line."""
+    parser = nouns.add_parser("experiment", aliases=["e", "exp"], help="create, watch and steer experiments")
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    making = verbs.add_parser("create", help="create an experiment from a config and a directory")
+    create.add_arguments(making)
+    making.set_defaults(run=create.create)
+    listing = verbs.add_parser("list", aliases=["ls"], help="list experiments")
+    listing.add_argument("-a", "--all", action="store_true", help="of all users, archived ones as well")
+    add_json(listing)
+    listing.set_defaults(run=_list)
+    describing = verbs.add_parser("describe", help="show experiments with trials and metrics")
+    describing.add_argument("experiment_ids", metavar="N[,M]", type=id_list)
+    add_json(describing)
+    describing.set_defaults(run=_describe)
+    reading = _numbered(verbs, "logs", "print the log of the first trial", _logs)
+    reading.add_argument("-f", "--follow", action="store_true", help="go on until the trial ends")
+    _numbered(verbs, "wait", "wait until the experiment ends; the exit code is 0 if it completed", _wait)
+    for verb, (_, text) in _ACTIONS.items():
+        _numbered(verbs, verb, text, _act).set_defaults(verb=verb)
+    add_yes(_numbered(verbs, "delete", "delete a finished experiment with its checkpoints", _delete))
+    add_json(_numbered(verbs, "list-trials", "list the trials", _list_trials, aliases=["lt"]))
+    _add_checkpoint_verbs(verbs)
+    add_json(_numbered(verbs, "config", "print the complete config", _config))
+
+
+def _add_checkpoint_verbs(verbs: Nouns) -> None:
+    listing = _numbered(verbs, "list-checkpoints", "list the checkpoints", _list_checkpoints, aliases=["lc"])
+    listing.add_argument(
+        "--best", metavar="K", type=positive, help="only the K best by the searcher's metric"
+    )
+    add_json(listing)
+    getting = _numbered(verbs, "download", "download the best checkpoint", _download)
+    getting.add_argument(
+        "-o", "--output-dir", metavar="DIR", default="checkpoints", help="gets one directory each"
+    )
+    choice = getting.add_mutually_exclusive_group()
+    choice.add_argument("--best", action="store_true", help="the best by the searcher's metric (the default)")
+    choice.add_argument("--top-n", metavar="K", type=positive, default=1, help="the K best")
+
+
+def _numbered(
+    verbs: Nouns,
+    name: str,
+    text: str,
+    run: Callable[[argparse.Namespace, Settings], int],
+    aliases: tuple[str, ...] | list[str] = (),
+) -> argparse.ArgumentParser:
+    parser = verbs.add_parser(name, help=text, aliases=list(aliases))
+    parser.add_argument("experiment_id", metavar="N", type=positive)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _list(args: argparse.Namespace, settings: Settings) -> int:
+    with open_session(settings) as session:
+        params: dict[str, Any] = {"limit": -1, "offset": 0}
+        if not args.all:
+            me = session.get("/api/v1/me")["user"]["username"]
+            params |= {"archived": False, "users": [me]}
+        experiments = session.get(_PATH, params=params)["experiments"]
+    if args.json:
+        render.print_json(experiments)
+        return 0
+    columns = ["ID>", "Name", "State", "Progress>", "Trials>", "Started", "Took>", "Owner"]
+    rows = [_experiment_row(experiment) for experiment in experiments]
+    if args.all:
+        columns.append("Archived")
+        for row, experiment in zip(rows, experiments, strict=True):
+            row.append("yes" if experiment["archived"] else "no")
+    render.print_table(columns, rows)
+    return 0
+
+
+def _experiment_row(experiment: dict[str, Any]) -> list[str]:
+    start, end = experiment["startTime"], experiment.get("endTime")
+    return [
+        str(experiment["id"]),
+        experiment["name"],
+        render.state_text(experiment["state"]),
+        render.percent_text(experiment.get("progress")),
+        str(experiment["numTrials"]),
+        render.time_text(start),
+        render.duration_text(start, end),
+        experiment["username"],
+    ]
+
+
+def _describe(args: argparse.Namespace, settings: Settings) -> int:
+    with open_session(settings) as session:
+        found = [_fetch(session, number) for number in args.experiment_ids]
+        if args.json:
+            render.print_json(found if len(found) > 1 else found[0])
+            return 0
+        for index, experiment in enumerate(found):
+            if index:
+                print()
+            _print_experiment(session, experiment)
+    return 0
+
+
+def _print_experiment(session: Session, experiment: dict[str, Any]) -> None:
+    searcher = experiment["config"].get("searcher") or {}
+    facts = {
+        "Experiment": f"{experiment['id']} {experiment['name']}",
+        "State": render.state_text(experiment["state"]),
+        "Progress": render.percent_text(experiment.get("progress")),
+        "Started": render.time_text(experiment["startTime"]),
+        "Ended": render.time_text(experiment.get("endTime")),
+        "Searcher": f"{searcher.get('name')} on {searcher.get('metric')}",
+    }
+    if experiment.get("description"):
+        facts["Description"] = experiment["description"]
+    if experiment.get("labels"):
+        facts["Labels"] = ", ".join(experiment["labels"])
+    render.print_facts(facts)
+    trials = _trials(session, experiment["id"])
+    print()
+    _print_trials(trials)
+    for trial in trials:
+        print()
+        print_workloads(session, trial["id"], title=f"Trial {trial['id']}")
+
+
+def _logs(args: argparse.Namespace, settings: Settings) -> int:
+    with open_session(settings) as session:
+        trial_id = follow.first_trial(session, args.experiment_id, wait_for_it=args.follow)
+        if trial_id is None:
+            raise DetError(f"Experiment {args.experiment_id} has no trials yet, so there is no log.")
+        logs.print_log(session, logs.trial_log_path(trial_id), follow=args.follow)
+    return 0
+
+
+def _wait(args: argparse.Namespace, settings: Settings) -> int:
+    with open_session(settings) as session:
+        state = follow.wait(session, args.experiment_id, _WAIT_PERIOD_S)
+    print(f"Experiment {args.experiment_id} is {render.state_text(state)}")
+    return 0 if state == "STATE_COMPLETED" else 1
+
+
+def _act(args: argparse.Namespace, settings: Settings) -> int:
+    with open_session(settings) as session:
+        session.post(f"{_PATH}/{args.experiment_id}/{args.verb}")
+    print(f"{_ACTIONS[args.verb][0]} experiment {args.experiment_id}")
+    return 0
+
+
+def _delete(args: argparse.Namespace, settings: Settings) -> int:
+    question = f"Delete experiment {args.experiment_id} with its trials, logs and checkpoints, for good?"
+    if not confirm(question, yes=args.yes):
+        raise DetError("Nothing was deleted.")
+    with open_session(settings) as session:
+        session.delete(f"{_PATH}/{args.experiment_id}")
+    print(f"Deleting experiment {args.experiment_id}")
+    return 0
+
+
+def _list_trials(args: argparse.Namespace, settings: Settings) -> int:
+    with open_session(settings) as session:
+        trials = _trials(session, args.experiment_id)
+    if args.json:
+        render.print_json(trials)
+    else:
+        _print_trials(trials)
+    return 0
+
+
+def _print_trials(trials: list[dict[str, Any]]) -> None:
+    columns = [
+        "Trial>",
+        "State",
+        "Batches>",
+        "Restarts>",
+        "Best metric>",
+        "Started",
+        "Took>",
+        "Hyperparameters",
+    ]
+    render.print_table(columns, [_trial_row(trial) for trial in trials])
+
+
+def _trial_row(trial: dict[str, Any]) -> list[str]:
+    start, end = trial["startTime"], trial.get("endTime")
+    hparams = "  ".join(f"{name}={render.number_text(value)}" for name, value in trial["hparams"].items())
+    return [
+        str(trial["id"]),
+        render.state_text(trial["state"]),
+        str(trial["totalBatchesProcessed"]),
+        str(trial["restarts"]),
+        render.metric_text(trial.get("searcherMetricValue")),
+        render.time_text(start),
+        render.duration_text(start, end),
+        hparams,
+    ]
+
+
+def _list_checkpoints(args: argparse.Namespace, settings: Settings) -> int:
+    params: dict[str, Any] = {"sortByAttr": "SORT_BY_END_TIME", "limit": -1, "offset": 0}
+    if args.best is not None:
+        params |= {"sortByAttr": "SORT_BY_SEARCHER_METRIC", "limit": args.best, "states": ["STATE_COMPLETED"]}
+    with open_session(settings) as session:
+        found = session.get(f"{_PATH}/{args.experiment_id}/checkpoints", params=params)["checkpoints"]
+    if args.json:
+        render.print_json(found)
+    else:
+        print_checkpoints(checkpoint_rows(found))
+    return 0
+
+
+def _download(args: argparse.Namespace, settings: Settings) -> int:
+    with open_session(settings) as session:
+        params = {"states": ["STATE_COMPLETED"], "limit": -1, "offset": 0}
+        found = session.get(f"{_PATH}/{args.experiment_id}/checkpoints", params=params)["checkpoints"]
+        if not found:
+            raise DetError(f"Experiment {args.experiment_id} has no checkpoint to download.")
+        for record in best_first(found)[: args.top_n]:
+            print(download(session, record, Path(args.output_dir) / record["uuid"]))
+    return 0
+
+
+def _config(args: argparse.Namespace, settings: Settings) -> int:
+    with open_session(settings) as session:
+        config = _fetch(session, args.experiment_id)["config"]
+    if args.json:
+        render.print_json(config)
+    else:
+        # Imported here: only this command writes YAML.
+        from det_keras.config import dump_yaml
+
+        print(dump_yaml(config), end="")
+    return 0
+
+
+def _fetch(session: Session, number: int) -> dict[str, Any]:
+    experiment: dict[str, Any] = session.get(f"{_PATH}/{number}")["experiment"]
+    return experiment
+
+
+def _trials(session: Session, number: int) -> list[dict[str, Any]]:
+    params = {"limit": -1, "offset": 0, "orderBy": "ORDER_BY_ASC", "sortBy": "SORT_BY_ID"}
+    trials: list[dict[str, Any]] = session.get(f"{_PATH}/{number}/trials", params=params)["trials"]
+    return trials

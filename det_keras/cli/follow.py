@@ -1,0 +1,265 @@
+"""Watching an experiment until it ends: a live bar on a terminal, one line per report elsewhere.
+
+The master is asked, not listened to: a question that a restarting master cannot answer is asked again.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from det_keras.cli.logs import PATIENCE_S, tail, trial_log_path
+from det_keras.cli.progress import TERMINAL, Snapshot, best_validation, report_line
+from det_keras.cli.render import metric_text, printable, state_text
+from det_keras.errors import MasterError, MasterUnavailableError
+
+if TYPE_CHECKING:
+    from det_keras.client import Session
+
+__all__ = ["first_trial", "follow", "wait"]
+
+_PERIOD_S = 0.5
+_LOG_LINES = 30
+_LINE_PERIOD_S = 10.0
+_INTERRUPTED = 130
+
+_Trials = list[dict[str, Any]]
+
+
+def follow(session: Session, experiment_id: int) -> int:
+    """Show how an experiment goes on until it ends; return 0 if it completed.
+
+    An interrupt ends the watching, never the experiment.
+    """
+    try:
+        with _display() as display:
+            experiment, trials = _watch(session, experiment_id, display)
+    except KeyboardInterrupt:
+        print(
+            f"Experiment {experiment_id} goes on without you. "
+            f"Come back with `det experiment logs -f {experiment_id}`.",
+            file=sys.stderr,
+        )
+        return _INTERRUPTED
+    return _conclude(session, experiment, trials)
+
+
+def wait(session: Session, experiment_id: int, period_s: float) -> str:
+    """Return the state in which an experiment ends or is paused."""
+    while True:
+        state = str(_patiently(session, f"/api/v1/experiments/{experiment_id}")["experiment"]["state"])
+        if state in TERMINAL or state == "STATE_PAUSED":
+            return state
+        time.sleep(period_s)
+
+
+def first_trial(session: Session, experiment_id: int, *, wait_for_it: bool) -> int | None:
+    """Return the lowest trial id of an experiment, None if it has no trials yet."""
+    while True:
+        trials = _patiently(session, f"/api/v1/experiments/{experiment_id}/trials", limit=-1)["trials"]
+        if trials:
+            return min(int(trial["id"]) for trial in trials)
+        experiment = _patiently(session, f"/api/v1/experiments/{experiment_id}")["experiment"]
+        if not wait_for_it or experiment["state"] in TERMINAL:
+            return None
+        time.sleep(_PERIOD_S)
+
+
+def _watch(session: Session, experiment_id: int, display: _Display) -> tuple[dict[str, Any], _Trials]:
+    while True:
+        experiment = _patiently(session, f"/api/v1/experiments/{experiment_id}")["experiment"]
+        trials = _patiently(session, f"/api/v1/experiments/{experiment_id}/trials", limit=-1)["trials"]
+        display.show(session, experiment, trials)
+        if experiment["state"] in TERMINAL:
+            return experiment, trials
+        time.sleep(_PERIOD_S)
+
+
+def _patiently(session: Session, path: str, **params: Any) -> Any:
+    """Ask until the master answers: it may be in the middle of a restart."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return session.get(path, params=params)
+        except MasterUnavailableError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_PERIOD_S)
+
+
+def _conclude(session: Session, experiment: Mapping[str, Any], trials: _Trials) -> int:
+    """Say how it ended."""
+    state, number = str(experiment["state"]), experiment["id"]
+    failed = [trial for trial in trials if trial["state"] == "STATE_ERROR"]
+    if state == "STATE_ERROR" and failed:
+        _print_last_lines(session, failed[-1]["id"])
+    elif failed:
+        print(f"{len(failed)} of {len(trials)} trials failed.")
+    print(f"Experiment {number} {_OUTCOMES.get(state, 'ended as ' + state_text(state))}.")
+    best = best_validation(experiment, trials)
+    if best is not None:
+        value = metric_text(best.value)
+        print(f"Best {printable(best.metric)}: {value} (trial {best.trial_id}, batch {best.batches})")
+    uuid = _best_checkpoint(session, number)
+    if uuid is not None:
+        print(f"Best checkpoint: {uuid}")
+    return 0 if state == "STATE_COMPLETED" else 1
+
+
+_OUTCOMES = {
+    "STATE_COMPLETED": "completed",
+    "STATE_CANCELED": "was cancelled",
+    "STATE_ERROR": "failed",
+    "STATE_DELETED": "was deleted",
+}
+
+
+def _print_last_lines(session: Session, trial_id: int) -> None:
+    lines = tail(session, trial_log_path(trial_id), _LOG_LINES)
+    if not lines:
+        return
+    print(f"The log of trial {trial_id} ends with:")
+    for line in lines:
+        print("  " + str(line["message"]).rstrip("\n"))
+
+
+def _best_checkpoint(session: Session, experiment_id: int) -> str | None:
+    params = {"sortByAttr": "SORT_BY_SEARCHER_METRIC", "states": ["STATE_COMPLETED"], "limit": 1, "offset": 0}
+    try:
+        found = session.get(f"/api/v1/experiments/{experiment_id}/checkpoints", params=params)["checkpoints"]
+    except MasterError:
+        # Deleted while it was watched.
+        return None
+    return str(found[0]["uuid"]) if found else None
+
+
+class _Display:
+    """Shows an experiment's changes; the kinds differ in how."""
+
+    def __init__(self) -> None:
+        self._restarts: dict[int, int] = {}
+        self._was_paused = False
+
+    def __enter__(self) -> _Display:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def show(self, session: Session, experiment: Mapping[str, Any], trials: _Trials) -> None:
+        """Show where the experiment is."""
+        raise NotImplementedError
+
+    def events(self, experiment: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Return what happened since the last time and is worth a line of its own."""
+        found = []
+        is_paused = experiment["state"] == "STATE_PAUSED"
+        if is_paused and not self._was_paused:
+            number = experiment["id"]
+            found.append(f"Experiment {number} is paused. `det experiment activate {number}` lets it go on.")
+        self._was_paused = is_paused
+        allowed = experiment["config"].get("max_restarts")
+        for trial in trials:
+            number, restarts = int(trial["id"]), int(trial["restarts"])
+            if restarts > self._restarts.get(number, 0) and trial["state"] != "STATE_ERROR":
+                found.append(f"Trial {number} failed and starts again (restart {restarts} of {allowed}).")
+            self._restarts[number] = restarts
+        return found
+
+
+class _Lines(_Display):
+    """One line per validation and per epoch, for files and pipes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._offsets: dict[int, int] = {}
+        self._epochs: dict[int, int] = {}
+        self._lines_at: dict[int, float] = {}
+        self._seen: dict[int, tuple[Any, ...]] = {}
+
+    def show(self, session: Session, experiment: Mapping[str, Any], trials: _Trials) -> None:
+        for line in self.events(experiment, trials):
+            print(line)
+        for trial in trials:
+            self._show_trial(session, trial, with_trial=len(trials) > 1)
+        sys.stdout.flush()
+
+    def _show_trial(self, session: Session, trial: Mapping[str, Any], *, with_trial: bool) -> None:
+        number = int(trial["id"])
+        latest = trial.get("latestValidation") or {}
+        mark = (trial["state"], trial["totalBatchesProcessed"], latest.get("endTime"))
+        # Asking every trial of a large search for its reports, twice a second, would be most of the traffic.
+        if self._seen.get(number) == mark:
+            return
+        self._seen[number] = mark
+        params = {"offset": self._offsets.get(number, 0)}
+        answer = _patiently(session, f"/api/v1/trials/{number}/workloads", **params)
+        # After a restart the reports behind the checkpoint are gone, and come again.
+        self._offsets[number] = int(answer["pagination"]["total"])
+        for workload in answer["workloads"]:
+            for kind in ("training", "validation"):
+                if workload.get(kind) and self._is_worth_a_line(number, kind, workload[kind]):
+                    print(printable(report_line(trial, kind, workload[kind], with_trial=with_trial)))
+
+    def _is_worth_a_line(self, trial_id: int, kind: str, report: Mapping[str, Any]) -> bool:
+        if kind == "validation":
+            return True
+        epochs = report["metrics"]["avgMetrics"].get("epochs")
+        if not isinstance(epochs, int | float):
+            # A script that does not count epochs may report every batch.
+            is_due = time.monotonic() - self._lines_at.get(trial_id, -_LINE_PERIOD_S) >= _LINE_PERIOD_S
+            self._lines_at[trial_id] = time.monotonic() if is_due else self._lines_at[trial_id]
+            return is_due
+        is_new = epochs > self._epochs.get(trial_id, 0)
+        self._epochs[trial_id] = max(int(epochs), self._epochs.get(trial_id, 0))
+        return is_new
+
+
+class _Bar(_Display):
+    """A bar with what is known about the training, for terminals."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Imported here: only this display needs rich.
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+        self._progress = Progress(
+            TextColumn("{task.fields[state]}", markup=False),
+            BarColumn(bar_width=24),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[text]}", markup=False),
+            TimeRemainingColumn(),
+            TextColumn("left"),
+            # The speed of the whole run, as epochs come at long intervals.
+            speed_estimate_period=3600,
+        )
+        self._task = self._progress.add_task("", total=1.0, state="WAITING", text="")
+
+    def __enter__(self) -> _Display:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def show(self, session: Session, experiment: Mapping[str, Any], trials: _Trials) -> None:
+        for line in self.events(experiment, trials):
+            self._progress.console.print(line, markup=False, highlight=False)
+        snapshot = Snapshot.take(experiment, trials)
+        self._progress.update(
+            self._task,
+            completed=snapshot.fraction,
+            state=state_text(snapshot.state),
+            text=printable(snapshot.text),
+        )
+
+
+def _display() -> _Display:
+    return _Bar() if sys.stdout.isatty() else _Lines()

@@ -1,0 +1,75 @@
+"""`det experiment create --local`: the script in the foreground, without any master."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from det_keras.cli.config_file import ExperimentFile
+from det_keras.errors import DetError
+
+__all__ = ["run_locally"]
+
+#: Where `det.keras.init()` finds the config of a script that runs this way.
+CONFIG_VARIABLE = "DET_KERAS_LOCAL_CONFIG"
+
+
+def run_locally(file: ExperimentFile, directory: Path) -> int:
+    """Run the entrypoint in `directory` and return its exit code.
+
+    Raises:
+        DetError: the directory is none, or the command cannot be started.
+    """
+    if not directory.is_dir():
+        raise DetError(f"The context directory {str(directory)!r} does not exist.")
+    # Its mode is 0600: the config may hold secrets.
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml", prefix="det-config-", encoding="utf-8") as config:
+        config.write(file.text)
+        config.flush()
+        environment = _environment(os.environ, config.name, file)
+        try:
+            process = subprocess.Popen(_command(file), cwd=directory, env=environment)
+        except OSError as error:
+            raise DetError(
+                f"The entrypoint cannot be started: {error.filename}: {error.strerror}."
+            ) from error
+        return _exit_code(process)
+
+
+def _command(file: ExperimentFile) -> list[str]:
+    trial_class = file.config.trial_class
+    if trial_class is not None:
+        return [sys.executable, "-m", "det_keras.keras.trial", trial_class]
+    return list(file.config.command())
+
+
+def _environment(inherited: Mapping[str, str], config: str, file: ExperimentFile) -> dict[str, str]:
+    """Return an environment in which the script takes itself to be alone, with the config at hand."""
+    kept = {
+        name: value
+        for name, value in inherited.items()
+        if not name.startswith("DET_") or name.startswith("DET_KERAS_")
+    }
+    # `python3` is the Python that has det_keras, as it is in a trial.
+    search_path = [str(Path(sys.executable).parent), kept.get("PATH", os.defpath)]
+    return {
+        **kept,
+        "PATH": os.pathsep.join(search_path),
+        **file.config.environment.environment_variables_for("cpu"),
+        CONFIG_VARIABLE: config,
+    }
+
+
+def _exit_code(process: subprocess.Popen[bytes]) -> int:
+    while True:
+        try:
+            code = process.wait()
+            # Death by signal N is 128 + N, as shells report it.
+            return 128 - code if code < 0 else code
+        except KeyboardInterrupt:
+            # The terminal interrupts the script as well; what it makes of it decides.
+            continue

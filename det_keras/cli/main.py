@@ -1,0 +1,94 @@
+"""Where `det` starts: the parser, the choice of the command, and what an error looks like."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from det_keras.cli import checkpoint, deploy, experiment, job, master, preview, trial, user
+from det_keras.cli.settings import Settings
+from det_keras.errors import DetError, MasterError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Run = Callable[[argparse.Namespace, Settings], int]
+
+__all__ = ["main"]
+
+_INTERRUPTED = 130
+# What a shell reports for a process that a closed pipe ended.
+_BROKEN_PIPE = 141
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code.
+
+    Args:
+        argv: what follows `det` on the command line; by default that of this process.
+
+    Raises:
+        SystemExit: the command line cannot be understood, or help was asked for.
+    """
+    args = _parser().parse_args(argv)
+    try:
+        code: int = _run(args)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # `det experiment list | head -1`: the reader has what it wanted. Python would complain once more
+        # when it flushes at exit, so give it somewhere to flush to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+    return code
+
+
+def _run(args: argparse.Namespace) -> int:
+    run: Run = args.run
+    try:
+        return run(args, Settings.gather(args, os.environ))
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        # The edge of the program: whatever it was, the user gets a line, and a traceback on request.
+        if args.debug:
+            raise
+        print(_reason(error), file=sys.stderr)
+        return 1
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, MasterError) and error.status == 401:
+        return (
+            f"Unauthenticated: the master does not take the token ({error.message}). "
+            "Log in with `det user login`, or correct DET_USER_TOKEN, or DET_USER and DET_PASS."
+        )
+    if isinstance(error, DetError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror + (f": {error.filename}" if error.filename else "")
+    detail = " ".join(str(error).split())
+    return f"Unexpected {type(error).__name__}: {detail} (`det --debug ...` shows where.)"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="det",
+        description="Run and look after training jobs, on the embedded master or on another.",
+    )
+    parser.add_argument(
+        "-m",
+        "--master",
+        metavar="URL",
+        help="the master (default: DET_MASTER, else the embedded one, started if none runs)",
+    )
+    parser.add_argument("-u", "--user", metavar="NAME", help="act as this user, who has logged in")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    nouns = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for noun in (experiment, trial, checkpoint, job, master, deploy, user, preview):
+        noun.add_parsers(nouns)
+    return parser

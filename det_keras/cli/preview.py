@@ -1,0 +1,44 @@
+"""`det preview-search`: what a search would do, before it does."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from det_keras.cli import render
+from det_keras.cli.arguments import add_json, add_overrides
+from det_keras.cli.config_file import read_experiment
+from det_keras.cli.session import open_session
+from det_keras.cli.settings import Settings
+
+if TYPE_CHECKING:
+    from det_keras.cli.arguments import Nouns
+
+__all__ = ["add_parsers"]
+
+
+def add_parsers(nouns: Nouns) -> None:
+    """Add the command to the command line."""
+    parser = nouns.add_parser(
+        "preview-search", help="show how many trials a config would train, and how long"
+    )
+    parser.add_argument("config_file", metavar="CONFIG", help="YAML file that describes the experiment")
+    add_overrides(parser)
+    add_json(parser)
+    parser.set_defaults(run=_preview)
+
+
+def _preview(args: argparse.Namespace, settings: Settings) -> int:
+    file = read_experiment(args.config_file, args.overrides)
+    with open_session(settings) as session:
+        summary = session.post("/api/v1/preview-hp-search", {"config": file.config.to_dict()})["summary"]
+    if args.json:
+        render.print_json(summary)
+        return 0
+    rows = [[str(trials["count"]), _length(trials["unit"])] for trials in summary["trials"]]
+    render.print_table(["Trials>", "Trained for"], rows)
+    return 0
+
+
+def _length(unit: dict[str, Any]) -> str:
+    return "their whole length" if unit["maxLength"] else f"{unit['value']} {unit['name']}"

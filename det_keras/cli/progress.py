@@ -1,0 +1,143 @@
+"""What there is to say about a running experiment, worked out from the answers of the master."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from det_keras.cli.render import metric_text, number_text
+
+__all__ = ["COUNTERS", "TERMINAL", "Best", "Snapshot", "best_validation", "named_metrics", "report_line"]
+
+#: States that an experiment or trial does not leave by itself.
+TERMINAL = frozenset({"STATE_COMPLETED", "STATE_CANCELED", "STATE_ERROR", "STATE_DELETED"})
+#: Reported beside the metrics: how much was trained.
+COUNTERS = ("batches", "epochs", "records")
+
+_SHOWN_METRICS = 8
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best validation of an experiment.
+
+    Attributes:
+        metric: the searcher's metric.
+        value: its value.
+        trial_id: whose it is.
+        batches: at which batch.
+    """
+
+    metric: str
+    value: float
+    trial_id: int
+    batches: int
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """An experiment at one instant.
+
+    Attributes:
+        state: of the experiment, as the REST API has it.
+        fraction: how much of it is done, 0 to 1.
+        text: one line for a person.
+    """
+
+    state: str
+    fraction: float
+    text: str
+
+    @classmethod
+    def take(cls, experiment: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Snapshot:
+        """Return what the master's answers say."""
+        state = str(experiment["state"])
+        done = state == "STATE_COMPLETED"
+        fraction = 1.0 if done else min(1.0, max(0.0, float(experiment.get("progress") or 0.0)))
+        parts = [_trial_text(trials[0], experiment)] if len(trials) == 1 else [_trials_text(trials)]
+        best = best_validation(experiment, trials)
+        if best is not None:
+            parts.append(
+                f"best {best.metric} {metric_text(best.value)}" if len(trials) > 1 else _latest(trials, best)
+            )
+        return cls(state, fraction, "  ".join(part for part in parts if part))
+
+
+def best_validation(experiment: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Best | None:
+    """Return the best validation of all trials by the searcher's metric, None while there is none."""
+    searcher = experiment["config"].get("searcher") or {}
+    metric = str(searcher.get("metric"))
+    sign = 1 if searcher.get("smaller_is_better", True) else -1
+    found = []
+    for trial in trials:
+        validation = trial.get("bestValidation") or {}
+        value = _metrics(validation).get(metric)
+        # Not-a-number travels as text.
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            found.append(Best(metric, float(value), int(trial["id"]), int(validation["totalBatches"])))
+    return min(found, key=lambda best: sign * best.value, default=None)
+
+
+def report_line(trial: Mapping[str, Any], kind: str, report: Mapping[str, Any], *, with_trial: bool) -> str:
+    """Return one line about a report of metrics: ``epoch 3  validation  val_loss 0.12``.
+
+    Args:
+        trial: whose it is.
+        kind: ``training`` or ``validation``.
+        report: a MetricsWorkload.
+        with_trial: several trials run, so say which.
+    """
+    metrics = _metrics(report)
+    where = (
+        f"epoch {number_text(metrics['epochs'])}"
+        if "epochs" in metrics
+        else f"batch {report['totalBatches']}"
+    )
+    parts = [where, kind, *named_metrics(metrics)]
+    return "  ".join([f"trial {trial['id']}", *parts] if with_trial else parts)
+
+
+def named_metrics(metrics: Mapping[str, Any]) -> list[str]:
+    """Return metrics as ``name value``, the losses first, without counters and anything nested."""
+    names = [name for name in metrics if name not in COUNTERS and not isinstance(metrics[name], dict | list)]
+    names.sort(key=lambda name: "loss" not in name)
+    return [f"{name} {metric_text(metrics[name])}" for name in names[:_SHOWN_METRICS]]
+
+
+def _trial_text(trial: Mapping[str, Any], experiment: Mapping[str, Any]) -> str:
+    training = (trial.get("summaryMetrics") or {}).get("avg_metrics") or {}
+    parts = []
+    epochs = training.get("epochs", {}).get("last")
+    if epochs is not None:
+        planned = _planned_epochs(experiment["config"])
+        parts.append(f"epoch {number_text(epochs)}" + (f"/{planned}" if planned else ""))
+    else:
+        parts.append(f"batch {trial.get('totalBatchesProcessed', 0)}")
+    if "loss" in training:
+        parts.append(f"loss {metric_text(training['loss'].get('last'))}")
+    return "  ".join(parts)
+
+
+def _trials_text(trials: Sequence[Mapping[str, Any]]) -> str:
+    if not trials:
+        return "waiting for slots"
+    done = sum(trial["state"] in TERMINAL for trial in trials)
+    failed = sum(trial["state"] == "STATE_ERROR" for trial in trials)
+    return f"{done} of {len(trials)} trials done" + (f", {failed} failed" if failed else "")
+
+
+def _latest(trials: Sequence[Mapping[str, Any]], best: Best) -> str:
+    value = _metrics(trials[0].get("latestValidation")).get(best.metric, best.value)
+    return f"{best.metric} {metric_text(value)}"
+
+
+def _metrics(report: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    metrics: Mapping[str, Any] = ((report or {}).get("metrics") or {}).get("avgMetrics") or {}
+    return metrics
+
+
+def _planned_epochs(config: Mapping[str, Any]) -> int | None:
+    length = (config.get("searcher") or {}).get("max_length")
+    epochs = length.get("epochs") if isinstance(length, Mapping) else None
+    return epochs if isinstance(epochs, int) else None

@@ -1,0 +1,68 @@
+"""What the command line and the environment say about whom to talk to, read once."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from det_keras.errors import DetError
+from det_keras.home import Home
+
+__all__ = ["Settings"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The choices that hold for every command.
+
+    Attributes:
+        home: the data root.
+        master: the master's address as given, None for the embedded one.
+        user: whose token to use; None for whoever is known.
+        environment_user: the user that `token` and `password` of the environment belong to.
+        token: a token from the environment.
+        password: a password from the environment.
+        cert_file: the CA bundle for TLS, or ``noverify``.
+        slots: how many slots an embedded master gets that has to be started; None lets it count.
+    """
+
+    home: Home
+    master: str | None = None
+    user: str | None = None
+    environment_user: str | None = None
+    token: str | None = None
+    password: str | None = None
+    cert_file: str | None = None
+    slots: int | None = None
+
+    @classmethod
+    def gather(cls, args: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
+        """Return the settings of a command line and an environment.
+
+        Raises:
+            DetError: DET_KERAS_SLOTS is not a number of slots.
+        """
+        return cls(
+            home=Home.from_environment(environ),
+            master=args.master or environ.get("DET_MASTER") or None,
+            user=args.user or environ.get("DET_USER") or None,
+            environment_user=environ.get("DET_USER") or None,
+            token=environ.get("DET_USER_TOKEN") or None,
+            password=environ.get("DET_PASS"),
+            cert_file=environ.get("DET_MASTER_CERT_FILE") or None,
+            slots=_slots(environ.get("DET_KERAS_SLOTS")),
+        )
+
+    @property
+    def is_environment_user(self) -> bool:
+        """Whether the token or password of the environment is that of the user who is meant."""
+        return self.user == self.environment_user
+
+
+def _slots(text: str | None) -> int | None:
+    if not text:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise DetError(f"DET_KERAS_SLOTS must be a number of slots such as 2, received {text!r}.")
+    return int(text)

@@ -1,0 +1,31 @@
+"""What sending something to run has in common for experiments and jobs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from det_keras.cli.context_directory import Bundle, bundle
+from det_keras.cli.render import printable, size_text
+
+__all__ = ["print_notices", "read_files"]
+
+
+def read_files(directory: str) -> Bundle:
+    """Read a context directory, and say so."""
+    root = Path(directory).resolve()
+    found = bundle(root)
+    files = "1 file" if found.file_count == 1 else f"{found.file_count} files"
+    print(f"Preparing files ({root}) to send to master... {size_text(found.size_bytes)} and {files}")
+    sys.stdout.flush()
+    for name in found.skipped:
+        print(f"Not sent: {printable(name)} is neither a file nor a directory.", file=sys.stderr)
+    return found
+
+
+def print_notices(answer: Mapping[str, Any]) -> None:
+    """Print what the master wants the user to know about a config."""
+    for notice in answer.get("notices") or ():
+        print(printable(str(notice)), file=sys.stderr)

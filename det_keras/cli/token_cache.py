@@ -1,0 +1,64 @@
+"""The tokens of `det user login`, one per master and user, readable by their owner only."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from typing import Any
+
+from det_keras.home import Home
+
+__all__ = ["TokenCache"]
+
+
+class TokenCache:
+    """Remembers tokens between commands, and who logged in last.
+
+    Args:
+        home: the data root that the file is in.
+    """
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._path = home.root / "logins.json"
+
+    def find(self, url: str, user: str | None) -> tuple[str, str] | None:
+        """Return the user and the token for the master at `url`; without a user, of who logged in last."""
+        known = self._read().get(url, {})
+        name = user or known.get("last")
+        token = known.get("tokens", {}).get(name)
+        return None if token is None else (str(name), str(token))
+
+    def store(self, url: str, user: str, token: str) -> None:
+        """Remember a token, and that this user logged in last."""
+        content = self._read()
+        known = content.setdefault(url, {"tokens": {}})
+        known["tokens"][user] = token
+        known["last"] = user
+        self._write(content)
+
+    def forget(self, url: str, user: str) -> None:
+        """Drop a token."""
+        content = self._read()
+        known = content.get(url, {"tokens": {}})
+        known["tokens"].pop(user, None)
+        if known.get("last") == user:
+            known["last"] = next(iter(known["tokens"]), None)
+        self._write(content)
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            content = json.loads(self._path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            # A login can always be repeated; a broken file must not stand in its way.
+            return {}
+        return content if isinstance(content, dict) else {}
+
+    def _write(self, content: dict[str, Any]) -> None:
+        self._home.create()
+        draft = self._path.with_name(f".logins.{secrets.token_hex(4)}")
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1)
+        draft.replace(self._path)

@@ -1,0 +1,117 @@
+"""`det trial`: look at single trials."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from det_keras.cli import logs, render
+from det_keras.cli.arguments import add_json, positive
+from det_keras.cli.download import best_first, default_target, download
+from det_keras.cli.session import open_session
+from det_keras.cli.settings import Settings
+from det_keras.cli.workloads import print_workloads
+from det_keras.errors import DetError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from det_keras.cli.arguments import Nouns
+
+__all__ = ["add_parsers"]
+
+
+def add_parsers(nouns: Nouns) -> None:
+    """Add the noun and its verbs to the command line."""
+    parser = nouns.add_parser("trial", aliases=["t"], help="look at single trials")
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    add_json(_numbered(verbs, "describe", "show a trial with its metrics", _describe))
+    reading = _numbered(verbs, "logs", "print the log", _logs)
+    way = reading.add_mutually_exclusive_group()
+    way.add_argument("--head", metavar="K", type=positive, help="only the first K lines")
+    way.add_argument("--tail", metavar="K", type=positive, help="only the last K lines")
+    reading.add_argument("-f", "--follow", action="store_true", help="go on until the trial ends")
+    _numbered(verbs, "kill", "end the trial at once", _kill)
+    getting = _numbered(verbs, "download", "download a checkpoint", _download)
+    choice = getting.add_mutually_exclusive_group()
+    choice.add_argument("--best", action="store_true", help="the best by the searcher's metric (the default)")
+    choice.add_argument("--latest", action="store_true", help="the one with the most batches")
+    choice.add_argument("--uuid", metavar="UUID", help="this one")
+    getting.add_argument("-o", "--output-dir", metavar="DIR", help="where to (default: checkpoints/UUID)")
+
+
+def _numbered(
+    verbs: Nouns, name: str, text: str, run: Callable[[argparse.Namespace, Settings], int]
+) -> argparse.ArgumentParser:
+    parser = verbs.add_parser(name, help=text)
+    parser.add_argument("trial_id", metavar="N", type=positive)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _describe(args: argparse.Namespace, settings: Settings) -> int:
+    with open_session(settings) as session:
+        trial = session.get(f"/api/v1/trials/{args.trial_id}")["trial"]
+        if args.json:
+            render.print_json(trial)
+            return 0
+        hparams = trial["hparams"].items()
+        render.print_facts(
+            {
+                "Trial": str(trial["id"]),
+                "Experiment": str(trial["experimentId"]),
+                "State": render.state_text(trial["state"]),
+                "Doing": trial.get("runnerState") or "-",
+                "Started": render.time_text(trial["startTime"]),
+                "Ended": render.time_text(trial.get("endTime")),
+                "Restarts": str(trial["restarts"]),
+                "Batches": str(trial["totalBatchesProcessed"]),
+                "Best metric": render.metric_text(trial.get("searcherMetricValue")),
+                "Hyperparameters": "  ".join(f"{name}={render.number_text(value)}" for name, value in hparams)
+                or "-",
+            }
+        )
+        print()
+        print_workloads(session, args.trial_id)
+    return 0
+
+
+def _logs(args: argparse.Namespace, settings: Settings) -> int:
+    if args.follow and args.head is not None:
+        raise DetError("--head shows the start of a log and --follow its end. Use one of them.")
+    with open_session(settings) as session:
+        path = logs.trial_log_path(args.trial_id)
+        logs.print_log(session, path, follow=args.follow, head=args.head, last=args.tail)
+    return 0
+
+
+def _kill(args: argparse.Namespace, settings: Settings) -> int:
+    with open_session(settings) as session:
+        session.post(f"/api/v1/trials/{args.trial_id}/kill")
+    print(f"Killed trial {args.trial_id}")
+    return 0
+
+
+def _download(args: argparse.Namespace, settings: Settings) -> int:
+    with open_session(settings) as session:
+        params = {"limit": -1, "offset": 0}
+        found = session.get(f"/api/v1/trials/{args.trial_id}/checkpoints", params=params)["checkpoints"]
+        record = _chosen(args, found)
+        target = Path(args.output_dir) if args.output_dir else default_target(record["uuid"])
+        print(download(session, record, target))
+    return 0
+
+
+def _chosen(args: argparse.Namespace, found: list[dict[str, Any]]) -> dict[str, Any]:
+    if args.uuid is not None:
+        named = [record for record in found if record["uuid"] == args.uuid.lower()]
+        if not named:
+            raise DetError(f"Trial {args.trial_id} has no checkpoint {args.uuid!r}.")
+        return named[0]
+    complete = [record for record in found if record["state"] == "STATE_COMPLETED"]
+    if not complete:
+        raise DetError(f"Trial {args.trial_id} has no checkpoint to download.")
+    if args.latest:
+        return max(complete, key=lambda record: record["metadata"].get("steps_completed") or 0)
+    return best_first(complete)[0]

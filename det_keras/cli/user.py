@@ -1,0 +1,80 @@
+"""`det user`: log in to a master and out of it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import getpass
+import sys
+from typing import TYPE_CHECKING
+
+from det_keras.cli import render
+from det_keras.cli.arguments import add_json
+from det_keras.cli.session import DEFAULT_USER, find_url, log_in, open_session
+from det_keras.cli.settings import Settings
+from det_keras.cli.token_cache import TokenCache
+from det_keras.errors import DetError, MasterError
+
+if TYPE_CHECKING:
+    from det_keras.cli.arguments import Nouns
+
+__all__ = ["add_parsers"]
+
+
+def add_parsers(nouns: Nouns) -> None:
+    """Add the noun and its verbs to the command line."""
+    parser = nouns.add_parser("user", help="log in and out")
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    entering = verbs.add_parser("login", help="log in; the password is asked for, or taken from DET_PASS")
+    entering.add_argument("name", metavar="U", nargs="?", help="the user (default: -u, DET_USER, determined)")
+    entering.set_defaults(run=_login)
+    asking = verbs.add_parser("whoami", help="show who you are to the master")
+    add_json(asking)
+    asking.set_defaults(run=_whoami)
+    leaving = verbs.add_parser("logout", help="forget a login")
+    leaving.set_defaults(run=_logout)
+
+
+def _login(args: argparse.Namespace, settings: Settings) -> int:
+    url = find_url(settings)
+    name = args.name or settings.user or DEFAULT_USER
+    token = log_in(settings, url, name, _password(settings, name))
+    TokenCache(settings.home).store(url, name, token)
+    print(f"Logged in to {url} as {name}")
+    return 0
+
+
+def _password(settings: Settings, name: str) -> str:
+    if settings.password is not None and settings.environment_user in (None, name):
+        return settings.password
+    if sys.stdin.isatty():
+        return getpass.getpass(f"Password for user {name!r}: ")
+    return sys.stdin.readline().rstrip("\n")
+
+
+def _whoami(args: argparse.Namespace, settings: Settings) -> int:
+    with open_session(settings) as session:
+        user = session.get("/api/v1/me")["user"]
+        if args.json:
+            render.print_json(user)
+        else:
+            print(f"You are logged in to {session.url} as {user['username']}")
+    return 0
+
+
+def _logout(args: argparse.Namespace, settings: Settings) -> int:
+    url = find_url(settings)
+    cache = TokenCache(settings.home)
+    known = cache.find(url, settings.user)
+    if known is None:
+        # The token that the embedded master leaves for its owner is no login: without it the owner is locked out.
+        raise DetError(f"Nobody has logged in to {url} with `det user login`, so there is nothing to forget.")
+    name, token = known
+    cache.forget(url, name)
+    from det_keras.client import Session
+
+    with Session(url, token, cert_file=settings.cert_file) as session, contextlib.suppress(MasterError):
+        # One that the master refuses has expired: forgotten is forgotten.
+        session.post("/api/v1/auth/logout")
+    print(f"Logged out {name} of {url}")
+    return 0

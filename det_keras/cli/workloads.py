@@ -1,0 +1,52 @@
+"""The reports of a trial as a table: what was trained, validated and checkpointed at which batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from det_keras.cli import render
+from det_keras.cli.progress import COUNTERS, named_metrics
+
+if TYPE_CHECKING:
+    from det_keras.client import Session
+
+__all__ = ["print_workloads"]
+
+
+def print_workloads(session: Session, trial_id: int, *, title: str | None = None) -> None:
+    """Print the reports of a trial, one row for each batch that has any."""
+    workloads = session.get(f"/api/v1/trials/{trial_id}/workloads", params={"offset": 0})["workloads"]
+    columns = ["Batch>", "Epoch>", "Reported", "Training", "Validation", "UUID of the checkpoint", "State"]
+    render.print_table(columns, _rows(workloads), title=title)
+
+
+def _rows(workloads: list[dict[str, Any]]) -> list[list[str]]:
+    batches: dict[int, dict[str, Any]] = {}
+    for workload in workloads:
+        for kind in ("training", "validation", "checkpoint"):
+            if workload.get(kind):
+                batches.setdefault(int(workload[kind]["totalBatches"]), {})[kind] = workload[kind]
+    return [_row(batch, reports) for batch, reports in sorted(batches.items())]
+
+
+def _row(batch: int, reports: dict[str, Any]) -> list[str]:
+    metrics = {
+        kind: reports[kind]["metrics"]["avgMetrics"] for kind in ("training", "validation") if kind in reports
+    }
+    epochs = next((found["epochs"] for found in metrics.values() if "epochs" in found), None)
+    checkpoint = reports.get("checkpoint") or {}
+    times = [report["endTime"] for report in reports.values() if report.get("endTime")]
+    return [
+        str(batch),
+        render.number_text(epochs),
+        render.time_text(max(times, default=None)),
+        _metrics(metrics.get("training", {})),
+        _metrics(metrics.get("validation", {})),
+        checkpoint.get("uuid") or "-",
+        render.state_text(checkpoint.get("state")),
+    ]
+
+
+def _metrics(metrics: dict[str, Any]) -> str:
+    shown = {name: value for name, value in metrics.items() if name not in COUNTERS}
+    return "  ".join(named_metrics(shown)) or "-"
