@@ -124,9 +124,13 @@ def _checked_callbacks(callbacks: Any) -> list[Any]:
     kept = []
     for callback in keras.tree.flatten(callbacks):
         if isinstance(callback, keras.callbacks.BackupAndRestore):
-            logger.warning("BackupAndRestore is left out: it would load its own weights over the restored ones.")
+            logger.warning(
+                "BackupAndRestore is left out: it would load its own weights over the restored ones."
+            )
             continue
         if not isinstance(callback, keras.callbacks.Callback):
-            raise TypeError(f"A callback must be a keras.callbacks.Callback. Received a {type(callback).__name__}.")
+            raise TypeError(
+                f"A callback must be a keras.callbacks.Callback. Received a {type(callback).__name__}."
+            )
         kept.append(callback)
     return kept

@@ -90,7 +90,11 @@ def _drop_rows(path: Path, separator: str, epoch: int) -> None:
         return
     with path.open(newline="") as file:
         rows = list(csv.reader(file, delimiter=separator))
-    kept = [row for number, row in enumerate(rows) if number == 0 or (row and row[0].isdigit() and int(row[0]) < epoch)]
+    kept = [
+        row
+        for number, row in enumerate(rows)
+        if number == 0 or (row and row[0].isdigit() and int(row[0]) < epoch)
+    ]
     draft = path.with_name(f".{path.name}.new")
     with draft.open("w", newline="") as file:
         csv.writer(file, delimiter=separator).writerows(kept)

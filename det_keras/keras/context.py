@@ -43,6 +43,9 @@ __all__ = ["KerasContext", "init"]
 
 logger = logging.getLogger(__name__)
 
+# Set by `det experiment create --local`: the config of the experiment that the script plays here.
+_LOCAL_CONFIG = "DET_KERAS_LOCAL_CONFIG"
+
 _current: tuple[KerasContext, tuple[Any, ...]] | None = None
 
 
@@ -101,6 +104,7 @@ class KerasContext:
         settings: how often to report, validate and save.
         phases: the `fit` calls that are over.
         writer: writes checkpoints in the background.
+        validated_at: batches trained in the script at its newest validation, None before the first.
         code: the submitted code.
     """
 
@@ -127,7 +131,7 @@ class KerasContext:
         self._files = ExitStack()
         self._point: ResumePoint | None = None
         self._looked_for_point = False
-        self._validated_at: int | None = None
+        self.validated_at: int | None = None
         self._is_closed = False
         core.preempt.start()
         atexit.register(self.close)
@@ -245,7 +249,9 @@ class KerasContext:
             self._warm_start(model, run)
         return run.execute(None)
 
-    def evaluate(self, model: Any, x: Any = None, y: Any = None, *, report: str = "test", **options: Any) -> Any:
+    def evaluate(
+        self, model: Any, x: Any = None, y: Any = None, *, report: str = "test", **options: Any
+    ) -> Any:
         """Evaluate a model as `model.evaluate` does and return its metrics by name.
 
         In a trial the result is reported: to the group ``test``, or with ``report="validation"`` to the
@@ -265,7 +271,7 @@ class KerasContext:
             raise ValueError(f"`report` is 'test' or 'validation'. Received: {report!r}.")
         _check_model(model, "evaluate")
         batches = sum(phase.batches for phase in self.phases)
-        if report == "validation" and batches == self._validated_at:
+        if report == "validation" and batches == self.validated_at:
             raise ValueError(f"Batch {batches} has a validation already: report to the group 'test' instead.")
         options.setdefault("verbose", 0)
         metrics: dict[str, float] = model.evaluate(x, y, **{**options, "return_dict": True})
@@ -273,6 +279,8 @@ class KerasContext:
             prefix = "val_" if report == "validation" else ""
             named = {f"{prefix}{name}": value for name, value in metrics.items()}
             self.core.train.report_metrics(report, batches, named)
+        if report == "validation":
+            self.validated_at = batches
         return metrics
 
     def predict(self, model: Any, x: Any, *, gather: bool = False, **options: Any) -> Any:
@@ -390,7 +398,9 @@ class KerasContext:
         from det_keras.core.backend.trial import open_task_session
 
         info = self.core.info
-        session = open_task_session(info) if info is not None else connect(Home.from_environment(), os.environ)
+        session = (
+            open_task_session(info) if info is not None else connect(Home.from_environment(), os.environ)
+        )
         if session is None:
             raise CheckpointError(
                 "No master runs that could know the checkpoint. Start one with `det deploy local cluster-up`, "
@@ -424,7 +434,9 @@ def _init_on_cluster(info: ClusterInfo) -> KerasContext:
         prepare_process(seed, None, worker)
         backend, store = open_backend(None)
         core = det_core.Context(backend, store, distributed=DistributedContext(worker), info=info)
-        return KerasContext(core, None, FitSettings(), seed=seed, config_data=info.task_config.get("data") or {})
+        return KerasContext(
+            core, None, FitSettings(), seed=seed, config_data=info.task_config.get("data") or {}
+        )
     configure_logs(debug=trial.debug)
     config = ExperimentConfig.from_dict(trial.config)
     prepare_process(trial.trial_seed, config, worker)
@@ -450,7 +462,10 @@ def _init_alone(
     seed: int | None,
 ) -> KerasContext:
     configure_logs(debug=False)
-    raw = _read_config(config)
+    handed_over = os.environ.get(_LOCAL_CONFIG)
+    if handed_over:
+        logger.info("The config is the one of `det experiment create --local`.")
+    raw = _read_config(handed_over or config)
     loaded = load_experiment_config(raw, alone=True)
     for notice in loaded.notices if raw else ():
         logger.info("%s", notice)
@@ -538,7 +553,9 @@ def _worker() -> WorkerInfo:
 
 def _check_model(model: Any, what: str) -> None:
     if not isinstance(model, keras.Model):
-        raise TypeError(f"`{what}` needs a keras.Model as its first argument. Received a {type(model).__name__}.")
+        raise TypeError(
+            f"`{what}` needs a keras.Model as its first argument. Received a {type(model).__name__}."
+        )
     if not model.compiled:
         raise ValueError(f"Compile the model before `{what}`: `model.compile(optimizer=..., loss=...)`.")
     if model.distribute_strategy.num_replicas_in_sync > 1:

@@ -181,6 +181,7 @@ class FitRun:
         validation = Validation(self.total_batches, values, self._is_best(values))
         self.last_validation = validation
         self.last_validation_batch = self.position.batches
+        self.context.validated_at = self.total_batches
         for callback in self._injected:
             callback.on_validation(self, validation)
         return validation
@@ -382,7 +383,9 @@ class FitRun:
         settings = self.settings
         return [
             MetricsCallback(settings.report_period, self._arguments.on_nan),
-            ValidationCallback(self._in_batches(settings.validation_period), initial=settings.initial_validation),
+            ValidationCallback(
+                self._in_batches(settings.validation_period), initial=settings.initial_validation
+            ),
             CheckpointCallback(settings.checkpoint_policy, self._in_batches(settings.checkpoint_period)),
             SearcherCallback(settings.max_length),
             PreemptionCallback(self._signals),

@@ -28,7 +28,9 @@ class Score(Mapping[str, list[float]]):
         long = f"val_{_SHORT_NAMES.get(short, short)}"
         if long in self._values:
             return self._values[long]
-        raise KeyError(f"There is no validation metric {name!r}. There are: {', '.join(self._values) or 'none'}.")
+        raise KeyError(
+            f"There is no validation metric {name!r}. There are: {', '.join(self._values) or 'none'}."
+        )
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)

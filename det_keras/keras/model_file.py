@@ -142,10 +142,7 @@ class ModelFile:
         saving_lib._save_state(
             self._model, weights_store=recorder, assets_store=None, inner_path="", visited_saveables=set()
         )
-        return tuple(
-            _Group(path, metadata, tuple(entries))
-            for path, metadata, entries in recorder.groups
-        )
+        return tuple(_Group(path, metadata, tuple(entries)) for path, metadata, entries in recorder.groups)
 
 
 def read_places(directory: Path, places: Mapping[int, Place]) -> dict[int, np.ndarray[Any, Any]]:

@@ -56,7 +56,9 @@ def find_resume_point(core: Context, stack: ExitStack) -> ResumePoint | None:
         logger.info("Training goes on from checkpoint %s at batch %s.", record.uuid, record.steps_completed)
         return ResumePoint(record, restored, phases, state["phase"]["index"])
     if records:
-        logger.error("None of the %s checkpoints of this run can be used: training starts afresh.", len(records))
+        logger.error(
+            "None of the %s checkpoints of this run can be used: training starts afresh.", len(records)
+        )
     return None
 
 

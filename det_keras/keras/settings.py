@@ -44,7 +44,9 @@ class FitSettings:
     global_batch_size: int | None = None
 
     @classmethod
-    def from_config(cls, config: ExperimentConfig, given: Collection[str], hparams: dict[str, Any]) -> FitSettings:
+    def from_config(
+        cls, config: ExperimentConfig, given: Collection[str], hparams: dict[str, Any]
+    ) -> FitSettings:
         """Return the settings of a config.
 
         Args:

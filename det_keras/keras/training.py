@@ -22,7 +22,9 @@ class HParams(dict[str, Any]):
     @classmethod
     def nested(cls, values: dict[str, Any]) -> HParams:
         """Return `values` with every nested dict turned as well."""
-        return cls({name: cls.nested(value) if isinstance(value, dict) else value for name, value in values.items()})
+        return cls(
+            {name: cls.nested(value) if isinstance(value, dict) else value for name, value in values.items()}
+        )
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,9 @@ class RestoredState:
     def values(self) -> list[np.ndarray[Any, Any]]:
         """Read the values of all variables, in order."""
         places = {
-            index: (one["place"][0], one["place"][1]) for index, one in enumerate(self.variables) if "place" in one
+            index: (one["place"][0], one["place"][1])
+            for index, one in enumerate(self.variables)
+            if "place" in one
         }
         found = read_places(self.directory, places)
         raw = np.memmap(self._binary, np.uint8, "r") if self._binary.stat().st_size else np.empty(0, np.uint8)

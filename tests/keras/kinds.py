@@ -127,10 +127,19 @@ def fit_class_weights(context: Any, callbacks: list[Any]) -> tuple[Any, list[Any
     model = network(optimizer=keras.optimizers.Adam(0.05))
     own = [
         keras.callbacks.ReduceLROnPlateau(monitor="val_loss", factor=0.5, patience=1, min_delta=0.5),
-        keras.callbacks.EarlyStopping(monitor="val_loss", patience=2, min_delta=0.5, restore_best_weights=True),
+        keras.callbacks.EarlyStopping(
+            monitor="val_loss", patience=2, min_delta=0.5, restore_best_weights=True
+        ),
     ]
     history = _fit(
-        context, model, x, y, batch_size=BATCH, epochs=6, class_weight={0: 1.0, 1: 3.0}, callbacks=own + callbacks
+        context,
+        model,
+        x,
+        y,
+        batch_size=BATCH,
+        epochs=6,
+        class_weight={0: 1.0, 1: 3.0},
+        callbacks=own + callbacks,
     )
     return model, [history]
 
@@ -181,7 +190,9 @@ def fit_mixed_float16(context: Any, callbacks: list[Any]) -> tuple[Any, list[Any
 
 def fit_ema(context: Any, callbacks: list[Any]) -> tuple[Any, list[Any]]:
     x, y = arrays()
-    model = network(optimizer=context.wrap_optimizer(keras.optimizers.Adam(0.01, use_ema=True, ema_momentum=0.9)))
+    model = network(
+        optimizer=context.wrap_optimizer(keras.optimizers.Adam(0.01, use_ema=True, ema_momentum=0.9))
+    )
     return model, [_fit(context, model, x, y, batch_size=BATCH, callbacks=callbacks)]
 
 
@@ -197,7 +208,9 @@ def fit_two_phases(context: Any, callbacks: list[Any]) -> tuple[Any, list[Any]]:
 
 
 KINDS: dict[str, Callable[[Any, list[Any]], tuple[Any, list[Any]]]] = {
-    name.removeprefix("fit_"): function for name, function in sorted(globals().items()) if name.startswith("fit_")
+    name.removeprefix("fit_"): function
+    for name, function in sorted(globals().items())
+    if name.startswith("fit_")
 }
 
 

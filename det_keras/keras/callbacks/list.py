@@ -72,8 +72,12 @@ class SeamlessCallbackList(keras.callbacks.CallbackList):  # type: ignore[misc]
         # Two hooks per batch that nobody listens to are most of what Keras itself spends between two steps.
         silent = [self._progbar] if self._progbar is not None and verbose != 1 and steps else []
         listening = [one for one in self.callbacks if one not in silent]
-        self._hears_batch_begin = any(_overrides(one, "on_train_batch_begin", "on_batch_begin") for one in listening)
-        self._hears_batch_end = any(_overrides(one, "on_train_batch_end", "on_batch_end") for one in listening)
+        self._hears_batch_begin = any(
+            _overrides(one, "on_train_batch_begin", "on_batch_begin") for one in listening
+        )
+        self._hears_batch_end = any(
+            _overrides(one, "on_train_batch_end", "on_batch_end") for one in listening
+        )
 
     def begin_segment(self, first_step: int) -> None:
         """Say which batch of its epoch Keras's batch 0 is."""

@@ -39,7 +39,11 @@ class MetricsCallback(InjectedCallback):
 
     def on_boundary(self, run: FitRun, boundary: Boundary) -> None:
         batches = run.position.batches
-        due = boundary.at_epoch_end if self._period is None else batches % self._period == 0 or boundary.at_epoch_end
+        due = (
+            boundary.at_epoch_end
+            if self._period is None
+            else batches % self._period == 0 or boundary.at_epoch_end
+        )
         if not due or not boundary.logs or batches == self._last_batch:
             return
         self._last_batch = batches

@@ -38,7 +38,9 @@ class PreemptionCallback(InjectedCallback):
         logger.info(
             "Asked to stop: the state at batch %s is saved. %s",
             run.total_batches,
-            "The trial goes on from there when it is activated." if in_trial else "Start again to go on from there.",
+            "The trial goes on from there when it is activated."
+            if in_trial
+            else "Start again to go on from there.",
         )
         run.core.preempt.acknowledge()
         run.core.backend.flush()

@@ -200,7 +200,9 @@ def _to_numpy(array: Any) -> np.ndarray[Any, Any]:
     if type(array).__module__.startswith("pandas.") and values.ndim == 1:
         values = values[:, None]
     if values.dtype == object:
-        values = values.astype(str) if all(isinstance(item, str) for item in values.flat) else values.astype(float)
+        values = (
+            values.astype(str) if all(isinstance(item, str) for item in values.flat) else values.astype(float)
+        )
     if values.dtype == np.float64 and keras.config.floatx() == "float32":
         # Cast here: the float64 tensor would double the memory for a moment.
         values = values.astype(np.float32)

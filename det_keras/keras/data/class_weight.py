@@ -24,7 +24,9 @@ def class_weights(y: tf.Tensor, weights: Mapping[int, float]) -> tf.Tensor:
     Returns:
         Float tensor, (samples,).
     """
-    table = tf.constant([float(weights.get(number, 1.0)) for number in range(max(weights) + 1)], keras.config.floatx())
+    table = tf.constant(
+        [float(weights.get(number, 1.0)) for number in range(max(weights) + 1)], keras.config.floatx()
+    )
     y = tf.convert_to_tensor(y)
     if y.shape.rank is not None and y.shape.rank >= 2:
         numbers = tf.argmax(y, axis=-1) if (y.shape[-1] or 1) > 1 else tf.squeeze(y, axis=-1)

@@ -30,7 +30,9 @@ def load_batches(dataset: Any, indices: Iterable[int]) -> Iterator[Any]:
     executor: Executor
     if use_processes:
         context = multiprocessing.get_context("fork")
-        executor = ProcessPoolExecutor(workers, mp_context=context, initializer=_set_dataset, initargs=(dataset,))
+        executor = ProcessPoolExecutor(
+            workers, mp_context=context, initializer=_set_dataset, initargs=(dataset,)
+        )
         item = _item_of_worker
     else:
         executor = ThreadPoolExecutor(workers, thread_name_prefix="det-data")

@@ -29,7 +29,9 @@ def sample_order(num_samples: int, seed: int, epoch: tf.Tensor) -> tf.Tensor:
         int64, (num_samples,): sample indices.
     """
     indices = tf.range(num_samples, dtype=tf.int64)
-    return tf.random.experimental.stateless_shuffle(indices, seed=tf.stack([tf.constant(seed, tf.int64), epoch]))
+    return tf.random.experimental.stateless_shuffle(
+        indices, seed=tf.stack([tf.constant(seed, tf.int64), epoch])
+    )
 
 
 def batch_order(num_batches: int, seed: int, epoch: int) -> list[int]:

@@ -64,13 +64,19 @@ def check_data(data: tuple[Any, ...], *, workers: int = 1) -> None:
     if len(sizes) > 1 or not sizes:
         raise ValueError(f"All arrays need the same number of samples. Received arrays of {sizes} samples.")
     for part in data:
-        lengths = sorted({int(array.shape[0]) for array in keras.tree.flatten(part) if hasattr(array, "shape")})
+        lengths = sorted(
+            {int(array.shape[0]) for array in keras.tree.flatten(part) if hasattr(array, "shape")}
+        )
         if len(lengths) > 1:
-            raise ValueError(f"All arrays need the same number of samples. Received arrays of {lengths} samples.")
+            raise ValueError(
+                f"All arrays need the same number of samples. Received arrays of {lengths} samples."
+            )
     if sizes[0] == 0:
         raise ValueError("The data is empty: the arrays hold 0 samples.")
     if sizes[0] < workers:
-        raise ValueError(f"{sizes[0]} samples cannot be shared by {workers} workers. Give more data or use fewer slots.")
+        raise ValueError(
+            f"{sizes[0]} samples cannot be shared by {workers} workers. Give more data or use fewer slots."
+        )
 
 
 def is_generator(value: Any) -> bool:

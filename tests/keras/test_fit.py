@@ -1,0 +1,359 @@
+"""What `fit` promises besides exact resume: arguments, callbacks, reports, checkpoints."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+import zipfile
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from kinds import BATCH, STEPS, Batches, arrays, network
+
+import det_keras as det
+from det_keras.errors import DetError, ModelMismatchError
+
+
+@pytest.fixture
+def context(tmp_path):
+    keras.backend.clear_session()
+    with det.keras.init(run_dir=tmp_path / "run", seed=1, hparams={"a": {"b": 1}}) as context:
+        yield context
+
+
+def fit(context, model, *callbacks, **options):
+    x, y = arrays()
+    return context.fit(
+        model,
+        x,
+        y,
+        batch_size=BATCH,
+        validation_data=(x[:16], y[:16]),
+        verbose=0,
+        callbacks=list(callbacks),
+        **options,
+    )
+
+
+def reports(context):
+    return [json.loads(line) for line in context.core.backend.run.metrics.read_text().splitlines()]
+
+
+class Events(keras.callbacks.Callback):
+    """Logs what a user's callback sees."""
+
+    def __init__(self):
+        super().__init__()
+        self.log = []
+
+    def on_train_begin(self, logs=None):
+        self.log.append("train_begin")
+
+    def on_train_end(self, logs=None):
+        self.log.append("train_end")
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.log.append(f"epoch_begin {epoch}")
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.log.append(f"epoch_end {epoch} {'val_loss' in logs}")
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.log.append(batch)
+
+    def on_test_begin(self, logs=None):
+        self.log.append("test_begin")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "needs validation data"),
+        ({"validation_split": 0.2, "on_nan": "explode"}, "on_nan"),
+        ({"validation_split": 0.2, "epochs": -1}, "epochs"),
+        ({"validation_split": 0.2, "class_weight": {0: 1.0}, "sample_weight": np.ones(88)}, "together"),
+        ({"validation_split": 0.2, "callbacks": ["x"]}, "Callback"),
+        ({"validation_split": 0.9999}, "leaves one side"),
+    ],
+    ids=str,
+)
+def test_unusable_arguments_are_refused_before_training(context, options, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        context.fit(network(optimizer="adam"), *arrays(), **options)
+
+
+@pytest.mark.parametrize("what", ["function", "object"])
+def test_generators_are_refused_with_what_to_use_instead(context, what):
+    def generate():
+        yield from ()
+
+    with pytest.raises(TypeError, match="PyDataset"):
+        context.wrap_data(generate if what == "function" else generate())
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ((np.ones((3, 2)), np.ones(4)), r"\[3, 4\]"),
+        ((np.ones((0, 2)), np.ones(0)), "empty"),
+        (({"a": np.ones(3), "b": np.ones(5)},), r"\[3, 5\]"),
+    ],
+    ids=["lengths", "empty", "nested"],
+)
+def test_unusable_arrays_are_refused(context, data, message):
+    with pytest.raises(ValueError, match=message):
+        context.wrap_data(*data)
+
+
+def test_wrapping_changes_nothing_on_one_worker(context):
+    x, y = arrays()
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(4)
+    assert context.wrap_data(dataset) is dataset
+    assert context.data.wrap(x) is x
+    assert context.wrap_data(x, y) == (x, y)
+    optimizer = keras.optimizers.Adam()
+    assert context.wrap_optimizer(optimizer) is optimizer
+
+
+def test_string_optimizer_is_refused_with_the_object_to_pass(context):
+    with pytest.raises(TypeError, match=r"keras\.optimizers\.RMSprop\(\)"):
+        context.wrap_optimizer("rmsprop")
+
+
+def test_missing_hyperparameter_lists_those_that_there_are(context):
+    assert context.training.hparams["a"]["b"] == 1
+    with pytest.raises(KeyError, match="learning_rate.*there are: 'a'"):
+        context.training.hparams["learning_rate"]
+
+
+def test_callbacks_see_one_training_with_true_numbers(context):
+    events = Events()
+    fit(context, network(optimizer="adam"), events, epochs=2)
+    epoch = [*range(STEPS), "test_begin"]
+    assert events.log == [
+        "train_begin",
+        "epoch_begin 0",
+        *epoch,
+        "epoch_end 0 True",
+        "epoch_begin 1",
+        *epoch,
+        "epoch_end 1 True",
+        "train_end",
+    ]
+
+
+def test_history_is_that_of_plain_keras(context):
+    keras.utils.set_random_seed(1)
+    plain = network(optimizer="sgd").fit(
+        *arrays(),
+        batch_size=BATCH,
+        epochs=2,
+        shuffle=False,
+        verbose=0,
+        validation_data=(arrays()[0][:16], arrays()[1][:16]),
+    )
+    keras.utils.set_random_seed(1)
+    keras.backend.clear_session()
+    ours = fit(context, network(optimizer="sgd"), epochs=2, shuffle=False)
+    assert ours.history == plain.history
+    assert ours.epoch == plain.epoch
+    assert isinstance(ours, keras.callbacks.History)
+
+
+def test_score_answers_short_names(context):
+    history = fit(context, network(optimizer="adam"), epochs=1)
+    assert history.score["val_acc"] == history.history["val_accuracy"]
+    assert set(history.score) == {"val_accuracy", "val_loss"}
+    with pytest.raises(KeyError, match="val_loss"):
+        history.score["val_auc"]
+
+
+def test_metrics_are_reported_once_an_epoch_with_counters(context):
+    fit(context, network(optimizer="adam"), epochs=2)
+    rows = {(row["group"], row["steps_completed"]): row["metrics"] for row in reports(context)}
+    assert sorted(rows) == [("training", 11), ("training", 22), ("validation", 11), ("validation", 22)]
+    assert rows["validation", 22]["batches"] == 22
+    assert rows["validation", 22]["epochs"] == 2
+    assert rows["validation", 22]["records"] == 176
+    assert "val_accuracy" in rows["validation", 22]
+    assert "loss" in rows["training", 11]
+
+
+def test_config_periods_rule_reports_validations_and_checkpoints(tmp_path):
+    keras.backend.clear_session()
+    config = {
+        "scheduling_unit": 5,
+        "min_validation_period": {"batches": 4},
+        "checkpoint_policy": "all",
+        "perform_initial_validation": True,
+    }
+    events = Events()
+    with det.keras.init(config=config, run_dir=tmp_path, seed=1) as context:
+        history = fit(context, network(optimizer="adam"), events, epochs=1)
+        rows = [(row["group"], row["steps_completed"]) for row in reports(context)]
+    assert [steps for group, steps in rows if group == "training"] == [5, 10, 11]
+    assert [steps for group, steps in rows if group == "validation"] == [0, 4, 8, 11]
+    assert len(history.history["val_loss"]) == 1
+    assert [event for event in events.log if str(event).startswith("epoch_end")] == ["epoch_end 0 True"]
+
+
+def test_mid_epoch_validation_changes_nothing(tmp_path):
+    digests = []
+    for name, config in (("a", {}), ("b", {"min_validation_period": {"batches": 3}})):
+        keras.backend.clear_session()
+        with det.keras.init(config=config, run_dir=tmp_path / name, seed=1) as context:
+            model = network(optimizer="adam")
+            history = fit(context, model, epochs=2)
+            digests.append((history.history, [weight.tolist() for weight in model.get_weights()]))
+    assert digests[0] == digests[1]
+
+
+def test_second_init_returns_the_same_context_or_says_what_to_do(context, tmp_path):
+    assert det.keras.init(run_dir=tmp_path / "run", seed=1, hparams={"a": {"b": 1}}) is context
+    with pytest.raises(DetError, match=r"context\.close\(\)"):
+        det.keras.init(seed=2)
+
+
+def test_search_space_alone_is_sampled_once_and_said(tmp_path, caplog):
+    space = {"lr": {"type": "double", "minval": 0.1, "maxval": 0.2}}
+    with (
+        caplog.at_level(logging.WARNING),
+        det.keras.init(config={"hyperparameters": space}, seed=3) as context,
+    ):
+        assert 0.1 <= context.training.hparams["lr"] <= 0.2
+    assert "lr" in caplog.text
+
+
+def test_backup_and_restore_is_left_out(context, tmp_path, caplog):
+    fit(context, network(optimizer="adam"), keras.callbacks.BackupAndRestore(tmp_path / "backup"), epochs=1)
+    assert "BackupAndRestore is left out" in caplog.text
+    assert not (tmp_path / "backup").exists()
+
+
+def test_nan_loss_is_said_once_or_ends_the_trial(context, caplog):
+    x, y = arrays()
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    bad = np.full_like(x, np.nan)
+    context.fit(model, bad, y, validation_split=0.2, epochs=2, verbose=0)
+    assert caplog.text.count("The loss is nan") == 1
+    with pytest.raises(det.InvalidHP, match="nan"):
+        context.fit(model, bad, y, validation_split=0.2, epochs=1, verbose=0, on_nan="stop")
+
+
+def test_checkpoint_opens_without_this_package_and_predicts_the_same(context, tmp_path):
+    x, _ = arrays()
+    model = network(optimizer="adam")
+    fit(context, model, epochs=1)
+    (record,) = context.core.backend.checkpoints()
+    path = context.core.checkpoint.storage.root / record.uuid / "model.keras"
+    np.save(tmp_path / "x.npy", x)
+    code = (
+        "import sys, keras, numpy as np\n"
+        f"model = keras.models.load_model({str(path)!r})\n"
+        f"np.save({str(tmp_path / 'y.npy')!r}, model.predict(np.load({str(tmp_path / 'x.npy')!r}), verbose=0))\n"
+        "assert 'det_keras' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), model.predict(x, verbose=0))
+    assert set(zipfile.ZipFile(path).namelist()) == {"metadata.json", "config.json", "model.weights.h5"}
+    loaded = context.load_checkpoint_model(checkpoint_uuid=record.uuid)
+    np.testing.assert_array_equal(loaded.predict(x, verbose=0), model.predict(x, verbose=0))
+
+
+def test_metadata_says_what_the_checkpoint_is(context):
+    fit(context, network(optimizer="adam"), epochs=1)
+    (record,) = context.core.backend.checkpoints()
+    assert record.metadata["steps_completed"] == STEPS
+    assert record.metadata["framework"].startswith("tensorflow-")
+    assert "val_loss" in record.metadata["metrics"]
+    assert {"model.keras", "training_state/state.json", "training_state/variables.bin"} <= set(
+        record.resources
+    )
+
+
+def resumed(tmp_path, change):
+    """Train one epoch, then go on in the same run directory with something changed."""
+    for attempt in range(2):
+        keras.backend.clear_session()
+        with det.keras.init(run_dir=tmp_path, seed=1) as context:
+            options = {"batch_size": BATCH, "epochs": 3, "validation_split": 0.1, "verbose": 0}
+            x, y = arrays()
+            units = [8, 2]
+            if attempt:
+                x, y, units, options = change(x, y, units, options)
+            model = keras.Sequential([keras.Input((6,)), *map(keras.layers.Dense, units)])
+            model.compile(optimizer="adam", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+            stop = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: 1 / (1 - epoch))
+            try:
+                context.fit(model, x, y, callbacks=[stop], **options)
+            except ZeroDivisionError:
+                assert not attempt
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x, y, units, o: (x, y, [9, 2], o), r"\(6, 8\).*\(6, 9\)"),
+        (lambda x, y, units, o: (x, y, [8, 2, 2], o), "trainable variables"),
+        (lambda x, y, units, o: (x, y, units, {**o, "batch_size": 4}), "batch size of 8.*asks for 4"),
+        (lambda x, y, units, o: (x, y, units, {**o, "epochs": 5}), "`epochs` was 3 and is 5"),
+        (lambda x, y, units, o: (x[:50], y[:50], units, o), "samples"),
+    ],
+    ids=["shape", "layer", "batch size", "epochs", "data"],
+)
+def test_changed_script_is_refused_naming_the_change(tmp_path, change, message):
+    with pytest.raises(ModelMismatchError, match=message):
+        resumed(tmp_path, change)
+
+
+def test_corrupt_newest_checkpoint_gives_way_to_the_one_before(tmp_path, caplog):
+    keras.backend.clear_session()
+    with det.keras.init(run_dir=tmp_path, seed=1) as context:
+        fit(context, network(optimizer="adam"), epochs=3)
+        newest = context.core.backend.checkpoints()[0]
+        path = context.core.checkpoint.storage.root / newest.uuid / "training_state" / "variables.bin"
+    content = bytearray(path.read_bytes())
+    content[10] ^= 1
+    path.write_bytes(content)
+    keras.backend.clear_session()
+    events = Events()
+    with det.keras.init(run_dir=tmp_path, seed=1) as context:
+        history = fit(context, network(optimizer="adam"), events, epochs=3)
+    assert newest.uuid in caplog.text
+    assert "variables.bin" in caplog.text
+    assert events.log[1] == "epoch_begin 2"
+    assert len(history.history["loss"]) == 3
+
+
+def test_evaluate_returns_a_dict_and_reports_once(context):
+    x, y = arrays()
+    model = network(optimizer="adam")
+    fit(context, model, epochs=1)
+    metrics = context.evaluate(model, x, y)
+    assert set(metrics) == {"loss", "accuracy"}
+    assert ("test", STEPS) in [(row["group"], row["steps_completed"]) for row in reports(context)]
+    with pytest.raises(ValueError, match="already"):
+        context.evaluate(model, x, y, report="validation")
+    assert context.predict(model, x).shape == (len(x), 2)
+
+
+def test_pydataset_hooks_run_once_an_epoch(context):
+    data = Batches()
+    model = network(optimizer="adam")
+    context.fit(model, data, validation_data=arrays(), epochs=3, verbose=0)
+    assert data.epoch == 3
+
+
+def test_stopping_callback_ends_training_for_good(tmp_path):
+    stop = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: setattr(stop.model, "stop_training", True)
+    )
+    for _ in range(2):
+        keras.backend.clear_session()
+        with det.keras.init(run_dir=tmp_path, seed=1) as context:
+            assert fit(context, network(optimizer="adam"), stop, epochs=5).epoch == [0]
