@@ -15,6 +15,9 @@ no spec under the lock and leaves. So there are never two runs.
 
 Signals: TERM, INT and HUP are passed on to the group of the task, USR1 kills it.
 
+If this process is killed itself, its undertaker, a fork that does nothing else, kills the task's group. The
+undertaker shares the lock, so that an allocation without a lock is one whose group is gone.
+
 Only the standard library, and little of it: a process per trial should cost little memory.
 """
 
@@ -66,8 +69,9 @@ def main(arguments: list[str]) -> int:
     lock.write(str(os.getpid()))
     lock.flush()
     log = LogFile(directory / "log.jsonl")
+    undertaker = _start_undertaker()
     try:
-        result: dict[str, Any] = {"exit_code": _run(spec, log)}
+        result: dict[str, Any] = {"exit_code": _run(spec, log, undertaker)}
     except LaunchError as error:
         log.note(f"{error}\n", "ERROR")
         result = {"launch_error": str(error)}
@@ -87,16 +91,36 @@ def _take_spec(path: Path) -> dict[str, Any] | None:
     return spec
 
 
-def _run(spec: dict[str, Any], log: LogFile) -> int:
+def _run(spec: dict[str, Any], log: LogFile, undertaker: int) -> int:
     try:
         _unpack(spec)
         task = _start(spec)
     except (OSError, tarfile.TarError) as error:
         raise LaunchError(f"Could not start {_shown(spec['argv'])}: {error}.") from error
+    os.write(undertaker, f"{task.pid}\n".encode())
     _forward_signals(task.pid)
     _copy_output(task, log)
+    # Before the number of the group is free to be used again.
+    os.close(undertaker)
     code = task.wait()
     return code if code >= 0 else 128 - code
+
+
+def _start_undertaker() -> int:
+    """Start the process that outlives this one; return where it is told the group of the task."""
+    read, write = os.pipe()
+    if os.fork() != 0:
+        os.close(read)
+        return write
+    # From here on the undertaker, out of reach of signals to the group of the supervisor.
+    os.close(write)
+    os.setsid()
+    group = b""
+    while data := os.read(read, 64):
+        group += data
+    if group:
+        _signal_group(int(group), signal.SIGKILL)
+    os._exit(0)
 
 
 def _unpack(spec: dict[str, Any]) -> None:
