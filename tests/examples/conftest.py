@@ -1,0 +1,111 @@
+"""A master, the `det` command, and what a test asks about experiments."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from det_keras.client import connect
+from det_keras.home import Home
+from det_keras.master import process
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TERMINAL = {"STATE_COMPLETED", "STATE_CANCELED", "STATE_ERROR"}
+
+
+class Cluster:
+    """An embedded master with a data root of its own, and the command line pointed at it."""
+
+    def __init__(self, root: Path) -> None:
+        self.home = Home(root)
+        self.environ = {**os.environ, "DET_KERAS_HOME": str(root), "DET_KERAS_SLOTS": "2"}
+        for name in ("DET_MASTER", "DET_USER", "DET_PASS", "DET_USER_TOKEN"):
+            self.environ.pop(name, None)
+
+    def det(self, *arguments, check=True):
+        """Run `det` and return what it printed."""
+        done = subprocess.run(
+            [sys.executable, "-m", "det_keras.cli", *map(str, arguments)],
+            capture_output=True, text=True, env=self.environ, timeout=300, check=False,
+        )  # fmt: skip
+        if check:
+            assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    def create(self, config, context, *options):
+        """Create and activate an experiment and return its id."""
+        printed = self.det("experiment", "create", config, context, *options).stdout
+        return int(printed.split("Created experiment ")[1].split()[0])
+
+    def get(self, path, **params):
+        """Ask the master, wherever it runs now."""
+        with connect(self.home, {}, patience_s=60) as session:
+            return session.get(path, params=params)
+
+    def trial(self, experiment):
+        """Return the experiment's only trial, once it exists."""
+        return self.until(lambda: self.get(f"/api/v1/experiments/{experiment}/trials")["trials"])[0]
+
+    def metrics(self, trial, group):
+        """Return (steps, metrics) of every live report of a group."""
+        with connect(self.home, {}, patience_s=60) as session:
+            stream = session.stream(
+                "/api/v1/trials/metrics/trial_metrics", params={"group": group, "trialIds": trial["id"]}
+            )
+            rows = [row for part in stream for row in part["metrics"]]
+        return [(row["totalBatches"], next(v for k, v in row["metrics"].items() if k != "batch_metrics")) for row in rows]
+
+    def wait_for_epoch(self, trial, epochs):
+        """Return once the trial has validated so many epochs."""
+        self.until(lambda: len(self.metrics(trial, "validation")) >= epochs)
+
+    def wait(self, experiment):
+        """Return the experiment's final state."""
+        path = f"/api/v1/experiments/{experiment}"
+
+        def ended():
+            state = self.get(path)["experiment"]["state"]
+            return state if state in TERMINAL else None
+
+        return self.until(ended)
+
+    def until(self, condition, timeout_s=120):
+        """Poll until `condition` gives something true, and return that."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if found := condition():
+                return found
+            time.sleep(0.1)
+        raise AssertionError("what the test waits for did not happen")
+
+    def final_digest(self, trial):
+        """Return the SHA-256 of everything in the last checkpoint that training decided."""
+        found = self.get(
+            f"/api/v1/trials/{trial['id']}/checkpoints",
+            states="STATE_COMPLETED", sortByAttr="SORT_BY_BATCH_NUMBER", orderBy="ORDER_BY_DESC",
+        )["checkpoints"]  # fmt: skip
+        directory = self.home.checkpoints / found[0]["uuid"]
+        content = hashlib.sha256((directory / "training_state" / "variables.bin").read_bytes())
+        with zipfile.ZipFile(directory / "model.keras") as archive:
+            content.update(archive.read("model.weights.h5"))
+        return found[0]["metadata"]["steps_completed"], content.hexdigest()
+
+    def logs(self, trial):
+        """Return the trial's log lines."""
+        with connect(self.home, {}, patience_s=60) as session:
+            return [line["log"] for line in session.stream(f"/api/v1/trials/{trial['id']}/logs")]
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory):
+    cluster = Cluster(tmp_path_factory.mktemp("cluster"))
+    process.start(cluster.home, slots=2)
+    yield cluster
+    cluster.det("deploy", "local", "cluster-down", "--kill", check=False)

@@ -1,0 +1,28 @@
+"""The digits example's model on few samples, with steps slow enough to be interrupted."""
+
+import time
+
+import keras
+from sklearn.datasets import load_digits
+
+import det_keras as det
+
+
+class Slow(keras.callbacks.Callback):
+    """Makes a batch take a while."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        time.sleep(0.01)
+
+
+context = det.keras.init()
+digits = load_digits()
+x, y = context.wrap_data((digits.data / 16.0).astype("float32")[:640], digits.target[:640])
+model = keras.Sequential(
+    [keras.Input((64,)), keras.layers.Dense(32, "relu"), keras.layers.Dropout(0.2), keras.layers.Dense(10, "softmax")]
+)
+optimizer = context.wrap_optimizer(keras.optimizers.Adam(context.training.hparams["learning_rate"]))
+model.compile(optimizer=optimizer, loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+stop = keras.callbacks.EarlyStopping(patience=50)
+context.fit(model, x, y, batch_size=32, validation_split=0.1, callbacks=[Slow(), stop])
+print("trained to the end")

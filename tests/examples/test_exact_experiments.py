@@ -1,0 +1,139 @@
+"""Through the master: whatever is killed or paused, the final weights are those of the undisturbed trial."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+from det_keras.master import process
+
+pytestmark = [pytest.mark.process, pytest.mark.kill]
+
+EPOCHS, STEPS = 8, 18
+CONFIG = {
+    "name": "exact",
+    "entrypoint": "python3 slow_train.py",
+    "hyperparameters": {"learning_rate": 0.01},
+    "searcher": {"name": "single", "metric": "val_loss", "max_length": {"epochs": EPOCHS}},
+    "checkpoint_policy": "all",
+    "reproducibility": {"experiment_seed": 5},
+    "max_restarts": 3,
+}
+
+
+@pytest.fixture(scope="module")
+def create(cluster, tmp_path_factory):
+    """Create the experiment again and return its trial."""
+    folder = tmp_path_factory.mktemp("context")
+    (folder / "slow_train.py").write_bytes((Path(__file__).parent / "slow_train.py").read_bytes())
+
+    def make(**changes):
+        config = tmp_path_factory.mktemp("config") / "exact.yaml"
+        config.write_text(yaml.safe_dump({**CONFIG, **changes}))
+        experiment = cluster.create(config, folder)
+        return experiment, cluster.trial(experiment)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def undisturbed(cluster, create):
+    experiment, trial = create()
+    assert cluster.wait(experiment) == "STATE_COMPLETED"
+    return cluster.final_digest(trial), cluster.metrics(trial, "validation")
+
+
+def processes_of(trial, text):
+    """Return the live processes whose command line or environment belongs to the trial."""
+    found = []
+    for one in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if one.environ().get("DET_TRIAL_ID") == str(trial["id"]) and text in " ".join(one.cmdline()):
+                found.append(one)
+    return found
+
+
+def test_undisturbed_trial_validates_each_epoch(cluster, undisturbed):
+    (steps, _), validations = undisturbed
+    assert steps == EPOCHS * STEPS
+    assert [batches for batches, _ in validations] == [STEPS * (epoch + 1) for epoch in range(EPOCHS)]
+
+
+def test_paused_and_activated_trial_ends_the_same(cluster, create, undisturbed):
+    experiment, trial = create()
+    cluster.wait_for_epoch(trial, 2)
+    cluster.det("experiment", "pause", experiment)
+    cluster.until(lambda: not processes_of(trial, "slow_train.py"))
+    assert cluster.get(f"/api/v1/experiments/{experiment}")["experiment"]["state"] == "STATE_PAUSED"
+    cluster.det("experiment", "activate", experiment)
+    assert cluster.wait(experiment) == "STATE_COMPLETED"
+    assert cluster.final_digest(trial) == undisturbed[0]
+    assert cluster.metrics(trial, "validation") == undisturbed[1]
+    assert cluster.get(f"/api/v1/trials/{trial['id']}")["trial"]["restarts"] == 0
+
+
+def test_killed_training_process_is_restarted_and_ends_the_same(cluster, create, undisturbed):
+    experiment, trial = create()
+    for epochs in (2, 4):
+        cluster.wait_for_epoch(trial, epochs)
+        for one in processes_of(trial, "slow_train.py"):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+    assert cluster.wait(experiment) == "STATE_COMPLETED"
+    assert cluster.final_digest(trial) == undisturbed[0]
+    assert cluster.metrics(trial, "validation") == undisturbed[1]
+    assert cluster.get(f"/api/v1/trials/{trial['id']}")["trial"]["restarts"] == 2
+
+
+def test_sigterm_saves_and_the_trial_goes_on_without_a_restart(cluster, create, undisturbed):
+    experiment, trial = create()
+    cluster.wait_for_epoch(trial, 2)
+    training = [one for one in processes_of(trial, "slow_train.py") if one.name().startswith("python")]
+    training[-1].terminate()
+    assert cluster.wait(experiment) == "STATE_COMPLETED"
+    assert cluster.final_digest(trial) == undisturbed[0]
+    assert cluster.get(f"/api/v1/trials/{trial['id']}")["trial"]["restarts"] == 0
+
+
+def test_killed_supervisor_takes_its_trial_along_and_counts_no_restart(cluster, create, undisturbed):
+    experiment, trial = create()
+    cluster.wait_for_epoch(trial, 2)
+    (supervisor,) = {one.parent() for one in processes_of(trial, "slow_train.py") if "supervisor" in " ".join(one.parent().cmdline())}
+    supervisor.kill()
+    assert cluster.wait(experiment) == "STATE_COMPLETED"
+    assert cluster.final_digest(trial) == undisturbed[0]
+    assert cluster.get(f"/api/v1/trials/{trial['id']}")["trial"]["restarts"] == 0
+
+
+def test_killed_master_comes_back_to_a_trial_that_went_on(cluster, create, undisturbed):
+    experiment, trial = create()
+    cluster.wait_for_epoch(trial, 2)
+    pids = {one.pid for one in processes_of(trial, "slow_train.py")}
+    os.kill(process.find(cluster.home).pid, signal.SIGKILL)
+    assert {one.pid for one in processes_of(trial, "slow_train.py")} == pids
+    process.start(cluster.home, slots=2)
+    assert cluster.wait(experiment) == "STATE_COMPLETED"
+    assert cluster.final_digest(trial) == undisturbed[0]
+    assert cluster.metrics(trial, "validation") == undisturbed[1]
+    steps = [batches for batches, _ in cluster.metrics(trial, "training")]
+    assert steps == sorted(set(steps))
+    assert len(steps) == EPOCHS
+    lines = cluster.logs(trial)
+    assert sum("trained to the end" in line for line in lines) == 1
+    assert [line for line in lines if line.startswith("Epoch ")] == [
+        f"Epoch {epoch + 1}/{EPOCHS}\n" for epoch in range(EPOCHS)
+    ]
+
+
+def test_length_in_batches_stops_at_that_very_batch(cluster, create):
+    searcher = {"name": "single", "metric": "val_loss", "max_length": {"batches": 40}}
+    experiment, trial = create(searcher=searcher, min_validation_period={"batches": 10})
+    assert cluster.wait(experiment) == "STATE_COMPLETED"
+    steps, _ = cluster.final_digest(trial)
+    assert steps == 40
+    assert {10, 40} <= {batches for batches, _ in cluster.metrics(trial, "validation")}
