@@ -10,7 +10,8 @@ from __future__ import annotations
 import io
 import logging
 import zipfile
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,12 +53,11 @@ class _Group:
 class _Recorder(saving_lib.H5IOStore):  # type: ignore[misc]
     """Takes the place of the weights file during the walk, and notes what would be written where."""
 
-    def __init__(self, index_of: Mapping[int, int], left_out: Collection[int]) -> None:
+    def __init__(self, index_of: Mapping[int, int]) -> None:
         # The parent would open a file.
         self.mode = "w"
         self.groups: list[tuple[str, Mapping[str, str] | None, list[_Entry]]] = []
         self._index_of = index_of
-        self._left_out = left_out
 
     def __bool__(self) -> bool:
         return True
@@ -67,8 +67,6 @@ class _Recorder(saving_lib.H5IOStore):  # type: ignore[misc]
         return self
 
     def __setitem__(self, key: str, value: Any) -> None:
-        if id(value) in self._left_out:
-            return
         index = self._index_of.get(id(value))
         entry = _Entry(key, index) if index is not None else _Entry(key, None, np.array(value))
         self.groups[-1][2].append(entry)
@@ -93,7 +91,7 @@ class ModelFile:
         self._model = model
         self._documents = _serialize(model)
         self._index_of = {id(variable): index for index, variable in enumerate(variables)}
-        self._left_out = {id(variable) for optimizer in optimizers for variable in optimizer.variables}
+        self._optimizers = [part for optimizer in optimizers for part in _with_inner(optimizer)]
         self._assets = _record_assets(model)
         self._groups = self._walk()
         self._is_plain = all(entry.variable is not None for group in self._groups for entry in group.entries)
@@ -138,10 +136,11 @@ class ModelFile:
             store.close()
 
     def _walk(self) -> tuple[_Group, ...]:
-        recorder = _Recorder(self._index_of, self._left_out)
-        saving_lib._save_state(
-            self._model, weights_store=recorder, assets_store=None, inner_path="", visited_saveables=set()
-        )
+        recorder = _Recorder(self._index_of)
+        with _saving_nothing(self._optimizers):
+            saving_lib._save_state(
+                self._model, weights_store=recorder, assets_store=None, inner_path="", visited_saveables=set()
+            )
         return tuple(_Group(path, metadata, tuple(entries)) for path, metadata, entries in recorder.groups)
 
 
@@ -173,6 +172,25 @@ def _serialize(model: Any) -> dict[str, str] | None:
         )
         return None
     return {"metadata.json": metadata, "config.json": config}
+
+
+def _with_inner(optimizer: Any) -> list[Any]:
+    """Return an optimizer and the one that it wraps, such as that of a LossScaleOptimizer."""
+    inner = getattr(optimizer, "inner_optimizer", None)
+    return [optimizer] if inner is None else [optimizer, *_with_inner(inner)]
+
+
+@contextmanager
+def _saving_nothing(optimizers: Iterable[Any]) -> Iterator[None]:
+    """Keep optimizers out of a walk: their state belongs to the training state, and they would copy it here."""
+    silenced = list(optimizers)
+    for optimizer in silenced:
+        optimizer.save_own_variables = lambda store: None
+    try:
+        yield
+    finally:
+        for optimizer in silenced:
+            del optimizer.save_own_variables
 
 
 def _record_assets(model: Any) -> dict[str, bytes]:

@@ -1,0 +1,90 @@
+"""How long a checkpoint holds up training: 50 million parameters with Adam, 600 MB of state."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from measure import report, timed
+
+# isort: split
+import keras
+import numpy as np
+
+import det_keras as det
+
+UNITS, LAYERS, BATCH, STEPS, PERIOD = 2_500, 8, 8, 24, 8
+
+
+class Watch(keras.callbacks.Callback):
+    """Notes when each batch begins and ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begins: list[float] = []
+        self.ends: list[float] = []
+
+    def on_train_batch_begin(self, batch: int, logs: object = None) -> None:
+        self.begins.append(time.perf_counter())
+
+    def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+        self.ends.append(time.perf_counter())
+
+    def seconds(self) -> list[float]:
+        """Return how long each batch but the first took, with what happened before it."""
+        return list(np.diff(self.ends))
+
+    def between(self, batch: int) -> float:
+        """Return for how long the training thread was held between a batch, counted from 1, and the next."""
+        return self.begins[batch] - self.ends[batch - 1]
+
+
+def build() -> keras.Model:
+    """Return a model of 50 million parameters."""
+    layers = [keras.layers.Dense(UNITS, activation="relu") for _ in range(LAYERS)]
+    model = keras.Sequential([keras.Input((UNITS,)), *layers])
+    model.compile(optimizer="adam", loss="mse")
+    return model
+
+
+def train(model: keras.Model, folder: str, config: dict[str, object]) -> Watch:
+    """Train one epoch and return what was seen of its batches."""
+    watch = Watch()
+    x = np.random.RandomState(0).rand(BATCH * STEPS, UNITS).astype("float32")
+    with det.keras.init(run_dir=folder, seed=1, config=config) as context:
+        context.fit(model, x, x, batch_size=BATCH, validation_data=(x[:8], x[:8]), verbose=0, callbacks=[watch])
+    return watch
+
+
+model = build()
+with tempfile.TemporaryDirectory() as folder:
+    quiet = train(model, f"{folder}/quiet", {"checkpoint_policy": "none"})
+    saving = train(model, f"{folder}/saving", {"checkpoint_policy": "none", "min_checkpoint_period": {"batches": PERIOD}})
+    variables = [*model.variables, *model.optimizer.variables]
+    kept = [np.empty(variable.shape, variable.dtype) for variable in variables]
+
+    def copy() -> None:
+        for target, variable in zip(kept, variables, strict=True):
+            np.copyto(target, variable.value.numpy())
+
+    copies = [timed(copy) for _ in range(7)]
+    whole_save = timed(lambda: model.save(f"{folder}/whole.keras"))
+    weights_save = timed(lambda: model.save_weights(f"{folder}/w.weights.h5"))
+    state_bytes = sum(array.nbytes for array in kept)
+    newest = max(Path(f"{folder}/saving/checkpoints").glob("*-*/manifest.json"), key=lambda path: path.stat().st_mtime)
+    written = sum(path.stat().st_size for path in newest.parent.rglob("*") if path.is_file())
+
+copy_s = statistics.median(copies)
+normal_s = statistics.median(quiet.seconds()[1:])
+# The second checkpoint: the first one of a process also records how the model's file is laid out.
+blocked_s = saving.between(2 * PERIOD)
+later = saving.seconds()[2 * PERIOD - 1 :]
+in_all_s = max(sum(later) - normal_s * len(later), 0.0)
+detail = f"plain copy {copy_s:.3f} s of {state_bytes / 1e6:.0f} MB; step {normal_s:.3f} s; blocked {blocked_s:.3f} s"
+report("training blocked by a checkpoint, against a plain copy", blocked_s / copy_s, goal=1.2, detail=detail)
+report("the same with later steps' slowdown", in_all_s / copy_s, goal=1.5, detail=f"in all {in_all_s:.2f} s")
+report("training blocked, against model.save", blocked_s / whole_save, detail=f"model.save {whole_save:.2f} s")
+report("training blocked, against save_weights", blocked_s / weights_save, detail=f"save_weights {weights_save:.2f} s")
+report("bytes written, against bytes of state", written / state_bytes, goal=1.05)
