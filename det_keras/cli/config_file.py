@@ -51,9 +51,12 @@ def read_experiment(path: str, overrides: Sequence[str]) -> ExperimentFile:
         DetError: the file cannot be read.
     """
     # Imported here: reading YAML is for the commands that have a config.
-    from det_keras.config import load_experiment_config
+    from det_keras.config import load_experiment_config, load_yaml
 
-    loaded = load_experiment_config(_read(path), overrides=overrides)
+    text = _read(path)
+    # Once more than needed, so that a syntax error names the file.
+    load_yaml(text, source=path)
+    loaded = load_experiment_config(text, overrides=overrides)
     return ExperimentFile(loaded.original, loaded.config, loaded.notices)
 
 
@@ -66,7 +69,9 @@ def read_job(path: str, overrides: Sequence[str]) -> JobFile:
     """
     from det_keras.config import load_job_config, load_yaml
 
-    loaded = load_job_config(_read(path), overrides=overrides)
+    text = _read(path)
+    load_yaml(text, source=path)
+    loaded = load_job_config(text, overrides=overrides)
     return JobFile(load_yaml(loaded.original), loaded.config)
 
 

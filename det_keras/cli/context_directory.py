@@ -20,8 +20,9 @@ __all__ = ["LARGEST_BYTES", "Bundle", "bundle"]
 LARGEST_BYTES = 95 * 1024 * 1024
 
 _IGNORE_FILE = ".detignore"
-# No script needs these, and they would change the bundle between two equal submissions.
-_ALWAYS_IGNORED = (".git", "__pycache__/")
+# No script needs these, and they would change the bundle between two equal submissions. Not even `!*/`,
+# which lists of what to send begin with, means them.
+_NEVER_SENT = frozenset({".git", "__pycache__"})
 _BIGGEST_SHOWN = 3
 # The ASCII codes of tar's type flags.
 _REGULAR_FILE = 48
@@ -96,7 +97,7 @@ def _rules(root: Path) -> IgnoreRules:
         text = (root / _IGNORE_FILE).read_text(encoding="utf-8", errors="surrogateescape")
     except FileNotFoundError:
         text = ""
-    return IgnoreRules.parse(text, before=_ALWAYS_IGNORED)
+    return IgnoreRules.parse(text)
 
 
 def _walk(
@@ -108,7 +109,7 @@ def _walk(
         return
     for path in sorted(root.iterdir()):
         one = _Found(f"{within}{path.name}", path, _status(path))
-        if rules.is_ignored(one.name, is_directory=one.is_directory):
+        if path.name in _NEVER_SENT or rules.is_ignored(one.name, is_directory=one.is_directory):
             continue
         yield one
         if one.is_directory:

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
-import tarfile
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -17,12 +14,15 @@ from typing import TYPE_CHECKING, Any
 from det_keras.errors import CheckpointError, ConfigError, DetError
 
 if TYPE_CHECKING:
+    import tarfile
+
     from det_keras.client import Session
 
 __all__ = ["best_first", "default_target", "download", "fetch_checkpoint"]
 
 _DOWNLOADABLE = ("STATE_COMPLETED", "STATE_PARTIALLY_DELETED")
 _LOCAL_TYPES = ("directory", "shared_fs")
+# The storage's own note on what was deleted from a checkpoint.
 _DELETED_NAMES = ".deleted"
 _METADATA_NAME = "metadata.json"
 
@@ -67,6 +67,9 @@ def download(session: Session, record: Mapping[str, Any], target: Path, *, only_
         CheckpointError: the checkpoint is gone, or its files are not what they were; `target` is not touched.
         DetError: `target` is in use.
     """
+    # Imported here, as all that `det --help` would load for nothing.
+    import tempfile
+
     uuid = str(record["uuid"])
     if record["state"] not in _DOWNLOADABLE:
         state = str(record["state"]).removeprefix("STATE_")
@@ -80,6 +83,7 @@ def download(session: Session, record: Mapping[str, Any], target: Path, *, only_
         if only_master or not _copy_local(record, draft):
             _fetch(session, uuid, draft)
         _verify(record, draft)
+        (draft / _DELETED_NAMES).unlink(missing_ok=True)
         _complete_metadata(record, draft)
         draft.rename(target)
     return target
@@ -94,6 +98,8 @@ def _check_target(target: Path) -> None:
 
 def _copy_local(record: Mapping[str, Any], draft: Path) -> bool:
     """Copy from a storage that this machine sees; tell whether it did."""
+    import shutil
+
     from det_keras import storage
 
     section = ((record["training"].get("experimentConfig") or {}).get("checkpoint_storage")) or {}
@@ -108,11 +114,13 @@ def _copy_local(record: Mapping[str, Any], draft: Path) -> bool:
         # The section is another machine's business; the master will know.
         return False
     with source.raw_path(uuid) as path:
-        shutil.copytree(path, draft, ignore=shutil.ignore_patterns(_DELETED_NAMES))
+        shutil.copytree(path, draft)
     return True
 
 
 def _fetch(session: Session, uuid: str, draft: Path) -> None:
+    import tarfile
+
     draft.mkdir()
     stream = _Chunks(session.download(f"/checkpoints/{uuid}", accept="application/gzip"))
     try:
@@ -125,6 +133,8 @@ def _fetch(session: Session, uuid: str, draft: Path) -> None:
 
 def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, draft: Path) -> None:
     """Write one member; nothing but files and directories strictly below `draft` is taken."""
+    import shutil
+
     path = PurePosixPath(member.name)
     if path.is_absolute() or ".." in path.parts or not (member.isreg() or member.isdir()):
         raise CheckpointError(

@@ -53,9 +53,9 @@ class IgnoreRules:
         self._rules = [rule for line in lines if (rule := _rule(line)) is not None]
 
     @classmethod
-    def parse(cls, text: str, *, before: Iterable[str] = ()) -> IgnoreRules:
-        """Return the rules of a file's text; the lines `before` come first and can be taken back by it."""
-        return cls([*before, *text.removeprefix("\ufeff").split("\n")])
+    def parse(cls, text: str) -> IgnoreRules:
+        """Return the rules that the text of a file holds."""
+        return cls(text.removeprefix("\ufeff").split("\n"))
 
     def is_ignored(self, path: str, *, is_directory: bool) -> bool:
         """Tell whether the rules name `path` itself.
@@ -130,7 +130,10 @@ def _stars(pattern: str, start: int) -> tuple[str, int]:
     while end < len(pattern) and pattern[end] == "*":
         end += 1
     rest = pattern[end:]
-    at_name_start = start == 0 or pattern[start - 1] == "/"
+    # Git compares what comes before the first wildcard by itself and begins to translate behind it, so
+    # that `a**/b` means `a` and then `**/b`.
+    is_first_wildcard = not any(special in pattern[:start] for special in "*?[\\")
+    at_name_start = is_first_wildcard or pattern[start - 1] == "/"
     if end - start < 2 or not at_name_start or not (rest == "" or rest.startswith(("/", "\\/"))):
         return "[^/]*", end
     if rest.startswith("/"):

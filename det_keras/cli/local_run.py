@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from det_keras.cli.config_file import ExperimentFile
 from det_keras.errors import DetError
+
+if TYPE_CHECKING:
+    import subprocess
 
 __all__ = ["run_locally"]
 
@@ -24,6 +26,10 @@ def run_locally(file: ExperimentFile, directory: Path) -> int:
     Raises:
         DetError: the directory is none, or the command cannot be started.
     """
+    # Imported here, as all that `det --help` would load for nothing.
+    import subprocess
+    import tempfile
+
     if not directory.is_dir():
         raise DetError(f"The context directory {str(directory)!r} does not exist.")
     # Its mode is 0600: the config may hold secrets.

@@ -66,9 +66,13 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title:
         )
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
-    if title is not None:
-        console.print(Text(printable(title), style="bold"))
-    console.print(table)
+    heading = [] if title is None else [Text(printable(title), style="bold")]
+    if is_terminal:
+        console.print(*heading, table, sep="\n")
+        return
+    with console.capture() as captured:
+        console.print(*heading, table, sep="\n")
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def print_facts(facts: Mapping[str, str]) -> None:
