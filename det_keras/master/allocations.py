@@ -90,6 +90,7 @@ def preempt(tx: Transaction, allocation: AllocationRow, timeout_s: int | None) -
     kill_at = now() + limit
     allocation.kill_at = min(allocation.kill_at or kill_at, kill_at)
     tx.notify(allocation_topic(allocation.id))
+    tx.notify(WORK)
 
 
 def kill(tx: Transaction, allocation: AllocationRow, *, after_s: float = 0.0) -> None:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Select, select
@@ -77,6 +77,8 @@ class Dispatcher:
         self._wake = threading.Event()
         self._stopping = False
         self._live: dict[str, _Watched] = {}
+        # When the next task is to be killed.
+        self._kill_at: datetime | None = None
         self._thread = threading.Thread(target=self._run, name="dispatcher", daemon=True)
         notifier.listen(WORK, self._wake.set)
 
@@ -101,6 +103,7 @@ class Dispatcher:
         while not self._stopping:
             self._wake.wait(_LOOK_S if self._live else _IDLE_S)
             is_due = self._wake.is_set() or time.monotonic() - checked_at > _IDLE_S
+            is_due = is_due or (self._kill_at is not None and self._kill_at <= now())
             self._wake.clear()
             for allocation_id in list(self._live):
                 self._guarded(self._look, allocation_id)
@@ -175,8 +178,10 @@ class Dispatcher:
 
     def _kill_due(self) -> None:
         with self._store.reading() as session:
-            if not any(_is_due(row) for row in allocations.live_allocations(session)):
-                return
+            times = [row.kill_at for row in allocations.live_allocations(session) if row.kill_at is not None]
+        self._kill_at = min(times, default=None)
+        if self._kill_at is None or self._kill_at > now():
+            return
         with self._store.writing() as tx:
             due = [row for row in allocations.live_allocations(tx) if _is_due(row)]
             # Killed before: something stands in the way.
@@ -184,6 +189,7 @@ class Dispatcher:
             for row in due:
                 row.is_killed = True
                 row.kill_at = now() + timedelta(seconds=_KILL_AGAIN_S)
+        self._kill_at = now() + timedelta(seconds=_KILL_AGAIN_S)
         for allocation_id, force in again.items():
             self._pool.kill(allocation_id, force=force)
 

@@ -61,10 +61,17 @@ def first_start(tmp_path_factory) -> Home:
 
 
 @pytest.fixture
-def make_world(home, first_start):
-    """Start masters on the same data root, one after another."""
+def used_home(home, first_start) -> Home:
+    """Return a data root of the test's own that saw its first start."""
     for path in first_start.root.iterdir():
         shutil.copy(path, home.root)
+    return home
+
+
+@pytest.fixture
+def make_world(used_home):
+    """Start masters on the same data root, one after another."""
+    home = used_home
     running: list[Any] = []
 
     def make(pool: FakePool | None = None, url: str = "http://127.0.0.1:8080") -> World:
@@ -114,9 +121,9 @@ class RealMaster:
 
 
 @pytest.fixture
-def real(home) -> Iterator[RealMaster]:
+def real(used_home) -> Iterator[RealMaster]:
     """A master to kill."""
-    master = RealMaster(home)
+    master = RealMaster(used_home)
     yield master
     master.close()
 

@@ -1,0 +1,203 @@
+"""The supervisor alone: it needs no master."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.process
+
+
+def eventually(ask, timeout_s: float = 10.0):
+    deadline = time.monotonic() + timeout_s
+    while not (answer := ask()):
+        assert time.monotonic() < deadline, "It did not come true in time."
+        time.sleep(0.01)
+    return answer
+
+
+class Supervised:
+    """A supervisor and what it leaves."""
+
+    def __init__(self, root: Path, argv: list[str], context: Path | None = None, **variables: str) -> None:
+        self.directory = root / "allocation"
+        self.directory.mkdir()
+        self.work = root / "work"
+        environment = {"PATH": os.environ["PATH"], "PYTHONUNBUFFERED": "1", **variables}
+        spec = {
+            "argv": argv,
+            "environment": environment,
+            "directory": str(self.work),
+            "context": None if context is None else str(context),
+        }
+        (self.directory / "spec.json").write_text(json.dumps(spec))
+
+    def start(self) -> subprocess.Popen:
+        command = [sys.executable, "-m", "det_keras.launch.supervisor", str(self.directory / "spec.json")]
+        self.process = subprocess.Popen(command, start_new_session=True)
+        return self.process
+
+    def finish(self) -> dict:
+        assert self.process.wait(20) == 0
+        return json.loads((self.directory / "exit.json").read_text())
+
+    def lines(self) -> list[tuple[str, str]]:
+        content = (self.directory / "log.jsonl").read_text()
+        return [(entry["s"], entry["m"]) for entry in map(json.loads, content.splitlines())]
+
+    def says(self, text: str) -> bool:
+        return (self.directory / "log.jsonl").exists() and ("stdout", f"{text}\n") in self.lines()
+
+
+@pytest.fixture
+def supervise(tmp_path):
+    started = []
+
+    def make(code: str | list[str], **options) -> Supervised:
+        argv = [sys.executable, "-c", code] if isinstance(code, str) else code
+        supervised = Supervised(tmp_path, argv, **options)
+        started.append(supervised.start())
+        return supervised
+
+    yield make
+    for process in started:
+        process.kill()
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("pass", 0),
+        ("raise SystemExit(7)", 7),
+        ("import os; os.kill(os.getpid(), 9)", 137),
+        ("import os; os.kill(os.getpid(), 15)", 143),
+    ],
+)
+def test_exit_code_is_left_on_disk(supervise, code, expected):
+    assert supervise(code).finish()["exit_code"] == expected
+
+
+def test_output_is_logged_by_stream_and_its_last_line_needs_no_end(supervise):
+    supervised = supervise("import sys; print('out'); sys.stderr.write('err'); sys.exit(1)")
+    supervised.finish()
+    assert sorted(supervised.lines()) == [("stderr", "err\n"), ("stdout", "out\n")]
+
+
+def test_program_that_does_not_exist_is_no_exit_code(supervise):
+    result = supervise(["/no/such/program"]).finish()
+    assert "No such file" in result["launch_error"]
+
+
+def test_task_starts_in_its_files_and_they_are_gone_afterwards(supervise, tmp_path):
+    source = tmp_path / "hello.txt"
+    source.write_text("hello")
+    with tarfile.open(tmp_path / "context.tar.gz", "w:gz") as archive:
+        archive.add(source, "sub/hello.txt")
+    supervised = supervise("print(open('sub/hello.txt').read())", context=tmp_path / "context.tar.gz")
+    supervised.finish()
+    assert supervised.lines() == [("stdout", "hello\n")]
+    assert not supervised.work.exists()
+
+
+@pytest.mark.parametrize(
+    ("hook", "code", "printed"),
+    [("export A=1\necho hook\n", 0, ["hook", "1"]), ("echo hook\nfalse\n", 1, ["hook"])],
+    ids=["succeeds", "fails"],
+)
+def test_startup_hook_runs_first(supervise, tmp_path, hook, code, printed):
+    (tmp_path / "startup-hook.sh").write_text(hook)
+    with tarfile.open(tmp_path / "context.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "startup-hook.sh", "startup-hook.sh")
+    supervised = supervise("import os; print(os.environ.get('A'))", context=tmp_path / "context.tar.gz")
+    assert supervised.finish()["exit_code"] == code
+    assert [text for _, text in supervised.lines()] == [f"{line}\n" for line in printed]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signals_are_passed_on(supervise, number):
+    code = f"""
+import signal, sys, time
+signal.signal({int(number)}, lambda *_: (print('got it'), sys.exit(5)))
+print('ready')
+while True: time.sleep(1)
+"""
+    supervised = supervise(code)
+    eventually(lambda: supervised.says("ready"))
+    supervised.process.send_signal(number)
+    assert supervised.finish()["exit_code"] == 5
+    assert supervised.says("got it")
+
+
+def test_usr1_kills_whatever_the_task_does(supervise):
+    code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready'); time.sleep(60)"
+    supervised = supervise(code)
+    eventually(lambda: supervised.says("ready"))
+    supervised.process.send_signal(signal.SIGUSR1)
+    assert supervised.finish()["exit_code"] == 137
+
+
+def test_what_the_task_leaves_running_is_killed_and_not_waited_for(supervise):
+    code = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+print(child.pid)
+"""
+    supervised = supervise(code)
+    began = time.monotonic()
+    assert supervised.finish()["exit_code"] == 0
+    assert time.monotonic() - began < 10
+    pid = int(supervised.lines()[0][1])
+    eventually(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("argv", ["direct", "shell"])
+def test_task_dies_with_its_supervisor(supervise, argv):
+    code = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+    command = [sys.executable, "-c", code] if argv == "direct" else ["sh", "-c", f"{sys.executable} -c '{code}'; true"]
+    supervised = supervise(command)
+    log = supervised.directory / "log.jsonl"
+    eventually(lambda: log.exists() and log.read_text())
+    pid = int(supervised.lines()[0][1])
+    supervised.process.kill()
+    eventually(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    assert not (supervised.directory / "exit.json").exists()
+
+
+@pytest.mark.kill
+def test_lock_is_held_until_the_task_of_a_killed_supervisor_is_dead(supervise):
+    code = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+    supervised = supervise(["sh", "-c", f"{sys.executable} -c '{code}'; true"])
+    log = supervised.directory / "log.jsonl"
+    eventually(lambda: log.exists() and log.read_text())
+    task = psutil.Process(int(supervised.lines()[0][1]))
+    supervised.process.kill()
+    with (supervised.directory / "supervisor.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # Killed at least; the kernel may still be clearing it away.
+        eventually(lambda: not task.is_running() or task.status() == psutil.STATUS_ZOMBIE, 1.0)
+
+
+def test_second_supervisor_of_an_allocation_runs_nothing(supervise):
+    supervised = supervise("print('ready', flush=True); import time; time.sleep(0.5)")
+    eventually(lambda: supervised.says("ready"))
+    second = supervised.start()
+    assert second.wait(20) == 0
+    assert [text for _, text in supervised.lines()] == ["ready\n"]
+
+
+def test_command_line_does_not_name_the_master(supervise):
+    supervised = supervise("import time; time.sleep(60)")
+    line = " ".join(psutil.Process(supervised.process.pid).cmdline())
+    assert "det_keras.launch.supervisor" in line
+    assert "det_keras.master" not in line

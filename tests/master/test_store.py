@@ -1,0 +1,92 @@
+"""The database: its schema is what the migrations make, and a commit is all or nothing."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import text
+
+from det_keras.errors import DetError
+from det_keras.master import migrations
+from det_keras.master.embedded import open_store
+from det_keras.master.events import Notifier
+from det_keras.master.models import Base, SettingRow
+from det_keras.master.store import Store
+
+
+@pytest.fixture
+def store(home):
+    store = open_store(home, Notifier(), {})
+    yield store
+    store.close()
+
+
+def test_migrations_make_what_the_models_say(store):
+    with store.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, Base.metadata) == []
+
+
+def test_newest_revision_is_the_one_that_starts_compare_with(store):
+    config = Config()
+    config.set_main_option("script_location", next(iter(migrations.__path__)))
+    assert ScriptDirectory.from_config(config).get_current_head() == migrations.HEAD
+
+
+def test_commits_survive_a_power_cut(store):
+    with store.engine.connect() as connection:
+        assert connection.execute(text("PRAGMA journal_mode")).scalar() == "wal"
+        assert connection.execute(text("PRAGMA synchronous")).scalar() == 2
+
+
+def test_database_of_a_newer_release_is_refused(store, home):
+    with sqlite3.connect(home.database) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(DetError, match="newer release"):
+        store.migrate()
+
+
+def test_failed_transaction_leaves_nothing_and_has_no_consequences(store):
+    happened = []
+    with pytest.raises(ZeroDivisionError), store.writing() as tx:
+        tx.add(SettingRow(name="a", value="1"))
+        tx.after_commit(lambda: happened.append("consequence"))
+        tx.flush()
+        1 / 0  # noqa: B018 - the fault
+    with store.reading() as session:
+        assert session.get(SettingRow, "a") is None
+    assert happened == []
+    with store.writing() as tx:
+        tx.after_commit(lambda: happened.append("consequence"))
+    assert happened == ["consequence"]
+
+
+def test_consequence_that_fails_does_not_undo_or_stop_others(store):
+    happened = []
+    with store.writing() as tx:
+        tx.add(SettingRow(name="a", value="1"))
+        tx.after_commit(lambda: 1 / 0)
+        tx.after_commit(lambda: happened.append("second"))
+    assert happened == ["second"]
+    with store.reading() as session:
+        assert session.get(SettingRow, "a").value == "1"
+
+
+def test_reader_sees_one_state_while_a_writer_commits(store):
+    with store.reading() as session:
+        assert session.get(SettingRow, "a") is None
+        with store.writing() as tx:
+            tx.add(SettingRow(name="a", value="1"))
+        assert session.scalar(text("SELECT count(*) FROM settings")) == 0
+
+
+def test_other_database_is_used_when_the_environment_names_one(home, tmp_path):
+    url = Store.url_of(tmp_path / "elsewhere.db")
+    open_store(home, Notifier(), {"DET_KERAS_DB_URL": url}).close()
+    assert (tmp_path / "elsewhere.db").exists()
+    assert not home.database.exists()
