@@ -13,6 +13,7 @@ from det_keras.core.backend.base import Backend
 from det_keras.core.checkpoint import CheckpointContext
 from det_keras.core.distributed import DistributedContext
 from det_keras.core.preempt import PreemptContext
+from det_keras.core.profiler import Profiler
 from det_keras.core.train import TrainContext
 from det_keras.home import Home
 
@@ -47,10 +48,18 @@ class Context:
         self.train = TrainContext(backend)
         self.checkpoint = CheckpointContext(checkpoint_storage, backend)
         self.preempt = PreemptContext(backend)
+        self._profiler: Profiler | None = None
+
+    def start_profiler(self) -> None:
+        """Report the machine's load from now on."""
+        if self._profiler is None:
+            self._profiler = Profiler(self.backend)
 
     def close(self) -> None:
         """Flush every report and give back what the context holds; a second call does nothing."""
         self.preempt.close()
+        if self._profiler is not None:
+            self._profiler.close()
         self.backend.close()
         self.distributed.close()
 
@@ -109,9 +118,9 @@ def open_backend(
         from det_keras.core.backend.trial import TrialBackend
 
         return TrialBackend(info), storage.from_config(info.trial.config["checkpoint_storage"])
-    path = Path(run_dir) if run_dir is not None else _fresh_run_directory()
-    run = RunDirectory(path)
-    logger.info("This run is kept in %s", run.path)
+    run = RunDirectory(Path(run_dir) if run_dir is not None else _fresh_run_directory())
+    if run_dir is None:
+        logger.info("This run is kept in %s", run.path)
     backend = AloneBackend(run, metric=metric, smaller_is_better=smaller_is_better)
     return backend, storage.DirectoryStorage(run.checkpoints)
 

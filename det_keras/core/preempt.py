@@ -36,7 +36,7 @@ class PreemptContext:
 
     def start(self) -> PreemptContext:
         """Begin to watch, and return self; once is enough."""
-        if self._thread is None:
+        if self._thread is None and self._backend.is_preemptible:
             self._thread = threading.Thread(target=self._watch, name="det-preemption", daemon=True)
             self._thread.start()
         return self

@@ -127,13 +127,17 @@ class KerasContext:
         self.writer = CheckpointWriter(core.checkpoint)
         self.code = CodeArchive(core)
         self._training = training
-        self._optimizers = OptimizerRegistry()
+        self._optimizers = OptimizerRegistry(
+            settings.aggregation_frequency, average=settings.average_aggregated_gradients
+        )
         self._files = ExitStack()
         self._point: ResumePoint | None = None
         self._looked_for_point = False
         self.validated_at: int | None = None
         self._is_closed = False
         core.preempt.start()
+        if settings.profiling:
+            core.start_profiler()
         atexit.register(self.close)
         self._previous_hook = sys.excepthook
         sys.excepthook = self._on_uncaught

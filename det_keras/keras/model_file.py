@@ -119,7 +119,9 @@ class ModelFile:
             return
         try:
             with zipfile.ZipFile(directory / MODEL_NAME, "w") as archive:
-                for name, content in {**self._documents, **self._assets}.items():
+                for name, text in self._documents.items():
+                    archive.writestr(name, text)
+                for name, content in self._assets.items():
                     archive.writestr(name, content)
                 archive.write(weights, WEIGHTS_NAME)
         finally:

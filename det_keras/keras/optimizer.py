@@ -10,15 +10,23 @@ __all__ = ["OptimizerRegistry"]
 
 
 class OptimizerRegistry:
-    """The optimizers whose state belongs into checkpoints."""
+    """The optimizers whose state belongs into checkpoints.
 
-    def __init__(self) -> None:
+    Args:
+        aggregation_frequency: batches whose gradients are gathered for one update, at least 1.
+        average: divide what was gathered by that number.
+    """
+
+    def __init__(self, aggregation_frequency: int = 1, *, average: bool = True) -> None:
+        self._aggregation_frequency = aggregation_frequency
+        self._average = average
         self._wrapped: list[Any] = []
 
     def wrap(self, optimizer: Any) -> Any:
-        """Note `optimizer` and return it; on one worker nothing about it changes.
+        """Note `optimizer` and return it; on one worker only the config's aggregation changes it.
 
         Raises:
+            ValueError: gradients are to be aggregated, and it has taken a step already.
             TypeError: it is no Keras optimizer; for a string the object to pass is shown.
         """
         if isinstance(optimizer, str):
@@ -33,7 +41,21 @@ class OptimizerRegistry:
             )
         if all(optimizer is not known for known in self._wrapped):
             self._wrapped.append(optimizer)
+            if self._aggregation_frequency > 1:
+                self._aggregate(optimizer)
         return optimizer
+
+    def _aggregate(self, optimizer: Any) -> None:
+        """Make `optimizer` update once in so many batches, with Keras's own accumulation."""
+        if optimizer.built:
+            raise ValueError(
+                "`optimizations.aggregation_frequency` needs a fresh optimizer, and this "
+                f"{type(optimizer).__name__} has variables already. Wrap it before the model is built with it."
+            )
+        target = getattr(optimizer, "inner_optimizer", optimizer)
+        target.gradient_accumulation_steps = self._aggregation_frequency
+        if not self._average:
+            _scale_gradients(target, float(self._aggregation_frequency))
 
     def of_model(self, model: Any) -> list[Any]:
         """Return the optimizers that train `model`: the compiled one, its attributes, and those wrapped for it."""
@@ -47,6 +69,17 @@ class OptimizerRegistry:
     def forget(self) -> None:
         """Let go of optimizers wrapped so far: the phase that they were wrapped for is over."""
         self._wrapped.clear()
+
+
+def _scale_gradients(optimizer: Any, factor: float) -> None:
+    """Multiply every gradient by `factor`: Keras averages what it accumulates, and the sum is wanted."""
+    apply = optimizer.apply
+
+    def apply_scaled(grads: Any, *args: Any, **options: Any) -> Any:
+        scaled = [None if gradient is None else gradient * factor for gradient in grads]
+        return apply(scaled, *args, **options)
+
+    optimizer.apply = apply_scaled
 
 
 def _is_known(name: str) -> bool:

@@ -30,6 +30,9 @@ class FitSettings:
         max_length: the config's own length, used where the master gives no operations.
         records_per_epoch: 0 where an epoch is one pass over the data.
         global_batch_size: samples per update over all workers; None if the hyperparameters do not say.
+        aggregation_frequency: batches whose gradients make one update.
+        average_aggregated_gradients: divide them by that number.
+        profiling: report the machine's load.
     """
 
     metric: str = _DEFAULT_METRIC
@@ -42,6 +45,9 @@ class FitSettings:
     max_length: Length | None = None
     records_per_epoch: int = 0
     global_batch_size: int | None = None
+    aggregation_frequency: int = 1
+    average_aggregated_gradients: bool = True
+    profiling: bool = False
 
     @classmethod
     def from_config(
@@ -78,6 +84,9 @@ class FitSettings:
             max_length=max_length,
             records_per_epoch=config.records_per_epoch,
             global_batch_size=size if isinstance(size, int) else None,
+            aggregation_frequency=config.optimizations.aggregation_frequency,
+            average_aggregated_gradients=config.optimizations.average_aggregated_gradients,
+            profiling=config.profiling.enabled,
         )
 
     def is_better(self, value: float, than: float | None) -> bool:

@@ -165,4 +165,5 @@ def _slice(raw: np.ndarray[Any, Any], description: Mapping[str, Any]) -> np.ndar
     count = int(np.prod(description["shape"], dtype=np.int64))
     start = description["offset"]
     content: np.ndarray[Any, Any] = raw[start : start + count * np.dtype(dtype).itemsize]
-    return content.view(dtype).reshape(description["shape"])
+    shaped: np.ndarray[Any, Any] = content.view(dtype).reshape(description["shape"])
+    return shaped

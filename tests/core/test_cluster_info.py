@@ -46,14 +46,23 @@ def test_trial_is_read_from_variables(tmp_path):
 def test_job_has_its_config_and_no_trial(tmp_path):
     names = ("DET_MASTER", "DET_SLOT_IDS", "DET_TASK_ID", "DET_ALLOCATION_ID", "DET_SESSION_TOKEN")
     environ = {name: TRIAL[name] for name in names}
-    info = read_cluster_info({**environ, "DET_TASK_TYPE": "COMMAND", "DET_TASK_CONFIG": '{"data": {}}'}, tmp_path)
+    info = read_cluster_info(
+        {**environ, "DET_TASK_TYPE": "COMMAND", "DET_TASK_CONFIG": '{"data": {}}'}, tmp_path
+    )
     assert info.trial is None
     assert info.task_config == {"data": {}}
 
 
 @pytest.mark.parametrize(
     "name",
-    ["DET_MASTER", "DET_SLOT_IDS", "DET_SESSION_TOKEN", "DET_TRIAL_ID", "DET_HPARAMS", "DET_EXPERIMENT_CONFIG"],
+    [
+        "DET_MASTER",
+        "DET_SLOT_IDS",
+        "DET_SESSION_TOKEN",
+        "DET_TRIAL_ID",
+        "DET_HPARAMS",
+        "DET_EXPERIMENT_CONFIG",
+    ],
 )
 def test_missing_variable_is_named(name, tmp_path):
     environ = {key: value for key, value in TRIAL.items() if key != name}
@@ -63,7 +72,12 @@ def test_missing_variable_is_named(name, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("DET_TRIAL_ID", "seven"), ("DET_HPARAMS", "[1]"), ("DET_SLOT_IDS", "0,1"), ("DET_MASTER", "localhost:8080")],
+    [
+        ("DET_TRIAL_ID", "seven"),
+        ("DET_HPARAMS", "[1]"),
+        ("DET_SLOT_IDS", "0,1"),
+        ("DET_MASTER", "localhost:8080"),
+    ],
 )
 def test_malformed_variable_is_named_with_its_value(name, value, tmp_path):
     with pytest.raises(ClusterInfoError, match=f"`{name}` is .*expected"):

@@ -40,7 +40,9 @@ def test_user_and_task_tokens_travel_in_their_own_headers():
     assert seen[0].headers["Grpc-Metadata-x-allocation-token"] == "Bearer tok"
 
 
-@pytest.mark.parametrize("first", [httpx.ConnectError("no"), httpx.Response(503), httpx.Response(502)], ids=str)
+@pytest.mark.parametrize(
+    "first", [httpx.ConnectError("no"), httpx.Response(503), httpx.Response(502)], ids=str
+)
 def test_master_that_is_away_is_asked_again(first):
     client, seen = session(first, OK)
     assert client.post("/x", {}) == {"fine": True}

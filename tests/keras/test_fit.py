@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
+import time
 import zipfile
 
 import keras
@@ -357,3 +359,79 @@ def test_stopping_callback_ends_training_for_good(tmp_path):
         keras.backend.clear_session()
         with det.keras.init(run_dir=tmp_path, seed=1) as context:
             assert fit(context, network(optimizer="adam"), stop, epochs=5).epoch == [0]
+
+
+@pytest.mark.parametrize("average", [True, False])
+def test_aggregation_frequency_updates_once_in_so_many_batches(tmp_path, average):
+    weights = []
+    for frequency, batch_size in ((1, 16), (2, 8)):
+        keras.backend.clear_session()
+        config = {
+            "optimizations": {"aggregation_frequency": frequency, "average_aggregated_gradients": average},
+        }
+        with det.keras.init(config=config, run_dir=tmp_path / str(frequency), seed=1) as context:
+            x, y = arrays()
+            model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+            rate = 0.1 if average or frequency == 2 else 0.2
+            model.compile(optimizer=context.wrap_optimizer(keras.optimizers.SGD(rate)), loss="mse")
+            context.fit(
+                model, x[:80], y[:80], batch_size=batch_size, shuffle=False, validation_split=0.2, verbose=0
+            )
+            weights.append(model.get_weights()[0])
+    # Two halves of a batch are summed in another order than the whole batch.
+    np.testing.assert_allclose(weights[0], weights[1], rtol=1e-5)
+
+
+def test_profiling_reports_the_machines_load(tmp_path):
+    keras.backend.clear_session()
+    slow = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: arrived.wait(10))
+    with det.keras.init(config={"profiling": {"enabled": True}}, run_dir=tmp_path, seed=1) as context:
+        arrived = _Arrived(tmp_path / "system.jsonl")
+        fit(context, network(optimizer="adam"), slow, epochs=1)
+    groups = {json.loads(line)["group"] for line in (tmp_path / "system.jsonl").read_text().splitlines()}
+    assert {"cpu", "memory", "disk", "network"} <= groups
+
+
+class _Arrived:
+    """Waits until a file has content."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def wait(self, timeout_s):
+        deadline = time.monotonic() + timeout_s
+        while not (self.path.exists() and self.path.stat().st_size) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
+@pytest.mark.process
+def test_precision_and_determinism_follow_the_config():
+    code = (
+        "import det_keras as det, keras, numpy, random\n"
+        "from tensorflow.python.framework.config import is_op_determinism_enabled\n"
+        "config = {'reproducibility': {'deterministic_ops': True, 'experiment_seed': 4},\n"
+        "          'optimizations': {'mixed_precision': 'O1'}}\n"
+        "context = det.keras.init(config=config)\n"
+        "print(is_op_determinism_enabled(), keras.config.dtype_policy().name, context.seed, random.random())\n"
+    )
+    printed = [
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.splitlines()[-1]
+        for _ in range(2)
+    ]
+    assert printed[0].startswith("True mixed_float16 4 ")
+    assert printed[0] == printed[1]
+
+
+@pytest.mark.process
+def test_other_keras_backend_is_refused_before_keras_fails():
+    code = "import det_keras as det; det.keras"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "KERAS_BACKEND": "jax"},
+        check=False,
+    )
+    assert "KERAS_BACKEND is 'jax'" in done.stderr

@@ -108,6 +108,8 @@ class AloneBackend(Backend):
         metric: name of the searcher's metric, None if there is none.
     """
 
+    is_preemptible = False
+
     def __init__(
         self, run: RunDirectory, *, metric: str | None = None, smaller_is_better: bool = True
     ) -> None:
@@ -127,6 +129,11 @@ class AloneBackend(Backend):
             self._rows.append(row)
             with self.run.metrics.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
+
+    def report_system_metrics(self, group: str, metrics: Mapping[str, Any]) -> None:
+        row = {"time": datetime.now(timezone.utc).isoformat(), "group": group, "metrics": to_wire(metrics)}
+        with self._lock, (self.run.path / "system.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
 
     def report_progress(self, fraction: float) -> None:
         return

@@ -45,11 +45,21 @@ class Operation:
 
 
 class Backend(abc.ABC):
-    """Where a training process reports to and who may ask it to stop."""
+    """Where a training process reports to and who may ask it to stop.
+
+    Attributes:
+        is_preemptible: whether anybody but a signal can ask the process to stop.
+    """
+
+    is_preemptible: bool = True
 
     @abc.abstractmethod
     def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, Any]) -> None:
         """Record `metrics` of `group` at a batch count; returns at once, the same report twice is one."""
+
+    @abc.abstractmethod
+    def report_system_metrics(self, group: str, metrics: Mapping[str, Any]) -> None:
+        """Record a sample of the machine's load, in a profiler group such as ``cpu``; returns at once."""
 
     @abc.abstractmethod
     def report_progress(self, fraction: float) -> None:

@@ -52,20 +52,10 @@ class TrialBackend(Backend):
         return self._session
 
     def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, Any]) -> None:
-        body = {
-            "group": group,
-            "metrics": {
-                "trialId": self._trial.trial_id,
-                "trialRunId": self._trial.trial_run_id,
-                "stepsCompleted": steps_completed,
-                "reportTime": _now(),
-                "metrics": {"avgMetrics": to_wire(metrics)},
-            },
-        }
-        path = f"/api/v1/trials/{self._trial.trial_id}/metrics"
-        self._outbox.put(
-            f"{group} metrics at batch {steps_completed}", lambda: self._session.post(path, body)
-        )
+        self._put_metrics(f"{group} metrics at batch {steps_completed}", group, steps_completed, metrics)
+
+    def report_system_metrics(self, group: str, metrics: Mapping[str, Any]) -> None:
+        self._put_metrics(f"{group} load", group, None, {self._info.agent_id: metrics})
 
     def report_progress(self, fraction: float) -> None:
         path = f"/api/v1/trials/{self._trial.trial_id}/progress"
@@ -165,6 +155,20 @@ class TrialBackend(Backend):
 
     def flush(self) -> None:
         self._outbox.flush()
+
+    def _put_metrics(self, label: str, group: str, steps: int | None, metrics: Mapping[str, Any]) -> None:
+        body = {
+            "group": group,
+            "metrics": {
+                "trialId": self._trial.trial_id,
+                "trialRunId": self._trial.trial_run_id,
+                "stepsCompleted": steps,
+                "reportTime": _now(),
+                "metrics": {"avgMetrics": to_wire(metrics)},
+            },
+        }
+        path = f"/api/v1/trials/{self._trial.trial_id}/metrics"
+        self._outbox.put(label, lambda: self._session.post(path, body))
 
     def close(self) -> None:
         if self._closed:

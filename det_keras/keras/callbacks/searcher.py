@@ -29,6 +29,7 @@ class SearcherCallback(InjectedCallback):
     def __init__(self, max_length: Length | None) -> None:
         self._max_length = max_length
         self._operation: Operation | None = None
+        self._told = False
 
     def on_begin(self, run: FitRun) -> None:
         if run.core.info is None:
@@ -71,4 +72,23 @@ class SearcherCallback(InjectedCallback):
         if length.unit is Unit.EPOCHS and settings.records_per_epoch == 0:
             return Target(epochs=length.value)
         batches = length.to_batches(run.global_batch_size, settings.records_per_epoch)
+        self._tell_if_epochs_differ(run)
         return Target(batches=max(batches - run.batches_before, 0))
+
+    def _tell_if_epochs_differ(self, run: FitRun) -> None:
+        """Say once that the config's epoch is not a pass over the data, where that is so."""
+        records, size, steps = (
+            run.settings.records_per_epoch,
+            run.global_batch_size,
+            run.source.steps_per_epoch,
+        )
+        if self._told or not records or not size or steps is None or abs(records // size - steps) < 1:
+            return
+        self._told = True
+        logger.info(
+            "`records_per_epoch: %s` makes an epoch %s batches, a pass over the data has %s; the config counts for "
+            "the searcher and for periods.",
+            records,
+            records // size,
+            steps,
+        )
