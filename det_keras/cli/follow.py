@@ -227,12 +227,14 @@ class _Bar(_Display):
         super().__init__()
         # Imported here: only this display needs rich.
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+        from rich.table import Column
 
         self._progress = Progress(
             TextColumn("{task.fields[state]}", markup=False),
             BarColumn(bar_width=24),
             TaskProgressColumn(),
-            TextColumn("{task.fields[text]}", markup=False),
+            # On a narrow terminal the end of the metrics goes first.
+            TextColumn("{task.fields[text]}", markup=False, table_column=Column(no_wrap=True, ratio=1)),
             TimeRemainingColumn(),
             TextColumn("left"),
             # The speed of the whole run, as epochs come at long intervals.

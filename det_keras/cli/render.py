@@ -32,6 +32,7 @@ _NOTHING = "-"
 # Wide enough that nothing wraps where nobody looks at a window.
 _PIPE_COLUMNS = 10_000
 _SHORTEST_ID = 20
+_GAP = 2
 
 
 def print_json(value: Any) -> None:
@@ -41,6 +42,8 @@ def print_json(value: Any) -> None:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str | None = None) -> None:
     """Print rows below the names of their columns, aligned.
+
+    Ids, times and numbers stay whole, even where a terminal is too narrow; only long texts are wrapped.
 
     Args:
         columns: a name that ends with ``>`` has its values on the right.
@@ -53,25 +56,23 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title:
     from rich.text import Text
 
     is_terminal = sys.stdout.isatty()
-    console = Console(width=None if is_terminal else _PIPE_COLUMNS, highlight=False)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    needed = 0
     for index, column in enumerate(columns):
-        longest = max((len(row[index]) for row in rows), default=0)
-        keeps_whole = not is_terminal or longest <= _SHORTEST_ID or column.startswith("UUID")
-        table.add_column(
-            column.removesuffix(">"),
-            justify="right" if column.endswith(">") else "left",
-            no_wrap=keeps_whole,
-            min_width=longest if keeps_whole else None,
-        )
+        name, is_right = column.removesuffix(">"), column.endswith(">")
+        longest = max([len(name), *(len(row[index]) for row in rows)])
+        is_whole = not is_terminal or longest <= _SHORTEST_ID or column.startswith("UUID")
+        least = longest if is_whole else _SHORTEST_ID
+        table.add_column(name, justify="right" if is_right else "left", no_wrap=is_whole, min_width=least)
+        needed += least + _GAP
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
-    heading = [] if title is None else [Text(printable(title), style="bold")]
-    if is_terminal:
-        console.print(*heading, table, sep="\n")
-        return
+    console = Console(highlight=False)
+    console.width = max(console.width, needed) if is_terminal else _PIPE_COLUMNS
     with console.capture() as captured:
-        console.print(*heading, table, sep="\n")
+        if title is not None:
+            console.print(Text(printable(title), style="bold"))
+        console.print(table)
     print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 

@@ -121,7 +121,9 @@ def test_a_trial_is_described_and_its_log_cut(det, finished):
     assert det.json("trial", "describe", number)["state"] == "STATE_COMPLETED"
     assert "State:           COMPLETED" in det.out("t", "describe", number)
     assert det.out("trial", "logs", number, "--head", "1").rstrip().endswith("epoch 1")
-    assert det.out("trial", "logs", number, "--tail", "1").rstrip().endswith("epoch 3")
+    for arguments in ([], ["--follow"]):
+        (last,) = det.out("trial", "logs", number, "--tail", "1", *arguments).splitlines()
+        assert last.endswith("epoch 3")
 
 
 def test_checkpoints_are_listed_described_and_downloaded(det, finished):

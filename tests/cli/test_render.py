@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from det_keras.cli import render
@@ -65,6 +67,19 @@ def test_a_table_in_a_pipe_is_aligned_and_keeps_ids_whole(capsys):
     assert all(line == line.rstrip() for line in lines)
     assert lines[1].startswith(f"{uuid}     5  word word")
     assert lines[2] == f"{uuid}  1234  x"
+
+
+def test_a_narrow_terminal_wraps_texts_and_never_cuts_an_id(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    uuid = "f43ab792-c258-451a-b528-458b3cd5cbc3"
+
+    render.print_table(["Text", "UUID"], [["word " * 20, uuid]])
+
+    lines = re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out).splitlines()
+    assert uuid in lines[1]
+    assert len(lines) > 4
+    assert max(map(len, lines)) <= 60
 
 
 def test_what_a_user_named_cannot_steer_the_terminal(capsys):
