@@ -60,7 +60,10 @@ class Cluster:
                 "/api/v1/trials/metrics/trial_metrics", params={"group": group, "trialIds": trial["id"]}
             )
             rows = [row for part in stream for row in part["metrics"]]
-        return [(row["totalBatches"], next(v for k, v in row["metrics"].items() if k != "batch_metrics")) for row in rows]
+        return [
+            (row["totalBatches"], next(v for k, v in row["metrics"].items() if k != "batch_metrics"))
+            for row in rows
+        ]
 
     def wait_for_epoch(self, trial, epochs):
         """Return once the trial has validated so many epochs."""

@@ -19,7 +19,12 @@ context = det.keras.init()
 digits = load_digits()
 x, y = context.wrap_data((digits.data / 16.0).astype("float32")[:640], digits.target[:640])
 model = keras.Sequential(
-    [keras.Input((64,)), keras.layers.Dense(32, "relu"), keras.layers.Dropout(0.2), keras.layers.Dense(10, "softmax")]
+    [
+        keras.Input((64,)),
+        keras.layers.Dense(32, "relu"),
+        keras.layers.Dropout(0.2),
+        keras.layers.Dense(10, "softmax"),
+    ]
 )
 optimizer = context.wrap_optimizer(keras.optimizers.Adam(context.training.hparams["learning_rate"]))
 model.compile(optimizer=optimizer, loss="sparse_categorical_crossentropy", metrics=["accuracy"])

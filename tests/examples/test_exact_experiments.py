@@ -103,7 +103,11 @@ def test_sigterm_saves_and_the_trial_goes_on_without_a_restart(cluster, create, 
 def test_killed_supervisor_takes_its_trial_along_and_counts_no_restart(cluster, create, undisturbed):
     experiment, trial = create()
     cluster.wait_for_epoch(trial, 2)
-    (supervisor,) = {one.parent() for one in processes_of(trial, "slow_train.py") if "supervisor" in " ".join(one.parent().cmdline())}
+    (supervisor,) = {
+        one.parent()
+        for one in processes_of(trial, "slow_train.py")
+        if "supervisor" in " ".join(one.parent().cmdline())
+    }
     supervisor.kill()
     assert cluster.wait(experiment) == "STATE_COMPLETED"
     assert cluster.final_digest(trial) == undisturbed[0]

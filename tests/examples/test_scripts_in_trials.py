@@ -1,0 +1,144 @@
+"""Scripts in trials that do not simply train to the end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import textwrap
+
+import pytest
+import yaml
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def submit(cluster, tmp_path):
+    """Submit a script as an experiment and return its id."""
+
+    def make(script, **config):
+        folder = tmp_path / "context"
+        folder.mkdir()
+        (folder / "script.py").write_text(textwrap.dedent(script))
+        path = tmp_path / "config.yaml"
+        searcher = {"name": "single", "metric": "val_loss"}
+        path.write_text(yaml.safe_dump({"entrypoint": "python3 script.py", "searcher": searcher, **config}))
+        return cluster.create(path, folder)
+
+    return make
+
+
+def test_core_script_reports_checkpoints_and_resumes_after_a_pause(cluster, submit):
+    script = """
+        import sys, time
+        import det_keras as det
+        assert "tensorflow" not in sys.modules
+        with det.core.init() as core:
+            start = 0
+            latest = core.info.latest_checkpoint
+            if latest is not None:
+                with core.checkpoint.restore_path(latest) as path:
+                    start = int((path / "steps").read_text())
+            for step in range(start + 1, 100000):
+                core.train.report_metrics("training", step, {"loss": 1.0 / step})
+                core.train.report_progress(min(step / 100, 1.0))
+                if step == 5:
+                    core.train.report_metrics("validation", step, {"val_loss": 0.5})
+                    core.train.report_metrics("my_group", step, {"x": [1, 2]})
+                stop = core.preempt.should_preempt()
+                if stop or (latest and step > start + 3):
+                    with core.checkpoint.store_path({"steps_completed": step}) as (path, uuid):
+                        (path / "steps").write_text(str(step))
+                    break
+                time.sleep(0.02)
+        assert "tensorflow" not in sys.modules
+    """
+    experiment = submit(script)
+    trial = cluster.trial(experiment)
+    cluster.until(lambda: cluster.metrics(trial, "my_group"))
+    cluster.det("experiment", "pause", experiment)
+    cluster.until(lambda: cluster.get(f"/api/v1/trials/{trial['id']}/checkpoints")["checkpoints"])
+    cluster.det("experiment", "activate", experiment)
+    assert cluster.wait(experiment) == "STATE_COMPLETED"
+    checkpoints = cluster.get(f"/api/v1/trials/{trial['id']}/checkpoints")["checkpoints"]
+    first, second = sorted(one["metadata"]["steps_completed"] for one in checkpoints)
+    assert second == first + 4
+    steps = [steps for steps, _ in cluster.metrics(trial, "training")]
+    assert steps == list(range(1, second + 1))
+    assert cluster.metrics(trial, "my_group") == [(5, {"x": [1, 2]})]
+
+
+def test_invalid_hyperparameters_end_the_trial_without_a_restart(cluster, submit):
+    script = """
+        import det_keras as det
+        context = det.keras.init()
+        raise det.InvalidHP("too many layers")
+    """
+    experiment = submit(script, max_restarts=3)
+    trial = cluster.trial(experiment)
+    cluster.wait(experiment)
+    found = cluster.get(f"/api/v1/trials/{trial['id']}")["trial"]
+    assert (found["state"], found["restarts"]) == ("STATE_COMPLETED", 0)
+    assert any("too many layers" in line for line in cluster.logs(trial))
+
+
+def test_missing_hyperparameter_is_named_at_the_end_of_the_log(cluster, submit):
+    script = """
+        import det_keras as det
+        det.keras.init().training.hparams["learning_rate"]
+    """
+    experiment = submit(script, max_restarts=0, hyperparameters={"dropout": 0.5})
+    assert cluster.wait(experiment) == "STATE_ERROR"
+    log = "".join(cluster.logs(cluster.trial(experiment)))
+    assert "There is no hyperparameter 'learning_rate'; there are: 'dropout'" in log
+
+
+def test_job_has_no_training(cluster, tmp_path):
+    (tmp_path / "script.py").write_text(
+        "import det_keras as det\ncontext = det.keras.init()\nprint('data', context.config_data)\ncontext.training\n"
+    )
+    (tmp_path / "job.yaml").write_text("entrypoint: python3 script.py\ndata: {a: 1}\n")
+    done = cluster.det("job", "run", tmp_path / "job.yaml", tmp_path, check=False)
+    assert done.returncode != 0
+    assert "data {'a': 1}" in done.stdout
+    assert "NotATrainingJobError" in done.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_full_disk_is_said_and_leaves_nothing(cluster, submit, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(disk)], check=False)
+    if mounted.returncode != 0:
+        pytest.skip("this machine allows no mounts")
+    script = """
+        import numpy as np, keras
+        import det_keras as det
+        context = det.keras.init()
+        model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(1000), keras.layers.Dense(1)])
+        model.compile("adam", "mse")
+        x = np.ones((64, 64), "float32")
+        context.fit(model, x, np.ones(64), validation_split=0.5, epochs=2)
+    """
+    try:
+        storage = {"type": "directory", "container_path": str(disk)}
+        experiment = submit(script, max_restarts=0, checkpoint_storage=storage)
+        assert cluster.wait(experiment) == "STATE_ERROR"
+        log = "".join(cluster.logs(cluster.trial(experiment)))
+        assert "CheckpointError: The last checkpoint could not be written" in log
+        assert "No space left on device" in log
+        assert list(disk.iterdir()) == []
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_environment_variables_and_threads_reach_the_script(cluster, submit):
+    script = """
+        import os
+        print("GREETING", os.environ["GREETING"], os.environ["OMP_NUM_THREADS"], os.environ["DET_TRIAL_SEED"])
+    """
+    environment = {"environment_variables": ["GREETING=hello"]}
+    experiment = submit(script, environment=environment)
+    cluster.wait(experiment)
+    log = "".join(cluster.logs(cluster.trial(experiment)))
+    assert "GREETING hello 1 " in log
