@@ -127,6 +127,7 @@ class Conductor:
             restarts=trial.restarts,
             max_restarts=self._config.max_restarts,
             lost_runs=trial.lost_runs,
+            lacks_validation=trial.searcher_metric_value is None and self.searcher.method.compares_trials,
         )
         verdict = lifecycle.judge_exit(run, exit_)
         trial.runner_state = ""

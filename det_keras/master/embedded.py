@@ -69,7 +69,7 @@ class EmbeddedMaster:
         self.jobs = Jobs(store, self.bundles, len(self.pool.slots))
         launcher = Launcher(self.identity, self.pool, self.bundles, self.accounts, environment)
         self.dispatcher = Dispatcher(store, self.pool, launcher, self.accounts, notifier)
-        self.janitor = Janitor(store, self.pool, self.bundles, notifier)
+        self.janitor = Janitor(store, self.pool, self.bundles, notifier, self.identity.cluster_id)
 
     def start(self) -> None:
         """Make the accounts and start the threads."""

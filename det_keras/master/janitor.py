@@ -7,8 +7,10 @@ dies in between goes on with it.
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from sqlalchemy import delete, or_, select
 
@@ -17,6 +19,7 @@ from det_keras.errors import CheckpointError, ConfigError
 from det_keras.master import checkpoints, lifecycle
 from det_keras.master.bundles import BundleStore
 from det_keras.master.events import DELETIONS, Notifier
+from det_keras.master.experiment_config import config_of
 from det_keras.master.models import (
     AllocationRow,
     CheckpointRow,
@@ -46,10 +49,14 @@ class Janitor:
         pool: keeps logs of ended tasks.
         bundles: keeps their code.
         notifier: tells when there is something to delete.
+        cluster_id: under which trials write TensorBoard events.
     """
 
-    def __init__(self, store: Store, pool: ResourcePool, bundles: BundleStore, notifier: Notifier) -> None:
+    def __init__(
+        self, store: Store, pool: ResourcePool, bundles: BundleStore, notifier: Notifier, cluster_id: str
+    ) -> None:
         self._store = store
+        self._cluster_id = cluster_id
         self._pool = pool
         self._bundles = bundles
         self._wake = threading.Event()
@@ -128,6 +135,8 @@ class Janitor:
                     CheckpointRow.trial_id.in_(trial_ids), CheckpointRow.state != checkpoints.DELETED
                 )
             ).all()
+            experiment = session.get(ExperimentRow, experiment_id)
+            own_section = None if experiment is None else config_of(experiment).checkpoint_storage.to_dict()
             places = [(row.uuid, checkpoints.storage_section(session, row)) for row in stored]
             allocation_ids = session.scalars(
                 select(AllocationRow.id).where(AllocationRow.task_id.in_(task_ids))
@@ -135,6 +144,8 @@ class Janitor:
         try:
             for uuid, section in places:
                 storage.from_config(section).delete(uuid)
+            if own_section is not None:
+                self._delete_events(experiment_id, own_section)
         except (OSError, ConfigError, CheckpointError):
             logger.exception("Experiment %d cannot be deleted.", experiment_id)
             self._fail(experiment_id)
@@ -143,6 +154,13 @@ class Janitor:
             self._pool.remove(allocation_id)
         context = self._delete_rows(experiment_id, trial_ids, task_ids, allocation_ids)
         self._forget_bundle(context)
+
+    def _delete_events(self, experiment_id: int, section: Mapping[str, Any]) -> None:
+        """Delete the TensorBoard events that trials wrote beside their checkpoints."""
+        place = storage.from_config(section)
+        if isinstance(place, storage.DirectoryStorage):
+            events = place.root / self._cluster_id / "tensorboard" / "experiment" / str(experiment_id)
+            shutil.rmtree(events, ignore_errors=True)
 
     def _fail(self, experiment_id: int) -> None:
         with self._store.writing() as tx:

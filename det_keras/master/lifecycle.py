@@ -146,6 +146,7 @@ class ExitedRun:
         restarts: counted so far.
         max_restarts: of the config.
         lost_runs: in a row, before this one, that ended without an exit code.
+        lacks_validation: the search compares trials, and this one never reported its metric.
     """
 
     state: str
@@ -155,6 +156,7 @@ class ExitedRun:
     restarts: int = 0
     max_restarts: int = 5
     lost_runs: int = 0
+    lacks_validation: bool = False
 
 
 class Verdict(str, enum.Enum):
@@ -181,7 +183,7 @@ def judge_exit(run: ExitedRun, exit_: Exit) -> Verdict:
         return _judge_failure(run, exit_)
     if exit_.is_killed or exit_.is_acknowledged:
         return Verdict.COMPLETE if run.is_out_of_work else Verdict.RELAUNCH
-    return Verdict.COMPLETE
+    return Verdict.FAIL if run.lacks_validation else Verdict.COMPLETE
 
 
 def _judge_stopped(state: str, exit_: Exit) -> Verdict:

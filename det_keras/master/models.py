@@ -58,11 +58,16 @@ class UtcTime(TypeDecorator[datetime]):
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
         """Write."""
-        return None if value is None else value.astimezone(timezone.utc).replace(tzinfo=None)
+        if value is None:
+            return None
+        time = value.astimezone(timezone.utc)
+        return time.replace(tzinfo=None) if dialect.name == "sqlite" else time
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
         """Read."""
-        return None if value is None else value.replace(tzinfo=timezone.utc)
+        if value is None or value.tzinfo is not None:
+            return value
+        return value.replace(tzinfo=timezone.utc)
 
 
 class Base(DeclarativeBase):

@@ -42,7 +42,9 @@ def test_line_in_pieces_is_one_line():
 def test_long_line_is_cut_at_8_kb_and_keeps_its_marks():
     entries = split(b"[rank=1] ERROR: " + b"x" * 20_000 + b"\nnext\n")
     assert [len(text) for text, _, _ in entries[:-1]] == [8192 - 16, 8192, 20_000 - (8192 - 16) - 8192 + 1]
-    assert {marks for _, *marks in ((t, (lv, r)) for t, lv, r in entries[:-1]) for marks in marks} == {("ERROR", 1)}
+    assert {marks for _, *marks in ((t, (lv, r)) for t, lv, r in entries[:-1]) for marks in marks} == {
+        ("ERROR", 1)
+    }
     assert entries[-1] == ("next\n", None, None)
 
 

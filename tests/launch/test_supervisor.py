@@ -26,6 +26,13 @@ def eventually(ask, timeout_s: float = 10.0):
     return answer
 
 
+def is_dead(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 class Supervised:
     """A supervisor and what it leaves."""
 
@@ -156,21 +163,24 @@ print(child.pid)
     began = time.monotonic()
     assert supervised.finish()["exit_code"] == 0
     assert time.monotonic() - began < 10
-    pid = int(supervised.lines()[0][1])
-    eventually(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    eventually(lambda: is_dead(int(supervised.lines()[0][1])))
 
 
 @pytest.mark.kill
 @pytest.mark.parametrize("argv", ["direct", "shell"])
 def test_task_dies_with_its_supervisor(supervise, argv):
     code = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
-    command = [sys.executable, "-c", code] if argv == "direct" else ["sh", "-c", f"{sys.executable} -c '{code}'; true"]
+    command = (
+        [sys.executable, "-c", code]
+        if argv == "direct"
+        else ["sh", "-c", f"{sys.executable} -c '{code}'; true"]
+    )
     supervised = supervise(command)
     log = supervised.directory / "log.jsonl"
     eventually(lambda: log.exists() and log.read_text())
-    pid = int(supervised.lines()[0][1])
+    task = int(supervised.lines()[0][1])
     supervised.process.kill()
-    eventually(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    eventually(lambda: is_dead(task))
     assert not (supervised.directory / "exit.json").exists()
 
 
@@ -180,12 +190,12 @@ def test_lock_is_held_until_the_task_of_a_killed_supervisor_is_dead(supervise):
     supervised = supervise(["sh", "-c", f"{sys.executable} -c '{code}'; true"])
     log = supervised.directory / "log.jsonl"
     eventually(lambda: log.exists() and log.read_text())
-    task = psutil.Process(int(supervised.lines()[0][1]))
+    task = int(supervised.lines()[0][1])
     supervised.process.kill()
     with (supervised.directory / "supervisor.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         # Killed at least; the kernel may still be clearing it away.
-        eventually(lambda: not task.is_running() or task.status() == psutil.STATUS_ZOMBIE, 1.0)
+        eventually(lambda: is_dead(task), 1.0)
 
 
 def test_second_supervisor_of_an_allocation_runs_nothing(supervise):

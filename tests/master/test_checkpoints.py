@@ -10,7 +10,9 @@ import pytest
 from det_keras.storage import DirectoryStorage
 from master.fakes import SINGLE, eventually
 
-KEEP_ALL = SINGLE + "checkpoint_storage: {save_experiment_best: 99, save_trial_best: 99, save_trial_latest: 99}\n"
+KEEP_ALL = (
+    SINGLE + "checkpoint_storage: {save_experiment_best: 99, save_trial_best: 99, save_trial_latest: 99}\n"
+)
 
 
 def uuid(number: int) -> str:
@@ -105,7 +107,12 @@ def test_list_is_ordered_as_clients_ask(world):
     assert listed(world, experiment_id, sortByAttr="SORT_BY_SEARCHER_METRIC") == [2, 4, 1, 3]
     assert listed(world, experiment_id, sortByAttr="SORT_BY_SEARCHER_METRIC", limit=1) == [2]
     assert listed(world, experiment_id, sortByMetric="acc", orderBy="ORDER_BY_DESC") == [2, 4, 1, 3]
-    assert listed(world, experiment_id, sortByAttr="SORT_BY_BATCH_NUMBER", orderBy="ORDER_BY_DESC") == [4, 3, 2, 1]
+    assert listed(world, experiment_id, sortByAttr="SORT_BY_BATCH_NUMBER", orderBy="ORDER_BY_DESC") == [
+        4,
+        3,
+        2,
+        1,
+    ]
     assert listed(world, experiment_id, states="STATE_DELETED") == []
     path = f"/api/v1/trials/{trial['id']}/checkpoints"
     best = world.client.get(path, params={"sortByAttr": "SORT_BY_SEARCHER_METRIC"})["checkpoints"][0]

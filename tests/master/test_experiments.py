@@ -41,12 +41,15 @@ def test_answer_to_creation_is_complete(client):
     assert experiment["numTrials"] == 1
     assert answer["config"]["searcher"]["name"] == "single"
     assert answer["warnings"] == []
-    for key in "id name state archived startTime username numTrials jobId projectId projectOwnerId searcherType".split():
+    must = "id name state archived startTime username numTrials jobId projectId projectOwnerId searcherType"
+    for key in must.split():
         assert experiment[key] is not None, key
 
 
 def test_notices_of_the_config_reach_the_user(client):
-    answer = client.post("/api/v1/experiments", {"config": "entrypoint: python3 train.py\n", "activate": False})
+    answer = client.post(
+        "/api/v1/experiments", {"config": "entrypoint: python3 train.py\n", "activate": False}
+    )
     assert any("searcher" in notice for notice in answer["notices"])
 
 
@@ -189,7 +192,13 @@ def test_finished_experiment_takes_no_further_orders(world):
     experiment_id, _, first = world.launch()
     world.pool.finish(first)
     world.client.wait_for_state(experiment_id, "COMPLETED")
-    for verb, status in (("pause", 400), ("activate", 400), ("cancel", 200), ("kill", 200), ("unarchive", 400)):
+    for verb, status in (
+        ("pause", 400),
+        ("activate", 400),
+        ("cancel", 200),
+        ("kill", 200),
+        ("unarchive", 400),
+    ):
         world.client.move(experiment_id, verb, status=status)
     assert world.client.experiment(experiment_id)["state"] == "STATE_COMPLETED"
 
@@ -291,7 +300,7 @@ def test_one_failed_trial_does_not_fail_the_search(world):
 
 def test_killed_trial_alone_leaves_the_search_going(world):
     experiment_id = world.client.create(RANDOM)
-    first, second = (world.wait_for_launch(trial) for trial in world.client.trials(experiment_id))
+    _, second = (world.wait_for_launch(trial) for trial in world.client.trials(experiment_id))
     world.client.post("/api/v1/trials/1/kill")
     eventually(lambda: world.client.trial(1)["state"] == "STATE_CANCELED")
     third = eventually(lambda: (found := world.client.trials(experiment_id)) and len(found) == 3 and found[2])
@@ -345,18 +354,24 @@ def test_progress_never_goes_back(world):
 def test_restarted_master_takes_up_what_runs(make_world):
     pool = FakePool()
     world = make_world(pool)
-    experiment_id, trial, first = world.launch(RANDOM.replace("max_concurrent_trials: 2", "max_concurrent_trials: 1"))
+    experiment_id, trial, first = world.launch(
+        RANDOM.replace("max_concurrent_trials: 2", "max_concurrent_trials: 1")
+    )
     make_world.stop()
     pool.say(first, "while nobody looked\n")
     pool.finish(first)
     again = make_world(pool)
-    second = eventually(lambda: (found := again.client.trials(experiment_id)) and len(found) == 2 and found[1])
+    second = eventually(
+        lambda: (found := again.client.trials(experiment_id)) and len(found) == 2 and found[1]
+    )
     again.wait_for_launch(second)
     assert [line["log"] for line in again.client.log(trial["id"])] == ["while nobody looked\n"]
 
 
 def test_slots_are_shared_fairly_between_experiments(world):
-    four = RANDOM.replace("max_trials: 3, max_concurrent_trials: 2", "max_trials: 4, max_concurrent_trials: 0")
+    four = RANDOM.replace(
+        "max_trials: 3, max_concurrent_trials: 2", "max_trials: 4, max_concurrent_trials: 0"
+    )
     first = world.client.create(four)
     eventually(lambda: len(world.pool.launched) == 2)
     second = world.client.create()
@@ -394,7 +409,12 @@ def test_change_shows_everywhere_and_leaves_the_rest(client):
     experiment_id = client.create(activate=False)
     path = f"/api/v1/experiments/{experiment_id}"
     before = client.experiment(experiment_id)
-    changes = {"name": "new", "labels": ["b", "a"], "notes": "long " * 100, "resources": {"maxSlots": 2, "priority": 7}}
+    changes = {
+        "name": "new",
+        "labels": ["b", "a"],
+        "notes": "long " * 100,
+        "resources": {"maxSlots": 2, "priority": 7},
+    }
     after = client.call("PATCH", path, changes)["experiment"]
     assert (after["name"], after["labels"], after["notes"]) == ("new", ["b", "a"], "long " * 100)
     assert after["config"]["name"] == "new"
@@ -422,6 +442,8 @@ def test_list_filters_sorts_and_pages(world):
     assert names(labels="a") == ["alpha"]
     assert names(name="ET") == ["beta"]
     assert names(users="nobody") == []
+    assert names(**{"experimentIdFilter.gt": 1, "experimentIdFilter.lte": 2}) == ["alpha"]
+    assert names(**{"experiment_id_filter.not_in": [1, 2]}) == ["gamma"]
     page = client.get("/api/v1/experiments", params={"offset": 1, "limit": 1})
     assert [one["name"] for one in page["experiments"]] == ["alpha"]
     assert page["pagination"] == {"offset": 1, "limit": 1, "startIndex": 1, "endIndex": 2, "total": 3}

@@ -177,14 +177,22 @@ def test_fault_of_the_master_is_a_500_in_the_nested_form(world, monkeypatch):
 
 def test_trailing_slash_and_snake_case_are_taken(world):
     experiment_id = world.client.create(activate=False)
-    body = {"config": "entrypoint: a\nsearcher: {name: single, metric: m}\n", "validate_only": True, "parent_id": None}
+    body = {
+        "config": "entrypoint: a\nsearcher: {name: single, metric: m}\n",
+        "validate_only": True,
+        "parent_id": None,
+    }
     assert world.client.post("/api/v1/experiments/", body)["experiment"]["id"] == 0
-    page = world.client.get("/api/v1/experiments/", params={"order_by": "ORDER_BY_DESC", "sort_by": "SORT_BY_NAME"})
+    page = world.client.get(
+        "/api/v1/experiments/", params={"order_by": "ORDER_BY_DESC", "sort_by": "SORT_BY_NAME"}
+    )
     assert [one["id"] for one in page["experiments"]] == [experiment_id]
 
 
 def test_unknown_enum_is_a_400_that_names_the_known(client):
-    message = client.get("/api/v1/experiments", params={"sortBy": "SORT_BY_LUCK"}, status=400)["error"]["error"]
+    message = client.get("/api/v1/experiments", params={"sortBy": "SORT_BY_LUCK"}, status=400)["error"][
+        "error"
+    ]
     assert "SORT_BY_ID" in message
 
 

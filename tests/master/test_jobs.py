@@ -54,7 +54,9 @@ def test_job_sees_its_secrets_and_views_do_not(world):
     assert "hunter2" in launch.variables["DET_TASK_CONFIG"]
 
 
-@pytest.mark.parametrize("config", [{}, {"entrypoint": ["a"], "nonsense": 1}, {"entrypoint": ["a"], "resources": {"slots": 9}}])
+@pytest.mark.parametrize(
+    "config", [{}, {"entrypoint": ["a"], "nonsense": 1}, {"entrypoint": ["a"], "resources": {"slots": 9}}]
+)
 def test_job_that_cannot_run_is_refused(client, config):
     client.post("/api/v1/commands", {"config": config}, status=400)
     assert client.get("/api/v1/commands")["commands"] == []
@@ -149,7 +151,12 @@ def test_followed_task_log_takes_no_limit(client, printed):
 
 
 def test_shipped_lines_are_stored_beside_the_others(client, printed):
-    line = {"task_id": printed, "log": "shipped\n", "level": "ERROR", "timestamp": "2026-01-02T03:04:05.678901+00:00"}
+    line = {
+        "task_id": printed,
+        "log": "shipped\n",
+        "level": "ERROR",
+        "timestamp": "2026-01-02T03:04:05.678901+00:00",
+    }
     client.post("/api/v1/task/logs", {"logs": [line]})
     assert task_log(client, printed)[-1]["timestamp"] == "2026-01-02T03:04:05.678901Z"
     for bad in ([], [{**line, "id": 3}], [line, {**line, "task_id": "other"}]):
@@ -174,7 +181,10 @@ def test_cluster_is_shown_as_one_agent_with_one_pool(world):
     (agent,) = world.client.get("/api/v1/agents")["agents"]
     summaries = world.client.get("/api/v1/tasks")["allocationIdToSummary"]
     container = summaries[allocation_id]["resources"][0]["containerId"]
-    assert [slot["container"] and slot["container"]["id"] for slot in agent["slots"].values()] == [container, None]
+    assert [slot["container"] and slot["container"]["id"] for slot in agent["slots"].values()] == [
+        container,
+        None,
+    ]
     (pool,) = world.client.get("/api/v1/resource-pools")["resourcePools"]
     assert (pool["slotsAvailable"], pool["slotsUsed"], pool["defaultComputePool"]) == (2, 1, True)
     must = (
@@ -186,11 +196,16 @@ def test_cluster_is_shown_as_one_agent_with_one_pool(world):
     )
     assert set(must.split()) <= set(pool)
     assert world.client.get("/api/v1/workspaces")["workspaces"][0]["numExperiments"] == 1
-    assert [user["username"] for user in world.client.get("/api/v1/users")["users"]] == ["admin", "determined"]
+    assert [user["username"] for user in world.client.get("/api/v1/users")["users"]] == [
+        "admin",
+        "determined",
+    ]
 
 
 def test_queue_shows_who_runs_and_who_waits(world):
-    first, _, _ = world.launch("entrypoint: a\nsearcher: {name: single, metric: m}\nresources: {slots_per_trial: 2}\n")
+    first, _, _ = world.launch(
+        "entrypoint: a\nsearcher: {name: single, metric: m}\nresources: {slots_per_trial: 2}\n"
+    )
     task_id = create(world.client, {"entrypoint": ["a"], "resources": {"slots": 1}})
     running, waiting = (one["full"] for one in world.client.get("/api/v1/job-queues-v2")["jobs"])
     assert (running["entityId"], running["allocatedSlots"]) == (str(first), 2)
@@ -200,7 +215,10 @@ def test_queue_shows_who_runs_and_who_waits(world):
 def test_preview_says_how_many_trials_a_search_runs(client):
     config = {
         "entrypoint": "a",
-        "hyperparameters": {"x": {"type": "categorical", "vals": [1, 2, 3]}, "y": {"type": "int", "minval": 0, "maxval": 9, "count": 2}},
+        "hyperparameters": {
+            "x": {"type": "categorical", "vals": [1, 2, 3]},
+            "y": {"type": "int", "minval": 0, "maxval": 9, "count": 2},
+        },
         "searcher": {"name": "grid", "metric": "m"},
     }
     summary = client.post("/api/v1/preview-hp-search", {"config": config})["summary"]

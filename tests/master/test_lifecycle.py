@@ -34,6 +34,7 @@ def run(state: str = lifecycle.ACTIVE, **facts) -> ExitedRun:
     ("before", "exit_", "verdict"),
     [
         (run(), CLEAN, Verdict.COMPLETE),
+        (run(lacks_validation=True), CLEAN, Verdict.FAIL),
         (run(), FAILED, Verdict.RESTART),
         (run(), SIGNALLED, Verdict.RESTART),
         (run(restarts=5), FAILED, Verdict.FAIL),

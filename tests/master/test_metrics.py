@@ -45,7 +45,9 @@ def test_reports_show_in_every_view(world, trial):
     assert set(shown["summaryMetrics"]) == {"avg_metrics", "validation_metrics", "mine"}
     kinds = [next(kind for kind, value in one.items() if value) for one in workloads(client, trial)]
     assert kinds == ["training", "validation"]
-    assert rows(client, trial, "validation")[0]["metrics"] == {"validation_metrics": {"loss": 1.0, "acc": "NaN"}}
+    assert rows(client, trial, "validation")[0]["metrics"] == {
+        "validation_metrics": {"loss": 1.0, "acc": "NaN"}
+    }
     assert rows(client, trial, "mine")[0]["metrics"]["avg_metrics"] == {"x": {"deep": [1, True]}}
     assert rows(client, trial, "unknown") == []
 
@@ -90,7 +92,10 @@ def test_restart_hides_what_the_earlier_run_reported_beyond_it(world, trial):
     run_again(world, trial, 2)
     assert len(rows(client, trial, "training")) == 3, "Nothing is hidden before the first report."
     client.report(trial, "training", 20, {"loss": 0.5}, run_id=2)
-    assert [(row["trialRunId"], row["totalBatches"]) for row in rows(client, trial, "training")] == [(1, 10), (2, 20)]
+    assert [(row["trialRunId"], row["totalBatches"]) for row in rows(client, trial, "training")] == [
+        (1, 10),
+        (2, 20),
+    ]
     # The same batch of another group may still be right: only what lies beyond is hidden.
     assert [row["totalBatches"] for row in rows(client, trial, "validation")] == [10, 20]
     assert [row["totalBatches"] for row in rows(client, trial, "mine")] == [10, 20]

@@ -44,7 +44,10 @@ def test_master_is_started_once_however_many_ask(home):
     assert process.ensure(home) == (running, False)
     assert json.loads(home.master_file.read_text()) == {"url": running.url, "pid": running.pid}
     second = subprocess.run(
-        [sys.executable, "-m", "det_keras.master", "--home", str(home.root)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "det_keras.master", "--home", str(home.root)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert second.returncode == 1
     assert running.url in second.stderr
@@ -78,7 +81,8 @@ def test_file_of_a_killed_master_points_nobody_to_it(home):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_ends_the_master_in_good_order(home, number):
     child = subprocess.Popen(
-        [sys.executable, "-m", "det_keras.master", "--home", str(home.root), "--slots", "1"], stderr=subprocess.PIPE
+        [sys.executable, "-m", "det_keras.master", "--home", str(home.root), "--slots", "1"],
+        stderr=subprocess.PIPE,
     )
     eventually(lambda: process.find(home))
     child.send_signal(number)

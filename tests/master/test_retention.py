@@ -20,7 +20,8 @@ ROWS = [
     (9, 3, 200, 0.8),
 ]
 CANDIDATES = [
-    Candidate(str(number), trial, steps, metric, validated=float(number)) for number, trial, steps, metric in ROWS
+    Candidate(str(number), trial, steps, metric, validated=float(number))
+    for number, trial, steps, metric in ROWS
 ]
 
 

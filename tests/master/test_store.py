@@ -53,11 +53,16 @@ def test_database_of_a_newer_release_is_refused(store, home):
 
 def test_failed_transaction_leaves_nothing_and_has_no_consequences(store):
     happened = []
-    with pytest.raises(ZeroDivisionError), store.writing() as tx:
-        tx.add(SettingRow(name="a", value="1"))
-        tx.after_commit(lambda: happened.append("consequence"))
-        tx.flush()
-        1 / 0  # noqa: B018 - the fault
+
+    def fail() -> None:
+        with store.writing() as tx:
+            tx.add(SettingRow(name="a", value="1"))
+            tx.after_commit(lambda: happened.append("consequence"))
+            tx.flush()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     with store.reading() as session:
         assert session.get(SettingRow, "a") is None
     assert happened == []

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import time
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
@@ -180,7 +182,9 @@ print("ready")
 time.sleep(60)
 """
     # The shell stands between: what dies with the supervisor is not its child alone.
-    experiment_id, trial = submit(real, script, CONFIG.replace("[python3, train.py]", "python3 train.py; true"))
+    experiment_id, trial = submit(
+        real, script, CONFIG.replace("[python3, train.py]", "python3 train.py; true")
+    )
     wait_for_text(real, trial, "ready")
     kill_master(real)
     supervisor_of(real, trial).kill()
@@ -399,10 +403,39 @@ def test_followed_log_ends_when_the_trial_does(shared):
 
 def test_tokens_of_a_task_are_not_left_on_disk(shared, tmp_path):
     told = tmp_path / "token"
-    script = f"open({str(told)!r}, 'w').write(os.environ['DET_SESSION_TOKEN'])\nprint('told')\nshould_stop(60)\n"
+    script = (
+        f"open({str(told)!r}, 'w').write(os.environ['DET_SESSION_TOKEN'])\nprint('told')\nshould_stop(60)\n"
+    )
     _, trial = submit(shared, script)
     wait_for_text(shared, trial, "told")
     token = told.read_bytes()
     assert len(token) > 30
     holders = [path for path in shared.home.root.rglob("*") if path.is_file() and token in path.read_bytes()]
     assert holders == []
+
+
+def test_hundred_long_polls_keep_nobody_waiting(shared):
+    """They wait on the event loop: a thread for each would leave none for anything else."""
+    _, trial = submit(shared, "should_stop(60)\n", CONFIG + "preemption_timeout: 1\n")
+    eventually(lambda: processes_of(f"{trial['taskId']}.1"))
+    path = f"/api/v1/allocations/{trial['taskId']}.1/signals/preemption?timeout_seconds=30"
+    headers = {"Authorization": f"Bearer {shared.client.token}"}
+    answers: list[dict] = []
+    limits = httpx.Limits(max_connections=200)
+
+    async def poll_and_look() -> float:
+        async with httpx.AsyncClient(
+            base_url=shared.running.url, timeout=60, limits=limits, trust_env=False
+        ) as http:
+            polls = [asyncio.create_task(http.get(path, headers=headers)) for _ in range(100)]
+            await asyncio.sleep(0.5)
+            began = time.monotonic()
+            for _ in range(5):
+                assert (await http.get("/api/v1/me", headers=headers)).status_code == 200
+            took = time.monotonic() - began
+            await http.post(f"/api/v1/experiments/{trial['experimentId']}/cancel", headers=headers)
+            answers.extend([response.json() for response in await asyncio.gather(*polls)])
+            return took
+
+    assert asyncio.run(poll_and_look()) < 2.0
+    assert answers == [{"preempt": True}] * 100

@@ -2,7 +2,8 @@
 
 import json
 import os
-import sys
+import pathlib
+import sys  # noqa: F401 - the scripts that follow use it
 import time
 import urllib.error
 import urllib.request
@@ -55,9 +56,9 @@ def acknowledge():
 
 def checkpoint(uuid, steps):
     root = json.loads(os.environ["DET_EXPERIMENT_CONFIG"])["checkpoint_storage"]["container_path"]
-    os.makedirs(f"{root}/{uuid}")
-    with open(f"{root}/{uuid}/weights", "w") as file:
-        file.write("x" * 10)
+    path = pathlib.Path(root, uuid)
+    path.mkdir(parents=True)
+    (path / "weights").write_text("x" * 10)
     body = {
         "uuid": uuid,
         "taskId": TASK_ID,

@@ -15,9 +15,7 @@ SPACE = "hyperparameters: {lr: {type: double, minval: 0, maxval: 1}}\n"
 
 
 def searcher(fields: str, space: str = SPACE, seed: int = 42) -> Searcher:
-    text = (
-        f"entrypoint: a\nreproducibility: {{experiment_seed: {seed}}}\n{space}searcher: {{metric: loss, {fields}}}\n"
-    )
+    text = f"entrypoint: a\nreproducibility: {{experiment_seed: {seed}}}\n{space}searcher: {{metric: loss, {fields}}}\n"
     return search.from_config(load_experiment_config(text).config)
 
 
@@ -135,9 +133,7 @@ def test_second_early_exit_of_a_trial_is_ignored():
 
 
 def test_grid_runs_every_point_from_the_end():
-    space = (
-        "hyperparameters: {a: {type: int, minval: 0, maxval: 2, count: 2}, b: {type: categorical, vals: [x, y]}}\n"
-    )
+    space = "hyperparameters: {a: {type: int, minval: 0, maxval: 2, count: 2}, b: {type: categorical, vals: [x, y]}}\n"
     one = searcher("name: grid, max_concurrent_trials: 1", space)
     actions, points = one.initial(), []
     while created(actions):
@@ -178,7 +174,9 @@ def story(one: Searcher, snapshots: bool) -> list:
         for event in (
             lambda one, trial=trial: one.trial_created(trial),
             lambda one, trial=trial: one.operation_completed(trial, 10, 0.5, {}),
-            lambda one, trial=trial: one.trial_exited_early(trial, ExitedReason.INVALID_HP) if count == 2 else [],
+            lambda one, trial=trial, count=count: (
+                one.trial_exited_early(trial, ExitedReason.INVALID_HP) if count == 2 else []
+            ),
             lambda one, trial=trial: one.trial_exited(trial),
         ):
             one = restored(one)

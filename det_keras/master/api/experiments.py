@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from pydantic import Field
-from sqlalchemy import Select, func, select
+from sqlalchemy import ColumnElement, Select, func, select
 from starlette.responses import Response
 
 from det_keras.config import hide_secrets
@@ -152,6 +152,10 @@ def listing(
     description: str = "",
     included: Annotated[list[int], Query(alias="experimentIdFilter.incl")] = [],  # noqa: B006
     excluded: Annotated[list[int], Query(alias="experimentIdFilter.notIn")] = [],  # noqa: B006
+    above: Annotated[int | None, Query(alias="experimentIdFilter.gt")] = None,
+    at_least: Annotated[int | None, Query(alias="experimentIdFilter.gte")] = None,
+    below: Annotated[int | None, Query(alias="experimentIdFilter.lt")] = None,
+    at_most: Annotated[int | None, Query(alias="experimentIdFilter.lte")] = None,
 ) -> Response:
     """List experiments."""
     shown = choices(states, "STATE_", _STATES)
@@ -167,6 +171,7 @@ def listing(
             query = query.where(column.in_(values))
     if excluded:
         query = query.where(ExperimentRow.id.not_in(excluded))
+    query = query.where(*_number_bounds(above, at_least, below, at_most))
     query = _in_states(query, shown)
     for text_column, text in ((ExperimentRow.name, name), (ExperimentRow.description, description)):
         if text:
@@ -315,6 +320,19 @@ def _relabel(
         labels = sorted(change_labels(set(find_experiment(session, experiment_id).labels)))
     master.experiments.change(experiment_id, {"labels": labels})
     return reply({"labels": labels})
+
+
+def _number_bounds(
+    above: int | None, at_least: int | None, below: int | None, at_most: int | None
+) -> list[ColumnElement[bool]]:
+    number = ExperimentRow.id
+    bounds = (
+        (above, number.__gt__),
+        (at_least, number.__ge__),
+        (below, number.__lt__),
+        (at_most, number.__le__),
+    )
+    return [compare(bound) for bound, compare in bounds if bound is not None]
 
 
 def _in_states(query: Select[Any], shown: Sequence[str]) -> Select[Any]:

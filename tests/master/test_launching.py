@@ -1,0 +1,122 @@
+"""What a task finds in its environment, on CPUs and on GPUs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from det_keras.cluster_info import read_cluster_info
+from det_keras.home import Home
+from det_keras.master.environment import Identity, TaskFacts, common_variables
+from det_keras.master.resources import Launch, LocalPool, Slot, State
+from det_keras.master.resources import slots as slots_module
+from det_keras.master.resources.slots import find_slots
+from master.fakes import SINGLE, FakePool, eventually
+
+GPUS = """GPU 0: NVIDIA A100 (UUID: GPU-aaaa)
+GPU 1: NVIDIA A100 (UUID: GPU-bbbb)
+"""
+
+
+def variables(slot_ids: list[int], gpus: list[str] | None, inherited: dict[str, str]) -> dict[str, str]:
+    identity = Identity("http://127.0.0.1:8081", "master-id", "cluster-id", "agent", Path("/home"))
+    facts = TaskFacts(
+        task_id="t",
+        allocation_id="t.1",
+        task_type="COMMAND",
+        resources_id="r",
+        slot_ids=slot_ids,
+        gpus=gpus,
+        threads=3,
+        directory=Path("/work"),
+        username="me",
+        task_token="secret-token",
+        user_token="user-token",
+    )
+    assert "secret-token" not in repr(facts)
+    return common_variables(identity, facts, inherited)
+
+
+def test_trial_reads_its_whole_story_from_its_variables(world):
+    config = SINGLE + "hyperparameters: {a: {b: 1.5}}\nreproducibility: {experiment_seed: 42}\n"
+    experiment_id, trial, allocation_id = world.launch(config)
+    info = read_cluster_info(world.pool.launched[allocation_id].variables, Path("/nowhere"))
+    assert info is not None
+    assert info.master_url == "http://127.0.0.1:8080"
+    assert (info.task_id, info.allocation_id) == (trial["taskId"], allocation_id)
+    assert (info.task_type, info.user, len(info.slot_ids)) == ("TRIAL", "determined", 1)
+    assert info.latest_checkpoint is None
+    assert info.trial is not None
+    assert info.trial.hparams == {"a": {"b": 1.5}}
+    assert (info.trial.experiment_id, info.trial.trial_run_id, info.trial.steps_completed) == (
+        experiment_id,
+        1,
+        0,
+    )
+    assert info.trial.trial_seed == 996406378
+    assert info.trial.config["searcher"]["metric"] == "loss"
+
+
+def test_threads_are_shared_out_unless_the_user_chose(world):
+    names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+    assert [variables([0], None, {})[name] for name in names] == ["3", "3", "3"]
+    assert "OMP_NUM_THREADS" not in variables([0], None, {"OMP_NUM_THREADS": "9"})
+
+
+def test_tasks_on_different_slots_use_different_ports():
+    assert variables([0], None, {})["C10D_PORT"] != variables([1], None, {})["C10D_PORT"]
+
+
+def test_gpus_are_pinned_and_hidden_from_tasks_without_any():
+    assert variables([1], ["GPU-bbbb"], {})["CUDA_VISIBLE_DEVICES"] == "GPU-bbbb"
+    assert variables([], [], {})["CUDA_VISIBLE_DEVICES"] == ""
+    assert "CUDA_VISIBLE_DEVICES" not in variables([0], None, {})
+
+
+def test_trial_on_a_gpu_gets_the_variables_for_gpus(make_world):
+    pool = FakePool()
+    pool._slots = [Slot(0, "cuda", "NVIDIA", "GPU-aaaa")]
+    config = SINGLE + "environment: {environment_variables: {cpu: [A=cpu], gpu: [A=gpu]}}\n"
+    _, _, allocation_id = make_world(pool).launch(config)
+    launched = pool.launched[allocation_id].variables
+    assert (launched["A"], launched["CUDA_VISIBLE_DEVICES"]) == ("gpu", "GPU-aaaa")
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"), [(None, ["GPU-aaaa", "GPU-bbbb"]), (1, ["GPU-aaaa"]), (3, ["", "", ""])]
+)
+def test_gpus_are_the_slots_where_there_are_any(monkeypatch, count, expected):
+    monkeypatch.setattr(slots_module.shutil, "which", lambda _: "/usr/bin/nvidia-smi")
+    done = subprocess.CompletedProcess([], 0, stdout=GPUS)
+    monkeypatch.setattr(slots_module.subprocess, "run", lambda *_, **__: done)
+    assert [slot.uuid for slot in find_slots(count)] == expected
+
+
+def test_cores_are_the_slots_where_there_is_no_gpu(monkeypatch):
+    monkeypatch.setattr(slots_module.shutil, "which", lambda _: None)
+    assert len(find_slots()) == len(os.sched_getaffinity(0))
+    assert [slot.device for slot in find_slots(3)] == ["cpu"] * 3
+    assert find_slots(0) == []
+
+
+@pytest.mark.process
+def test_process_inherits_finds_its_interpreter_first_and_can_import_the_package(home):
+    pool = LocalPool(Home(home.root), find_slots(1), {"INHERITED": "yes", "PATH": "/usr/bin:/bin"})
+    code = "import os, sys, json, det_keras; print(json.dumps(dict(os.environ)))"
+    launch = Launch("1.x.1", ["python", "-c", code], {"MINE": "1", "DET_ALLOCATION_ID": "1.x.1"})
+    pool.launch(launch)
+    exit_ = eventually(lambda: (state := pool.look("1.x.1")).state is State.ENDED and state.exit)
+    entries, _ = pool.read_log("1.x.1", 0)
+    assert exit_.code == 0, entries
+    environment = json.loads(entries[0].text)
+    assert environment["INHERITED"] == "yes"
+    assert environment["MINE"] == "1"
+    assert environment["PATH"].split(":")[0] == str(Path(sys.executable).parent)
+    assert environment["PYTHONUNBUFFERED"] == "1"
+    pool.remove("1.x.1")
+    assert not (home.logs / "1.x.1").exists()
