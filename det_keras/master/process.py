@@ -58,7 +58,7 @@ def find(home: Home) -> RunningMaster | None:
 
 
 def start(
-    home: Home, *, port: int | None = None, slots: int | None = None, timeout_s: float = 60.0
+    home: Home, port: int | None = None, slots: int | None = None, timeout_s: float = 60.0
 ) -> RunningMaster:
     """Start a master for a data root and return it when it is ready; one that runs already is returned.
 

@@ -171,6 +171,7 @@ def test_new_policy_prunes_a_finished_experiment_at_once(world):
 def test_warm_start_is_given_to_every_trial_and_survives_pruning(world):
     _, trial, first = world.launch(KEEP_ALL)
     store(world, trial, 1, 7)
+    store(world, trial, 2, 6)
     world.pool.finish(first)
     world.client.wait_for_state(1, "COMPLETED")
     config = SINGLE.replace("metric: loss", f"metric: loss, source_trial_id: {trial['id']}")
@@ -179,7 +180,8 @@ def test_warm_start_is_given_to_every_trial_and_survives_pruning(world):
     assert (variables["DET_LATEST_CHECKPOINT"], variables["DET_STEPS_COMPLETED"]) == (uuid(1), "0")
     nothing = {"saveExperimentBest": 0, "saveTrialBest": 0, "saveTrialLatest": 0}
     world.client.call("PATCH", "/api/v1/experiments/1", {"checkpointStorage": nothing})
-    assert states(world, 1) == {1: "STATE_COMPLETED"}
+    eventually(lambda: states(world, 1)[2] == "STATE_DELETED")
+    assert states(world, 1)[1] == "STATE_COMPLETED"
 
 
 @pytest.mark.parametrize("globs", [[""], ["../x"], ["/etc/*"]])

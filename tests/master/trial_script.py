@@ -1,5 +1,6 @@
 """What trials of these tests begin with: calls to the master with nothing but the standard library."""
 
+import http.client
 import json
 import os
 import pathlib
@@ -29,7 +30,7 @@ def call(method, path, body=None):
         except urllib.error.HTTPError as error:
             if error.code != 503:
                 raise
-        except OSError:
+        except (OSError, http.client.HTTPException):
             pass
         time.sleep(0.05)
 
