@@ -1,40 +1,68 @@
 """Writes checkpoints behind training's back, one at a time.
 
+The variables are copied into memory that is kept for that, on the training thread, when nothing is being
+written; the rest happens elsewhere: in a thread for small states, in a process of its own for big ones,
+which competes neither for Python's interpreter lock nor, being nice, for cores.
+
 At most one checkpoint is being written. A newer request takes the place of one that still waits: what
-counts is the newest state, and waiting states hold memory. A failure is logged and tried again, and
+counts is the newest state, and a waiting state holds memory. A failure is logged and tried again, and
 never touches the last good checkpoint.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 import threading
 import time
+import uuid as uuid_module
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import det_keras
+from det_keras.core.arena import Arena
 from det_keras.core.checkpoint import CheckpointContext
+from det_keras.core.file_plan import FilePlan, write_files
+from det_keras.core.writer_messages import Answer, Order, receive, send
 from det_keras.errors import CheckpointError
 
-__all__ = ["CheckpointWriter"]
+__all__ = ["CheckpointWriter", "State"]
 
 logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 3
 _RETRY_S = 1.0
+# Below this a thread is done sooner than a process has read its order.
+_SMALL_BYTES = 32 << 20
+
+
+class State(Protocol):
+    """What a checkpoint is made of."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that `fill` needs."""
+
+    def fill(self, memory: memoryview) -> None:
+        """Copy what may change into `memory`, and let go of it; a second call does nothing."""
+
+    def plan(self) -> FilePlan:
+        """Return the files, whose slices are those of the filled memory."""
 
 
 @dataclass
 class _Job:
     metadata: Mapping[str, Any]
-    write: Callable[[Path], None]
+    state: State
     done: Callable[[str], None]
 
 
 class CheckpointWriter:
-    """A thread that stores checkpoints.
+    """Stores checkpoints in the background.
 
     Args:
         checkpoint: stores and reports them.
@@ -44,19 +72,26 @@ class CheckpointWriter:
         self._checkpoint = checkpoint
         self._changed = threading.Condition()
         self._waiting: _Job | None = None
+        self._wanted_bytes = 0
         self._busy = False
         self._failure: Exception | None = None
         self._closing = False
+        self._arena: Arena | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
 
-    def submit(
-        self, metadata: Mapping[str, Any], write: Callable[[Path], None], done: Callable[[str], None]
-    ) -> None:
+    def prepare(self, size_bytes: int) -> None:
+        """Make memory for states of that size ready in the background, before the first one comes."""
+        with self._changed:
+            self._wanted_bytes = size_bytes
+            self._start()
+
+    def submit(self, metadata: Mapping[str, Any], state: State, done: Callable[[str], None]) -> None:
         """Store a checkpoint in the background.
 
         Args:
             metadata: as in `CheckpointContext.store_path`.
-            write: puts the files into an empty directory; runs in the writer's thread, may run twice.
+            state: copied before this returns if nothing is being written, else when its turn comes.
             done: called with the UUID once the checkpoint is committed, in the writer's thread.
         """
         with self._changed:
@@ -66,11 +101,10 @@ class CheckpointWriter:
                     "between checkpoints.",
                     self._waiting.metadata.get("steps_completed"),
                 )
-            self._waiting = _Job(metadata, write, done)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="det-checkpoints", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
+            elif not self._busy:
+                state.fill(self._memory(state.size_bytes))
+            self._waiting = _Job(metadata, state, done)
+            self._start()
 
     def wait(self) -> None:
         """Return when no checkpoint is waiting or being written.
@@ -86,19 +120,32 @@ class CheckpointWriter:
             raise CheckpointError(f"The last checkpoint could not be written: {failure}") from failure
 
     def close(self) -> None:
-        """Finish what was asked for and end the thread."""
+        """Finish what was asked for, and end the thread and the process."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
+        self._end_process()
+        if self._arena is not None:
+            self._arena.close()
+            self._arena = None
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="det-checkpoints", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                while self._waiting is None and not self._closing:
+                while self._waiting is None and not self._wanted_bytes and not self._closing:
                     self._changed.wait()
                 job, self._waiting = self._waiting, None
+                if job is None and self._wanted_bytes:
+                    self._make_ready()
+                    continue
                 if job is None:
                     return
                 self._busy = True
@@ -107,21 +154,27 @@ class CheckpointWriter:
                 self._busy = False
                 self._failure = failure
                 self._changed.notify_all()
-            # The job holds the copied variables: let go of them before the next wait.
+            # The job may hold variables: let go of them before the next wait.
             del job
 
+    def _make_ready(self) -> None:
+        self._memory(self._wanted_bytes)
+        self._wanted_bytes = 0
+        if self._is_big:
+            self._started_process()
+
     def _store(self, job: _Job) -> Exception | None:
+        failure: Exception | None = None
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                uuid = self._checkpoint.store(job.metadata, job.write)
+                uuid = self._store_once(job)
                 job.done(uuid)
                 return None
             except Exception as error:
-                batch = job.metadata.get("steps_completed")
                 expected = isinstance(error, OSError | CheckpointError)
                 logger.error(
                     "Writing the checkpoint at batch %s failed (attempt %s of %s): %s",
-                    batch,
+                    job.metadata.get("steps_completed"),
                     attempt,
                     _ATTEMPTS,
                     error,
@@ -132,3 +185,82 @@ class CheckpointWriter:
                 time.sleep(_RETRY_S)
         logger.error("The checkpoint is given up; training goes on, the last good checkpoint stays.")
         return failure
+
+    def _store_once(self, job: _Job) -> str:
+        memory = self._memory(job.state.size_bytes)
+        job.state.fill(memory)
+        plan = self._checkpoint.with_metadata(job.state.plan(), job.metadata)
+        uuid = str(uuid_module.uuid4())
+        if self._is_big:
+            self._order(Order(self._checkpoint.storage, uuid, plan))
+        else:
+            with self._checkpoint.storage.store_path(uuid) as directory:
+                write_files(plan, directory, memory)
+        self._checkpoint.report(uuid, job.metadata)
+        return uuid
+
+    @property
+    def _is_big(self) -> bool:
+        return self._arena is not None and self._arena.size_bytes >= _SMALL_BYTES
+
+    def _memory(self, size_bytes: int) -> memoryview:
+        """Return the arena's memory; only where nothing is being written may it be made anew."""
+        if self._arena is None or self._arena.size_bytes < size_bytes:
+            self._end_process()
+            if self._arena is not None:
+                self._arena.close()
+            self._arena = Arena(size_bytes)
+        return self._arena.memory
+
+    def _order(self, order: Order) -> None:
+        process = self._started_process()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            send(process.stdin, order)
+            answer: Answer | None = receive(process.stdout)
+        except OSError as error:
+            answer = Answer(str(error))
+        if answer is None or (answer.error and answer.errno is None):
+            self._end_process()
+            reason = answer.error if answer is not None else f"exit code {process.returncode}"
+            raise CheckpointError(f"The writing process failed: {reason}.")
+        if answer.error is not None:
+            raise OSError(answer.errno, answer.error)
+
+    def _started_process(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            assert self._arena is not None
+            package_root = str(Path(det_keras.__file__).parents[1])
+            path = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")]))
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "det_keras.core.writer_process",
+                    str(self._arena.descriptor),
+                    str(self._arena.size_bytes),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                pass_fds=[self._arena.descriptor],
+                env={**os.environ, "PYTHONPATH": path},
+            )
+        return self._process
+
+    def _end_process(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.close()
+        except OSError:
+            process.kill()
+        process.stdout.close()
+        try:
+            process.wait(timeout=5.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-import io
 import logging
-import tarfile
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,18 +38,13 @@ class CodeArchive:
         self._core = core
         self._content: bytes | None = None
 
-    def write(self, directory: Path) -> None:
-        """Unpack the code below `directory`, if there is any."""
+    def content(self) -> bytes:
+        """Return the code as a gzip-compressed tar archive, empty if there is none."""
         if self._core.info is None:
-            return
+            return b""
         if self._content is None:
             self._content = self._fetch()
-        if not self._content:
-            return
-        target = directory / "code"
-        target.mkdir()
-        with tarfile.open(fileobj=io.BytesIO(self._content), mode="r:gz") as archive:
-            archive.extractall(target, filter="data")
+        return self._content
 
     def _fetch(self) -> bytes:
         assert self._core.info is not None

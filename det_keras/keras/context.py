@@ -535,7 +535,8 @@ def _run_seed(backend: AloneBackend, seed: int | None) -> int:
 
 def _given_fields(core: det_core.Context) -> set[str]:
     """Return the top-level fields that the user wrote, as far as the master tells."""
-    assert core.info is not None and core.info.trial is not None
+    assert core.info is not None
+    assert core.info.trial is not None
     session: Any = getattr(core.backend, "session", None)
     try:
         answer = session.get(f"/api/v1/experiments/{core.info.trial.experiment_id}")

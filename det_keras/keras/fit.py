@@ -199,14 +199,20 @@ class FitRun:
         """
         if not self.core.distributed.is_chief:
             return
-        if self._last_saved is not None and self._last_saved[0] == self.position.batches:
-            if self._last_saved[1] or not (final and self._changed_after_training()):
-                return
+        batches, was_final = self._last_saved or (-1, False)
+        is_saved = was_final or not (final and self._changed_after_training())
+        if batches == self.position.batches and is_saved:
+            return
         self._last_saved = (self.position.batches, final)
         self.last_checkpoint_batch = self.position.batches
         self._callbacks.flush()
         state = self._capture.take(finished=final)
-        self.context.writer.submit(self._capture.metadata(), state.write, _log_saved)
+        self.context.writer.submit(self._capture.metadata(), state, _log_saved)
+
+    def prepare_checkpoints(self) -> None:
+        """Make memory for the copies of all variables ready in the background."""
+        if self.core.distributed.is_chief:
+            self.context.writer.prepare(self.variables.size_bytes)
 
     def wait_for_checkpoint(self) -> None:
         """Return when every checkpoint is written; raises CheckpointError if the newest could not be."""

@@ -12,7 +12,6 @@ import logging
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,9 @@ import numpy as np
 
 # Keras has no public way to write a weights file from anything but a live model.
 from keras.src.saving import saving_lib
+
+from det_keras.core.file_plan import Piece, Slice
+from det_keras.keras.weights_template import Entry, Group, make_template
 
 __all__ = ["MODEL_NAME", "WEIGHTS_NAME", "ModelFile", "Place", "read_places"]
 
@@ -34,29 +36,13 @@ WEIGHTS_NAME = "model.weights.h5"
 Place = tuple[str, str]
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """One dataset of the weights file: a variable by its index, or a value that a layer computed."""
-
-    key: str
-    variable: int | None
-    value: Any = None
-
-
-@dataclass(frozen=True)
-class _Group:
-    path: str
-    metadata: Mapping[str, str] | None
-    entries: tuple[_Entry, ...]
-
-
 class _Recorder(saving_lib.H5IOStore):  # type: ignore[misc]
     """Takes the place of the weights file during the walk, and notes what would be written where."""
 
     def __init__(self, index_of: Mapping[int, int]) -> None:
         # The parent would open a file.
         self.mode = "w"
-        self.groups: list[tuple[str, Mapping[str, str] | None, list[_Entry]]] = []
+        self.groups: list[tuple[str, Mapping[str, str] | None, list[Entry]]] = []
         self._index_of = index_of
 
     def __bool__(self) -> bool:
@@ -68,7 +54,7 @@ class _Recorder(saving_lib.H5IOStore):  # type: ignore[misc]
 
     def __setitem__(self, key: str, value: Any) -> None:
         index = self._index_of.get(id(value))
-        entry = _Entry(key, index) if index is not None else _Entry(key, None, np.array(value))
+        entry = Entry(key, index) if index is not None else Entry(key, None, np.array(value))
         self.groups[-1][2].append(entry)
 
     def close(self) -> None:
@@ -94,6 +80,8 @@ class ModelFile:
         self._optimizers = [part for optimizer in optimizers for part in _with_inner(optimizer)]
         self._assets = _record_assets(model)
         self._groups = self._walk()
+        self._variables = list(variables)
+        self._template = make_template(self._groups, self._variables)
         self._is_plain = all(entry.variable is not None for group in self._groups for entry in group.entries)
 
     @property
@@ -110,40 +98,32 @@ class ModelFile:
         """Compute again what layers store besides their variables; call it where the copies are made."""
         if not self._is_plain:
             self._groups = self._walk()
+            self._template = make_template(self._groups, self._variables)
 
-    def write(self, directory: Path, values: Sequence[np.ndarray[Any, Any]]) -> None:
-        """Write the file into `directory` with `values`, which stand in the order of the variables."""
-        weights = directory / WEIGHTS_NAME
-        self._write_weights(weights, values)
+    def add_to(
+        self, files: dict[str, Sequence[Piece]], slices: Sequence[Slice]
+    ) -> dict[str, dict[str, Sequence[Piece]]]:
+        """Return the `.keras` archive with the variables' values at `slices`, in their order.
+
+        A model that cannot be described adds its weights to `files` instead.
+        """
+        weights = [slices[piece] if isinstance(piece, int) else piece for piece in self._template]
         if self._documents is None:
-            return
-        try:
-            with zipfile.ZipFile(directory / MODEL_NAME, "w") as archive:
-                for name, text in self._documents.items():
-                    archive.writestr(name, text)
-                for name, content in self._assets.items():
-                    archive.writestr(name, content)
-                archive.write(weights, WEIGHTS_NAME)
-        finally:
-            weights.unlink()
+            files[WEIGHTS_NAME] = weights
+            return {}
+        members: dict[str, Sequence[Piece]] = {
+            name: (text.encode(),) for name, text in self._documents.items()
+        }
+        members.update({name: (content,) for name, content in self._assets.items()})
+        return {MODEL_NAME: {**members, WEIGHTS_NAME: weights}}
 
-    def _write_weights(self, path: Path, values: Sequence[np.ndarray[Any, Any]]) -> None:
-        store = saving_lib.H5IOStore(path, mode="w")
-        try:
-            for group in self._groups:
-                target = store.make(group.path, metadata=group.metadata)
-                for entry in group.entries:
-                    target[entry.key] = entry.value if entry.variable is None else values[entry.variable]
-        finally:
-            store.close()
-
-    def _walk(self) -> tuple[_Group, ...]:
+    def _walk(self) -> tuple[Group, ...]:
         recorder = _Recorder(self._index_of)
         with _saving_nothing(self._optimizers):
             saving_lib._save_state(
                 self._model, weights_store=recorder, assets_store=None, inner_path="", visited_saveables=set()
             )
-        return tuple(_Group(path, metadata, tuple(entries)) for path, metadata, entries in recorder.groups)
+        return tuple(Group(path, metadata, tuple(entries)) for path, metadata, entries in recorder.groups)
 
 
 def read_places(directory: Path, places: Mapping[int, Place]) -> dict[int, np.ndarray[Any, Any]]:
@@ -185,7 +165,7 @@ def _with_inner(optimizer: Any) -> list[Any]:
 @contextmanager
 def _saving_nothing(optimizers: Iterable[Any]) -> Iterator[None]:
     """Keep optimizers out of a walk: their state belongs to the training state, and they would copy it here."""
-    silenced = list(optimizers)
+    silenced = list({id(optimizer): optimizer for optimizer in optimizers}.values())
     for optimizer in silenced:
         optimizer.save_own_variables = lambda store: None
     try:

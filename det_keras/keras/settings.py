@@ -12,6 +12,7 @@ __all__ = ["FitSettings"]
 
 _DEFAULT_METRIC = "val_loss"
 _DEFAULT_SCHEDULING_UNIT = 100
+_NEVER = Length.batches(0)
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,8 @@ class FitSettings:
     metric: str = _DEFAULT_METRIC
     smaller_is_better: bool = True
     report_period: int | None = None
-    validation_period: Length = Length.batches(0)
-    checkpoint_period: Length = Length.batches(0)
+    validation_period: Length = _NEVER
+    checkpoint_period: Length = _NEVER
     checkpoint_policy: str | None = None
     initial_validation: bool = False
     max_length: Length | None = None

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,20 +23,22 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from det_keras.core.file_plan import FilePlan, Piece, Slice
 from det_keras.errors import CheckpointError
 from det_keras.keras.model_file import ModelFile, Place, read_places
-from det_keras.keras.variables import to_numpy
 
 __all__ = ["RestoredState", "TrainingState", "read_training_state"]
 
 _VERSION = 1
+# Slices of the memory begin at cache lines.
+_ALIGNMENT = 64
 
 
-class CodeWriter(Protocol):
-    """Writes the submitted code into a checkpoint."""
+class Code(Protocol):
+    """The submitted code."""
 
-    def write(self, directory: Path) -> None:
-        """Write it below `directory`."""
+    def content(self) -> bytes:
+        """Return it as a gzip-compressed tar archive, empty without any."""
 
 
 @dataclass
@@ -47,53 +48,82 @@ class TrainingState:
     Attributes:
         model_file: the model's file but for its values.
         places: where each variable stands in that file.
-        values: copies of all variables.
+        values: copies of all variables; None once `fill` has taken them.
         variables: their descriptions.
         state: JSON values: position, history, random states, phase.
         callback_states: functions that pickle the states of callbacks, by name.
         rank_directory: files of this rank; gone with this object.
-        code: writes the submitted code.
+        code: the submitted code.
     """
 
     model_file: ModelFile
     places: Mapping[int, Place]
-    values: Sequence[tf.Tensor]
+    values: Sequence[tf.Tensor] | None
     variables: Sequence[Mapping[str, Any]]
     state: Mapping[str, Any]
     callback_states: Mapping[str, Callable[[], bytes]] = field(default_factory=dict)
     rank_directory: tempfile.TemporaryDirectory[str] | None = None
-    code: CodeWriter | None = None
+    code: Code | None = None
 
-    def write(self, directory: Path) -> None:
-        """Write the files into `directory`; may be called again after a failure."""
-        values = to_numpy(self.values)
-        model_count = sum(1 for one in self.variables if one["group"] == "model")
-        self.model_file.write(directory, values[:model_count])
-        target = directory / "training_state"
-        (target / "callbacks").mkdir(parents=True)
-        self._write_variables(target, values)
-        for name, dump in self.callback_states.items():
-            (target / "callbacks" / f"{name}.pkl").write_bytes(dump())
-        if self.rank_directory is not None and any(Path(self.rank_directory.name).iterdir()):
-            shutil.copytree(self.rank_directory.name, target / "rank-0")
-        if self.code is not None:
-            self.code.write(directory)
-
-    def _write_variables(self, target: Path, values: Sequence[np.ndarray[Any, Any]]) -> None:
-        entries = []
+    def __post_init__(self) -> None:
+        self._slices: list[Slice] = []
         offset = 0
-        with (target / "variables.bin").open("wb") as file:
-            for index, (description, value) in enumerate(zip(self.variables, values, strict=True)):
-                if index in self.places:
-                    entries.append({**description, "place": list(self.places[index])})
-                    continue
-                content = np.ascontiguousarray(value)
-                # bfloat16 and its like have no buffer that a file can take; their bytes have.
-                file.write(content.reshape(-1).view(np.uint8).data)
-                entries.append({**description, "offset": offset})
-                offset += content.nbytes
-        content_json = {"version": _VERSION, **self.state, "variables": entries}
-        (target / "state.json").write_text(json.dumps(content_json), encoding="utf-8")
+        for tensor in self.values or ():
+            size = tensor.dtype.size * tensor.shape.num_elements()
+            self._slices.append(Slice(offset, size))
+            offset = _aligned(offset + size)
+        self.size_bytes = offset
+
+    def fill(self, memory: memoryview) -> None:
+        """Copy the variables into `memory` and let go of them; a second call does nothing."""
+        if self.values is None:
+            return
+        for tensor, place in zip(self.values, self._slices, strict=True):
+            target = np.frombuffer(memory, np.uint8, place.size, place.offset)
+            # Not `.numpy()`, which would copy into fresh memory first.
+            np.copyto(target, np.asarray(tensor).reshape(-1).view(np.uint8))
+        self.values = None
+
+    def plan(self) -> FilePlan:
+        """Return the files of the checkpoint."""
+        model_count = sum(1 for one in self.variables if one["group"] == "model")
+        files: dict[str, Sequence[Piece]] = {}
+        zips = self.model_file.add_to(files, self._slices[:model_count])
+        apart = [index for index in range(len(self.variables)) if index not in self.places]
+        files["training_state/variables.bin"] = [self._slices[index] for index in apart]
+        files["training_state/state.json"] = (self._document(apart),)
+        for name, dump in self.callback_states.items():
+            files[f"training_state/callbacks/{name}.pkl"] = (dump(),)
+        for path in self._rank_files():
+            name = path.relative_to(self._rank_root).as_posix()
+            files[f"training_state/rank-0/{name}"] = (path.read_bytes(),)
+        code = self.code.content() if self.code is not None else b""
+        return FilePlan(files, zips, {"code": code} if code else {})
+
+    def _document(self, apart: Sequence[int]) -> bytes:
+        entries: list[dict[str, Any]] = [
+            {**description, "place": list(self.places[index])} if index in self.places else dict(description)
+            for index, description in enumerate(self.variables)
+        ]
+        offset = 0
+        for index in apart:
+            entries[index]["offset"] = offset
+            offset += self._slices[index].size
+        return json.dumps({"version": _VERSION, **self.state, "variables": entries}).encode()
+
+    @property
+    def _rank_root(self) -> Path:
+        assert self.rank_directory is not None
+        return Path(self.rank_directory.name)
+
+    def _rank_files(self) -> list[Path]:
+        if self.rank_directory is None:
+            return []
+        return [path for path in sorted(self._rank_root.rglob("*")) if path.is_file()]
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // _ALIGNMENT) * _ALIGNMENT
 
 
 @dataclass(frozen=True)

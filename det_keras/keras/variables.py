@@ -7,12 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from det_keras.errors import ModelMismatchError
 
-__all__ = ["TrackedVariable", "VariableSet", "build_everything", "to_numpy"]
+__all__ = ["TrackedVariable", "VariableSet", "build_everything"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +58,14 @@ class VariableSet:
     def model_variables(self) -> list[Any]:
         """The variables of the group ``model``; they stand first in the set."""
         return [one.variable for one in self.tracked if one.group == "model"]
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that the values take, each rounded up to a cache line."""
+        sizes = (
+            one.variable.value.dtype.size * one.variable.value.shape.num_elements() for one in self.tracked
+        )
+        return sum(-(-size // 64) * 64 for size in sizes)
 
     def copy(self) -> list[tf.Tensor]:
         """Return a consistent copy of all values that costs the caller next to nothing.
@@ -170,8 +177,3 @@ def _read(variable: Any) -> tf.Tensor:
 
 def _shape(description: Mapping[str, Any]) -> str:
     return str(tuple(description["shape"]))
-
-
-def to_numpy(tensors: Iterable[tf.Tensor]) -> list[np.ndarray[Any, Any]]:
-    """Return tensors as arrays, without a copy where they are in host memory."""
-    return [tensor.numpy() for tensor in tensors]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 
+import psutil
 import pytest
 
-from det_keras import core
+from det_keras import core, storage
 from det_keras.core.checkpoint_writer import CheckpointWriter
+from det_keras.core.file_plan import FilePlan, Slice
 from det_keras.errors import CheckpointError
 
 
@@ -17,34 +19,50 @@ def context(tmp_path):
         yield context
 
 
-def submit(writer, steps, write, done=lambda uuid: None):
-    writer.submit({"steps_completed": steps}, write, done)
+class State:
+    """A state of one file; what `act` does happens while it is written."""
+
+    def __init__(self, content, act=lambda: None):
+        self.content = content
+        self.size_bytes = len(content)
+        self.act = act
+
+    def fill(self, memory):
+        memory[: len(self.content)] = self.content
+
+    def plan(self):
+        self.act()
+        return FilePlan({"weights": [b"head", Slice(0, self.size_bytes)]})
+
+
+def submit(writer, steps, act=lambda: None, done=lambda uuid: None, content=b"weights"):
+    writer.submit({"steps_completed": steps}, State(content, act), done)
 
 
 def test_written_checkpoint_is_listed_and_restorable(context):
     writer, done = CheckpointWriter(context.checkpoint), []
-    submit(writer, 3, lambda path: (path / "w").write_text("weights"), done.append)
+    submit(writer, 3, done=done.append)
     writer.wait()
     (record,) = context.backend.checkpoints()
     assert done == [record.uuid]
     assert record.steps_completed == 3
     with context.checkpoint.restore_path(record.uuid) as directory:
-        assert (directory / "w").read_text() == "weights"
+        assert (directory / "weights").read_bytes() == b"headweights"
 
 
 def test_newer_request_replaces_a_waiting_one(context):
     writer, gate, written = CheckpointWriter(context.checkpoint), threading.Event(), []
     started = threading.Event()
 
-    def slow(path):
+    def slow():
         started.set()
         gate.wait()
         written.append(1)
 
     submit(writer, 1, slow)
     started.wait()
-    submit(writer, 2, lambda path: written.append(2))
-    submit(writer, 3, lambda path: written.append(3))
+    submit(writer, 2, lambda: written.append(2))
+    submit(writer, 3, lambda: written.append(3))
     gate.set()
     writer.wait()
     assert written == [1, 3]
@@ -54,7 +72,7 @@ def test_failure_is_retried(context, monkeypatch):
     monkeypatch.setattr("det_keras.core.checkpoint_writer._RETRY_S", 0.01)
     writer, tries = CheckpointWriter(context.checkpoint), []
 
-    def flaky(path):
+    def flaky():
         tries.append(1)
         if len(tries) < 3:
             raise OSError(28, "No space left on device")
@@ -67,11 +85,10 @@ def test_failure_is_retried(context, monkeypatch):
 def test_lasting_failure_is_raised_at_the_end_and_keeps_the_last_good_one(context, monkeypatch, caplog):
     monkeypatch.setattr("det_keras.core.checkpoint_writer._RETRY_S", 0.01)
     writer = CheckpointWriter(context.checkpoint)
-    submit(writer, 1, lambda path: (path / "good").write_text("x"))
+    submit(writer, 1)
     writer.wait()
 
-    def full(path):
-        (path / "half").write_text("x")
+    def full():
         raise OSError(28, "No space left on device")
 
     submit(writer, 2, full)
@@ -94,3 +111,55 @@ def test_run_directory_in_use_names_the_pid(context):
 
     with pytest.raises(DetError, match=str(os.getpid())):
         core.init(run_dir=context.backend.run.path)
+
+
+BIG = bytes(range(256)) * (140 << 10)
+
+
+@pytest.mark.process
+def test_big_state_is_written_by_a_process_of_its_own(context):
+    writer = CheckpointWriter(context.checkpoint)
+    writer.prepare(len(BIG))
+    for steps in (1, 2):
+        submit(writer, steps, content=BIG)
+        writer.wait()
+    (process,) = psutil.Process().children()
+    assert "det_keras.core.writer_process" in process.cmdline()
+    for record in context.backend.checkpoints():
+        with context.checkpoint.restore_path(record.uuid) as directory:
+            assert (directory / "weights").read_bytes() == b"head" + BIG
+    writer.close()
+    assert not process.is_running()
+
+
+@pytest.mark.process
+@pytest.mark.kill
+def test_killed_writing_process_is_started_again(context, monkeypatch):
+    monkeypatch.setattr("det_keras.core.checkpoint_writer._RETRY_S", 0.01)
+    writer, kills = CheckpointWriter(context.checkpoint), [1]
+
+    def kill():
+        for process in psutil.Process().children():
+            if kills:
+                kills.pop()
+                process.kill()
+                process.wait()
+
+    submit(writer, 1, content=BIG)
+    writer.wait()
+    submit(writer, 2, kill, content=BIG)
+    writer.wait()
+    assert not kills
+    assert [record.steps_completed for record in context.backend.checkpoints()] == [2, 1]
+    writer.close()
+
+
+@pytest.mark.process
+def test_full_disk_in_the_writing_process_is_told_as_it_is(context, monkeypatch):
+    monkeypatch.setattr("det_keras.core.checkpoint_writer._RETRY_S", 0.01)
+    writer = CheckpointWriter(context.checkpoint)
+    context.checkpoint.storage = storage.DirectoryStorage("/proc/nowhere")
+    submit(writer, 1, content=BIG)
+    with pytest.raises(CheckpointError, match="nowhere"):
+        writer.wait()
+    writer.close()

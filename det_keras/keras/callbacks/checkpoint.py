@@ -24,8 +24,11 @@ class CheckpointCallback(InjectedCallback):
         self._policy = policy
         self._period = period
         self._wanted = False
+        self._is_prepared = False
 
     def next_batch(self, run: FitRun) -> int | None:
+        if not self._is_prepared:
+            return run.position.batches + 1
         return None if self._period is None else run.last_checkpoint_batch + self._period
 
     def on_validation(self, run: FitRun, validation: Validation) -> None:
@@ -33,6 +36,10 @@ class CheckpointCallback(InjectedCallback):
             self._wanted = True
 
     def on_boundary(self, run: FitRun, boundary: Boundary) -> None:
+        if not self._is_prepared:
+            # After the first batch, when every variable exists.
+            self._is_prepared = True
+            run.prepare_checkpoints()
         by_epoch = self._policy is None and boundary.at_epoch_end
         by_period = (
             self._period is not None and run.position.batches - run.last_checkpoint_batch >= self._period

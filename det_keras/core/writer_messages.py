@@ -1,0 +1,62 @@
+"""What the training process and the writing process say to each other.
+
+A module of its own: the writing process runs as ``__main__``, and pickles name the module of a class.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from dataclasses import dataclass
+from typing import IO, Any
+
+from det_keras.core.file_plan import FilePlan
+from det_keras.storage import Storage
+
+__all__ = ["Answer", "Order", "receive", "send"]
+
+
+@dataclass(frozen=True)
+class Order:
+    """A checkpoint to be stored.
+
+    Attributes:
+        storage: where.
+        uuid: under which name.
+        plan: its files.
+    """
+
+    storage: Storage
+    uuid: str
+    plan: FilePlan
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of an order.
+
+    Attributes:
+        error: why it failed, None if it is stored.
+        errno: the operating system's number for that, if it is one of its errors.
+    """
+
+    error: str | None = None
+    errno: int | None = None
+
+
+def send(pipe: IO[bytes], message: Any) -> None:
+    """Write a message to the other side."""
+    content = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    pipe.write(struct.pack("<Q", len(content)))
+    pipe.write(content)
+    pipe.flush()
+
+
+def receive(pipe: IO[bytes]) -> Any:
+    """Return the next message, None when the other side is gone."""
+    header = pipe.read(8)
+    if len(header) < 8:
+        return None
+    (size,) = struct.unpack("<Q", header)
+    content = pipe.read(size)
+    return pickle.loads(content) if len(content) == size else None

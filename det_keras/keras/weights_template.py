@@ -1,0 +1,110 @@
+"""The weights file of a model without its values: bytes, and gaps where variables go.
+
+HDF5 stores a plain dataset as one run of bytes whose place is known once it is allocated. So the file is
+laid out once, as a sparse file that holds no values, and each checkpoint is the same bytes with the
+variables' own between them.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import keras
+import numpy as np
+import tensorflow as tf
+from keras.src.saving import saving_lib
+
+__all__ = ["Entry", "Group", "make_template"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One dataset of the weights file: a variable by its index, or a value that a layer computed."""
+
+    key: str
+    variable: int | None
+    value: Any = None
+
+
+@dataclass(frozen=True)
+class Group:
+    """The datasets of one layer."""
+
+    path: str
+    metadata: Mapping[str, str] | None
+    entries: tuple[Entry, ...]
+
+
+class _LayoutStore(saving_lib.H5IOStore):  # type: ignore[misc]
+    """Keras's own store, but that it can allocate a dataset without writing it."""
+
+    def allocate(self, key: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        """Make a dataset and return it; its bytes in the file are not written."""
+        if not self._h5_entry_initialized:
+            self._create_h5_group(self._h5_entry_path)
+        group = self._h5_entry_group
+        if dtype.kind == "V" or not shape or 0 in shape:
+            # Types that HDF5 does not know are stored as Keras stores them, and tiny ones as well.
+            self[key] = np.zeros(shape, dtype)
+            return group[key]
+        settings = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        settings.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+        settings.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+        kind, space = h5py.h5t.py_create(dtype, logical=True), h5py.h5s.create_simple(shape)
+        h5py.h5d.create(group.id, key.encode(), kind, space, settings)
+        return group[key]
+
+
+def make_template(groups: Sequence[Group], variables: Sequence[Any]) -> list[bytes | int]:
+    """Return the weights file as known bytes and, between them, the indices of variables.
+
+    Args:
+        groups: the datasets of the file.
+        variables: what the indices in `groups` count.
+    """
+    with tempfile.TemporaryDirectory(prefix="det-layout-") as folder:
+        path = Path(folder) / "layout.h5"
+        gaps = _lay_out(path, groups, variables)
+        return _cut(path, gaps)
+
+
+def _lay_out(path: Path, groups: Sequence[Group], variables: Sequence[Any]) -> list[tuple[int, int, int]]:
+    """Write the file without values and return (offset, size, index of the variable) of each gap, in order."""
+    store = _LayoutStore(path, mode="w")
+    datasets = []
+    try:
+        for group in groups:
+            target = store.make(group.path, metadata=group.metadata)
+            for entry in group.entries:
+                if entry.variable is None:
+                    target[entry.key] = entry.value
+                    continue
+                variable = variables[entry.variable]
+                name = keras.backend.standardize_dtype(variable.dtype)
+                dtype = np.dtype(tf.as_dtype(name).as_numpy_dtype)
+                shape = tuple(int(size) for size in variable.shape)
+                datasets.append((store.allocate(entry.key, shape, dtype), entry.variable, dtype))
+        store.h5_file.flush()
+        return sorted(
+            (dataset.id.get_offset(), int(np.prod(dataset.shape, dtype=np.int64)) * dtype.itemsize, index)
+            for dataset, index, dtype in datasets
+            if dataset.id.get_offset() is not None
+        )
+    finally:
+        store.close()
+
+
+def _cut(path: Path, gaps: Sequence[tuple[int, int, int]]) -> list[bytes | int]:
+    pieces: list[bytes | int] = []
+    with path.open("rb") as file:
+        for offset, size, index in gaps:
+            pieces.append(file.read(offset - file.tell()))
+            pieces.append(index)
+            file.seek(offset + size)
+        pieces.append(file.read())
+    return pieces
