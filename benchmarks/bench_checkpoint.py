@@ -54,14 +54,18 @@ def train(model: keras.Model, folder: str, config: dict[str, object]) -> Watch:
     watch = Watch()
     x = np.random.RandomState(0).rand(BATCH * STEPS, UNITS).astype("float32")
     with det.keras.init(run_dir=folder, seed=1, config=config) as context:
-        context.fit(model, x, x, batch_size=BATCH, validation_data=(x[:8], x[:8]), verbose=0, callbacks=[watch])
+        context.fit(
+            model, x, x, batch_size=BATCH, validation_data=(x[:8], x[:8]), verbose=0, callbacks=[watch]
+        )
     return watch
 
 
 model = build()
 with tempfile.TemporaryDirectory() as folder:
     quiet = train(model, f"{folder}/quiet", {"checkpoint_policy": "none"})
-    saving = train(model, f"{folder}/saving", {"checkpoint_policy": "none", "min_checkpoint_period": {"batches": PERIOD}})
+    saving = train(
+        model, f"{folder}/saving", {"checkpoint_policy": "none", "min_checkpoint_period": {"batches": PERIOD}}
+    )
     variables = [*model.variables, *model.optimizer.variables]
     kept = [np.empty(variable.shape, variable.dtype) for variable in variables]
 
@@ -73,7 +77,9 @@ with tempfile.TemporaryDirectory() as folder:
     whole_save = timed(lambda: model.save(f"{folder}/whole.keras"))
     weights_save = timed(lambda: model.save_weights(f"{folder}/w.weights.h5"))
     state_bytes = sum(array.nbytes for array in kept)
-    newest = max(Path(f"{folder}/saving/checkpoints").glob("*-*/manifest.json"), key=lambda path: path.stat().st_mtime)
+    newest = max(
+        Path(f"{folder}/saving/checkpoints").glob("*-*/manifest.json"), key=lambda path: path.stat().st_mtime
+    )
     written = sum(path.stat().st_size for path in newest.parent.rglob("*") if path.is_file())
 
 copy_s = statistics.median(copies)
@@ -85,6 +91,12 @@ in_all_s = max(sum(later) - normal_s * len(later), 0.0)
 detail = f"plain copy {copy_s:.3f} s of {state_bytes / 1e6:.0f} MB; step {normal_s:.3f} s; blocked {blocked_s:.3f} s"
 report("training blocked by a checkpoint, against a plain copy", blocked_s / copy_s, goal=1.2, detail=detail)
 report("the same with later steps' slowdown", in_all_s / copy_s, goal=1.5, detail=f"in all {in_all_s:.2f} s")
-report("training blocked, against model.save", blocked_s / whole_save, detail=f"model.save {whole_save:.2f} s")
-report("training blocked, against save_weights", blocked_s / weights_save, detail=f"save_weights {weights_save:.2f} s")
+report(
+    "training blocked, against model.save", blocked_s / whole_save, detail=f"model.save {whole_save:.2f} s"
+)
+report(
+    "training blocked, against save_weights",
+    blocked_s / weights_save,
+    detail=f"save_weights {weights_save:.2f} s",
+)
 report("bytes written, against bytes of state", written / state_bytes, goal=1.05)

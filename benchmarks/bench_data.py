@@ -42,4 +42,9 @@ def theirs() -> None:
 ours()
 theirs()
 of_keras, of_ours = in_turns(TURNS, theirs, ours)
-report("array plan, against Keras's array adapter", of_ours / of_keras, goal=0.95, detail=f"{of_keras:.3f} s an epoch")
+report(
+    "array plan, against Keras's array adapter",
+    of_ours / of_keras,
+    goal=0.95,
+    detail=f"{of_keras:.3f} s an epoch",
+)

@@ -38,4 +38,6 @@ def run(code: str, *arguments: str) -> None:
 with tempfile.TemporaryDirectory() as folder:
     run(script(True, 18), folder)
     plain, resumed = in_turns(5, lambda: run(script(False, 0)), lambda: run(script(True, 7), folder))
-report("resume to first batch, against a plain script", resumed / plain, goal=1.25, detail=f"plain {plain:.2f} s")
+report(
+    "resume to first batch, against a plain script", resumed / plain, goal=1.25, detail=f"plain {plain:.2f} s"
+)

@@ -30,6 +30,10 @@ def in_turns(turns: int, *actions: Callable[[], object]) -> list[float]:
     return [statistics.median(values) for values in seconds]
 
 
-def report(name: str, value: float, *, unit: str = "ratio", goal: float | None = None, detail: str = "") -> None:
+def report(
+    name: str, value: float, *, unit: str = "ratio", goal: float | None = None, detail: str = ""
+) -> None:
     """Print a measurement for `run.py`."""
-    print(json.dumps({"name": name, "value": value, "unit": unit, "goal": goal, "detail": detail}), flush=True)
+    print(
+        json.dumps({"name": name, "value": value, "unit": unit, "goal": goal, "detail": detail}), flush=True
+    )

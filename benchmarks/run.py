@@ -21,8 +21,12 @@ MEASUREMENTS = ("start", "fit", "data", "checkpoint", "resume")
 
 def main() -> int:
     """Run the chosen measurements and print one line for each ratio."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", default=list(MEASUREMENTS), metavar="NAME", help=", ".join(MEASUREMENTS))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "names", nargs="*", default=list(MEASUREMENTS), metavar="NAME", help=", ".join(MEASUREMENTS)
+    )
     names = parser.parse_args().names
     for name in names:
         if name not in MEASUREMENTS:

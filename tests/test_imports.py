@@ -93,7 +93,10 @@ def test_importing_the_package_imports_nothing_heavy():
 
 
 def test_cluster_info_and_core_need_no_tensorflow():
-    assert not loaded_by("import det_keras as det; det.get_cluster_info(); det.core.init") & {"tensorflow", "keras"}
+    assert not loaded_by("import det_keras as det; det.get_cluster_info(); det.core.init") & {
+        "tensorflow",
+        "keras",
+    }
 
 
 def test_help_imports_nothing_heavy():

@@ -60,7 +60,7 @@ def test_refusals_are_not_repeated(status):
 
 def test_patience_ends():
     client, _ = session(httpx.ConnectError("refused"), patience_s=0.3)
-    with pytest.raises(MasterUnavailableError, match="http://m.*refused"):
+    with pytest.raises(MasterUnavailableError, match=r"http://m.*refused"):
         client.get("/x")
 
 

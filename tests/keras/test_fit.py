@@ -128,7 +128,7 @@ def test_string_optimizer_is_refused_with_the_object_to_pass(context):
 
 def test_missing_hyperparameter_lists_those_that_there_are(context):
     assert context.training.hparams["a"]["b"] == 1
-    with pytest.raises(KeyError, match="learning_rate.*there are: 'a'"):
+    with pytest.raises(KeyError, match=r"learning_rate.*there are: 'a'"):
         context.training.hparams["learning_rate"]
 
 

@@ -49,9 +49,14 @@ def test_stored_files_come_back_verified(store):
 
 def test_error_inside_the_block_leaves_nothing(store):
     uuid = str(uuid4())
-    with pytest.raises(RuntimeError), store.store_path(uuid) as directory:
-        (directory / "a").write_text("x")
-        raise RuntimeError
+
+    def fail_half_way():
+        with store.store_path(uuid) as directory:
+            (directory / "a").write_text("x")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail_half_way()
     assert not store.exists(uuid)
     assert list(store.root.iterdir()) == []
 
