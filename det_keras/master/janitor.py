@@ -1,4 +1,4 @@
-"""The thread that deletes: files of checkpoints, and whole experiments.
+"""The thread that deletes: files of checkpoints, old logs, and whole experiments.
 
 What is to be deleted stands in the database before it is deleted and until it is gone, so that a master that
 dies in between goes on with it.
@@ -20,6 +20,7 @@ from det_keras.master import checkpoints, lifecycle
 from det_keras.master.bundles import BundleStore
 from det_keras.master.events import DELETIONS, Notifier
 from det_keras.master.experiment_config import config_of
+from det_keras.master.log_retention import expired_tasks
 from det_keras.master.models import (
     AllocationRow,
     CheckpointRow,
@@ -32,6 +33,7 @@ from det_keras.master.models import (
 )
 from det_keras.master.resources import ResourcePool
 from det_keras.master.store import Store
+from det_keras.master.wire import now
 
 __all__ = ["Janitor"]
 
@@ -98,6 +100,21 @@ class Janitor:
             self._delete_files(uuid)
         for experiment_id in doomed:
             self._delete_experiment(experiment_id)
+        self._delete_old_logs()
+
+    def _delete_old_logs(self) -> None:
+        """Delete the logs that have been kept for as long as their experiments ask."""
+        with self._store.reading() as session:
+            task_ids = expired_tasks(session, now())
+            if not task_ids:
+                return
+            allocation_ids = session.scalars(
+                select(AllocationRow.id).where(AllocationRow.task_id.in_(task_ids))
+            ).all()
+        for allocation_id in allocation_ids:
+            self._pool.remove(allocation_id)
+        with self._store.writing() as tx:
+            tx.execute(delete(LogRow).where(LogRow.task_id.in_(task_ids)))
 
     def _prune(self) -> None:
         with self._store.reading() as session:

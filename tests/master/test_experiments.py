@@ -488,3 +488,16 @@ def test_files_are_kept_as_long_as_somebody_refers_to_them(world):
 @pytest.mark.parametrize("verb", ["activate", "pause", "cancel", "kill", "archive", "unarchive"])
 def test_orders_to_an_unknown_experiment_are_404(client, verb):
     assert client.move(7, verb, status=404)["error"]["error"] == "experiment '7' not found"
+
+
+@pytest.mark.parametrize(("days", "kept"), [(0, []), (-1, ["last words\n"]), (30, ["last words\n"])])
+def test_logs_are_kept_as_long_as_the_experiment_asks(world, days, kept):
+    config = f"{SINGLE}retention_policy: {{log_retention_days: {days}}}\n"
+    experiment_id, trial, allocation = world.launch(config)
+    world.pool.say(allocation, "last words\n")
+    eventually(lambda: world.client.log(trial["id"]))
+    world.pool.finish(allocation)
+    world.client.wait_for_state(experiment_id, "COMPLETED")
+    if not kept:
+        eventually(lambda: not world.client.log(trial["id"]))
+    assert [line["log"] for line in world.client.log(trial["id"])] == kept
