@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from det_keras.errors import ClusterInfoError
 
-__all__ = ["ClusterInfo", "TrialInfo", "WorkerInfo", "get_cluster_info"]
+__all__ = ["ClusterInfo", "LocalOrders", "TrialInfo", "WorkerInfo", "get_cluster_info"]
 
 INFO_DIRECTORY = Path("/run/determined/info")
 
@@ -54,6 +54,31 @@ class WorkerInfo:
         names = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
         return cls(
             **{name: _variable(environ, f"HOROVOD_{name.upper()}", int, "an integer") for name in names}
+        )
+
+
+@dataclass(frozen=True)
+class LocalOrders:
+    """What `det experiment create --local` and `--verify-resume` tell a script that runs alone.
+
+    Attributes:
+        config: path of the config that takes the place of the script's own.
+        run_dir: the run directory that takes the place of the script's own.
+        batch_limit: batches after which training ends.
+    """
+
+    config: str | None = None
+    run_dir: str | None = None
+    batch_limit: int | None = None
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> LocalOrders:
+        """Read the variables that the command line sets; without them, no orders."""
+        limit = environ.get("DET_KERAS_LOCAL_BATCHES")
+        return cls(
+            config=environ.get("DET_KERAS_LOCAL_CONFIG") or None,
+            run_dir=environ.get("DET_KERAS_LOCAL_RUN_DIR") or None,
+            batch_limit=_variable(environ, "DET_KERAS_LOCAL_BATCHES", int, "an integer") if limit else None,
         )
 
 

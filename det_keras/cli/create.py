@@ -14,6 +14,7 @@ from det_keras.cli.local_run import run_locally
 from det_keras.cli.session import open_session
 from det_keras.cli.settings import Settings
 from det_keras.cli.submission import print_notices, read_files
+from det_keras.cli.verify import verify_resume
 
 __all__ = ["add_arguments", "create"]
 
@@ -33,6 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     way.add_argument("-f", "--follow", action="store_true", help="watch the experiment until it ends")
     way.add_argument("--paused", action="store_true", help="do not activate the experiment")
     way.add_argument("--local", action="store_true", help="run the script here and now, without a master")
+    way.add_argument(
+        "--verify-resume",
+        action="store_true",
+        help="train briefly here, kill and resume, and compare with an undisturbed training",
+    )
 
 
 def create(args: argparse.Namespace, settings: Settings) -> int:
@@ -42,6 +48,8 @@ def create(args: argparse.Namespace, settings: Settings) -> int:
     if args.local:
         print_notices({"notices": file.notices})
         return run_locally(file, Path(args.context_directory))
+    if args.verify_resume:
+        return verify_resume(file, Path(args.context_directory))
     files = read_files(args.context_directory)
     return _submit(args, settings, file, files)
 

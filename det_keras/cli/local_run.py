@@ -14,7 +14,7 @@ from det_keras.errors import DetError
 if TYPE_CHECKING:
     import subprocess
 
-__all__ = ["run_locally"]
+__all__ = ["command_of", "environment_of", "run_locally"]
 
 #: Where `det.keras.init()` finds the config of a script that runs this way.
 CONFIG_VARIABLE = "DET_KERAS_LOCAL_CONFIG"
@@ -36,9 +36,9 @@ def run_locally(file: ExperimentFile, directory: Path) -> int:
     with tempfile.NamedTemporaryFile("w", suffix=".yaml", prefix="det-config-", encoding="utf-8") as config:
         config.write(file.text)
         config.flush()
-        environment = _environment(os.environ, config.name, file)
+        environment = environment_of(os.environ, config.name, file)
         try:
-            process = subprocess.Popen(_command(file), cwd=directory, env=environment)
+            process = subprocess.Popen(command_of(file), cwd=directory, env=environment)
         except OSError as error:
             raise DetError(
                 f"The entrypoint cannot be started: {error.filename}: {error.strerror}."
@@ -46,14 +46,15 @@ def run_locally(file: ExperimentFile, directory: Path) -> int:
         return _exit_code(process)
 
 
-def _command(file: ExperimentFile) -> list[str]:
+def command_of(file: ExperimentFile) -> list[str]:
+    """Return the command that runs the entrypoint."""
     trial_class = file.config.trial_class
     if trial_class is not None:
         return [sys.executable, "-m", "det_keras.keras.trial", trial_class]
     return list(file.config.command())
 
 
-def _environment(inherited: Mapping[str, str], config: str, file: ExperimentFile) -> dict[str, str]:
+def environment_of(inherited: Mapping[str, str], config: str, file: ExperimentFile) -> dict[str, str]:
     """Return an environment in which the script takes itself to be alone, with the config at hand."""
     kept = {
         name: value

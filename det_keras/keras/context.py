@@ -9,6 +9,7 @@ import random
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import keras
 import numpy as np
 
 from det_keras import core as det_core
-from det_keras.cluster_info import ClusterInfo, WorkerInfo, get_cluster_info
+from det_keras.cluster_info import ClusterInfo, LocalOrders, WorkerInfo, get_cluster_info
 from det_keras.config import ExperimentConfig, RandomStream, load_experiment_config, load_yaml
 from det_keras.core.backend.alone import AloneBackend
 from det_keras.core.checkpoint_writer import CheckpointWriter
@@ -42,9 +43,6 @@ from det_keras.keras.variables import build_everything
 __all__ = ["KerasContext", "init"]
 
 logger = logging.getLogger(__name__)
-
-# Set by `det experiment create --local`: the config of the experiment that the script plays here.
-_LOCAL_CONFIG = "DET_KERAS_LOCAL_CONFIG"
 
 _current: tuple[KerasContext, tuple[Any, ...]] | None = None
 
@@ -466,10 +464,11 @@ def _init_alone(
     seed: int | None,
 ) -> KerasContext:
     configure_logs(debug=False)
-    handed_over = os.environ.get(_LOCAL_CONFIG)
-    if handed_over:
-        logger.info("The config is the one of `det experiment create --local`.")
-    raw = _read_config(handed_over or config)
+    orders = LocalOrders.from_environment(os.environ)
+    if orders.config is not None:
+        logger.info("The config is the one given to `det experiment create`.")
+    raw = _read_config(orders.config or config)
+    run_dir = orders.run_dir or run_dir
     loaded = load_experiment_config(raw, alone=True)
     for notice in loaded.notices if raw else ():
         logger.info("%s", notice)
@@ -486,6 +485,7 @@ def _init_alone(
     prepare_process(seed, loaded.config, worker)
     core = det_core.Context(backend, store, distributed=DistributedContext(worker))
     settings = FitSettings.from_config(loaded.config, raw.keys(), values)
+    settings = replace(settings, batch_limit=orders.batch_limit)
     training = TrainingInfo(
         hparams=HParams.nested(values),
         seed=seed,

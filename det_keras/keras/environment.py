@@ -27,6 +27,8 @@ def prepare_process(seed: int, config: ExperimentConfig | None, worker: WorkerIn
     """
     _pin_gpu(worker)
     keras.utils.set_random_seed(seed)
+    # TensorFlow would make its global generator from the clock, in each process anew.
+    tf.random.set_global_generator(tf.random.Generator.from_seed(seed))
     if config is None:
         return
     if config.reproducibility.deterministic_ops:

@@ -82,7 +82,7 @@ class FitRun:
         self.source, self._validator = arguments.open(plan_seed(context.seed, self.phase_index))
         first_epoch = arguments.initial_epoch if self.core.info is None else 0
         self.position = Position(epoch=first_epoch)
-        self.target = Target(epochs=arguments.epochs)
+        self.target = self._first_target()
         self._variables: VariableSet | None = None
         self._capture = StateCapture(self, context.code)
         self._restore: RestoreCallback | None = None
@@ -378,6 +378,14 @@ class FitRun:
             return True
         base = keras.callbacks.Callback.on_train_end
         return any(type(callback).on_train_end is not base for callback in self.user_callbacks)
+
+    def _first_target(self) -> Target:
+        """Return where training ends as long as no searcher says otherwise."""
+        epochs, limit, steps = self._arguments.epochs, self.settings.batch_limit, self.source.steps_per_epoch
+        left = None if limit is None else max(limit - self.batches_before, 0)
+        if left is None or (steps is not None and (epochs - self.position.epoch) * steps <= left):
+            return Target(epochs=epochs)
+        return Target(batches=left)
 
     def _planned_epochs(self) -> int:
         length = self.settings.max_length

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 # Keras and TensorFlow offer no public way to read the states behind `set_random_seed`.
-from keras.src.random.seed_generator import global_seed_generator
+from keras.src.backend.common import global_state
 from tensorflow.python.eager import context as tf_context
 
 __all__ = ["capture_random_state", "restore_random_state"]
@@ -28,7 +28,7 @@ def capture_random_state(model: Any) -> dict[str, Any]:
     return {
         "python": [version, list(internal), gauss],
         "numpy": [name, np.asarray(keys).tolist(), int(position), int(has_gauss), float(cached)],
-        "keras": _read(global_seed_generator().state),
+        "keras": _read(seeds.state) if (seeds := _keras_seeds()) is not None else None,
         "tensorflow": _eager_state(eager) if eager is not None else None,
         "generators": [_read(generator.state) for generator in _generators(model)],
     }
@@ -40,7 +40,9 @@ def restore_random_state(model: Any, state: Mapping[str, Any]) -> None:
     random.setstate((version, tuple(internal), gauss))
     name, keys, position, has_gauss, cached = state["numpy"]
     np.random.set_state((name, np.array(keys, np.uint32), position, has_gauss, cached))
-    global_seed_generator().state.assign(state["keras"])
+    seeds = _keras_seeds()
+    if seeds is not None and state["keras"] is not None:
+        seeds.state.assign(state["keras"])
     eager = _eager_stream()
     if eager is not None and state["tensorflow"] is not None:
         version, internal, gauss = state["tensorflow"]
@@ -52,6 +54,11 @@ def restore_random_state(model: Any, state: Mapping[str, Any]) -> None:
 def _read(variable: Any) -> list[int]:
     values: list[int] = np.asarray(variable).tolist()
     return values
+
+
+def _keras_seeds() -> Any:
+    """Return Keras's global seed generator if there is one; making it would draw from Python's stream."""
+    return global_state.get_global_attribute("global_seed_generator")
 
 
 def _eager_stream() -> Any:

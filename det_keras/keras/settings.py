@@ -34,6 +34,7 @@ class FitSettings:
         aggregation_frequency: batches whose gradients make one update.
         average_aggregated_gradients: divide them by that number.
         profiling: report the machine's load.
+        batch_limit: alone, batches after which training ends, whatever `epochs` says; None for no limit.
     """
 
     metric: str = _DEFAULT_METRIC
@@ -49,6 +50,7 @@ class FitSettings:
     aggregation_frequency: int = 1
     average_aggregated_gradients: bool = True
     profiling: bool = False
+    batch_limit: int | None = None
 
     @classmethod
     def from_config(

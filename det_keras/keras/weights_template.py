@@ -55,6 +55,8 @@ class _LayoutStore(saving_lib.H5IOStore):  # type: ignore[misc]
         settings = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         settings.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
         settings.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+        # As h5py does by itself: the same values make the same file, whenever it is written.
+        settings.set_obj_track_times(False)
         kind, space = h5py.h5t.py_create(dtype, logical=True), h5py.h5s.create_simple(shape)
         h5py.h5d.create(group.id, key.encode(), kind, space, settings)
         return group[key]

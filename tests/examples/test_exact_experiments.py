@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
+
 from det_keras.master import process
 
 pytestmark = [pytest.mark.process, pytest.mark.kill]

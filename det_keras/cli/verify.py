@@ -1,0 +1,218 @@
+"""`det experiment create --verify-resume`: does a training that is killed end as one that is not?
+
+The script trains briefly, alone: once undisturbed, and once more killed and started again. What decides
+the next step must then be the same in both, to the last bit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from det_keras.cli.config_file import ExperimentFile
+from det_keras.cli.local_run import command_of, environment_of
+from det_keras.errors import DetError
+
+__all__ = ["verify_resume"]
+
+_BATCHES = 60
+_PERIOD = 7
+_KILLS = 3
+_POLL_S = 0.02
+
+
+def verify_resume(file: ExperimentFile, directory: Path) -> int:
+    """Train, kill, resume and compare; print what was found.
+
+    Args:
+        file: the config; its seed is fixed, and a checkpoint is made every few batches.
+        directory: where the script is.
+
+    Returns:
+        0 if both trainings ended the same, 1 if not.
+
+    Raises:
+        DetError: the script fails, or trains nothing that could be compared.
+    """
+    # Imported here, as all that `det --help` would load for nothing.
+    import tempfile
+
+    if not directory.is_dir():
+        raise DetError(f"The context directory {str(directory)!r} does not exist.")
+    with tempfile.TemporaryDirectory(prefix="det-verify-") as folder:
+        trial = _Trial(file, directory, Path(folder))
+        print(f"Training {_BATCHES} batches undisturbed...", flush=True)
+        trial.run_to_end("undisturbed")
+        print(f"Training again, killed up to {_KILLS} times...", flush=True)
+        for kill in range(_KILLS):
+            batches = trial.kill_after_checkpoint("killed", 2 * kill + 1)
+            if batches is None:
+                break
+            print(f"  killed behind the checkpoint at batch {batches}", flush=True)
+        trial.run_to_end("killed")
+        return _compare(trial.final_state("undisturbed"), trial.final_state("killed"))
+
+
+class _Trial:
+    """Runs the script in run directories below `folder`."""
+
+    def __init__(self, file: ExperimentFile, directory: Path, folder: Path) -> None:
+        self._file = file
+        self._directory = directory
+        self._folder = folder
+        config = folder / "config.yaml"
+        config.write_text(_with_checkpoints(file.text), encoding="utf-8")
+        config.chmod(0o600)
+        self._environment = {
+            **environment_of(os.environ, str(config), file),
+            "DET_KERAS_LOCAL_BATCHES": str(_BATCHES),
+        }
+
+    def run_to_end(self, name: str) -> None:
+        """Run the script until it ends by itself."""
+        process = self._start(name)
+        printed, _ = process.communicate()
+        if process.returncode != 0:
+            sys.stderr.write(printed.decode(errors="replace"))
+            raise DetError(
+                f"The script failed with exit code {process.returncode}; what it printed stands above."
+            )
+
+    def kill_after_checkpoint(self, name: str, count: int) -> int | None:
+        """Kill the script once it has made `count` checkpoints; return the newest one's batch, None if it ended."""
+        process = self._start(name)
+        made: set[Path] = set()
+        before = set(self._checkpoints(name))
+        while process.poll() is None:
+            made |= set(self._checkpoints(name)) - before
+            if len(made) >= count:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+                return max(_steps(path) for path in self._checkpoints(name))
+            time.sleep(_POLL_S)
+        printed, _ = process.communicate()
+        if process.returncode != 0:
+            sys.stderr.write(printed.decode(errors="replace"))
+            raise DetError(f"The resumed script failed with exit code {process.returncode}; see above.")
+        return None
+
+    def final_state(self, name: str) -> Path:
+        """Return the directory of the newest checkpoint."""
+        found = sorted(self._checkpoints(name), key=lambda path: (_steps(path), path.stat().st_mtime_ns))
+        if not found:
+            raise DetError("The script made no checkpoint: does it call `context.fit`?")
+        return found[-1]
+
+    def _start(self, name: str) -> subprocess.Popen[bytes]:
+        environment = {**self._environment, "DET_KERAS_LOCAL_RUN_DIR": str(self._folder / name)}
+        return subprocess.Popen(
+            command_of(self._file),
+            cwd=self._directory,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def _checkpoints(self, name: str) -> list[Path]:
+        found = (self._folder / name / "checkpoints").glob("[!.]*/manifest.json")
+        return [path.parent for path in found if (path.parent / "metadata.json").exists()]
+
+
+def _with_checkpoints(text: str) -> str:
+    from det_keras.config import dump_yaml, load_yaml
+
+    raw = load_yaml(text)
+    raw["min_checkpoint_period"] = {"batches": _PERIOD}
+    reproducibility = raw.get("reproducibility") or {}
+    raw["reproducibility"] = {"experiment_seed": 1, **reproducibility}
+    return dump_yaml(raw)
+
+
+def _steps(checkpoint: Path) -> int:
+    try:
+        return int(json.loads((checkpoint / "metadata.json").read_text(encoding="utf-8"))["steps_completed"])
+    except (OSError, ValueError, KeyError):
+        # It was pruned at this very moment.
+        return -1
+
+
+def _compare(undisturbed: Path, killed: Path) -> int:
+    differences = list(_differences(undisturbed, killed))
+    batches = _steps(killed)
+    if not differences:
+        print(
+            f"Resuming is exact: after {batches} batches, weights, optimizers, metrics, history and random states "
+            f"are the same, bit for bit ({_digest(killed)[:16]})."
+        )
+        return 0
+    print("Resuming is NOT exact. What differs from the undisturbed training:")
+    for difference in differences:
+        print(f"  {difference}")
+    print("See docs/exact-resume.md for what a script may not do.")
+    return 1
+
+
+def _differences(undisturbed: Path, killed: Path) -> Iterator[str]:
+    expected, found = _state(undisturbed), _state(killed)
+    if expected["position"] != found["position"]:
+        yield f"the position: {expected['position']} and {found['position']}"
+    if _weights(undisturbed) != _weights(killed):
+        yield "the weights of the model"
+    sides = [(path / "training_state" / "variables.bin").read_bytes() for path in (undisturbed, killed)]
+    for variable in expected["variables"]:
+        if "offset" in variable and _slice(sides[0], variable) != _slice(sides[1], variable):
+            yield f"the {variable['group']} variable `{variable['path']}`"
+    if expected["history"] != found["history"]:
+        yield "the history"
+    for name, value in expected["random"].items():
+        if found["random"][name] != value:
+            yield f"the random state of {name}"
+
+
+def _state(checkpoint: Path) -> dict[str, Any]:
+    content = json.loads((checkpoint / "training_state" / "state.json").read_text(encoding="utf-8"))
+    assert isinstance(content, dict)
+    return content
+
+
+def _weights(checkpoint: Path) -> bytes:
+    import zipfile
+
+    archive = checkpoint / "model.keras"
+    if not archive.exists():
+        return (checkpoint / "model.weights.h5").read_bytes()
+    with zipfile.ZipFile(archive) as opened:
+        return opened.read("model.weights.h5")
+
+
+def _slice(content: bytes, variable: Mapping[str, Any]) -> bytes:
+    size = _ITEM_BYTES.get(variable["dtype"], 4)
+    for length in variable["shape"]:
+        size *= length
+    return content[variable["offset"] : variable["offset"] + size]
+
+
+_ITEM_BYTES = {
+    "float16": 2,
+    "bfloat16": 2,
+    "float64": 8,
+    "int64": 8,
+    "uint64": 8,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
+
+
+def _digest(checkpoint: Path) -> str:
+    variables = (checkpoint / "training_state" / "variables.bin").read_bytes()
+    return hashlib.sha256(_weights(checkpoint) + variables).hexdigest()

@@ -1,0 +1,37 @@
+"""`--verify-resume` tells an exact script from one that is not."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import EXAMPLES
+
+pytestmark = [pytest.mark.process, pytest.mark.kill]
+
+DIGITS = EXAMPLES / "digits"
+
+
+def test_digits_example_is_exact(cluster):
+    printed = cluster.det("experiment", "create", DIGITS / "const.yaml", DIGITS, "--verify-resume").stdout
+    assert "killed behind the checkpoint at batch" in printed
+    assert "Resuming is exact: after 60 batches" in printed
+
+
+def test_script_that_depends_on_the_clock_is_found_out(cluster, tmp_path):
+    script = (DIGITS / "train.py").read_text()
+    clock = "    model = build_model(hparams)\n    import time\n    x = x + time.time() % 1\n"
+    (tmp_path / "train.py").write_text(script.replace("    model = build_model(hparams)\n", clock))
+    done = cluster.det(
+        "experiment", "create", DIGITS / "const.yaml", tmp_path, "--verify-resume", check=False
+    )
+    assert done.returncode == 1
+    assert "NOT exact" in done.stdout
+    assert "the weights of the model" in done.stdout
+
+
+def test_script_that_fails_is_said(cluster, tmp_path):
+    (tmp_path / "train.py").write_text("raise SystemExit(3)\n")
+    done = cluster.det(
+        "experiment", "create", DIGITS / "const.yaml", tmp_path, "--verify-resume", check=False
+    )
+    assert done.returncode == 1
+    assert "exit code 3" in done.stderr
