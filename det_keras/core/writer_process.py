@@ -26,8 +26,9 @@ _NICENESS = 10
 def main() -> None:
     """Store what is ordered until the training process closes the pipe."""
     _die_with_parent()
-    # Ctrl-C goes to the whole terminal; the training process decides what becomes of it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C and a stop go to the whole process group; the training process answers them, with a checkpoint.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
     descriptor, size_bytes = int(sys.argv[1]), int(sys.argv[2])

@@ -14,7 +14,8 @@ if _backend != "tensorflow":
         "Unset it, or set KERAS_BACKEND=tensorflow."
     )
 
-from det_keras.keras.context import KerasContext, init  # noqa: E402 - the check comes first
+from det_keras.keras.context import KerasContext  # noqa: E402 - the check comes first
 from det_keras.keras.history import FitHistory  # noqa: E402
+from det_keras.keras.opening import init  # noqa: E402
 
 __all__ = ["FitHistory", "KerasContext", "init"]

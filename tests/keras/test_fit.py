@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 import time
 import zipfile
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -69,6 +71,16 @@ class Events(keras.callbacks.Callback):
 
     def on_test_begin(self, logs=None):
         self.log.append("test_begin")
+
+
+def test_hooks_set_on_a_callback_object_are_called(context):
+    seen = []
+    hooks = {
+        "on_train_batch_begin": lambda batch, logs: seen.append(f"begin {batch}"),
+        "on_train_batch_end": lambda batch, logs: seen.append(f"end {batch}"),
+    }
+    fit(context, network(optimizer="adam"), keras.callbacks.LambdaCallback(**hooks), epochs=1)
+    assert seen == [f"{name} {batch}" for batch in range(STEPS) for name in ("begin", "end")]
 
 
 @pytest.mark.parametrize(
@@ -435,3 +447,40 @@ def test_other_keras_backend_is_refused_before_keras_fails():
         check=False,
     )
     assert "KERAS_BACKEND is 'jax'" in done.stderr
+
+
+def test_other_seed_for_a_begun_run_is_refused_and_gives_the_directory_back(tmp_path):
+    with det.keras.init(run_dir=tmp_path, seed=1):
+        pass
+    with pytest.raises(DetError, match="begun with seed 1, not 2"):
+        det.keras.init(run_dir=tmp_path, seed=2)
+    with det.keras.init(run_dir=tmp_path) as context:
+        assert context.seed == 1
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signal_to_a_script_alone_saves_and_leaves(tmp_path, number, code):
+    script = (
+        "import sys\nsys.path.insert(0, sys.argv[2])\n"
+        "import time, keras, det_keras as det\n"
+        "from kinds import arrays, network\n"
+        "context = det.keras.init(run_dir=sys.argv[1], seed=1, config={'checkpoint_policy': 'none'})\n"
+        "def batch_ended(batch, logs):\n"
+        "    print('b', flush=True)\n"
+        "    time.sleep(0.05)\n"
+        "slow = keras.callbacks.LambdaCallback(on_train_batch_end=batch_ended)\n"
+        "options = {'epochs': 50, 'validation_split': 0.2, 'verbose': 0, 'callbacks': [slow]}\n"
+        "context.fit(network(optimizer='adam'), *arrays(), **options)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path), str(Path(__file__).parent)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    next(line for line in process.stdout if line == "b\n")
+    process.send_signal(number)
+    assert process.wait(timeout=30) == code
+    (metadata,) = tmp_path.glob("checkpoints/*/metadata.json")
+    assert 0 < json.loads(metadata.read_text())["steps_completed"] < 50

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import keras
 
-__all__ = ["SeamlessCallbackList", "SegmentListener"]
+__all__ = ["SeamlessCallbackList", "SegmentListener", "overrides"]
 
 
 class SegmentListener(Protocol):
@@ -30,8 +30,12 @@ class SegmentListener(Protocol):
         """Keras has come to the end of its epoch."""
 
 
-def _overrides(callback: Any, *names: str) -> bool:
-    return any(getattr(type(callback), name) is not getattr(keras.callbacks.Callback, name) for name in names)
+def overrides(callback: Any, *names: str) -> bool:
+    """Tell whether a callback has a hook of its own: of its class, or set on the object as LambdaCallback does."""
+    base = keras.callbacks.Callback
+    return any(
+        name in vars(callback) or getattr(type(callback), name) is not getattr(base, name) for name in names
+    )
 
 
 class SeamlessCallbackList(keras.callbacks.CallbackList):  # type: ignore[misc]
@@ -73,11 +77,9 @@ class SeamlessCallbackList(keras.callbacks.CallbackList):  # type: ignore[misc]
         silent = [self._progbar] if self._progbar is not None and verbose != 1 and steps else []
         listening = [one for one in self.callbacks if one not in silent]
         self._hears_batch_begin = any(
-            _overrides(one, "on_train_batch_begin", "on_batch_begin") for one in listening
+            overrides(one, "on_train_batch_begin", "on_batch_begin") for one in listening
         )
-        self._hears_batch_end = any(
-            _overrides(one, "on_train_batch_end", "on_batch_end") for one in listening
-        )
+        self._hears_batch_end = any(overrides(one, "on_train_batch_end", "on_batch_end") for one in listening)
 
     def begin_segment(self, first_step: int) -> None:
         """Say which batch of its epoch Keras's batch 0 is."""

@@ -1,0 +1,219 @@
+"""`det.keras.init()`: from what the environment says to a context, one at a time in a process."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from det_keras import core as det_core
+from det_keras.cluster_info import ClusterInfo, LocalOrders, WorkerInfo, get_cluster_info
+from det_keras.config import ExperimentConfig, RandomStream, load_experiment_config, load_yaml
+from det_keras.core.backend.alone import AloneBackend
+from det_keras.core.context import open_backend
+from det_keras.core.distributed import DistributedContext
+from det_keras.errors import DetError
+from det_keras.keras.context import KerasContext
+from det_keras.keras.environment import configure_logs, prepare_process
+from det_keras.keras.settings import FitSettings
+from det_keras.keras.training import HParams, TrainingInfo
+
+__all__ = ["init"]
+
+logger = logging.getLogger(__name__)
+
+_current: tuple[KerasContext, tuple[Any, ...]] | None = None
+
+
+def init(
+    *,
+    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    hparams: Mapping[str, Any] | None = None,
+    run_dir: str | os.PathLike[str] | None = None,
+    seed: int | None = None,
+) -> KerasContext:
+    """Return the context of this process, and seed Python, NumPy, TensorFlow and Keras.
+
+    In a trial everything comes from the master, and the arguments are ignored with a notice. A second
+    call returns the same context.
+
+    Args:
+        config: alone, path of a YAML file or a mapping; it needs neither entrypoint nor searcher.
+        hparams: alone, hyperparameter values, before those of `config`.
+        run_dir: alone, the directory that keeps the run; started again with it, training goes on. By
+            default a fresh one under the data root.
+        seed: alone, of everything random; else the config's, else the run directory's, else random.
+
+    Raises:
+        ClusterInfoError: the launcher's variables are incomplete.
+        ConfigError: `config` is wrong; every wrong field is named.
+        DetError: `run_dir` is in use, or a context with other arguments is open.
+    """
+    global _current
+    arguments = (_comparable(config), _comparable(hparams), _comparable(run_dir), seed)
+    if _current is not None:
+        if _current[1] == arguments:
+            return _current[0]
+        raise DetError(
+            "A context with other arguments is open in this process. Call `context.close()` on it first."
+        )
+    info = get_cluster_info()
+    if info is not None:
+        if any(argument is not None for argument in arguments):
+            logger.info("The arguments of init() are ignored here: the master says what they are.")
+        context = _init_on_cluster(info)
+    else:
+        context = _init_alone(config, hparams, run_dir, seed)
+    _current = context, arguments
+    return context
+
+
+def _forget() -> None:
+    """Let another context be opened; the current one is closed."""
+    global _current
+    _current = None
+
+
+def _init_on_cluster(info: ClusterInfo) -> KerasContext:
+    worker = _worker()
+    trial = info.trial
+    if trial is None:
+        configure_logs(debug=False)
+        seed = random.SystemRandom().randrange(2**31)
+        prepare_process(seed, None, worker)
+        backend, store = open_backend(None)
+        core = det_core.Context(backend, store, distributed=DistributedContext(worker), info=info)
+        data = info.task_config.get("data") or {}
+        return KerasContext(core, None, FitSettings(), seed=seed, config_data=data, on_close=_forget)
+    configure_logs(debug=trial.debug)
+    config = ExperimentConfig.from_dict(trial.config)
+    prepare_process(trial.trial_seed, config, worker)
+    backend, store = open_backend(info)
+    core = det_core.Context(backend, store, distributed=DistributedContext(worker), info=info)
+    settings = FitSettings.from_config(config, _given_fields(core), trial.hparams)
+    training = TrainingInfo(
+        hparams=HParams.nested(trial.hparams),
+        seed=trial.trial_seed,
+        experiment_config=trial.config,
+        trial_id=trial.trial_id,
+        experiment_id=trial.experiment_id,
+        latest_checkpoint=info.latest_checkpoint,
+        max_length=settings.max_length,
+    )
+    return KerasContext(
+        core, training, settings, seed=trial.trial_seed, config_data=config.data, on_close=_forget
+    )
+
+
+def _init_alone(
+    config: str | os.PathLike[str] | Mapping[str, Any] | None,
+    hparams: Mapping[str, Any] | None,
+    run_dir: str | os.PathLike[str] | None,
+    seed: int | None,
+) -> KerasContext:
+    configure_logs(debug=False)
+    orders = LocalOrders.from_environment(os.environ)
+    if orders.config is not None:
+        logger.info("The config is the one given to `det experiment create`.")
+    raw = _read_config(orders.config or config)
+    run_dir = orders.run_dir or run_dir
+    loaded = load_experiment_config(raw, alone=True)
+    for notice in loaded.notices if raw else ():
+        logger.info("%s", notice)
+    settings_hparams = dict(hparams or {})
+    metric = loaded.config.searcher.metric if loaded.config.searcher is not None else None
+    smaller = loaded.config.searcher.smaller_is_better if loaded.config.searcher is not None else True
+    backend, store = open_backend(None, run_dir, metric=metric, smaller_is_better=smaller)
+    assert isinstance(backend, AloneBackend)
+    if seed is None:
+        seed = (raw.get("reproducibility") or {}).get("experiment_seed")
+    try:
+        seed = _run_seed(backend, seed)
+    except DetError:
+        # The directory is given back: a corrected call may use it.
+        backend.close()
+        raise
+    values = _sample(loaded.config, seed) | settings_hparams
+    worker = _worker()
+    prepare_process(seed, loaded.config, worker)
+    core = det_core.Context(backend, store, distributed=DistributedContext(worker))
+    settings = FitSettings.from_config(loaded.config, raw.keys(), values)
+    settings = replace(settings, batch_limit=orders.batch_limit)
+    training = TrainingInfo(
+        hparams=HParams.nested(values),
+        seed=seed,
+        experiment_config=loaded.config.to_dict() if raw else {},
+        max_length=settings.max_length,
+    )
+    return KerasContext(core, training, settings, seed=seed, config_data=loaded.config.data, on_close=_forget)
+
+
+def _read_config(config: str | os.PathLike[str] | Mapping[str, Any] | None) -> dict[str, Any]:
+    if config is None:
+        return {}
+    if isinstance(config, Mapping):
+        return dict(config)
+    path = Path(config)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise DetError(f"The config file {str(path)!r} cannot be read: {error.strerror}.") from error
+    return load_yaml(text, source=str(path))
+
+
+def _sample(config: ExperimentConfig, seed: int) -> dict[str, Any]:
+    space = config.hyperparameters
+    values: dict[str, Any] = space.sample(RandomStream(seed))
+    if not space.is_constant:
+        logger.warning("The config holds a search space; alone, one sample of it is used: %s", values)
+    return values
+
+
+def _run_seed(backend: AloneBackend, seed: int | None) -> int:
+    """Return the seed of a run directory, which keeps the one that it was begun with."""
+    kept = backend.run.read().get("seed")
+    if kept is not None:
+        if seed is not None and seed != kept:
+            raise DetError(
+                f"The run in {backend.run.path} was begun with seed {kept}, not {seed}. "
+                "Leave out `seed`, or give another `run_dir`."
+            )
+        return int(kept)
+    if seed is None:
+        seed = random.SystemRandom().randrange(2**31)
+        logger.info("The seed of this run is %s.", seed)
+    backend.run.update(seed=seed)
+    return seed
+
+
+def _given_fields(core: det_core.Context) -> set[str]:
+    """Return the top-level fields that the user wrote, as far as the master tells."""
+    assert core.info is not None
+    assert core.info.trial is not None
+    session: Any = getattr(core.backend, "session", None)
+    try:
+        answer = session.get(f"/api/v1/experiments/{core.info.trial.experiment_id}")
+        return set(load_yaml(answer["experiment"]["originalConfig"]))
+    except (DetError, KeyError) as error:
+        logger.debug("The submitted config is not known: %s", error)
+        return set()
+
+
+def _worker() -> WorkerInfo:
+    worker = WorkerInfo.from_environment(os.environ)
+    if worker.size > 1:
+        raise DetError(
+            f"This process is one of {worker.size} workers, and this release trains with one process per trial. "
+            "Start the script without horovodrun."
+        )
+    return worker
+
+
+def _comparable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return repr(sorted(value.items(), key=lambda item: str(item[0])))
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
