@@ -16,7 +16,9 @@ from typing import Any
 
 import keras
 
-__all__ = ["capture_callbacks", "prepare_callbacks", "restore_callbacks"]
+from det_keras.keras.callbacks.list import overrides
+
+__all__ = ["capture_callbacks", "changes_weights_at_end", "prepare_callbacks", "restore_callbacks"]
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +34,13 @@ _ATTRIBUTES: dict[type, tuple[str, ...]] = {
     ),
     keras.callbacks.TensorBoard: ("_global_train_batch", "_global_test_batch", "_previous_epoch_iterations"),
 }
+
+_HARMLESS_AT_END = (
+    keras.callbacks.CSVLogger,
+    keras.callbacks.ModelCheckpoint,
+    keras.callbacks.ReduceLROnPlateau,
+    keras.callbacks.TensorBoard,
+)
 
 
 def capture_callbacks(callbacks: Sequence[Any]) -> dict[str, Callable[[], bytes]]:
@@ -76,6 +85,15 @@ def prepare_callbacks(callbacks: Sequence[Any], epoch: int) -> None:
         if isinstance(callback, keras.callbacks.CSVLogger):
             callback.append = True
             _drop_rows(Path(callback.filename), callback.sep, epoch)
+
+
+def changes_weights_at_end(callback: Any) -> bool:
+    """Tell whether a callback's ``on_train_end`` may change the model; of Keras's own, few do."""
+    if isinstance(callback, keras.callbacks.EarlyStopping):
+        return bool(callback.restore_best_weights)
+    if isinstance(callback, _HARMLESS_AT_END):
+        return False
+    return overrides(callback, "on_train_end")
 
 
 def _attributes(callback: Any) -> tuple[str, ...]:

@@ -18,10 +18,10 @@ import keras
 from det_keras.config import Length, Unit
 from det_keras.core.preempt import StopSignals
 from det_keras.keras.arguments import FitArguments
-from det_keras.keras.callback_state import prepare_callbacks
+from det_keras.keras.callback_state import changes_weights_at_end, prepare_callbacks
 from det_keras.keras.callbacks.base import Boundary, InjectedCallback, Validation
 from det_keras.keras.callbacks.checkpoint import CheckpointCallback
-from det_keras.keras.callbacks.list import SeamlessCallbackList, overrides
+from det_keras.keras.callbacks.list import SeamlessCallbackList
 from det_keras.keras.callbacks.metrics import MetricsCallback
 from det_keras.keras.callbacks.preemption import PreemptionCallback
 from det_keras.keras.callbacks.progress import ProgressCallback
@@ -376,7 +376,7 @@ class FitRun:
         """Tell whether the weights may differ from those at the last batch: EMA, or callbacks at the end."""
         if getattr(self.model.optimizer, "use_ema", False):
             return True
-        return any(overrides(callback, "on_train_end") for callback in self.user_callbacks)
+        return any(changes_weights_at_end(callback) for callback in self.user_callbacks)
 
     def _first_target(self) -> Target:
         """Return where training ends as long as no searcher says otherwise."""

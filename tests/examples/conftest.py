@@ -94,11 +94,13 @@ class Cluster:
             f"/api/v1/trials/{trial['id']}/checkpoints",
             states="STATE_COMPLETED", sortByAttr="SORT_BY_BATCH_NUMBER", orderBy="ORDER_BY_DESC",
         )["checkpoints"]  # fmt: skip
-        directory = self.home.checkpoints / found[0]["uuid"]
+        # Of two at the same batch the later one is kept.
+        last = max(found, key=lambda one: (one["metadata"]["steps_completed"], one["reportTime"]))
+        directory = self.home.checkpoints / last["uuid"]
         content = hashlib.sha256((directory / "training_state" / "variables.bin").read_bytes())
         with zipfile.ZipFile(directory / "model.keras") as archive:
             content.update(archive.read("model.weights.h5"))
-        return found[0]["metadata"]["steps_completed"], content.hexdigest()
+        return last["metadata"]["steps_completed"], content.hexdigest()
 
     def logs(self, trial):
         """Return the trial's log lines."""
