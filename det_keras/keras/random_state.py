@@ -15,6 +15,7 @@ import tensorflow as tf
 
 # Keras and TensorFlow offer no public way to read the states behind `set_random_seed`.
 from keras.src.backend.common import global_state
+from keras.src.random.seed_generator import global_seed_generator
 from tensorflow.python.eager import context as tf_context
 
 __all__ = ["capture_random_state", "restore_random_state"]
@@ -36,13 +37,13 @@ def capture_random_state(model: Any) -> dict[str, Any]:
 
 def restore_random_state(model: Any, state: Mapping[str, Any]) -> None:
     """Put back what `capture_random_state` returned."""
+    if state["keras"] is not None:
+        # First, because a process that has not drawn from it yet makes it here, which draws from Python's stream.
+        global_seed_generator().state.assign(state["keras"])
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
     name, keys, position, has_gauss, cached = state["numpy"]
     np.random.set_state((name, np.array(keys, np.uint32), position, has_gauss, cached))
-    seeds = _keras_seeds()
-    if seeds is not None and state["keras"] is not None:
-        seeds.state.assign(state["keras"])
     eager = _eager_stream()
     if eager is not None and state["tensorflow"] is not None:
         version, internal, gauss = state["tensorflow"]

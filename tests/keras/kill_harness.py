@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
+import tensorflow as tf
 from kinds import KINDS, train
 
 from det_keras.core import checkpoint_writer
@@ -260,7 +262,11 @@ class _Watch:
 
 
 class _Moments(keras.callbacks.Callback):
-    """Tells the watch where training is. That it has a state makes it part of each checkpoint's copy."""
+    """Tells the watch where training is, and draws from every random stream that a checkpoint restores.
+
+    That it has a state makes it part of each checkpoint's copy; the draws go into the history, so that a
+    stream out of its place is a difference.
+    """
 
     def __init__(self, watch: _Watch) -> None:
         super().__init__()
@@ -287,6 +293,7 @@ class _Moments(keras.callbacks.Callback):
         self._watch.reach("epoch begin")
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        logs.update({f"draw_{name}": value for name, value in _draw().items()})
         self._watch.reach("epoch end")
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -295,10 +302,22 @@ class _Moments(keras.callbacks.Callback):
         self._watch.reach("batch begin")
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        _draw()
         self._watch.reach("batch end")
 
     def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._watch.reach("validation")
+
+
+def _draw() -> dict[str, float]:
+    streams = {
+        "python": random.random,
+        "numpy": np.random.random,
+        "tensorflow": lambda: tf.random.uniform(()),
+        "generator": lambda: tf.random.get_global_generator().uniform(()),
+        "keras": lambda: keras.random.uniform(()),
+    }
+    return {name: float(draw()) for name, draw in streams.items()}
 
 
 def _watch_storage(watch: _Watch, root: Path) -> None:
