@@ -7,13 +7,16 @@ import tempfile
 import time
 from pathlib import Path
 
-from measure import report, timed
+from measure import in_turns, report, timed
 
 # isort: split
 import keras
 import numpy as np
 
 import det_keras as det
+from det_keras.keras.training_state import read_training_state
+from det_keras.keras.variables import VariableSet
+from det_keras.storage.manifest import verify_manifest
 
 UNITS, LAYERS, BATCH, STEPS, PERIOD = 2_500, 8, 8, 24, 8
 
@@ -80,6 +83,13 @@ with tempfile.TemporaryDirectory() as folder:
     newest = max(
         Path(f"{folder}/saving/checkpoints").glob("*-*/manifest.json"), key=lambda path: path.stat().st_mtime
     )
+    stored = [path for path in newest.parent.rglob("*") if path.is_file()]
+    reading, restoring, verifying = in_turns(
+        5,
+        lambda: [path.read_bytes() for path in stored],
+        lambda: VariableSet(model, [model.optimizer]).assign(read_training_state(newest.parent).values()),
+        lambda: verify_manifest(newest.parent),
+    )
     written = sum(path.stat().st_size for path in newest.parent.rglob("*") if path.is_file())
 
 copy_s = statistics.median(copies)
@@ -100,3 +110,10 @@ report(
     detail=f"save_weights {weights_save:.2f} s",
 )
 report("bytes written, against bytes of state", written / state_bytes, goal=1.05)
+report(
+    "restoring, against reading the same bytes",
+    restoring / reading,
+    goal=1.5,
+    detail=f"reading {reading:.2f} s",
+)
+report("verifying SHA-256, against reading the same bytes", verifying / reading)

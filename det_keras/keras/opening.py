@@ -19,6 +19,7 @@ from det_keras.core.distributed import DistributedContext
 from det_keras.errors import DetError
 from det_keras.keras.context import KerasContext
 from det_keras.keras.environment import configure_logs, prepare_process
+from det_keras.keras.events import EventWriter
 from det_keras.keras.settings import FitSettings
 from det_keras.keras.training import HParams, TrainingInfo
 
@@ -137,6 +138,7 @@ def _init_alone(
         # The directory is given back: a corrected call may use it.
         backend.close()
         raise
+    backend.listen(EventWriter(backend.run.tensorboard).write)
     values = _sample(loaded.config, seed) | settings_hparams
     worker = _worker()
     prepare_process(seed, loaded.config, worker)

@@ -197,6 +197,18 @@ def test_metrics_are_reported_once_an_epoch_with_counters(context):
     assert "loss" in rows["training", 11]
 
 
+def test_metrics_are_written_as_tensorboard_events(context):
+    fit(context, network(optimizer="adam"), epochs=2)
+    found = {}
+    for group in ("training", "validation"):
+        (path,) = (context.core.backend.run.tensorboard / group).glob("events*")
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                found.setdefault((group, value.tag), []).append(event.step)
+    assert found["training", "loss"] == [11, 22]
+    assert found["validation", "val_loss"] == [11, 22]
+
+
 def test_config_periods_rule_reports_validations_and_checkpoints(tmp_path):
     keras.backend.clear_session()
     config = {
