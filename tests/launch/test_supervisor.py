@@ -207,7 +207,9 @@ def test_second_supervisor_of_an_allocation_runs_nothing(supervise):
 
 
 def test_command_line_does_not_name_the_master(supervise):
-    supervised = supervise("import time; time.sleep(60)")
+    supervised = supervise("print('ready', flush=True); import time; time.sleep(60)")
+    # Between fork and exec a process has no command line yet.
+    eventually(lambda: supervised.says("ready"))
     line = " ".join(psutil.Process(supervised.process.pid).cmdline())
     assert "det_keras.launch.supervisor" in line
     assert "det_keras.master" not in line
