@@ -42,20 +42,21 @@ __all__ = [
 _PATIENCE_S = 120.0
 _HERE = Path(__file__).resolve().parent
 
-#: What a kill can wait for -> how often it comes in one run, about; random kills choose a number up to it.
+#: What a kill can wait for -> up to which of them a random kill waits: half of what a whole run has, since
+#: a resumed one has fewer.
 MOMENTS: dict[str, int] = {
-    "epoch begin": 3,
-    "batch begin": 30,
-    "batch end": 30,
-    "validation": 3,
-    "epoch end": 3,
+    "epoch begin": 2,
+    "batch begin": 16,
+    "batch end": 16,
+    "validation": 2,
+    "epoch end": 2,
     "train end": 1,
-    "copy": 8,
-    "write": 30,
-    "flush": 40,
-    "rename": 6,
-    "renamed": 6,
-    "prune": 4,
+    "copy": 5,
+    "write": 16,
+    "flush": 20,
+    "rename": 4,
+    "renamed": 4,
+    "prune": 2,
 }
 
 #: Batches between checkpoints, for each kind its own.
