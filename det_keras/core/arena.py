@@ -1,8 +1,9 @@
 """Memory for the copied variables, kept from one checkpoint to the next and shared with the writer.
 
 Copying into fresh memory costs a page fault every 4 KiB, ten times the copy itself; so the memory is made
-once, and the writing process touches it first. It is an anonymous file in memory, not one in /dev/shm,
-which containers keep small.
+once, and made ready in the background. It is an anonymous file in memory, not one in /dev/shm, which
+containers keep small. There is room for two states, one being written and one that waits; the room of the
+second takes no memory until it is used.
 """
 
 from __future__ import annotations
@@ -10,34 +11,59 @@ from __future__ import annotations
 import mmap
 import os
 
-__all__ = ["Arena", "open_arena"]
+import numpy as np
+
+__all__ = ["Arena", "Room", "open_arena"]
+
+
+class Room:
+    """The part of an arena that holds one state.
+
+    Attributes:
+        offset: where it begins in the arena, in bytes.
+        memory: its bytes.
+        is_ready: its pages are in place: copying into it costs no page faults.
+        is_free: no state is in it.
+    """
+
+    def __init__(self, offset: int, memory: memoryview) -> None:
+        self.offset = offset
+        self.memory = memory
+        self.is_ready = False
+        self.is_free = True
+
+    def make_ready(self) -> None:
+        """Put the pages in place; other threads go on meanwhile."""
+        # Reading maps the pages and cannot collide with a copy into them; NumPy lets go of the interpreter.
+        np.frombuffer(self.memory, np.uint8)[:: mmap.PAGESIZE].max()
+        self.is_ready = True
 
 
 class Arena:
-    """Shared memory of a fixed size.
+    """Shared memory with room for two states.
 
     Args:
-        size_bytes: at least 1.
+        state_bytes: size of a state, at least 1.
     """
 
-    def __init__(self, size_bytes: int) -> None:
-        self.size_bytes = max(size_bytes, 1)
+    def __init__(self, state_bytes: int) -> None:
+        self.state_bytes = max(state_bytes, 1)
+        room_bytes = -(-self.state_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        self.size_bytes = 2 * room_bytes
         self.descriptor = os.memfd_create("det-checkpoint")
         os.ftruncate(self.descriptor, self.size_bytes)
         self._map = mmap.mmap(self.descriptor, self.size_bytes)
-        self.memory = memoryview(self._map)
+        self._memory = memoryview(self._map)
+        self.rooms = [Room(offset, self._memory[offset : offset + room_bytes]) for offset in (0, room_bytes)]
 
     def close(self) -> None:
         """Give the memory back, as soon as nobody looks into it any more."""
-        self.memory.release()
+        for room in self.rooms:
+            room.memory.release()
+        self._memory.release()
         os.close(self.descriptor)
 
 
 def open_arena(descriptor: int, size_bytes: int) -> memoryview:
-    """Return the memory of an arena that another process made, with all its pages in place."""
-    mapped = mmap.mmap(descriptor, size_bytes)
-    memory = memoryview(mapped)
-    for offset in range(0, size_bytes, mmap.PAGESIZE):
-        # Touch without changing: the other side may have written already.
-        memory[offset] |= 0
-    return memory
+    """Return the memory of an arena that another process made."""
+    return memoryview(mmap.mmap(descriptor, size_bytes))

@@ -1,8 +1,9 @@
 """Writes checkpoints behind training's back, one at a time.
 
-The variables are copied into memory that is kept for that, on the training thread, when nothing is being
-written; the rest happens elsewhere: in a thread for small states, in a process of its own for big ones,
-which competes neither for Python's interpreter lock nor, being nice, for cores.
+The variables are copied into memory that is kept for that, on the training thread; the rest happens
+elsewhere: in a thread for small states, in a process of its own for big ones, which competes neither for
+Python's interpreter lock nor, being nice, for cores. The first state that comes while another is being
+written is not copied at once but kept by reference, and the memory for a second one is made ready then.
 
 At most one checkpoint is being written. A newer request takes the place of one that still waits: what
 counts is the newest state, and a waiting state holds memory. A failure is logged and tried again, and
@@ -24,9 +25,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import det_keras
-from det_keras.core.arena import Arena
+from det_keras.core.arena import Arena, Room
 from det_keras.core.checkpoint import CheckpointContext
-from det_keras.core.file_plan import FilePlan, write_files
+from det_keras.core.file_plan import FilePlan, store_files
 from det_keras.core.writer_messages import Answer, Order, receive, send
 from det_keras.errors import CheckpointError
 
@@ -59,6 +60,7 @@ class _Job:
     metadata: Mapping[str, Any]
     state: State
     done: Callable[[str], None]
+    room: Room | None = None
 
 
 class CheckpointWriter:
@@ -74,6 +76,7 @@ class CheckpointWriter:
         self._waiting: _Job | None = None
         self._wanted_bytes = 0
         self._busy = False
+        self._overlaps = False
         self._failure: Exception | None = None
         self._closing = False
         self._arena: Arena | None = None
@@ -91,19 +94,27 @@ class CheckpointWriter:
 
         Args:
             metadata: as in `CheckpointContext.store_path`.
-            state: copied before this returns if nothing is being written, else when its turn comes.
+            state: copied before this returns if there is memory ready for it, else when its turn comes.
             done: called with the UUID once the checkpoint is committed, in the writer's thread.
         """
         with self._changed:
+            job = _Job(metadata, state, done)
             if self._waiting is not None:
                 logger.info(
                     "The checkpoint at batch %s gives way to a newer one: storing takes longer than the time "
                     "between checkpoints.",
                     self._waiting.metadata.get("steps_completed"),
                 )
-            elif not self._busy:
-                state.fill(self._memory(state.size_bytes))
-            self._waiting = _Job(metadata, state, done)
+                self._leave(self._waiting)
+            self._waiting = job
+            if not self._busy:
+                self._enter(job)
+            elif (room := self._ready_room(state.size_bytes)) is not None:
+                self._take(room, job)
+            else:
+                self._overlaps = True
+            if job.room is not None:
+                state.fill(job.room.memory)
             self._start()
 
     def wait(self) -> None:
@@ -149,19 +160,42 @@ class CheckpointWriter:
                 if job is None:
                     return
                 self._busy = True
+                self._enter(job)
             failure = self._store(job)
             with self._changed:
                 self._busy = False
+                self._leave(job)
                 self._failure = failure
                 self._changed.notify_all()
             # The job may hold variables: let go of them before the next wait.
             del job
 
     def _make_ready(self) -> None:
-        self._memory(self._wanted_bytes)
+        arena = self._arena_for(self._wanted_bytes)
         self._wanted_bytes = 0
+        arena.rooms[0].make_ready()
         if self._is_big:
             self._started_process()
+
+    def _enter(self, job: _Job) -> None:
+        """Give a job its room; only while nothing is being written, so that one is free."""
+        if job.room is None:
+            arena = self._arena_for(job.state.size_bytes)
+            self._take(next(room for room in arena.rooms if room.is_free), job)
+
+    def _take(self, room: Room, job: _Job) -> None:
+        room.is_free = False
+        job.room = room
+
+    def _leave(self, job: _Job) -> None:
+        if job.room is not None:
+            job.room.is_free = True
+            job.room = None
+
+    def _ready_room(self, size_bytes: int) -> Room | None:
+        if self._arena is None or self._arena.state_bytes < size_bytes:
+            return None
+        return next((room for room in self._arena.rooms if room.is_free and room.is_ready), None)
 
     def _store(self, job: _Job) -> Exception | None:
         failure: Exception | None = None
@@ -187,30 +221,35 @@ class CheckpointWriter:
         return failure
 
     def _store_once(self, job: _Job) -> str:
-        memory = self._memory(job.state.size_bytes)
-        job.state.fill(memory)
+        room = job.room
+        assert room is not None
+        job.state.fill(room.memory)
+        room.is_ready = True
+        if self._overlaps and self._arena is not None:
+            for other in self._arena.rooms:
+                if not other.is_ready:
+                    other.make_ready()
         plan = self._checkpoint.with_metadata(job.state.plan(), job.metadata)
         uuid = str(uuid_module.uuid4())
         if self._is_big:
-            self._order(Order(self._checkpoint.storage, uuid, plan))
+            self._order(Order(self._checkpoint.storage, uuid, plan, room.offset))
         else:
-            with self._checkpoint.storage.store_path(uuid) as directory:
-                write_files(plan, directory, memory)
+            store_files(self._checkpoint.storage, uuid, plan, room.memory)
         self._checkpoint.report(uuid, job.metadata)
         return uuid
 
     @property
     def _is_big(self) -> bool:
-        return self._arena is not None and self._arena.size_bytes >= _SMALL_BYTES
+        return self._arena is not None and self._arena.state_bytes >= _SMALL_BYTES
 
-    def _memory(self, size_bytes: int) -> memoryview:
-        """Return the arena's memory; only where nothing is being written may it be made anew."""
-        if self._arena is None or self._arena.size_bytes < size_bytes:
+    def _arena_for(self, state_bytes: int) -> Arena:
+        """Return an arena that is big enough; only where nothing is being written may it be made anew."""
+        if self._arena is None or self._arena.state_bytes < state_bytes:
             self._end_process()
             if self._arena is not None:
                 self._arena.close()
-            self._arena = Arena(size_bytes)
-        return self._arena.memory
+            self._arena = Arena(state_bytes)
+        return self._arena
 
     def _order(self, order: Order) -> None:
         process = self._started_process()

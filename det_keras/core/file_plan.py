@@ -12,9 +12,12 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
-__all__ = ["FilePlan", "Piece", "Slice", "write_files"]
+from det_keras.core.streamed_file import StreamedFile
+from det_keras.storage import Storage
+
+__all__ = ["FilePlan", "Piece", "Slice", "store_files"]
 
 
 @dataclass(frozen=True)
@@ -48,38 +51,55 @@ class FilePlan:
     archives: Mapping[str, bytes] = field(default_factory=dict)
 
 
-def write_files(plan: FilePlan, directory: Path, memory: memoryview) -> None:
-    """Write the files of `plan` below `directory`.
+def store_files(storage: Storage, uuid: str, plan: FilePlan, memory: memoryview) -> None:
+    """Store the files of `plan` as checkpoint `uuid`.
 
     Args:
+        storage: where.
+        uuid: of the checkpoint.
         plan: what to write.
-        directory: exists and is empty.
         memory: what the slices are taken from.
 
     Raises:
-        OSError: the disk is full or failing.
+        OSError: the storage cannot be written; nothing of the checkpoint remains.
     """
+    hashes: dict[str, str] = {}
+    with storage.store_path(uuid, hashes) as directory:
+        hashes.update(_write_files(plan, directory, memory))
+
+
+def _write_files(plan: FilePlan, directory: Path, memory: memoryview) -> dict[str, str]:
+    """Write the files of `plan` and return the SHA-256 of each but those of archives."""
+    hashes = {}
     for name, pieces in plan.files.items():
         with _open_new(directory / name) as file:
             _write_pieces(file, pieces, memory)
+        hashes[name] = file.sha256
     for name, members in plan.zips.items():
-        with _open_new(directory / name) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-            for member, pieces in members.items():
-                with archive.open(
-                    zipfile.ZipInfo(member), "w", force_zip64=_size(pieces) > 1 << 30
-                ) as target:
-                    _write_pieces(target, pieces, memory)
+        with _open_new(directory / name) as file:
+            _write_zip(file, members, memory)
+        hashes[name] = file.sha256
     for name, content in plan.archives.items():
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as tar:
             tar.extractall(directory / name, filter="data")
+    return hashes
 
 
-def _open_new(path: Path) -> IO[bytes]:
+def _open_new(path: Path) -> StreamedFile:
     path.parent.mkdir(parents=True, exist_ok=True)
-    return path.open("wb")
+    return StreamedFile(path)
 
 
-def _write_pieces(file: IO[bytes], pieces: Sequence[Piece], memory: memoryview) -> None:
+def _write_zip(file: StreamedFile, members: Mapping[str, Sequence[Piece]], memory: memoryview) -> None:
+    # It cannot seek, so the sizes stand behind each member and in the directory at the end.
+    with zipfile.ZipFile(cast("IO[bytes]", file), "w", zipfile.ZIP_STORED) as archive:
+        for member, pieces in members.items():
+            is_large = _size(pieces) > 1 << 30
+            with archive.open(zipfile.ZipInfo(member), "w", force_zip64=is_large) as target:
+                _write_pieces(target, pieces, memory)
+
+
+def _write_pieces(file: StreamedFile | IO[bytes], pieces: Sequence[Piece], memory: memoryview) -> None:
     for piece in pieces:
         if isinstance(piece, Slice):
             file.write(memory[piece.offset : piece.offset + piece.size])

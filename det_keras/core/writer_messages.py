@@ -24,11 +24,13 @@ class Order:
         storage: where.
         uuid: under which name.
         plan: its files.
+        offset: where the memory of the plan begins in the arena, in bytes.
     """
 
     storage: Storage
     uuid: str
     plan: FilePlan
+    offset: int
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import signal
 import sys
 
 from det_keras.core.arena import open_arena
-from det_keras.core.file_plan import write_files
+from det_keras.core.file_plan import store_files
 from det_keras.core.writer_messages import Answer, Order, receive, send
 
 __all__ = ["main"]
@@ -40,8 +40,7 @@ def main() -> None:
 
 def _carry_out(order: Order, memory: memoryview) -> Answer:
     try:
-        with order.storage.store_path(order.uuid) as directory:
-            write_files(order.plan, directory, memory)
+        store_files(order.storage, order.uuid, order.plan, memory[order.offset :])
     except OSError as error:
         return Answer(str(error), error.errno)
     except Exception as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import logging
+import struct
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from keras.src.saving import saving_lib
 from det_keras.core.file_plan import Piece, Slice
 from det_keras.keras.weights_template import Entry, Group, make_template
 
-__all__ = ["MODEL_NAME", "WEIGHTS_NAME", "ModelFile", "Place", "read_places"]
+__all__ = ["MODEL_NAME", "WEIGHTS_NAME", "ModelFile", "Place", "map_weights", "read_places"]
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +32,9 @@ logger = logging.getLogger(__name__)
 MODEL_NAME = "model.keras"
 #: The weights, inside it or, where there is none, beside the training state.
 WEIGHTS_NAME = "model.weights.h5"
+
+# Where a zip's local header keeps the sizes of the name and of the extra field that follow it (APPNOTE 4.3.7).
+_LOCAL_HEADER_LENGTHS = 26
 
 #: Where a variable stands in the weights file: path of the group and key in it.
 Place = tuple[str, str]
@@ -94,6 +98,18 @@ class ModelFile:
             if entry.variable is not None
         }
 
+    def offsets(self, slices: Sequence[Slice]) -> dict[int, int]:
+        """Return where in the weights file the values at `slices` begin, in bytes, by index of the variable."""
+        found: dict[int, int] = {}
+        position = 0
+        for piece in self._template:
+            if isinstance(piece, int):
+                found[piece] = position
+                position += slices[piece].size
+            else:
+                position += len(piece)
+        return found
+
     def refresh(self) -> None:
         """Compute again what layers store besides their variables; call it where the copies are made."""
         if not self._is_plain:
@@ -124,6 +140,19 @@ class ModelFile:
                 self._model, weights_store=recorder, assets_store=None, inner_path="", visited_saveables=set()
             )
         return tuple(Group(path, metadata, tuple(entries)) for path, metadata, entries in recorder.groups)
+
+
+def map_weights(directory: Path) -> np.ndarray[Any, Any]:
+    """Return the bytes of the weights file in `directory`, mapped rather than read."""
+    path = directory / MODEL_NAME
+    if not path.exists():
+        return np.memmap(directory / WEIGHTS_NAME, np.uint8, "r")
+    with zipfile.ZipFile(path) as archive:
+        member = archive.getinfo(WEIGHTS_NAME)
+    with path.open("rb") as file:
+        file.seek(member.header_offset + _LOCAL_HEADER_LENGTHS)
+        name_size, extra_size = struct.unpack("<HH", file.read(4))
+        return np.memmap(path, np.uint8, "r", file.tell() + name_size + extra_size, (member.file_size,))
 
 
 def read_places(directory: Path, places: Mapping[int, Place]) -> dict[int, np.ndarray[Any, Any]]:

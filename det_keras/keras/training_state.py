@@ -12,9 +12,11 @@ Nothing that others need to load the model is pickled.
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,13 +27,15 @@ import tensorflow as tf
 
 from det_keras.core.file_plan import FilePlan, Piece, Slice
 from det_keras.errors import CheckpointError
-from det_keras.keras.model_file import ModelFile, Place, read_places
+from det_keras.keras.model_file import ModelFile, Place, map_weights, read_places
 
 __all__ = ["RestoredState", "TrainingState", "read_training_state"]
 
 _VERSION = 1
 # Slices of the memory begin at cache lines.
 _ALIGNMENT = 64
+_COPY_BYTES = 4 << 20
+_COPY_THREADS = 4
 
 
 class Code(Protocol):
@@ -78,10 +82,20 @@ class TrainingState:
         """Copy the variables into `memory` and let go of them; a second call does nothing."""
         if self.values is None:
             return
+        copies: list[tuple[Any, Any]] = []
         for tensor, place in zip(self.values, self._slices, strict=True):
             target = np.frombuffer(memory, np.uint8, place.size, place.offset)
             # Not `.numpy()`, which would copy into fresh memory first.
-            np.copyto(target, np.asarray(tensor).reshape(-1).view(np.uint8))
+            source = np.asarray(tensor).reshape(-1).view(np.uint8)
+            parts = [slice(start, start + _COPY_BYTES) for start in range(0, place.size, _COPY_BYTES)]
+            copies.extend((target[part], source[part]) for part in parts)
+        if self.size_bytes < 2 * _COPY_BYTES:
+            for target, source in copies:
+                np.copyto(target, source)
+        else:
+            # One core does not use up the memory's bandwidth, and training stands still meanwhile.
+            with ThreadPoolExecutor(min(_COPY_THREADS, os.cpu_count() or 1)) as pool:
+                list(pool.map(np.copyto, *zip(*copies, strict=True)))
         self.values = None
 
     def plan(self) -> FilePlan:
@@ -109,6 +123,8 @@ class TrainingState:
         for index in apart:
             entries[index]["offset"] = offset
             offset += self._slices[index].size
+        for index, offset in self.model_file.offsets(self._slices).items():
+            entries[index]["weights_offset"] = offset
         return json.dumps({"version": _VERSION, **self.state, "variables": entries}).encode()
 
     @property
@@ -146,17 +162,21 @@ class RestoredState:
         return self.directory / "training_state" / "rank-0"
 
     def values(self) -> list[np.ndarray[Any, Any]]:
-        """Read the values of all variables, in order."""
+        """Return the values of all variables, in order; most are read only when they are looked at."""
+        # Scalars and types that HDF5 does not know have no bytes of their own in the weights file.
         places = {
             index: (one["place"][0], one["place"][1])
             for index, one in enumerate(self.variables)
-            if "place" in one
+            if "place" in one and "weights_offset" not in one
         }
-        found = read_places(self.directory, places)
-        raw = np.memmap(self._binary, np.uint8, "r") if self._binary.stat().st_size else np.empty(0, np.uint8)
+        found = read_places(self.directory, places) if places else {}
+        weights = map_weights(self.directory)
+        apart = np.memmap(self._binary, np.uint8, "r") if self._binary.stat().st_size else weights[:0]
         for index, one in enumerate(self.variables):
-            if index not in found:
-                found[index] = _slice(raw, one)
+            if "weights_offset" in one:
+                found[index] = _slice(weights, one, one["weights_offset"])
+            elif index not in found:
+                found[index] = _slice(apart, one, one["offset"])
         return [found[index] for index in range(len(self.variables))]
 
     def pickles(self) -> dict[str, Any]:
@@ -190,10 +210,9 @@ def read_training_state(directory: Path) -> RestoredState:
     return RestoredState(content, variables, directory)
 
 
-def _slice(raw: np.ndarray[Any, Any], description: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+def _slice(raw: np.ndarray[Any, Any], description: Mapping[str, Any], start: int) -> np.ndarray[Any, Any]:
     dtype = tf.as_dtype(keras.backend.standardize_dtype(description["dtype"])).as_numpy_dtype
     count = int(np.prod(description["shape"], dtype=np.int64))
-    start = description["offset"]
     content: np.ndarray[Any, Any] = raw[start : start + count * np.dtype(dtype).itemsize]
     shaped: np.ndarray[Any, Any] = content.view(dtype).reshape(description["shape"])
     return shaped

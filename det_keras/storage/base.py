@@ -8,7 +8,7 @@ the block, or the process, dies.
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -19,11 +19,16 @@ class Storage(abc.ABC):
     """Where the files of checkpoints live, by checkpoint UUID."""
 
     @abc.abstractmethod
-    def store_path(self, uuid: str) -> AbstractContextManager[Path]:
+    def store_path(self, uuid: str, hashes: Mapping[str, str] | None = None) -> AbstractContextManager[Path]:
         """Yield an empty directory that becomes checkpoint `uuid` when the block ends well.
 
         The files are flushed, a manifest is written last, and the whole appears at once. If the block
         raises, or writing does, nothing of it remains.
+
+        Args:
+            uuid: of the checkpoint.
+            hashes: SHA-256 in hexadecimal, by relative path, of files that were hashed as they were written;
+                looked at when the block ends. The others are read again for that.
 
         Raises:
             OSError: the storage cannot be written (disk full, no permission, gone).

@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID
@@ -42,7 +42,7 @@ class DirectoryStorage(Storage):
         self._looked_for_stale = False
 
     @contextmanager
-    def store_path(self, uuid: str) -> Iterator[Path]:
+    def store_path(self, uuid: str, hashes: Mapping[str, str] | None = None) -> Iterator[Path]:
         target = self._directory(uuid)
         self.root.mkdir(parents=True, exist_ok=True)
         self._remove_stale_staging()
@@ -50,7 +50,7 @@ class DirectoryStorage(Storage):
         staging.mkdir()
         try:
             yield staging
-            write_manifest(staging)
+            write_manifest(staging, hashes)
             if target.exists():
                 raise FileExistsError(f"Checkpoint `{uuid}` is already stored at {target}.")
             staging.rename(target)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from det_keras.errors import CheckpointError
@@ -34,8 +35,13 @@ def list_files(directory: Path) -> dict[str, int]:
     return found
 
 
-def write_manifest(directory: Path) -> dict[str, int]:
+def write_manifest(directory: Path, hashes: Mapping[str, str] | None = None) -> dict[str, int]:
     """Flush every file of `directory` to the disk and write its manifest.
+
+    Args:
+        directory: the checkpoint.
+        hashes: SHA-256 in hexadecimal of files whose content was hashed as it was written, by relative path;
+            the others are read.
 
     Returns:
         All files with their sizes in bytes, the manifest among them, directories as in `list_files`.
@@ -43,13 +49,15 @@ def write_manifest(directory: Path) -> dict[str, int]:
     Raises:
         OSError: the disk is full or failing; the manifest is then not valid.
     """
+    known = hashes or {}
     files = {}
     listed = list_files(directory)
     for name, size_bytes in listed.items():
         if name.endswith("/"):
             fsync_directory(directory / name)
         elif name != MANIFEST_NAME:
-            files[name] = {"size": size_bytes, "sha256": _flush_and_hash(directory / name)}
+            _flush(directory / name)
+            files[name] = {"size": size_bytes, "sha256": known.get(name) or _hash(directory / name)}
     target = directory / MANIFEST_NAME
     with target.open("w", encoding="utf-8") as file:
         json.dump({"version": 1, "files": files}, file, indent=1)
@@ -120,7 +128,6 @@ def _hash(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _flush_and_hash(path: Path) -> str:
+def _flush(path: Path) -> None:
     with path.open("rb") as file:
         os.fsync(file.fileno())
-    return _hash(path)

@@ -26,8 +26,10 @@ class State:
         self.content = content
         self.size_bytes = len(content)
         self.act = act
+        self.fills = 0
 
     def fill(self, memory):
+        self.fills += 1
         memory[: len(self.content)] = self.content
 
     def plan(self):
@@ -66,6 +68,31 @@ def test_newer_request_replaces_a_waiting_one(context):
     gate.set()
     writer.wait()
     assert written == [1, 3]
+
+
+def test_overlapping_checkpoints_are_each_written_as_they_were_submitted(context):
+    """The first that waits is kept by reference, later ones are copied beside the one being written."""
+    writer, kept = CheckpointWriter(context.checkpoint), []
+    for round_number in range(3):
+        gate, started = threading.Event(), threading.Event()
+
+        def slow(gate=gate, started=started):
+            started.set()
+            gate.wait()
+
+        first, second = (f"{round_number}-{name}".encode() for name in ("first", "second"))
+        submit(writer, 10 * round_number + 1, slow, content=first)
+        started.wait()
+        waiting = State(second)
+        writer.submit({"steps_completed": 10 * round_number + 2}, waiting, lambda uuid: None)
+        kept.append(waiting.fills)
+        gate.set()
+        writer.wait()
+        records = sorted(context.backend.checkpoints(), key=lambda record: record.steps_completed)
+        for record, content in zip(records[-2:], (first, second), strict=True):
+            with context.checkpoint.restore_path(record.uuid) as directory:
+                assert (directory / "weights").read_bytes() == b"head" + content
+    assert kept == [0, 1, 1]
 
 
 def test_failure_is_retried(context, monkeypatch):
