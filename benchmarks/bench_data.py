@@ -11,7 +11,7 @@ from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
 from det_keras.keras.data.arrays import ArraySource
 
-SAMPLES, FEATURES, BATCH, TURNS = 60_000, 784, 128, 7
+SAMPLES, FEATURES, BATCH, TURNS = 60_000, 784, 128, 25
 
 x = np.random.RandomState(0).rand(SAMPLES, FEATURES).astype("float32")
 y = np.random.RandomState(0).randint(0, 10, SAMPLES)

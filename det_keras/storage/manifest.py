@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from det_keras.errors import CheckpointError
@@ -18,6 +19,7 @@ __all__ = ["MANIFEST_NAME", "fsync_directory", "list_files", "verify_manifest", 
 
 MANIFEST_NAME = "manifest.json"
 _CHUNK_BYTES = 1 << 22
+_HASHING_THREADS = 4
 
 
 def list_files(directory: Path) -> dict[str, int]:
@@ -89,9 +91,15 @@ def verify_manifest(directory: Path, *, ignored: frozenset[str] = frozenset()) -
         raise CheckpointError(
             f"Checkpoint `{directory.name}` is corrupt: {manifest} cannot be read."
         ) from None
-    for name, entry in files.items():
-        if name not in ignored:
-            _verify_file(directory, name, entry["size"], entry["sha256"])
+    # Hashing keeps a core busy, and lets go of the interpreter.
+    with ThreadPoolExecutor(_HASHING_THREADS) as pool:
+        checks = [
+            pool.submit(_verify_file, directory, name, entry["size"], entry["sha256"])
+            for name, entry in files.items()
+            if name not in ignored
+        ]
+        for check in checks:
+            check.result()
 
 
 def fsync_directory(directory: Path) -> None:

@@ -17,7 +17,6 @@ from det_keras.keras.data.order import sample_order
 
 __all__ = ["ArraySource", "num_samples", "split_arrays", "to_tensors"]
 
-_PARALLEL_GATHERS = 2
 _PREFETCHED_BATCHES = 4
 
 
@@ -109,11 +108,10 @@ class ArraySource(DataSource):
 
         # From tensors in a dataset, not captured: a captured tensor becomes a copy in each function.
         tensors = tf.data.Dataset.from_tensors(self._tensors).repeat()
+        # One gather after another, ahead of training: gathers in parallel only get in each other's way.
         steps = tf.data.Dataset.range(1).flat_map(passes).flat_map(indices)
         dataset = tf.data.Dataset.zip((steps, tensors)).map(
             lambda rows, data: keras.tree.map_structure(lambda t: tf.gather(t, rows), data),
-            num_parallel_calls=_PARALLEL_GATHERS,
-            deterministic=True,
         )
         return dataset.with_options(_fixed_options()).prefetch(_PREFETCHED_BATCHES)
 
