@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import enum
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from det_keras.config import RandomStream, Space
 
 __all__ = [
+    "WORST",
     "Action",
     "Close",
     "Create",
@@ -26,7 +28,14 @@ __all__ = [
     "Stop",
     "TrialProgress",
     "ValidateAfter",
+    "refused_too_often",
 ]
+
+#: What a trial that failed or diverged ranks as: behind everything that was measured.
+WORST = sys.float_info.max
+
+# A space whose points are nearly all refused would otherwise draw for ever.
+_REPLACEMENTS_PER_TRIAL = 10
 
 
 class ExitedReason(str, enum.Enum):
@@ -146,6 +155,9 @@ class SearchMethod(abc.ABC):
     #: Whether it gives trials lengths, and therefore hears only of the validation at each length.
     gives_lengths = False
 
+    #: The reported metric that says how long a trial has trained, for methods that ask for one.
+    time_metric: str | None = None
+
     @abc.abstractmethod
     def initial(self, draw: Draw) -> list[Action]:
         """Return the first actions of the search."""
@@ -183,6 +195,10 @@ class SearchMethod(abc.ABC):
     def planned_trials(self) -> int:
         """Return how many trials the search intends to run."""
 
+    def planned_endings(self) -> Mapping[int, int]:
+        """Return how many trials would end at which length in a balanced search; empty if all train in full."""
+        return {}
+
     @abc.abstractmethod
     def snapshot(self) -> dict[str, Any]:
         """Return the state as plain values for JSON."""
@@ -190,3 +206,17 @@ class SearchMethod(abc.ABC):
     @abc.abstractmethod
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on where the method was whose `snapshot` returned `state`."""
+
+
+def refused_too_often(replaced: int, max_trials: int) -> Shutdown | None:
+    """Return the end of a search whose script keeps refusing its hyperparameters, None while it may go on.
+
+    Args:
+        replaced: trials that were made in the place of refused ones.
+        max_trials: that count.
+    """
+    limit = _REPLACEMENTS_PER_TRIAL * max_trials
+    if replaced < limit:
+        return None
+    reason = f"The script refused the hyperparameters of {limit} trials. Narrow the `hyperparameters`."
+    return Shutdown(failure=True, reason=reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,7 +41,7 @@ class GridSearch(SearchMethod):
 
     def progress(self, trials: Sequence[TrialProgress]) -> float:
         full = float(self._max_length or 1)
-        done = sum(full if one.is_closed else min(one.length, full) for one in trials)
+        done = math.fsum(full if one.is_closed else min(one.length, full) for one in trials)
         return done / (full * len(self._points))
 
     def planned_trials(self) -> int:

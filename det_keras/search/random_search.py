@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,15 +12,12 @@ from det_keras.search.base import (
     Draw,
     ExitedReason,
     SearchMethod,
-    Shutdown,
     TrialProgress,
     ValidateAfter,
+    refused_too_often,
 )
 
 __all__ = ["RandomSearch"]
-
-# A space whose points are nearly all refused would otherwise draw for ever.
-_REPLACEMENTS_PER_TRIAL = 10
 
 
 class RandomSearch(SearchMethod):
@@ -62,7 +60,9 @@ class RandomSearch(SearchMethod):
 
     def progress(self, trials: Sequence[TrialProgress]) -> float:
         full = float(self._max_length or 1)
-        done = sum(full if one.is_closed else min(one.length, full) for one in trials if not one.is_invalid)
+        done = math.fsum(
+            full if one.is_closed else min(one.length, full) for one in trials if not one.is_invalid
+        )
         return done / (full * self._max_trials)
 
     def planned_trials(self) -> int:
@@ -85,14 +85,9 @@ class RandomSearch(SearchMethod):
         return self._trial(draw)
 
     def _replacement(self, draw: Draw) -> list[Action]:
-        limit = _REPLACEMENTS_PER_TRIAL * self._max_trials
-        if self._replaced >= limit:
-            return [
-                Shutdown(
-                    failure=True,
-                    reason=f"The script refused the hyperparameters of {limit} trials. Narrow the `hyperparameters`.",
-                )
-            ]
+        refused = refused_too_often(self._replaced, self._max_trials)
+        if refused is not None:
+            return [refused]
         self._replaced += 1
         return self._trial(draw)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from det_keras.config import RandomStream, Space
 from det_keras.search.base import (
+    WORST,
     Action,
     Close,
     Create,
@@ -104,8 +105,7 @@ class Searcher:
 
     def trial_exited_early(self, request_id: str, reason: ExitedReason) -> list[Action]:
         """Tell that a trial ended before its time; a second report for it is ignored."""
-        known = self._sets["failed"] | self._sets["cancelled"] | self._sets["invalid"]
-        if request_id in known or request_id in self._sets["exited"]:
+        if any(request_id in self._sets[name] for name in ("failed", "cancelled", "invalid", "exited")):
             return []
         if reason.is_invalid_hp:
             self._sets["invalid"].add(request_id)
@@ -122,6 +122,12 @@ class Searcher:
         self._sets["exited"].add(request_id)
         self._sets["closed"].add(request_id)
         return self._account(self.method.trial_exited(self._draw, request_id))
+
+    def gave_up(self, request_id: str) -> list[Action]:
+        """Tell that a trial whose script has come to its end cannot reach the length that it was given."""
+        return self._account(
+            self.method.trial_exited_early(self._draw, request_id, ExitedReason.USER_REQUESTED_STOP)
+        )
 
     def operation(self, request_id: str) -> Operation | None:
         """Return what a trial has to reach, None where the search gives no lengths."""
@@ -142,7 +148,7 @@ class Searcher:
         # A closed trial is one that is over: single and random close theirs as soon as they give the length.
         trials = [
             TrialProgress(self._progress.get(one, 0.0), one in sets["exited"], one in sets["invalid"])
-            for one in sorted(sets["created"])
+            for one in sets["created"]
         ]
         value = self.method.progress(trials)
         return min(1.0, max(0.0, value)) if math.isfinite(value) else 0.0
@@ -171,6 +177,8 @@ class Searcher:
 
     def _validated(self, request_id: str, metric: float, metrics: Mapping[str, Any]) -> list[Action]:
         signed = metric if self._smaller_is_better else -metric
+        # One that diverged, to whichever side, ranks last; as NaN it would spoil every order that it enters.
+        signed = signed if math.isfinite(signed) else WORST
         return self._account(self.method.validation_completed(self._draw, request_id, signed, metrics))
 
     def _account(self, actions: Sequence[Action]) -> list[Action]:

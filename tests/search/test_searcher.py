@@ -10,17 +10,7 @@ from det_keras import search
 from det_keras.config import load_experiment_config
 from det_keras.errors import ConfigError
 from det_keras.search import Close, Create, ExitedReason, Searcher, Shutdown, ValidateAfter
-
-SPACE = "hyperparameters: {lr: {type: double, minval: 0, maxval: 1}}\n"
-
-
-def searcher(fields: str, space: str = SPACE, seed: int = 42) -> Searcher:
-    text = f"entrypoint: a\nreproducibility: {{experiment_seed: {seed}}}\n{space}searcher: {{metric: loss, {fields}}}\n"
-    return search.from_config(load_experiment_config(text).config)
-
-
-def created(actions) -> list[str]:
-    return [action.request_id for action in actions if isinstance(action, Create)]
+from search.searches import created, searcher
 
 
 def test_first_trial_of_a_seed_is_the_one_of_the_specification():

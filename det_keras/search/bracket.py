@@ -1,0 +1,177 @@
+"""A bracket at work: its rungs filling up, and the rule that every kind of bracket has to state.
+
+Nobody waits for a rung to fill: each result is judged against those that are there, at the moment it comes.
+"""
+
+from __future__ import annotations
+
+import abc
+import bisect
+from collections.abc import Mapping
+from typing import Any
+
+from det_keras.search.base import (
+    Action,
+    Close,
+    Draw,
+    ExitedReason,
+    Stop,
+    ValidateAfter,
+    refused_too_often,
+)
+from det_keras.search.rungs import BracketPlan
+
+__all__ = ["Bracket", "Rung"]
+
+
+class Rung:
+    """The results at one length, best first."""
+
+    def __init__(self) -> None:
+        # Side by side, so that looking for a place runs over plain numbers.
+        self._metrics: list[float] = []
+        self._ids: list[str] = []
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __getitem__(self, index: int) -> str:
+        return self._ids[index]
+
+    def insert_before_equal(self, metric: float, request_id: str) -> int:
+        """Add a result and return its rank; among equals the newcomer is first."""
+        return self._insert(bisect.bisect_left(self._metrics, metric), metric, request_id)
+
+    def insert_after_equal(self, metric: float, request_id: str) -> int:
+        """Add a result and return its rank; among equals the newcomer is last."""
+        return self._insert(bisect.bisect_right(self._metrics, metric), metric, request_id)
+
+    def remove(self, request_id: str) -> None:
+        """Take a trial's result out, if it is there."""
+        if request_id in self._ids:
+            index = self._ids.index(request_id)
+            del self._metrics[index], self._ids[index]
+
+    def ids(self) -> tuple[str, ...]:
+        """Return the trials, best first."""
+        return tuple(self._ids)
+
+    def snapshot(self) -> list[Any]:
+        """Return the results as plain values for JSON."""
+        return [list(self._metrics), list(self._ids)]
+
+    def restore(self, state: list[Any]) -> None:
+        """Go on where the rung was whose `snapshot` returned `state`."""
+        self._metrics, self._ids = list(state[0]), list(state[1])
+
+    def _insert(self, index: int, metric: float, request_id: str) -> int:
+        self._metrics.insert(index, metric)
+        self._ids.insert(index, request_id)
+        return index
+
+
+class Bracket(abc.ABC):
+    """One ladder of rungs and the trials on it.
+
+    Args:
+        plan: how many trials, and at which lengths they are compared.
+        gives_lengths: whether trials are told how far to train; otherwise they train on until they are stopped.
+    """
+
+    def __init__(self, plan: BracketPlan, *, gives_lengths: bool) -> None:
+        self.plan = plan
+        self._gives_lengths = gives_lengths
+        self._rungs = [Rung() for _ in plan.lengths]
+        self._rung_of: dict[str, int] = {}
+        self._created = 0
+        self._invalid = 0
+        self._exited = 0
+        # Those that the bracket is done with, whether they know already or not.
+        self._closed: set[str] = set()
+
+    def initial(self, draw: Draw) -> list[Action]:
+        """Return the first actions."""
+        return [action for _ in range(self.plan.first_trials) for action in self._create(draw)]
+
+    @abc.abstractmethod
+    def completed(self, draw: Draw, request_id: str, metric: float, time: int) -> list[Action]:
+        """Return what follows from a validation of a trial.
+
+        Args:
+            draw: makes new trials.
+            request_id: the trial.
+            metric: finite, smaller is better.
+            time: how long it trained; of no matter where the bracket gives lengths.
+        """
+
+    def exited_early(self, draw: Draw, request_id: str, reason: ExitedReason) -> list[Action]:
+        """Return what follows from a trial's ending before its time."""
+        if reason.is_invalid_hp:
+            return self._replace(draw, request_id)
+        return self._failed(draw, request_id)
+
+    def exited(self, draw: Draw, request_id: str) -> list[Action]:
+        """Return what follows from a trial's end."""
+        self._exited += 1
+        return []
+
+    def progress(self) -> float:
+        """Return how much is done: mostly how many got to the first rung, as that is most of the work."""
+        trials, reached = self.plan.trials, len(self._rungs[0])
+        done = reached / (1.2 * trials)
+        return done if reached < trials else max(done, (self._exited - self._invalid) / trials)
+
+    def request_ids(self) -> list[str]:
+        """Return all trials of this bracket, in the order in which they were made."""
+        return list(self._rung_of)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state as plain values for JSON."""
+        return {
+            "rungs": [rung.snapshot() for rung in self._rungs],
+            "rung_of": dict(self._rung_of),
+            "created": self._created,
+            "invalid": self._invalid,
+            "exited": self._exited,
+            "closed": sorted(self._closed),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on where the bracket was whose `snapshot` returned `state`."""
+        for rung, saved in zip(self._rungs, state["rungs"], strict=True):
+            rung.restore(saved)
+        self._rung_of = dict(state["rung_of"])
+        self._created, self._invalid, self._exited = state["created"], state["invalid"], state["exited"]
+        self._closed = set(state["closed"])
+
+    @abc.abstractmethod
+    def _failed(self, draw: Draw, request_id: str) -> list[Action]:
+        """Return what follows from a failure or a cancellation; it counts as a trial."""
+
+    def _replace(self, draw: Draw, request_id: str) -> list[Action]:
+        """Forget a trial whose hyperparameters were refused, and try others."""
+        refused = refused_too_often(self._invalid, self.plan.trials)
+        self._invalid += 1
+        for rung in self._rungs[: self._rung_of[request_id] + 1]:
+            rung.remove(request_id)
+        following = self._create(draw) if refused is None else [refused]
+        return [*self._close(request_id), *following]
+
+    def _close(self, request_id: str) -> list[Action]:
+        """Be done with a trial."""
+        if request_id in self._closed:
+            return []
+        self._closed.add(request_id)
+        return [Close(request_id) if self._gives_lengths else Stop(request_id)]
+
+    def _next_trial(self, draw: Draw) -> list[Action]:
+        """Make another trial if there is one left."""
+        return self._create(draw) if self._created - self._invalid < self.plan.trials else []
+
+    def _create(self, draw: Draw) -> list[Action]:
+        create = draw.create()
+        self._created += 1
+        self._rung_of[create.request_id] = 0
+        if not self._gives_lengths:
+            return [create]
+        return [create, ValidateAfter(create.request_id, self.plan.lengths[0])]

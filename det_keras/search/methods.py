@@ -1,0 +1,109 @@
+"""Which search method a config asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from det_keras.config import ExperimentConfig
+from det_keras.config import Searcher as SearcherSection
+from det_keras.errors import ConfigError
+from det_keras.search.base import SearchMethod
+from det_keras.search.bracket import Bracket
+from det_keras.search.grid import GridSearch
+from det_keras.search.halving import HalvingSearch
+from det_keras.search.promotion import PromotionBracket
+from det_keras.search.random_search import RandomSearch
+from det_keras.search.rungs import BracketPlan, adaptive_brackets, plan_bracket, plan_brackets
+from det_keras.search.searcher import Searcher
+from det_keras.search.single import SingleSearch
+from det_keras.search.stopping import StoppingBracket
+
+__all__ = ["from_config"]
+
+# Lengths are whole numbers, so that more rungs than this only repeat the shortest.
+_MOST_RUNGS = 100
+
+
+def from_config(config: ExperimentConfig) -> Searcher:
+    """Return the searcher that a config asks for, before its first event.
+
+    Raises:
+        ConfigError: the method does not exist here, or cannot be carried out as it is configured.
+    """
+    section = config.searcher
+    if section.name not in _METHODS:
+        raise ConfigError.at(
+            "searcher.name",
+            f"{section.name!r} is not available here. Use one of {', '.join(f'`{name}`' for name in _METHODS)}.",
+        )
+    return Searcher(
+        _METHODS[section.name](config),
+        config.hyperparameters,
+        config.reproducibility.experiment_seed,
+        smaller_is_better=section.smaller_is_better,
+    )
+
+
+def _single(config: ExperimentConfig) -> SearchMethod:
+    return SingleSearch(_max_length(config.searcher))
+
+
+def _random(config: ExperimentConfig) -> SearchMethod:
+    section = config.searcher
+    assert section.max_trials is not None
+    return RandomSearch(section.max_trials, section.max_concurrent_trials, _max_length(section))
+
+
+def _grid(config: ExperimentConfig) -> SearchMethod:
+    section = config.searcher
+    return GridSearch(config.hyperparameters.grid(), section.max_concurrent_trials, _max_length(section))
+
+
+def _halving(config: ExperimentConfig) -> SearchMethod:
+    section = config.searcher
+    try:
+        plans = _plans(section)
+    except OverflowError:
+        raise ConfigError.at(
+            "searcher.divisor", f"{section.divisor!r} is too large to divide by so often."
+        ) from None
+    # With a length of its own, the config is of the era in which the search told trials how far to train.
+    gives_lengths = section.max_length is not None
+    kind: type[Bracket] = StoppingBracket if section.stop_once else PromotionBracket
+    brackets = [kind(plan, gives_lengths=gives_lengths) for plan in plans]
+    return HalvingSearch(brackets, None if gives_lengths else section.time_metric)
+
+
+def _plans(section: SearcherSection) -> Sequence[BracketPlan]:
+    assert section.max_trials is not None
+    assert section.max_time is not None
+    divisor, length, trials = section.divisor, section.max_time, section.max_trials
+    if section.name == "async_halving":
+        assert section.num_rungs is not None
+        _check_rungs("num_rungs", [section.num_rungs])
+        return [plan_bracket(section.num_rungs, divisor, length, trials, section.max_concurrent_trials)]
+    brackets = list(section.bracket_rungs)
+    _check_rungs("bracket_rungs", brackets)
+    if not brackets:
+        brackets = adaptive_brackets(section.mode, section.max_rungs, divisor, length, trials)
+    return plan_brackets(brackets, divisor, length, trials, section.max_concurrent_trials)
+
+
+def _check_rungs(field: str, rungs: Sequence[int]) -> None:
+    if rungs and max(rungs) > _MOST_RUNGS:
+        raise ConfigError.at(
+            f"searcher.{field}", f"{max(rungs)} rungs are too many. Use at most {_MOST_RUNGS}."
+        )
+
+
+def _max_length(section: SearcherSection) -> int | None:
+    return None if section.max_length is None else section.max_length.value
+
+
+_METHODS: dict[str, Callable[[ExperimentConfig], SearchMethod]] = {
+    "single": _single,
+    "random": _random,
+    "grid": _grid,
+    "adaptive_asha": _halving,
+    "async_halving": _halving,
+}

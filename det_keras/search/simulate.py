@@ -1,0 +1,281 @@
+"""Searches without processes: any method against a synthetic objective, thousands of trials a second.
+
+A simulated trial trains one unit of length per unit of time, and a number of slots train trials side by side, in
+the order in which the trials were made, as the master's scheduler does. What a search costs, how its trials end
+and what it finds can so be told before anything runs; tests drive every method through the same code.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from det_keras.search.base import Action, Close, Create, ExitedReason, Shutdown, Stop, ValidateAfter
+from det_keras.search.searcher import Searcher
+
+__all__ = ["Objective", "Outcome", "SimulatedExit", "SimulatedTrial", "seeded_curve", "simulate"]
+
+
+@dataclass
+class SimulatedTrial:
+    """A trial that only exists here.
+
+    Attributes:
+        number: 1 for the first.
+        request_id: by which the search names it.
+        hparams: its hyperparameters.
+        seed: of everything random in it.
+        length: how long it has trained.
+        metrics: what it reported, by length.
+        reason: why it ended before its time, None if it did not.
+    """
+
+    number: int
+    request_id: str
+    hparams: Mapping[str, Any]
+    seed: int
+    length: int = 0
+    metrics: dict[int, float] = field(default_factory=dict)
+    reason: ExitedReason | None = None
+
+    def best(self, *, smaller_is_better: bool = True) -> float | None:
+        """Return its best metric, None if it reported none that can be ranked."""
+        finite = [metric for metric in self.metrics.values() if math.isfinite(metric)]
+        return (min if smaller_is_better else max)(finite, default=None)
+
+
+#: Returns the searcher's metric of a trial that has trained for a length, or raises `SimulatedExit`.
+Objective = Callable[[SimulatedTrial, int], float]
+
+
+class SimulatedExit(Exception):  # noqa: N818 - it tells of an end, which is not always an error
+    """Ends a simulated trial before its time.
+
+    Args:
+        reason: why.
+    """
+
+    def __init__(self, reason: ExitedReason) -> None:
+        super().__init__(reason.value)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a simulated search went.
+
+    Attributes:
+        trials: all of them, in the order in which they were made.
+        ending: how the search ended.
+        decisions: events that the search was told of.
+        time: how long it took, where a unit of length takes a unit of time.
+        most_at_once: how many trials trained side by side at most.
+    """
+
+    trials: Sequence[SimulatedTrial]
+    ending: Shutdown | None
+    decisions: int
+    time: float
+    most_at_once: int
+
+    @property
+    def total_length(self) -> int:
+        """What all trials together trained."""
+        return sum(trial.length for trial in self.trials)
+
+    def endings(self) -> Mapping[int, int]:
+        """Return how many trials ended at which length."""
+        return dict(sorted(Counter(trial.length for trial in self.trials).items()))
+
+    def best(self, *, smaller_is_better: bool = True) -> float | None:
+        """Return the best metric of all trials, None if there is none."""
+        values = [trial.best(smaller_is_better=smaller_is_better) for trial in self.trials]
+        known = [value for value in values if value is not None]
+        return (min if smaller_is_better else max)(known, default=None)
+
+
+def simulate(
+    searcher: Searcher,
+    objective: Objective,
+    *,
+    slots: int = 16,
+    full_length: int = 1,
+    report_every: int = 1,
+    pace: Callable[[SimulatedTrial], float] | None = None,
+    on_event: Callable[[Searcher], Searcher] | None = None,
+) -> Outcome:
+    """Run a search to its end.
+
+    Args:
+        searcher: before its first event.
+        objective: what trials report.
+        slots: how many trials train side by side.
+        full_length: where a script ends that nobody stops; of no matter where the search gives lengths.
+        report_every: how much such a script trains between two reports.
+        pace: the time that a trial takes for a unit of length, 1 for all if it is left out.
+        on_event: is handed the searcher before every event and returns the one to go on with.
+    """
+    return _Simulation(searcher, objective, slots, full_length, report_every, pace, on_event).run()
+
+
+def seeded_curve(max_length: int) -> Objective:
+    """Return an objective whose curves fall from about 1, each to a floor and at a pace drawn from the trial's seed.
+
+    Args:
+        max_length: at which a typical trial is nearly where it will get to.
+    """
+
+    def loss(trial: SimulatedTrial, length: int) -> float:
+        chance = random.Random(trial.seed)
+        floor, speed = chance.random(), chance.uniform(2.0, 6.0)
+        return floor + (1.0 - floor) * math.exp(-speed * length / max_length)
+
+    return loss
+
+
+class _Simulation:
+    """One search under way."""
+
+    def __init__(
+        self,
+        searcher: Searcher,
+        objective: Objective,
+        slots: int,
+        full_length: int,
+        report_every: int,
+        pace: Callable[[SimulatedTrial], float] | None,
+        on_event: Callable[[Searcher], Searcher] | None,
+    ) -> None:
+        self._searcher = searcher
+        self._objective = objective
+        self._free_slots = slots
+        self._full_length = full_length
+        self._report_every = report_every
+        self._pace = pace or (lambda trial: 1.0)
+        self._on_event = on_event
+        self._trials: dict[str, SimulatedTrial] = {}
+        self._waiting: list[tuple[int, str]] = []
+        # When a running trial reports next.
+        self._reports: list[tuple[float, int, str]] = []
+        self._running: set[str] = set()
+        self._stopped: set[str] = set()
+        self._ended: set[str] = set()
+        self._ending: Shutdown | None = None
+        self._decisions = 0
+        self._time = 0.0
+        self._most_at_once = 0
+
+    def run(self) -> Outcome:
+        self._tell(lambda searcher: searcher.initial())
+        self._fill_slots()
+        while self._reports and self._ending is None:
+            self._time, _, request_id = heapq.heappop(self._reports)
+            self._report(self._trials[request_id])
+            self._fill_slots()
+        return Outcome(
+            list(self._trials.values()), self._ending, self._decisions, self._time, self._most_at_once
+        )
+
+    def _fill_slots(self) -> None:
+        while self._waiting and self._free_slots > 0:
+            _, request_id = heapq.heappop(self._waiting)
+            self._free_slots -= 1
+            self._running.add(request_id)
+            self._go_on(self._trials[request_id])
+        self._most_at_once = max(self._most_at_once, len(self._running))
+
+    def _go_on(self, trial: SimulatedTrial) -> None:
+        step = self._next_length(trial) - trial.length
+        at = self._time + step * self._pace(trial)
+        heapq.heappush(self._reports, (at, trial.number, trial.request_id))
+
+    def _next_length(self, trial: SimulatedTrial) -> int:
+        operation = self._searcher.operation(trial.request_id)
+        if operation is not None:
+            return operation.length
+        return min(trial.length + self._report_every, self._full_length)
+
+    def _report(self, trial: SimulatedTrial) -> None:
+        request_id, length = trial.request_id, self._next_length(trial)
+        trial.length = length
+        try:
+            metric = self._objective(trial, length)
+        except SimulatedExit as exit_:
+            trial.reason = exit_.reason
+            self._end(trial)
+            return
+        trial.metrics[length] = metric
+        time_metric = self._searcher.method.time_metric
+        metrics = {} if time_metric is None else {time_metric: length}
+        if self._searcher.operation(request_id) is None:
+            self._tell(lambda searcher: searcher.validation_reported(request_id, metric, metrics))
+        else:
+            self._tell(lambda searcher: searcher.operation_completed(request_id, length, metric, metrics))
+        self._follow(trial)
+
+    def _follow(self, trial: SimulatedTrial) -> None:
+        """Let a trial that has reported do what it now has to."""
+        request_id = trial.request_id
+        if self._searcher.operation(request_id) is None:
+            is_done = request_id in self._stopped or trial.length >= self._full_length
+            if is_done:
+                self._end(trial)
+            else:
+                self._go_on(trial)
+        elif self._searcher.has_work(request_id):
+            self._go_on(trial)
+        elif self._searcher.is_closed(request_id):
+            self._end(trial)
+        else:
+            self._leave(request_id)
+
+    def _leave(self, request_id: str) -> None:
+        if request_id in self._running:
+            self._running.discard(request_id)
+            self._free_slots += 1
+
+    def _end(self, trial: SimulatedTrial) -> None:
+        request_id, reason = trial.request_id, trial.reason
+        if request_id in self._ended:
+            return
+        self._ended.add(request_id)
+        self._leave(request_id)
+        if reason is not None:
+            self._tell(lambda searcher: searcher.trial_exited_early(request_id, reason))
+        self._tell(lambda searcher: searcher.trial_exited(request_id))
+
+    def _tell(self, event: Callable[[Searcher], list[Action]]) -> None:
+        if self._on_event is not None:
+            self._searcher = self._on_event(self._searcher)
+        self._decisions += 1
+        actions = deque(event(self._searcher))
+        while actions:
+            action = actions.popleft()
+            if isinstance(action, Create):
+                actions.extendleft(reversed(self._create(action)))
+            elif isinstance(action, Shutdown):
+                self._ending = action
+            else:
+                self._direct(self._trials[action.request_id], action)
+
+    def _create(self, action: Create) -> list[Action]:
+        trial = SimulatedTrial(len(self._trials) + 1, action.request_id, action.hparams, action.seed)
+        self._trials[action.request_id] = trial
+        heapq.heappush(self._waiting, (trial.number, trial.request_id))
+        return self._searcher.trial_created(action.request_id)
+
+    def _direct(self, trial: SimulatedTrial, action: ValidateAfter | Close | Stop) -> None:
+        request_id = trial.request_id
+        if isinstance(action, Stop):
+            self._stopped.add(request_id)
+        elif isinstance(action, ValidateAfter):
+            # A new trial waits already, and one that just reported goes on where it is.
+            if trial.length and request_id not in self._running:
+                heapq.heappush(self._waiting, (trial.number, request_id))
+        elif request_id not in self._running and not self._searcher.has_work(request_id):
+            self._end(trial)
