@@ -37,8 +37,25 @@ def _preview(args: argparse.Namespace, settings: Settings) -> int:
         return 0
     rows = [[str(trials["count"]), _length(trials["unit"])] for trials in summary["trials"]]
     render.print_table(["Trials>", "Trained for"], rows)
+    if summary.get("simulation"):
+        print()
+        print(_simulation_text(summary["simulation"]))
     return 0
 
 
 def _length(unit: dict[str, Any]) -> str:
     return "their whole length" if unit["maxLength"] else f"{unit['value']} {unit['name']}"
+
+
+def _simulation_text(simulation: dict[str, Any]) -> str:
+    """Return what one simulated run of the search came to."""
+    endings = simulation["trials"]
+    count = sum(ending["count"] for ending in endings)
+    longest = max(ending["unit"]["value"] for ending in endings)
+    saved = 1.0 - simulation["totalLength"] / (count * longest)
+    spread = ", ".join(f"{ending['count']} at {ending['unit']['value']}" for ending in endings)
+    unit = endings[0]["unit"]["name"]
+    text = f"Simulated with made-up metrics: {count} trials train {simulation['totalLength']} {unit} in all"
+    if saved > 0:
+        text += f", {render.percent_text(saved)} less than in full; they end {spread}"
+    return f"{text}. At most {simulation['mostAtOnce']} train side by side."

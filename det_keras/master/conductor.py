@@ -8,8 +8,9 @@ tells how to go on.
 from __future__ import annotations
 
 import logging
+import math
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import select
@@ -21,8 +22,9 @@ from det_keras.master.errors import FailedPreconditionError, InvalidArgumentErro
 from det_keras.master.events import DELETIONS, WORK, task_topic
 from det_keras.master.experiment_config import config_of
 from det_keras.master.lifecycle import Ending, Exit, ExitedRun, Verdict
-from det_keras.master.models import ExperimentRow, TaskRow, TrialRow
+from det_keras.master.models import ExperimentRow, MetricRow, TaskRow, TrialRow
 from det_keras.master.store import Transaction
+from det_keras.master.summary import number
 from det_keras.master.task_logs import note
 from det_keras.master.wire import now
 from det_keras.search import Action, Close, Create, ExitedReason, Searcher, Shutdown, Stop, ValidateAfter
@@ -123,11 +125,11 @@ class Conductor:
             state=trial.state,
             is_invalid_hp=trial.early_exit is not None,
             is_retry_cancelled=trial.is_retry_cancelled,
-            is_out_of_work=trial.is_closed and not trial.has_work,
+            is_out_of_work=trial.is_closed and not self.searcher.has_work(trial.request_id),
             restarts=trial.restarts,
             max_restarts=self._config.max_restarts,
             lost_runs=trial.lost_runs,
-            lacks_validation=trial.searcher_metric_value is None and self.searcher.method.compares_trials,
+            lacks_validation=self.searcher.method.compares_trials and not self._has_metric(trial),
         )
         verdict = lifecycle.judge_exit(run, exit_)
         trial.runner_state = ""
@@ -135,6 +137,9 @@ class Conductor:
         trial.lost_runs = trial.lost_runs + 1 if is_lost else 0
         if verdict is Verdict.RESTART:
             trial.restarts += 1
+        if verdict in (Verdict.RESTART, Verdict.RELAUNCH) and trial.is_closed:
+            # It failed after its last length was reached: what comes behind that is still to be run.
+            trial.has_work = True
         self._explain(trial, exit_, verdict)
         if verdict is Verdict.FAIL:
             self._finish(trial, lifecycle.ERROR, ExitedReason.ERRORED)
@@ -161,20 +166,26 @@ class Conductor:
         if allocation is not None:
             allocations.kill(self._tx, allocation, after_s=_EARLY_EXIT_GRACE_S)
 
-    def validated(self, trial: TrialRow, metric: float | None, metrics: Mapping[str, Any]) -> None:
-        """Hand a validation to the search; one without the searcher's metric ends a trial that is compared."""
-        if metric is not None:
-            known = metric
-            self._feed(lambda: self.searcher.validation_reported(trial.request_id, known, metrics))
-            return
-        names = ", ".join(f"`{name}`" for name in metrics) or "none"
+    def validated(self, trial: TrialRow, metrics: Mapping[str, Any]) -> None:
+        """Hand a validation to the search; one that the search cannot use ends the trial."""
         name = self._config.searcher.metric
-        text = f"The validation has no number under the searcher's metric `{name}`; reported were {names}."
-        if self.searcher.method.compares_trials:
-            note(self._tx, trial.task_id, text, "ERROR")
-            self.stop_trial(trial, lifecycle.STOPPING_ERROR)
-        elif trial.searcher_metric_value is None:
-            note(self._tx, trial.task_id, text, "WARNING")
+        metric = number(metrics.get(name))
+        lack = self._lack(metric, metrics)
+        if lack:
+            self._refuse(trial, f"{lack}; reported were {_quoted(metrics)}.")
+            return
+        assert metric is not None
+        if (
+            not math.isfinite(metric)
+            and len(self._validations(trial, lambda row: not _is_finite(row, name))) == 1
+        ):
+            note(
+                self._tx, trial.task_id, f"`{name}` is {metric}, which ranks behind every number.", "WARNING"
+            )
+        if not self.searcher.method.gives_lengths:
+            self._feed(lambda: self.searcher.validation_reported(trial.request_id, metric, metrics))
+        elif self.searcher.method.compares_trials:
+            self._answer(trial, metric, metrics)
 
     def operation_completed(
         self, trial: TrialRow, length: int, metric: float, metrics: Mapping[str, Any]
@@ -205,6 +216,81 @@ class Conductor:
         trial.progress = min(1.0, max(0.0, in_units / length))
         self.searcher.progress_reported(trial.request_id, in_units)
         self._feed(list)
+
+    def _has_metric(self, trial: TrialRow) -> bool:
+        """Tell whether a trial reported the searcher's metric, be it as NaN."""
+        if trial.searcher_metric_value is not None:
+            return True
+        name = self._config.searcher.metric
+        return bool(self._validations(trial, lambda metrics: number(metrics.get(name)) is not None))
+
+    def _lack(self, metric: float | None, metrics: Mapping[str, Any]) -> str:
+        """Return what of a validation the search would need and does not get; empty for nothing."""
+        if metric is None:
+            return (
+                f"The validation has no number under the searcher's metric `{self._config.searcher.metric}`"
+            )
+        time_metric = self.searcher.method.time_metric
+        time = None if time_metric is None else number(metrics.get(time_metric))
+        if time_metric is not None and (time is None or not math.isfinite(time)):
+            return f"The validation has no finite number under the searcher's time metric `{time_metric}`"
+        return ""
+
+    def _refuse(self, trial: TrialRow, text: str) -> None:
+        """Say what is wrong with a validation; in a search it is the end of the trial."""
+        if self.searcher.method.needs_metric:
+            note(self._tx, trial.task_id, text, "ERROR")
+            self.stop_trial(trial, lifecycle.STOPPING_ERROR)
+        elif trial.searcher_metric_value is None:
+            note(self._tx, trial.task_id, text, "WARNING")
+
+    def _answer(self, trial: TrialRow, metric: float, metrics: Mapping[str, Any]) -> None:
+        """Take a validation for the answer to the trial's length: not every script asks for lengths."""
+        operation = self.searcher.operation(trial.request_id)
+        reached = number(metrics.get(self._length_unit))
+        if operation is None or reached is None:
+            return
+        if not operation.completed and reached >= operation.length:
+            self.operation_completed(trial, operation.length, metric, metrics)
+        elif operation.completed and reached > operation.length:
+            # It runs past what it was given, on slots that others could use.
+            self._preempt(trial)
+
+    def _answer_from_records(self, trial: TrialRow) -> None:
+        """Answer the length of a trial whose script came to its end by what it reported before."""
+        method = self.searcher.method
+        if not (method.gives_lengths and method.compares_trials):
+            return
+        operation = self.searcher.operation(trial.request_id)
+        if operation is None or operation.completed:
+            return
+        length, unit, name = operation.length, self._length_unit, self._config.searcher.metric
+        rows = self._validations(
+            trial, lambda row: (number(row.get(unit)) or 0) >= length and number(row.get(name)) is not None
+        )
+        if rows:
+            value = number(rows[0][name])
+            assert value is not None
+            self.operation_completed(trial, length, value, rows[0])
+        else:
+            self._feed(lambda: self.searcher.gave_up(trial.request_id))
+
+    @property
+    def _length_unit(self) -> str:
+        length = self._config.searcher.max_length
+        return "" if length is None else length.unit.value
+
+    def _validations(
+        self, trial: TrialRow, wanted: Callable[[Mapping[str, Any]], bool]
+    ) -> list[Mapping[str, Any]]:
+        """Return the metrics of a trial's validations that count, earliest first."""
+        query = (
+            select(MetricRow.metrics)
+            .where(MetricRow.trial_id == trial.id, MetricRow.archived.is_(False))
+            .where(MetricRow.group == "validation")
+            .order_by(MetricRow.total_batches)
+        )
+        return [metrics for metrics in self._tx.scalars(query) if wanted(metrics)]
 
     def _enter(self, wanted: str) -> bool:
         state = self._experiment.state
@@ -243,6 +329,9 @@ class Conductor:
         if isinstance(action, Stop):
             self.stop_trial(trial, lifecycle.STOPPING_COMPLETED)
         elif isinstance(action, ValidateAfter):
+            if trial.state in lifecycle.TERMINAL:
+                self._answer_from_records(trial)
+                return
             trial.has_work = True
             self._tx.notify(WORK)
         else:
@@ -304,6 +393,8 @@ class Conductor:
         request_id = trial.request_id
         if early is not None:
             self._feed(lambda: self.searcher.trial_exited_early(request_id, early))
+        else:
+            self._answer_from_records(trial)
         self._feed(lambda: self.searcher.trial_exited(request_id))
         self._settle()
 
@@ -380,6 +471,15 @@ def find_trial(session: Session, trial_id: int) -> TrialRow:
     if row is None:
         raise NotFoundError(f"trial '{trial_id}' not found")
     return row
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names) or "none"
+
+
+def _is_finite(metrics: Mapping[str, Any], name: str) -> bool:
+    value = number(metrics.get(name))
+    return value is None or math.isfinite(value)
 
 
 def _ends_cancelled(stopping: str) -> bool:

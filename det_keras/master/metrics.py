@@ -198,12 +198,12 @@ def _batch_metrics(report: Report) -> list[Any] | None:
 
 
 def _searcher_metric(tx: Transaction, trial: TrialRow, report: Report) -> float | None:
-    """Return the searcher's metric of a validation, as the database can compare it: NaN is none."""
+    """Return the searcher's metric of a validation; one that diverged has none that could be the best."""
     if report.group != VALIDATION:
         return None
     name = config_of(find_experiment(tx, trial.experiment_id)).searcher.metric
     value = number(report.metrics.get(name))
-    return None if value is None or math.isnan(value) else value
+    return None if value is None or not math.isfinite(value) else value
 
 
 def _validated(tx: Transaction, trial: TrialRow, row: MetricRow, searcher_metric: float | None) -> None:
@@ -213,8 +213,7 @@ def _validated(tx: Transaction, trial: TrialRow, row: MetricRow, searcher_metric
         _note_validation(trial, row, config.searcher.smaller_is_better)
     if experiment.state in lifecycle.TERMINAL:
         return
-    metric = number(row.metrics.get(config.searcher.metric))
-    Conductor(tx, experiment).validated(trial, metric, row.metrics)
+    Conductor(tx, experiment).validated(trial, row.metrics)
 
 
 def _note_validation(trial: TrialRow, row: MetricRow, smaller_is_better: bool) -> None:

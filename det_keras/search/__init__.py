@@ -13,6 +13,7 @@ from det_keras.search.base import (
     ValidateAfter,
 )
 from det_keras.search.methods import from_config
+from det_keras.search.preview import Preview, preview
 from det_keras.search.searcher import Operation, Searcher
 
 __all__ = [
@@ -21,10 +22,12 @@ __all__ = [
     "Create",
     "ExitedReason",
     "Operation",
+    "Preview",
     "SearchMethod",
     "Searcher",
     "Shutdown",
     "Stop",
     "ValidateAfter",
     "from_config",
+    "preview",
 ]

@@ -149,8 +149,11 @@ class SearchMethod(abc.ABC):
     Metrics come in so that smaller is always better.
     """
 
-    #: Whether the method ranks trials, so that a validation without the searcher's metric is an error.
+    #: Whether the method decides by comparing trials, so that one that never reports the searcher's metric fails.
     compares_trials = False
+
+    #: Whether a validation without the searcher's metric is an error: in every search, as its best trial is wanted.
+    needs_metric = True
 
     #: Whether it gives trials lengths, and therefore hears only of the validation at each length.
     gives_lengths = False
@@ -198,6 +201,10 @@ class SearchMethod(abc.ABC):
     def planned_endings(self) -> Mapping[int, int]:
         """Return how many trials would end at which length in a balanced search; empty if all train in full."""
         return {}
+
+    def compared_lengths(self) -> Sequence[int]:
+        """Return the lengths at which trials are compared, shortest first; empty if they are not."""
+        return ()
 
     @abc.abstractmethod
     def snapshot(self) -> dict[str, Any]:

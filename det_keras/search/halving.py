@@ -60,6 +60,9 @@ class HalvingSearch(SearchMethod):
                 endings[length] = endings.get(length, 0) + count
         return dict(sorted(endings.items()))
 
+    def compared_lengths(self) -> Sequence[int]:
+        return sorted({length for bracket in self._brackets for length in bracket.plan.lengths})
+
     def snapshot(self) -> dict[str, Any]:
         return {"brackets": [bracket.snapshot() for bracket in self._brackets]}
 

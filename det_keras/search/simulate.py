@@ -7,6 +7,7 @@ and what it finds can so be told before anything runs; tests drive every method 
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import math
 import random
@@ -104,8 +105,8 @@ def simulate(
     objective: Objective,
     *,
     slots: int = 16,
-    full_length: int = 1,
-    report_every: int = 1,
+    full_length: int | None = None,
+    report_every: int | None = None,
     pace: Callable[[SimulatedTrial], float] | None = None,
     on_event: Callable[[Searcher], Searcher] | None = None,
 ) -> Outcome:
@@ -115,8 +116,10 @@ def simulate(
         searcher: before its first event.
         objective: what trials report.
         slots: how many trials train side by side.
-        full_length: where a script ends that nobody stops; of no matter where the search gives lengths.
-        report_every: how much such a script trains between two reports.
+        full_length: where a script ends that nobody stops; the longest that the search compares if it is left
+            out, and of no matter where the search gives lengths.
+        report_every: how much such a script trains between two reports; if it is left out, it reports when the
+            search compares, and at its end.
         pace: the time that a trial takes for a unit of length, 1 for all if it is left out.
         on_event: is handed the searcher before every event and returns the one to go on with.
     """
@@ -146,16 +149,21 @@ class _Simulation:
         searcher: Searcher,
         objective: Objective,
         slots: int,
-        full_length: int,
-        report_every: int,
+        full_length: int | None,
+        report_every: int | None,
         pace: Callable[[SimulatedTrial], float] | None,
         on_event: Callable[[Searcher], Searcher] | None,
     ) -> None:
         self._searcher = searcher
         self._objective = objective
         self._free_slots = slots
-        self._full_length = full_length
-        self._report_every = report_every
+        compared = searcher.method.compared_lengths()
+        self._full_length = full_length or max(compared, default=1)
+        every = range(report_every, self._full_length, report_every) if report_every else compared
+        self._report_lengths = [
+            *(length for length in every if length < self._full_length),
+            self._full_length,
+        ]
         self._pace = pace or (lambda trial: 1.0)
         self._on_event = on_event
         self._trials: dict[str, SimulatedTrial] = {}
@@ -198,7 +206,7 @@ class _Simulation:
         operation = self._searcher.operation(trial.request_id)
         if operation is not None:
             return operation.length
-        return min(trial.length + self._report_every, self._full_length)
+        return self._report_lengths[bisect.bisect_right(self._report_lengths, trial.length)]
 
     def _report(self, trial: SimulatedTrial) -> None:
         request_id, length = trial.request_id, self._next_length(trial)

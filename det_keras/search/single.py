@@ -15,6 +15,8 @@ class SingleSearch(RandomSearch):
         max_length: the trial's length, in the unit of the config; None if the script decides.
     """
 
+    needs_metric = False
+
     def __init__(self, max_length: int | None = None) -> None:
         super().__init__(max_trials=1, max_concurrent_trials=1, max_length=max_length)
 

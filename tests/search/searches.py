@@ -23,6 +23,6 @@ def created(actions: Sequence[Action]) -> list[str]:
     return [action.request_id for action in actions if isinstance(action, Create)]
 
 
-def alone(one: Searcher, metric: Callable[[SimulatedTrial, int], float], full_length: int = 64) -> Outcome:
+def alone(one: Searcher, metric: Callable[[SimulatedTrial, int], float]) -> Outcome:
     """Run a search on one slot: the lowest-numbered trial that has work trains, up to its next report."""
-    return simulate(one, metric, slots=1, full_length=full_length)
+    return simulate(one, metric, slots=1)

@@ -186,7 +186,7 @@ def test_search_whose_every_point_is_refused_ends_with_an_explanation(style):
     def refuse(*_):
         raise SimulatedExit(ExitedReason.INVALID_HP)
 
-    outcome = simulate(two_rungs(style, trials=3), refuse, full_length=64)
+    outcome = simulate(two_rungs(style, trials=3), refuse)
     assert outcome.ending.failure
     assert "hyperparameters" in outcome.ending.reason
     assert len(outcome.trials) == 33
@@ -199,7 +199,7 @@ def test_failures_count_and_the_search_goes_on(style):
             raise SimulatedExit(ExitedReason.ERRORED)
         return trial.number / 100
 
-    outcome = simulate(two_rungs(style, trials=20), metric, full_length=64)
+    outcome = simulate(two_rungs(style, trials=20), metric)
     assert len(outcome.trials) == 20
     assert outcome.ending == Shutdown()
 
@@ -209,7 +209,7 @@ def test_search_whose_every_trial_fails_is_a_failure(style):
     def fail(*_):
         raise SimulatedExit(ExitedReason.ERRORED)
 
-    outcome = simulate(two_rungs(style, trials=20), fail, full_length=64)
+    outcome = simulate(two_rungs(style, trials=20), fail)
     assert len(outcome.trials) == 20
     assert outcome.ending == Shutdown(failure=True)
 

@@ -66,7 +66,13 @@ def play(fields: str, slots: int, chance: int, *, restored: bool = False) -> Out
 
     on_event = again if restored else None
     return simulate(
-        searcher(fields), eventful(chance), slots=slots, full_length=27, pace=pace, on_event=on_event
+        searcher(fields),
+        eventful(chance),
+        slots=slots,
+        full_length=27,
+        report_every=1,
+        pace=pace,
+        on_event=on_event,
     )
 
 
@@ -84,7 +90,7 @@ def test_search_restored_before_every_event_is_the_undisturbed_one(fields, slots
 def test_every_search_ends_with_every_trial_accounted_for(fields, slots, chance):
     one = searcher(fields)
     planned = one.method.planned_trials()
-    outcome = simulate(one, eventful(chance), slots=slots, full_length=27, pace=pace)
+    outcome = simulate(one, eventful(chance), slots=slots, full_length=27, report_every=1, pace=pace)
     assert outcome.ending is not None
     if outcome.ending.reason:
         return

@@ -77,9 +77,28 @@ def workspaces(master: MasterDep, page: PageDep, name: str = "") -> Response:
 def preview(master: MasterDep, request: Annotated[PreviewBody, body(PreviewBody)]) -> Response:
     """Say which trials a search would run."""
     config = master.experiments.load(dump_yaml(request.config)).config
-    count = search.from_config(config).method.planned_trials()
-    trials = [{"count": count, "unit": {"maxLength": True, "name": "", "value": 0}}]
-    return reply({"summary": {"config": config.searcher.to_dict(), "trials": trials}})
+    found = search.preview(config, len(master.pool.slots))
+    unit = {"maxLength": not found.endings, "name": found.unit, "value": found.full_length or 0}
+    endings = [(count, {**unit, "value": length}) for length, count in found.endings.items()]
+    trials = [{"count": count, "unit": unit} for count, unit in endings or [(found.trials, unit)]]
+    summary = {"config": config.searcher.to_dict(), "trials": trials, "simulation": _simulation(found)}
+    return reply({"summary": summary})
+
+
+def _simulation(found: search.Preview) -> dict[str, Any] | None:
+    run = found.simulated
+    if run is None:
+        return None
+    endings = [
+        {"count": count, "unit": {"maxLength": False, "name": found.unit, "value": length}}
+        for length, count in run.endings().items()
+    ]
+    return {
+        "trials": endings,
+        "totalLength": run.total_length,
+        "mostAtOnce": run.most_at_once,
+        "time": run.time,
+    }
 
 
 def _queue(session: Session) -> list[dict[str, Any]]:
