@@ -102,6 +102,12 @@ def fit_pydataset(context: Any, callbacks: list[Any]) -> tuple[Any, list[Any]]:
     return model, [_fit(context, model, data, callbacks=callbacks)]
 
 
+def fit_pydataset_processes(context: Any, callbacks: list[Any]) -> tuple[Any, list[Any]]:
+    model = network(optimizer=context.wrap_optimizer(keras.optimizers.Adam(0.01)))
+    data = context.wrap_data(Batches(workers=2, use_multiprocessing=True, max_queue_size=3))
+    return model, [_fit(context, model, data, callbacks=callbacks)]
+
+
 def fit_tf_data(context: Any, callbacks: list[Any]) -> tuple[Any, list[Any]]:
     dataset = tf.data.Dataset.from_tensor_slices(arrays()).shuffle(30).batch(BATCH).prefetch(2)
     model = network(optimizer=context.wrap_optimizer(keras.optimizers.Adam(0.01)))

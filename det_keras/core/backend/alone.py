@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
@@ -27,6 +28,20 @@ from det_keras.storage import DirectoryStorage
 __all__ = ["AloneBackend", "RunDirectory"]
 
 logger = logging.getLogger(__name__)
+
+# A forked child, such as a worker that loads data, would hold a lock for as long as it lives.
+_held: weakref.WeakSet[IO[str]] = weakref.WeakSet()
+
+
+def _let_go_in_child() -> None:
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for file in list(_held):
+        # Not closed: the file object in the child would close whatever gets that number next.
+        os.dup2(nothing, file.fileno())
+    os.close(nothing)
+
+
+os.register_at_fork(after_in_child=_let_go_in_child)
 
 
 class RunDirectory:
@@ -79,6 +94,7 @@ class RunDirectory:
 
     def close(self) -> None:
         """Let other processes use the directory."""
+        _held.discard(self._lock)
         self._lock.close()
 
     def _acquire(self) -> IO[str]:
@@ -96,6 +112,7 @@ class RunDirectory:
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
+        _held.add(file)
         return file
 
 

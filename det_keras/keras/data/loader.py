@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any
 
 __all__ = ["load_batches"]
+
+_LOOK_S = 1.0
 
 # The dataset of a worker process: sent once per process, not once per batch.
 _dataset: Any = None
@@ -31,7 +36,7 @@ def load_batches(dataset: Any, indices: Iterable[int]) -> Iterator[Any]:
     if use_processes:
         context = multiprocessing.get_context("fork")
         executor = ProcessPoolExecutor(
-            workers, mp_context=context, initializer=_set_dataset, initargs=(dataset,)
+            workers, mp_context=context, initializer=_begin_worker, initargs=(dataset, os.getpid())
         )
         item = _item_of_worker
     else:
@@ -53,9 +58,17 @@ def _in_order(executor: Executor, item: Any, indices: Iterable[int], ahead: int)
         yield futures.popleft().result()
 
 
-def _set_dataset(dataset: Any) -> None:
+def _begin_worker(dataset: Any, parent: int) -> None:
     global _dataset
     _dataset = dataset
+    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+
+
+def _leave_with(parent: int) -> None:
+    """End this process when the training process is gone, killed perhaps: a worker waits for work for ever."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK_S)
+    os._exit(1)
 
 
 def _item_of_worker(index: int) -> Any:
