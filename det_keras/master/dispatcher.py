@@ -10,26 +10,25 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Select, select
-from sqlalchemy.orm import Session
+from sqlalchemy import select
 
-from det_keras.master import allocations, jobs, lifecycle
+from det_keras.master import allocations, jobs
 from det_keras.master.auth import Accounts
 from det_keras.master.conductor import Conductor, find_experiment
 from det_keras.master.events import WORK, Notifier
-from det_keras.master.experiment_config import config_of
 from det_keras.master.launching import Launcher
 from det_keras.master.lifecycle import Ending, Exit
-from det_keras.master.models import AllocationRow, ExperimentRow, TaskRow, TrialRow
+from det_keras.master.models import AllocationRow, TaskRow, TrialRow
 from det_keras.master.resources import ResourcePool, State
-from det_keras.master.scheduler import DEFAULT_PRIORITY, Request, plan
-from det_keras.master.store import Store, Transaction
+from det_keras.master.scheduler import plan
+from det_keras.master.store import Store
 from det_keras.master.task_logs import store_entries
+from det_keras.master.waiting import slots_by_owner, still_waits, waiting_requests
 from det_keras.master.wire import now
 
 __all__ = ["Dispatcher"]
@@ -195,20 +194,20 @@ class Dispatcher:
 
     def _schedule(self) -> None:
         with self._store.reading() as session:
-            requests = _requests(session)
+            requests = waiting_requests(session)
             if not requests:
                 return
             taken = {slot for row in allocations.live_allocations(session) for slot in row.slot_ids}
-            in_use = _slots_by_owner(session)
+            in_use = slots_by_owner(session)
         free = [slot.id for slot in self._pool.slots if slot.id not in taken]
-        for grant in plan(requests, free, in_use):
+        for grant in plan(requests, free, in_use, len(self._pool.slots)):
             self._launch(grant.task_id, grant.slot_ids)
 
     def _launch(self, task_id: str, slot_ids: tuple[int, ...]) -> None:
         with self._store.writing() as tx:
             task = tx.get(TaskRow, task_id)
             # The user may have ended or paused it since it was planned.
-            if task is None or not _still_waits(tx, task):
+            if task is None or not still_waits(tx, task):
                 return
             launch = self._launcher.prepare(tx, task, slot_ids)
         self._live[launch.allocation_id] = _Watched()
@@ -223,74 +222,3 @@ class Dispatcher:
 
 def _is_due(row: AllocationRow) -> bool:
     return row.kill_at is not None and row.kill_at <= now()
-
-
-def _requests(session: Session) -> list[Request]:
-    return [*_trial_requests(session), *_job_requests(session)]
-
-
-def _trial_requests(session: Session) -> list[Request]:
-    query = (
-        select(TrialRow, ExperimentRow)
-        .join(ExperimentRow, ExperimentRow.id == TrialRow.experiment_id)
-        .where(
-            ExperimentRow.state == lifecycle.ACTIVE,
-            TrialRow.state == lifecycle.ACTIVE,
-            TrialRow.has_work.is_(True),
-            TrialRow.task_id.not_in(_running_tasks()),
-        )
-    )
-    requests = []
-    for trial, experiment in session.execute(query):
-        resources = config_of(experiment).resources
-        requests.append(
-            Request(
-                task_id=trial.task_id,
-                owner=experiment.job_id,
-                slots=resources.slots_per_trial,
-                order=_microseconds(trial.start_time.timestamp()),
-                priority=resources.priority or DEFAULT_PRIORITY,
-                max_slots=resources.max_slots,
-            )
-        )
-    return requests
-
-
-def _job_requests(session: Session) -> list[Request]:
-    query = select(TaskRow).where(
-        TaskRow.kind == jobs.KIND, TaskRow.end_time.is_(None), TaskRow.id.not_in(_running_tasks())
-    )
-    return [
-        Request(
-            task_id=task.id,
-            owner=task.job_id,
-            slots=task.slots,
-            order=_microseconds(task.start_time.timestamp()),
-            priority=((task.config or {}).get("resources") or {}).get("priority") or DEFAULT_PRIORITY,
-        )
-        for task in session.scalars(query)
-    ]
-
-
-def _running_tasks() -> Select[str]:
-    return select(AllocationRow.task_id).where(AllocationRow.end_time.is_(None))
-
-
-def _slots_by_owner(session: Session) -> Mapping[str, int]:
-    used: dict[str, int] = {}
-    query = select(AllocationRow.slot_ids, TaskRow.job_id).join(TaskRow, TaskRow.id == AllocationRow.task_id)
-    for slot_ids, job_id in session.execute(query.where(AllocationRow.end_time.is_(None))):
-        used[job_id] = used.get(job_id, 0) + len(slot_ids)
-    return used
-
-
-def _still_waits(tx: Transaction, task: TaskRow) -> bool:
-    if task.kind == jobs.KIND:
-        return task.end_time is None
-    trial = tx.scalars(select(TrialRow).where(TrialRow.task_id == task.id)).one()
-    experiment = find_experiment(tx, trial.experiment_id)
-    return trial.has_work and trial.state == experiment.state == lifecycle.ACTIVE
-
-
-def _microseconds(seconds: float) -> int:
-    return int(seconds * 1_000_000)

@@ -17,7 +17,7 @@ from det_keras.master import checkpoints, lifecycle
 from det_keras.master.bundles import BundleStore, FileEntry
 from det_keras.master.conductor import Conductor, find_experiment
 from det_keras.master.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
-from det_keras.master.events import DELETIONS
+from det_keras.master.events import DELETIONS, WORK
 from det_keras.master.models import CheckpointRow, ExperimentRow, TrialRow
 from det_keras.master.store import Store
 from det_keras.master.wire import now
@@ -149,6 +149,8 @@ class Experiments:
             experiment.config = config
             experiment.name, experiment.description = config["name"], config["description"] or ""
             experiment.labels = list(config["labels"])
+            if changes.get("resources"):
+                tx.notify(WORK)
             if changes.get("checkpoint_storage") and experiment.state in lifecycle.TERMINAL:
                 checkpoints.start_pruning(tx, experiment)
 

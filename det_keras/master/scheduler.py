@@ -1,12 +1,17 @@
 """Who gets which slots next; a pure function of who waits and who runs.
 
-Between owners of the same priority the one that uses least goes first, then the one that came first: a search of
-a hundred trials does not keep a job of one waiting. Who is next but does not fit keeps the free slots waiting,
-so that big tasks are not starved by small ones.
+Smaller priorities go first. Between owners of the same priority the one that uses least goes first, then the one
+that came first: a search of a hundred trials does not keep a job of one waiting.
+
+Nobody knows how long a task will run, so that letting small ones pass a gang that does not fit yet may delay it.
+They may pass, lest slots lie idle while a gang waits for the rest, but not for ever: a waiting gang lends as many
+slots as it needs itself, once, and then keeps every free one until it fits.
 """
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +33,7 @@ class Request:
         order: smaller came first.
         priority: smaller runs first.
         max_slots: how many its owner may use at once; None for no limit.
+        lent: how many slots others were given since it began to wait.
     """
 
     task_id: str
@@ -36,6 +42,7 @@ class Request:
     order: int
     priority: int = DEFAULT_PRIORITY
     max_slots: int | None = None
+    lent: int = 0
 
 
 @dataclass(frozen=True)
@@ -46,28 +53,45 @@ class Grant:
     slot_ids: tuple[int, ...]
 
 
-def plan(requests: Sequence[Request], free_slots: Sequence[int], in_use: Mapping[str, int]) -> list[Grant]:
+def plan(
+    requests: Sequence[Request], free_slots: Sequence[int], in_use: Mapping[str, int], total_slots: int
+) -> list[Grant]:
     """Return who starts now.
 
     Args:
         requests: everybody who waits.
         free_slots: the slots that nobody uses.
         in_use: how many slots each owner uses.
+        total_slots: how many there are; who needs more waits without keeping any from others.
     """
     free = sorted(free_slots)
     used = Counter(in_use)
-    waiting = list(requests)
+    queue = [(_rank(request, used), index) for index, request in enumerate(requests)]
+    heapq.heapify(queue)
+    # What those who wait and do not fit leave to the others.
+    lendable = math.inf
     grants = []
-    blocked = False
-    while waiting:
-        request = min(waiting, key=lambda one: (one.priority, used[one.owner], one.order))
-        waiting.remove(request)
-        if request.max_slots is not None and used[request.owner] + request.slots > request.max_slots:
+    while queue:
+        rank, index = heapq.heappop(queue)
+        request = requests[index]
+        if rank != _rank(request, used):
+            # Its owner was given something since: it goes to the place that it has now.
+            heapq.heappush(queue, (_rank(request, used), index))
+        elif _is_limited(request, used) or request.slots > total_slots:
             continue
-        blocked = blocked or request.slots > len(free)
-        if request.slots > 0 and blocked:
-            continue
-        grants.append(Grant(request.task_id, tuple(free[: request.slots])))
-        free = free[request.slots :]
-        used[request.owner] += request.slots
+        elif request.slots > len(free):
+            lendable = min(lendable, max(0, request.slots - request.lent))
+        elif request.slots <= lendable:
+            grants.append(Grant(request.task_id, tuple(free[: request.slots])))
+            free = free[request.slots :]
+            used[request.owner] += request.slots
+            lendable -= request.slots
     return grants
+
+
+def _rank(request: Request, used: Mapping[str, int]) -> tuple[int, int, int]:
+    return request.priority, used[request.owner], request.order
+
+
+def _is_limited(request: Request, used: Mapping[str, int]) -> bool:
+    return request.max_slots is not None and used[request.owner] + request.slots > request.max_slots

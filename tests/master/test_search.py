@@ -353,3 +353,43 @@ def test_preview_tells_rungs_and_one_simulated_run(client):
     assert sum(trials["count"] for trials in simulation["trials"]) == 16
     assert simulation["mostAtOnce"] == 2
     assert 16 * 4 <= simulation["totalLength"] <= 16 * 64
+
+
+GANG = "entrypoint: a\nsearcher: {name: single, metric: loss}\nresources: {slots_per_trial: 2}\n"
+
+
+def test_gang_lends_its_slots_once_and_then_gets_them(world):
+    small = Trials(world, RANDOM.replace("max_trials: 4", "max_trials: 20"))
+    first, second = small.run(1), small.run(2)
+    gang = Trials(world, GANG)
+    gang.wait(1, "QUEUED")
+    world.pool.finish(first)
+    third = small.run(3)
+    world.pool.finish(third)
+    fourth = small.run(4)
+    for allocation in (fourth, second):
+        world.pool.finish(allocation)
+    gang.run(1)
+    small.wait(5, "QUEUED")
+
+
+def test_smaller_priority_starts_first_and_can_be_changed_while_it_waits(world):
+    busy = Trials(world, GANG)
+    running = busy.run(1)
+    normal = Trials(world, GANG)
+    urgent = Trials(world, GANG)
+    path = f"/api/v1/experiments/{urgent.experiment_id}"
+    world.client.call("PATCH", path, {"resources": {"priority": 1}})
+    world.pool.finish(running)
+    urgent.run(1)
+    assert normal.state(1) == "QUEUED"
+
+
+def test_max_slots_bounds_what_an_experiment_uses_at_once(world):
+    trials = Trials(world, RANDOM + "resources: {max_slots: 1}\n")
+    first = trials.run(1)
+    other = Trials(world, SINGLE)
+    other.run(1)
+    assert trials.state(2) == "QUEUED"
+    world.pool.finish(first)
+    trials.run(2)
