@@ -367,8 +367,9 @@ def test_gang_lends_its_slots_once_and_then_gets_them(world):
     third = small.run(3)
     world.pool.finish(third)
     fourth = small.run(4)
-    for allocation in (fourth, second):
-        world.pool.finish(allocation)
+    world.pool.finish(fourth)
+    small.wait(4, "COMPLETED")
+    world.pool.finish(second)
     gang.run(1)
     small.wait(5, "QUEUED")
 
