@@ -20,7 +20,7 @@ import threading
 import time
 import uuid as uuid_module
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -60,6 +60,7 @@ class _Job:
     metadata: Mapping[str, Any]
     state: State
     done: Callable[[str], None]
+    uuid: str = field(default_factory=lambda: str(uuid_module.uuid4()))
     room: Room | None = None
 
 
@@ -201,8 +202,8 @@ class CheckpointWriter:
         failure: Exception | None = None
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                uuid = self._store_once(job)
-                job.done(uuid)
+                self._store_once(job)
+                job.done(job.uuid)
                 return None
             except Exception as error:
                 expected = isinstance(error, OSError | CheckpointError)
@@ -220,23 +221,26 @@ class CheckpointWriter:
         logger.error("The checkpoint is given up; training goes on, the last good checkpoint stays.")
         return failure
 
-    def _store_once(self, job: _Job) -> str:
-        room = job.room
+    def _store_once(self, job: _Job) -> None:
+        room, storage = job.room, self._checkpoint.storage
         assert room is not None
         job.state.fill(room.memory)
         room.is_ready = True
-        if self._overlaps and self._arena is not None:
-            for other in self._arena.rooms:
-                if not other.is_ready:
-                    other.make_ready()
+        self._make_other_room_ready()
         plan = self._checkpoint.with_metadata(job.state.plan(), job.metadata)
-        uuid = str(uuid_module.uuid4())
-        if self._is_big:
-            self._order(Order(self._checkpoint.storage, uuid, plan, room.offset))
-        else:
-            store_files(self._checkpoint.storage, uuid, plan, room.memory)
-        self._checkpoint.report(uuid, job.metadata)
-        return uuid
+        # An attempt that failed after its last step has left the whole checkpoint there.
+        if not storage.exists(job.uuid):
+            if self._is_big:
+                self._order(Order(storage, job.uuid, plan, room.offset))
+            else:
+                store_files(storage, job.uuid, plan, room.memory)
+        self._checkpoint.report(job.uuid, job.metadata)
+
+    def _make_other_room_ready(self) -> None:
+        if self._overlaps and self._arena is not None:
+            for room in self._arena.rooms:
+                if not room.is_ready:
+                    room.make_ready()
 
     @property
     def _is_big(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
@@ -48,15 +49,22 @@ class DirectoryStorage(Storage):
         self._remove_stale_staging()
         staging = self.root / f"{_STAGING_PREFIX}{socket.gethostname()}-{os.getpid()}-{uuid}"
         staging.mkdir()
+        is_renamed = False
         try:
             yield staging
             write_manifest(staging, hashes)
             if target.exists():
                 raise FileExistsError(f"Checkpoint `{uuid}` is already stored at {target}.")
             staging.rename(target)
+            is_renamed = True
             fsync_directory(self.root)
         except BaseException:
             shutil.rmtree(staging, ignore_errors=True)
+            if is_renamed:
+                # Nobody knows whether the disk has it. Without a manifest it is no checkpoint.
+                with contextlib.suppress(OSError):
+                    (target / MANIFEST_NAME).unlink()
+                shutil.rmtree(target, ignore_errors=True)
             raise
 
     @contextmanager

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import threading
+from pathlib import Path
 
 import psutil
 import pytest
+from dying_storage import POINTS, DyingStorage
 
 from det_keras import core, storage
 from det_keras.core.checkpoint_writer import CheckpointWriter
@@ -190,3 +194,56 @@ def test_full_disk_in_the_writing_process_is_told_as_it_is(context, monkeypatch)
     with pytest.raises(CheckpointError, match="nowhere"):
         writer.wait()
     writer.close()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("room", [0, 1, 1 << 16, (1 << 20) - 1, 1 << 20, len(BIG) // 2, len(BIG) + 3])
+def test_disk_that_fills_up_under_the_writing_process_costs_that_checkpoint_alone(
+    room, context, monkeypatch, caplog
+):
+    """`room` is what a file may hold: whatever is written beyond fails, in the midst of a file."""
+    monkeypatch.setattr("det_keras.core.checkpoint_writer._RETRY_S", 0.0)
+    writer = CheckpointWriter(context.checkpoint)
+    submit(writer, 1, content=BIG)
+    writer.wait()
+    (process,) = psutil.Process().children()
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+    submit(writer, 2, content=BIG)
+    with pytest.raises(CheckpointError, match="File too large"):
+        writer.wait()
+    assert "batch 2 failed" in caplog.text
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    submit(writer, 3, content=BIG)
+    writer.wait()
+    writer.close()
+    assert_whole(context, [3, 1])
+    assert len(list(context.checkpoint.storage.root.iterdir())) == 2
+
+
+@pytest.mark.process
+@pytest.mark.kill
+@pytest.mark.parametrize("point", POINTS)
+def test_writing_process_killed_at_any_point_is_replaced_and_the_checkpoint_written_again(
+    point, context, monkeypatch, tmp_path, caplog
+):
+    monkeypatch.setattr("det_keras.core.checkpoint_writer._RETRY_S", 0.0)
+    path = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
+    monkeypatch.setenv("PYTHONPATH", path)
+    mark = tmp_path / "mark"
+    context.checkpoint.storage = DyingStorage(context.checkpoint.storage.root, point, mark)
+    writer = CheckpointWriter(context.checkpoint)
+    submit(writer, 1, content=BIG)
+    writer.wait()
+    writer.close()
+    assert mark.exists()
+    assert "The writing process failed: exit code -9" in caplog.text
+    assert_whole(context, [1])
+
+
+def assert_whole(context, expected):
+    """Check which checkpoints were reported, newest first, and that each is what was submitted."""
+    records = context.backend.checkpoints()
+    assert [record.steps_completed for record in records] == expected
+    for record in records:
+        with context.checkpoint.restore_path(record.uuid) as directory:
+            assert (directory / "weights").read_bytes() == b"head" + BIG

@@ -216,8 +216,7 @@ class Sweep:
             assert any(said in one and operation in one for one in errors), (
                 f"Nothing was said of {operation}."
             )
-        # Where flushing the root fails, after the rename, the checkpoint is in place and whole.
-        is_lost = self._stays_broken and operation not in (None, "fsync checkpoints")
+        is_lost = self._stays_broken and operation is not None
         expected = self._batch - 1 if is_lost else self._batch
         assert newest_whole(context) == expected, operation
         if self._copies is not None:
