@@ -12,6 +12,7 @@ from det_keras.config.folding import Folding
 from det_keras.config.job import JobConfig
 from det_keras.config.kinds import Place
 from det_keras.config.legacy import fold_experiment, fold_job
+from det_keras.config.lengths import Unit
 from det_keras.config.merge import merge_layers
 from det_keras.config.methods import refuse_removed_method, settle_searcher
 from det_keras.config.notices import experiment_notices, job_notices
@@ -141,7 +142,10 @@ def _submission_problems(values: Mapping[str, Any]) -> list[ConfigProblem]:
         return problems
     if _runs_trial_class(values) and "global_batch_size" not in space.entries:
         problems.append(ConfigProblem("hyperparameters.global_batch_size", "is required for a trial class."))
-    return problems if searcher is None else [*problems, *_space_problems(space, searcher)]
+    if searcher is None:
+        return problems
+    records = values.get("records_per_epoch") or 0
+    return [*problems, *_space_problems(space, searcher), *_length_problems(space, searcher, records)]
 
 
 def _missing_entrypoint(values: Mapping[str, Any]) -> list[ConfigProblem]:
@@ -170,6 +174,18 @@ def _space_problems(space: Space, searcher: Searcher) -> Iterator[ConfigProblem]
         yield place.problem(f"a grid search needs a `count` for {_listed(space.uncounted_names())}.")
     elif space.grid_size() > _LARGEST_GRID:
         yield place.problem(f"the grid has {space.grid_size()} points. Use at most {_LARGEST_GRID}.")
+
+
+def _length_problems(space: Space, searcher: Searcher, records_per_epoch: int) -> Iterator[ConfigProblem]:
+    length = searcher.max_length
+    if length is None or "global_batch_size" in space.entries:
+        return
+    needs_batch_size = length.unit is Unit.RECORDS or (length.unit is Unit.EPOCHS and records_per_epoch > 0)
+    if needs_batch_size:
+        yield Place("searcher.max_length").problem(
+            f"is {length}, which cannot be converted to batches without the hyperparameter `global_batch_size`. Add "
+            "it, or give the length in batches."
+        )
 
 
 def _listed(names: Sequence[str]) -> str:

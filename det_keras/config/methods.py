@@ -172,6 +172,8 @@ def _settle_asha_length(folding: Folding, searcher: dict[str, Any]) -> None:
             )
             del searcher["max_length"]
         _default(searcher, "stop_once", True)
+        if searcher["stop_once"] is False and searcher.get("max_length") is None:
+            _give_length(folding, searcher)
         return
     # The lengths era paused trials and promoted them; stopping is what came later.
     _default(searcher, "stop_once", False)
@@ -186,6 +188,21 @@ def _settle_asha_length(folding: Folding, searcher: dict[str, Any]) -> None:
         f"`searcher.max_length: {{{parsed.unit.value}: {parsed.value}}}` is read as "
         f"`time_metric: {parsed.unit.value}` with `max_time: {parsed.value}`."
     )
+
+
+def _give_length(folding: Folding, searcher: dict[str, Any]) -> None:
+    """Give a search that promotes the length that it has to tell its trials."""
+    metric, time = searcher.get("time_metric"), as_int(searcher.get("max_time"))
+    if metric is None or time is None or time < 1:
+        return  # validation will say so
+    if metric in [unit.value for unit in Unit]:
+        searcher["max_length"] = {metric: time}
+    else:
+        folding.refuse(
+            "searcher.stop_once",
+            f"false lets trials pause at a length, which has to be in batches, records or epochs, not in {metric!r}. "
+            "Use one of them as `time_metric`, or `stop_once: true`.",
+        )
 
 
 def _give_unit(folding: Folding, searcher: dict[str, Any]) -> None:
