@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from det_keras.cli import create, follow, logs, render
 from det_keras.cli.arguments import add_json, add_yes, confirm, id_list, positive
 from det_keras.cli.checkpoint import checkpoint_rows, print_checkpoints
-from det_keras.cli.download import best_first, download
+from det_keras.cli.download import best_first as best_checkpoints_first
+from det_keras.cli.download import download
+from det_keras.cli.progress import best_validation
 from det_keras.cli.session import open_session
 from det_keras.cli.settings import Settings
+from det_keras.cli.trial_table import best_first, is_search
 from det_keras.cli.workloads import print_workloads
 from det_keras.errors import DetError
 
@@ -55,7 +58,11 @@ def add_parsers(nouns: Nouns) -> None:
     for verb, (_, text) in _ACTIONS.items():
         _numbered(verbs, verb, text, _act).set_defaults(verb=verb)
     add_yes(_numbered(verbs, "delete", "delete a finished experiment with its checkpoints", _delete))
-    add_json(_numbered(verbs, "list-trials", "list the trials", _list_trials, aliases=["lt"]))
+    listing_trials = _numbered(verbs, "list-trials", "list the trials, the best first", _list_trials, ["lt"])
+    listing_trials.add_argument(
+        "--sort-by", choices=("metric", "id"), default="metric", help="the searcher's metric, or the number"
+    )
+    add_json(listing_trials)
     _add_checkpoint_verbs(verbs)
     add_json(_numbered(verbs, "config", "print the complete config", _config))
 
@@ -149,13 +156,26 @@ def _print_experiment(session: Session, experiment: dict[str, Any]) -> None:
         facts["Description"] = experiment["description"]
     if experiment.get("labels"):
         facts["Labels"] = ", ".join(experiment["labels"])
-    render.print_facts(facts)
     trials = _trials(session, experiment["id"])
+    best = best_validation(experiment, trials)
+    if best is not None and is_search(experiment):
+        facts["Best trial"] = (
+            f"{best.trial_id}, {best.metric} {render.metric_text(best.value)} at batch {best.batches}"
+        )
+        hparams = next(trial["hparams"] for trial in trials if trial["id"] == best.trial_id)
+        facts["Hyperparameters"] = render.hparams_text(hparams)
+    render.print_facts(facts)
     print()
-    _print_trials(trials)
-    for trial in trials:
+    _print_trials(best_first(experiment, trials) if is_search(experiment) else trials)
+    # Of a search, the reports of the best; those of a hundred trials would bury everything else.
+    shown = (
+        [best.trial_id] if best is not None and is_search(experiment) else [one["id"] for one in trials[:1]]
+    )
+    for trial_id in shown:
         print()
-        print_workloads(session, trial["id"], title=f"Trial {trial['id']}")
+        print_workloads(session, trial_id, title=f"Trial {trial_id}")
+    if len(trials) > len(shown):
+        print("\n`det trial describe N` shows the reports of the other trials.")
 
 
 def _logs(args: argparse.Namespace, settings: Settings) -> int:
@@ -193,7 +213,9 @@ def _delete(args: argparse.Namespace, settings: Settings) -> int:
 
 def _list_trials(args: argparse.Namespace, settings: Settings) -> int:
     with open_session(settings) as session:
-        trials = _trials(session, args.experiment_id)
+        trials: Sequence[Mapping[str, Any]] = _trials(session, args.experiment_id)
+        if args.sort_by == "metric":
+            trials = best_first(_fetch(session, args.experiment_id), trials)
     if args.json:
         render.print_json(trials)
     else:
@@ -201,7 +223,7 @@ def _list_trials(args: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-def _print_trials(trials: list[dict[str, Any]]) -> None:
+def _print_trials(trials: Sequence[Mapping[str, Any]]) -> None:
     columns = [
         "Trial>",
         "State",
@@ -215,9 +237,8 @@ def _print_trials(trials: list[dict[str, Any]]) -> None:
     render.print_table(columns, [_trial_row(trial) for trial in trials])
 
 
-def _trial_row(trial: dict[str, Any]) -> list[str]:
+def _trial_row(trial: Mapping[str, Any]) -> list[str]:
     start, end = trial["startTime"], trial.get("endTime")
-    hparams = "  ".join(f"{name}={render.number_text(value)}" for name, value in trial["hparams"].items())
     return [
         str(trial["id"]),
         render.state_text(trial["state"]),
@@ -226,7 +247,7 @@ def _trial_row(trial: dict[str, Any]) -> list[str]:
         render.metric_text(trial.get("searcherMetricValue")),
         render.time_text(start),
         render.duration_text(start, end),
-        hparams,
+        render.hparams_text(trial["hparams"]),
     ]
 
 
@@ -249,7 +270,7 @@ def _download(args: argparse.Namespace, settings: Settings) -> int:
         found = session.get(f"{_PATH}/{args.experiment_id}/checkpoints", params=params)["checkpoints"]
         if not found:
             raise DetError(f"Experiment {args.experiment_id} has no checkpoint to download.")
-        for record in best_first(found)[: args.top_n]:
+        for record in best_checkpoints_first(found)[: args.top_n]:
             print(download(session, record, Path(args.output_dir) / record["uuid"]))
     return 0
 

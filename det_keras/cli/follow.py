@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from det_keras.cli.logs import PATIENCE_S, tail, trial_log_path
 from det_keras.cli.progress import TERMINAL, Snapshot, best_validation, report_line
-from det_keras.cli.render import metric_text, printable, state_text
+from det_keras.cli.render import hparams_text, metric_text, printable, state_text
+from det_keras.cli.trial_table import end_line, is_search, trial_table
 from det_keras.errors import MasterError, MasterUnavailableError
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ _PERIOD_S = 0.5
 _LOG_LINES = 30
 _LINE_PERIOD_S = 10.0
 _INTERRUPTED = 130
+# The bar, the table's header, the line about trials without a row, and the prompt.
+_LINES_AROUND_TABLE = 5
+_FEWEST_ROWS = 3
 
 _Trials = list[dict[str, Any]]
 
@@ -103,6 +107,9 @@ def _conclude(session: Session, experiment: Mapping[str, Any], trials: _Trials) 
     if best is not None:
         value = metric_text(best.value)
         print(f"Best {printable(best.metric)}: {value} (trial {best.trial_id}, batch {best.batches})")
+        if is_search(experiment):
+            hparams = next(trial["hparams"] for trial in trials if trial["id"] == best.trial_id)
+            print(f"Its hyperparameters: {printable(hparams_text(hparams))}")
     uuid = _best_checkpoint(session, number)
     if uuid is not None:
         print(f"Best checkpoint: {uuid}")
@@ -141,6 +148,7 @@ class _Display:
 
     def __init__(self) -> None:
         self._restarts: dict[int, int] = {}
+        self._ended: set[int] = set()
         self._was_paused = False
 
     def __enter__(self) -> _Display:
@@ -169,6 +177,10 @@ class _Display:
             if restarts > self._restarts.get(number, 0) and trial["state"] != "STATE_ERROR":
                 found.append(f"Trial {number} failed and starts again (restart {restarts} of {allowed}).")
             self._restarts[number] = restarts
+            if trial["state"] in TERMINAL and number not in self._ended:
+                self._ended.add(number)
+                if is_search(experiment):
+                    found.append(printable(end_line(experiment, trial)))
         return found
 
 
@@ -183,10 +195,11 @@ class _Lines(_Display):
         self._seen: dict[int, tuple[Any, ...]] = {}
 
     def show(self, session: Session, experiment: Mapping[str, Any], trials: _Trials) -> None:
-        for line in self.events(experiment, trials):
-            print(line)
+        happened = self.events(experiment, trials)
         for trial in trials:
-            self._show_trial(session, trial, with_trial=len(trials) > 1)
+            self._show_trial(session, trial, with_trial=is_search(experiment))
+        for line in happened:
+            print(line)
         sys.stdout.flush()
 
     def _show_trial(self, session: Session, trial: Mapping[str, Any], *, with_trial: bool) -> None:
@@ -220,12 +233,13 @@ class _Lines(_Display):
         return is_new
 
 
-class _Bar(_Display):
-    """A bar with what is known about the training, for terminals."""
+class _Live(_Display):
+    """A bar with what is known about the training, and of a search its trials below; for terminals."""
 
     def __init__(self) -> None:
         super().__init__()
         # Imported here: only this display needs rich.
+        from rich.live import Live
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
         from rich.table import Column
 
@@ -241,19 +255,21 @@ class _Bar(_Display):
             speed_estimate_period=3600,
         )
         self._task = self._progress.add_task("", total=1.0, state="WAITING", text="")
+        self._table: Any = None
+        self._live = Live(get_renderable=self._renderable, refresh_per_second=4)
 
     def __enter__(self) -> _Display:
-        self._progress.start()
+        self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._progress.stop()
+        self._live.stop()
 
     def show(self, session: Session, experiment: Mapping[str, Any], trials: _Trials) -> None:
         for line in self.events(experiment, trials):
-            self._progress.console.print(line, markup=False, highlight=False)
+            self._live.console.print(line, markup=False, highlight=False)
         snapshot = Snapshot.take(experiment, trials)
         self._progress.update(
             self._task,
@@ -261,7 +277,16 @@ class _Bar(_Display):
             state=state_text(snapshot.state),
             text=printable(snapshot.text),
         )
+        if is_search(experiment):
+            room = max(_FEWEST_ROWS, self._live.console.height - _LINES_AROUND_TABLE)
+            self._table = trial_table(experiment, trials, room)
+
+    def _renderable(self) -> Any:
+        from rich.console import Group
+
+        bar = self._progress.get_renderable()
+        return bar if self._table is None else Group(bar, self._table)
 
 
 def _display() -> _Display:
-    return _Bar() if sys.stdout.isatty() else _Lines()
+    return _Live() if sys.stdout.isatty() else _Lines()

@@ -9,12 +9,13 @@ import json
 import math
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 __all__ = [
     "duration_text",
+    "hparams_text",
     "metric_text",
     "number_text",
     "parse_time",
@@ -159,3 +160,16 @@ def metric_text(value: Any) -> str:
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e6:
         return f"{value:.1f}"
     return number_text(value)
+
+
+def hparams_text(hparams: Mapping[str, Any]) -> str:
+    """Return hyperparameters on one line: ``learning_rate=0.01  optimizer.name=adam``."""
+    return "  ".join(f"{name}={number_text(value)}" for name, value in _flat(hparams)) or _NOTHING
+
+
+def _flat(hparams: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in hparams.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

@@ -56,7 +56,6 @@ def _describe(args: argparse.Namespace, settings: Settings) -> int:
         if args.json:
             render.print_json(trial)
             return 0
-        hparams = trial["hparams"].items()
         render.print_facts(
             {
                 "Trial": str(trial["id"]),
@@ -68,8 +67,7 @@ def _describe(args: argparse.Namespace, settings: Settings) -> int:
                 "Restarts": str(trial["restarts"]),
                 "Batches": str(trial["totalBatchesProcessed"]),
                 "Best metric": render.metric_text(trial.get("searcherMetricValue")),
-                "Hyperparameters": "  ".join(f"{name}={render.number_text(value)}" for name, value in hparams)
-                or "-",
+                "Hyperparameters": render.hparams_text(trial["hparams"]),
             }
         )
         print()

@@ -111,3 +111,23 @@ def test_trials_without_news_are_not_asked_again():
     follow(master, 1)
 
     assert sum(path.endswith("/workloads") for path in master.asked) == 2
+
+
+def test_a_terminal_shows_the_trials_of_a_search(capsys, monkeypatch):
+    import sys
+
+    trials = [
+        {**moment("RUNNING", id=1, searcherMetricValue=0.25)["trials"][0], "hparams": {"rate": 0.125}},
+        {**moment("RUNNING", id=2)["trials"][0], "hparams": {"rate": 0.75}},
+    ]
+    found = {**moment("COMPLETED"), "trials": trials}
+    found["experiment"]["config"]["searcher"]["name"] = "random"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "120")
+
+    follow(Master([found]), 1)
+
+    printed = capsys.readouterr().out
+    assert "rate=0.125" in printed
+    assert "rate=0.75" in printed
+    assert "Best val_loss" in printed

@@ -394,3 +394,14 @@ def test_max_slots_bounds_what_an_experiment_uses_at_once(world):
     assert trials.state(2) == "QUEUED"
     world.pool.finish(first)
     trials.run(2)
+
+
+@pytest.mark.parametrize("order", ["ASC", "DESC"])
+def test_trials_are_sorted_by_their_metric_and_those_without_one_are_last(world, order):
+    trials = Trials(world, RANDOM.replace("max_concurrent_trials: 2", "max_concurrent_trials: 3"))
+    for number, loss in ((1, 0.5), (2, 0.25)):
+        trials.report(number, 1, loss)
+    params = {"sortBy": "SORT_BY_BEST_VALIDATION_METRIC", "orderBy": f"ORDER_BY_{order}"}
+    found = world.client.get(f"/api/v1/experiments/{trials.experiment_id}/trials", params=params)["trials"]
+    expected = [0.25, 0.5] if order == "ASC" else [0.5, 0.25]
+    assert [trial["searcherMetricValue"] for trial in found] == [*expected, None]

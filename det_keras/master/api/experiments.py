@@ -73,8 +73,8 @@ _TRIAL_KEYS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "START_TIME": lambda shape: shape["startTime"],
     "END_TIME": lambda shape: shape["endTime"] or "",
     "STATE": lambda shape: shape["state"],
-    "BEST_VALIDATION_METRIC": lambda shape: _last_if_none(shape["searcherMetricValue"]),
-    "LATEST_VALIDATION_METRIC": lambda shape: _last_if_none(shape["searcherMetricValue"]),
+    "BEST_VALIDATION_METRIC": lambda shape: shape["searcherMetricValue"],
+    "LATEST_VALIDATION_METRIC": lambda shape: shape["searcherMetricValue"],
     "BATCHES_PROCESSED": lambda shape: shape["totalBatchesProcessed"],
     "DURATION": lambda shape: shape["wallClockTime"],
     "RESTARTS": lambda shape: shape["restarts"],
@@ -279,7 +279,10 @@ def trials(
         shapes = trial_shapes(session, rows)
     shapes = [shape for shape in shapes if not shown or shape["state"].removeprefix("STATE_") in shown]
     key = _TRIAL_KEYS[_sort_name(sort_by, _TRIAL_KEYS)]
-    shapes.sort(key=lambda shape: (key(shape), shape["id"]), reverse=bool(page.is_descending))
+    # Whoever has no value is last, in whichever direction.
+    known = [shape for shape in shapes if key(shape) is not None]
+    known.sort(key=lambda shape: (key(shape), shape["id"]), reverse=bool(page.is_descending))
+    shapes = known + [shape for shape in shapes if key(shape) is None]
     return reply(paged("trials", shapes, page, list, _LIST_LIMIT))
 
 

@@ -142,6 +142,7 @@ def _trial(
         "taskId": row.task_id,
         "taskIds": [row.task_id],
         "runnerState": row.runner_state,
+        "progress": row.progress,
         "bestValidation": None if best is None else metrics_workload(best),
         "latestValidation": None if latest is None else metrics_workload(latest),
         "bestCheckpoint": None if best_checkpoint is None else checkpoint_workload(best_checkpoint),

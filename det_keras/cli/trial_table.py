@@ -1,0 +1,108 @@
+"""The trials of a search as rows of a table: who trains, who did best, and with which hyperparameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from det_keras.cli.progress import TERMINAL
+from det_keras.cli.render import hparams_text, metric_text, number_text, percent_text, printable, state_text
+
+__all__ = ["best_first", "end_line", "is_search", "trial_rows", "trial_table"]
+
+_WAITING = "STATE_QUEUED"
+
+
+def is_search(experiment: Mapping[str, Any]) -> bool:
+    """Tell whether an experiment is made to have several trials."""
+    return (experiment["config"].get("searcher") or {}).get("name") != "single"
+
+
+def best_first(experiment: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return trials by their best searcher metric, those without one last."""
+    searcher = experiment["config"].get("searcher") or {}
+    sign = 1.0 if searcher.get("smaller_is_better", True) else -1.0
+
+    def rank(trial: Mapping[str, Any]) -> tuple[bool, float, int]:
+        value = trial.get("searcherMetricValue")
+        known = float(value) if isinstance(value, int | float) else None
+        return known is None, sign * (known or 0.0), int(trial["id"])
+
+    return sorted(trials, key=rank)
+
+
+def end_line(experiment: Mapping[str, Any], trial: Mapping[str, Any]) -> str:
+    """Return one line about a trial that came to its end: ``Trial 3 COMPLETED after epoch 4, val_loss 0.31``."""
+    text = f"Trial {trial['id']} {state_text(trial['state'])} after {_progress(trial)}"
+    metric = trial.get("searcherMetricValue")
+    return (
+        text
+        if metric is None
+        else f"{text}, {experiment['config']['searcher']['metric']} {metric_text(metric)}"
+    )
+
+
+def trial_rows(
+    experiment: Mapping[str, Any], trials: Sequence[Mapping[str, Any]], most: int
+) -> tuple[list[list[str]], int]:
+    """Return rows of id, state, progress, metric and hyperparameters, and how many trials have no row.
+
+    Those that train come first, as they change; then the others, the best first.
+
+    Args:
+        experiment: as the REST API has it.
+        trials: all of it.
+        most: how many rows there is room for.
+    """
+    training = [trial for trial in trials if trial["state"] not in TERMINAL and trial["state"] != _WAITING]
+    others = best_first(experiment, [trial for trial in trials if trial not in training])
+    shown = [*training, *others][:most]
+    return [_row(trial) for trial in shown], len(trials) - len(shown)
+
+
+def trial_table(experiment: Mapping[str, Any], trials: Sequence[Mapping[str, Any]], most: int) -> Any:
+    """Return the rows of `trial_rows` as a table of rich, one line each whatever the width of the terminal."""
+    # Imported here, as rich takes longer to load than most commands take to run.
+    from rich.table import Table
+    from rich.text import Text
+
+    metric = str((experiment["config"].get("searcher") or {}).get("metric"))
+    rows, rest = trial_rows(experiment, trials, most)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    names = ["Trial", "State", "Trained", f"Best {metric}", "Hyperparameters"]
+    for index, name in enumerate(names):
+        # Only the hyperparameters give way where the terminal is narrow.
+        least = (
+            max(len(name), *(len(row[index]) for row in rows)) if index < len(names) - 1 and rows else None
+        )
+        side: Literal["left", "right"] = "right" if index in (0, 3) else "left"
+        table.add_column(
+            Text(printable(name)), justify=side, no_wrap=True, overflow="ellipsis", min_width=least
+        )
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    if rest:
+        table.add_row("", "", "", "", Text(f"and {rest} more"))
+    return table
+
+
+def _row(trial: Mapping[str, Any]) -> list[str]:
+    return [
+        str(trial["id"]),
+        state_text(trial["state"]),
+        _progress(trial),
+        metric_text(trial.get("searcherMetricValue")),
+        hparams_text(trial["hparams"]),
+    ]
+
+
+def _progress(trial: Mapping[str, Any]) -> str:
+    """Return how much a trial has trained, and of one that still trains which part that is."""
+    metrics = (trial.get("summaryMetrics") or {}).get("validation_metrics") or {}
+    training = (trial.get("summaryMetrics") or {}).get("avg_metrics") or {}
+    epochs = (training.get("epochs") or metrics.get("epochs") or {}).get("last")
+    trained = f"batch {trial['totalBatchesProcessed']}" if epochs is None else f"epoch {number_text(epochs)}"
+    fraction = trial.get("progress")
+    if trial["state"] in TERMINAL or not fraction:
+        return trained
+    return f"{trained} ({percent_text(fraction)})"
