@@ -78,7 +78,7 @@ class PreemptContext:
             except DetError as error:
                 # A master that restarts asks again; until then nobody can want this process to stop.
                 logger.debug("Asking for preemption failed and is tried again: %s", error)
-            self._closing.wait(_RETRY_S if not self._closing.is_set() else 0)
+                self._closing.wait(_RETRY_S)
 
 
 class StopSignals:

@@ -28,12 +28,11 @@ import tensorflow as tf
 from det_keras.core.file_plan import FilePlan, Piece, Slice
 from det_keras.errors import CheckpointError
 from det_keras.keras.model_file import ModelFile, Place, map_weights, read_places
+from det_keras.keras.variables import copy_bytes
 
 __all__ = ["RestoredState", "TrainingState", "read_training_state"]
 
 _VERSION = 1
-# Slices of the memory begin at cache lines.
-_ALIGNMENT = 64
 _COPY_BYTES = 4 << 20
 _COPY_THREADS = 4
 
@@ -75,7 +74,7 @@ class TrainingState:
         for tensor in self.values or ():
             size = tensor.dtype.size * tensor.shape.num_elements()
             self._slices.append(Slice(offset, size))
-            offset = _aligned(offset + size)
+            offset += copy_bytes(tensor)
         self.size_bytes = offset
 
     def fill(self, memory: memoryview) -> None:
@@ -136,10 +135,6 @@ class TrainingState:
         if self.rank_directory is None:
             return []
         return [path for path in sorted(self._rank_root.rglob("*")) if path.is_file()]
-
-
-def _aligned(offset: int) -> int:
-    return -(-offset // _ALIGNMENT) * _ALIGNMENT
 
 
 @dataclass(frozen=True)

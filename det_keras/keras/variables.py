@@ -11,7 +11,9 @@ import tensorflow as tf
 
 from det_keras.errors import ModelMismatchError
 
-__all__ = ["TrackedVariable", "VariableSet", "build_everything"]
+__all__ = ["TrackedVariable", "VariableSet", "build_everything", "copy_bytes"]
+
+_LINE_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -62,10 +64,7 @@ class VariableSet:
     @property
     def size_bytes(self) -> int:
         """Memory that the values take, each rounded up to a cache line."""
-        sizes = (
-            one.variable.value.dtype.size * one.variable.value.shape.num_elements() for one in self.tracked
-        )
-        return sum(-(-size // 64) * 64 for size in sizes)
+        return sum(copy_bytes(one.variable.value) for one in self.tracked)
 
     def copy(self) -> list[tf.Tensor]:
         """Return a consistent copy of all values that costs the caller next to nothing.
@@ -125,6 +124,12 @@ class VariableSet:
             if id(variable) not in seen:
                 seen.add(id(variable))
                 self.tracked.append(TrackedVariable(group, variable.path, variable))
+
+
+def copy_bytes(tensor: Any) -> int:
+    """Return the memory that a copy of a tensor takes, in bytes: whole cache lines, so that each begins at one."""
+    size: int = tensor.dtype.size * tensor.shape.num_elements()
+    return -(-size // _LINE_BYTES) * _LINE_BYTES
 
 
 def build_everything(model: Any, element_spec: Any, optimizers: Iterable[Any]) -> None:
