@@ -142,6 +142,10 @@ class Draw:
         request_id = self._stream.request_id()
         return Create(request_id, point, self._stream.trial_seed())
 
+    def seed(self) -> int:
+        """Return the seed of a sampler that proposes the next point."""
+        return self._stream.trial_seed()
+
 
 class SearchMethod(abc.ABC):
     """One algorithm that decides which trials run and for how long.

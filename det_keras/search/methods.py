@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Sequence
 
 from det_keras.config import ExperimentConfig
@@ -17,6 +18,7 @@ from det_keras.search.rungs import BracketPlan, adaptive_brackets, plan_bracket,
 from det_keras.search.searcher import Searcher
 from det_keras.search.single import SingleSearch
 from det_keras.search.stopping import StoppingBracket
+from det_keras.search.tpe import TpeSearch
 
 __all__ = ["from_config"]
 
@@ -57,6 +59,18 @@ def _random(config: ExperimentConfig) -> SearchMethod:
 def _grid(config: ExperimentConfig) -> SearchMethod:
     section = config.searcher
     return GridSearch(config.hyperparameters.grid(), section.max_concurrent_trials, _max_length(section))
+
+
+def _tpe(config: ExperimentConfig) -> SearchMethod:
+    if importlib.util.find_spec("optuna") is None:
+        raise ConfigError.at(
+            "searcher.name", "`tpe` needs Optuna. Install it with `pip install 'det_keras[search]'`."
+        )
+    section = config.searcher
+    assert section.max_trials is not None
+    return TpeSearch(
+        section.max_trials, section.max_concurrent_trials, _max_length(section), section.n_startup_trials
+    )
 
 
 def _halving(config: ExperimentConfig) -> SearchMethod:
@@ -106,4 +120,5 @@ _METHODS: dict[str, Callable[[ExperimentConfig], SearchMethod]] = {
     "grid": _grid,
     "adaptive_asha": _halving,
     "async_halving": _halving,
+    "tpe": _tpe,
 }

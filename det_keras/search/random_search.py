@@ -9,6 +9,7 @@ from typing import Any
 from det_keras.search.base import (
     Action,
     Close,
+    Create,
     Draw,
     ExitedReason,
     SearchMethod,
@@ -92,7 +93,10 @@ class RandomSearch(SearchMethod):
         return self._trial(draw)
 
     def _trial(self, draw: Draw) -> list[Action]:
-        create = draw.create()
+        create = self._create(draw)
         if self._max_length is None:
             return [create]
         return [create, ValidateAfter(create.request_id, self._max_length), Close(create.request_id)]
+
+    def _create(self, draw: Draw) -> Create:
+        return draw.create()

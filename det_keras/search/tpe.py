@@ -1,0 +1,123 @@
+"""Search by a tree-structured Parzen estimator: new trials near those that did well.
+
+The sampler is Optuna's; the search is ours. For every proposal a study is built in memory from the search's own
+account and thrown away again, so that the master's database stays the one source of truth and a search goes on
+exactly where it was.
+
+Source: Bergstra et al., "Algorithms for Hyper-Parameter Optimization", NeurIPS 2011.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from det_keras.config.hyperparameters import Categorical, DoubleRange, Hyperparameter, IntRange, LogRange
+from det_keras.search.base import WORST, Action, Create, Draw, ExitedReason
+from det_keras.search.coordinates import coordinates_of, point_at, varying_leaves
+from det_keras.search.random_search import RandomSearch
+
+__all__ = ["TpeSearch"]
+
+
+class TpeSearch(RandomSearch):
+    """Random search at first; then every new trial is proposed from the results so far.
+
+    Args:
+        max_trials: how many trials count.
+        max_concurrent_trials: how many run at a time; 0 for all. With more than one, what is proposed depends on
+            which results are there already.
+        max_length: the length of each, in the unit of the config; None if the scripts decide.
+        n_startup_trials: how many results to wait for before the estimator is asked.
+    """
+
+    compares_trials = True
+
+    def __init__(
+        self,
+        max_trials: int,
+        max_concurrent_trials: int = 0,
+        max_length: int | None = None,
+        n_startup_trials: int = 10,
+    ) -> None:
+        super().__init__(max_trials, max_concurrent_trials, max_length)
+        self._n_startup_trials = n_startup_trials
+        # In the order in which they were made: the estimator weighs older results less.
+        self._points: dict[str, Mapping[str, float]] = {}
+        self._values: dict[str, float] = {}
+        self._exited: set[str] = set()
+
+    def validation_completed(
+        self, draw: Draw, request_id: str, metric: float, metrics: Mapping[str, Any]
+    ) -> list[Action]:
+        self._values[request_id] = min(metric, self._values.get(request_id, WORST))
+        return []
+
+    def trial_exited_early(self, draw: Draw, request_id: str, reason: ExitedReason) -> list[Action]:
+        if reason is not ExitedReason.USER_CANCELED:
+            # Where trials fail, or refuse their values, is no place to look at again.
+            self._values[request_id] = WORST
+        return super().trial_exited_early(draw, request_id, reason)
+
+    def trial_exited(self, draw: Draw, request_id: str) -> list[Action]:
+        self._exited.add(request_id)
+        return super().trial_exited(draw, request_id)
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            **super().snapshot(),
+            "points": dict(self._points),
+            "values": dict(self._values),
+            "exited": sorted(self._exited),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        super().restore(state)
+        self._points, self._values = dict(state["points"]), dict(state["values"])
+        self._exited = set(state["exited"])
+
+    def _create(self, draw: Draw) -> Create:
+        results = sum(request_id in self._values for request_id in self._exited)
+        is_proposed = results >= self._n_startup_trials and not draw.space.is_constant
+        create = draw.create(self._proposal(draw) if is_proposed else None)
+        self._points[create.request_id] = coordinates_of(draw.space, create.hparams)
+        return create
+
+    def _proposal(self, draw: Draw) -> Mapping[str, Any]:
+        # Imported here: an optional library, and slow to import.
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        with warnings.catch_warnings():
+            # It calls what is asked for here experimental.
+            warnings.simplefilter("ignore")
+            # Trials that still run count as bad, so that nobody is sent to where another one already is.
+            sampler = optuna.samplers.TPESampler(seed=draw.seed(), n_startup_trials=0, constant_liar=True)
+        study = optuna.create_study(sampler=sampler)
+        kinds = {place: _distribution(leaf) for place, leaf in varying_leaves(draw.space).items()}
+        states = optuna.trial.TrialState
+        for request_id, point in self._points.items():
+            is_over, value = request_id in self._exited, self._values.get(request_id)
+            if is_over and value is None:
+                continue  # cancelled before it said anything
+            study.add_trial(
+                optuna.trial.create_trial(
+                    state=states.COMPLETE if is_over else states.RUNNING,
+                    value=value if is_over else None,
+                    params=dict(point),
+                    distributions=kinds,
+                )
+            )
+        return point_at(draw.space, study.ask(kinds).params)
+
+
+def _distribution(leaf: Hyperparameter) -> Any:
+    from optuna import distributions
+
+    if isinstance(leaf, Categorical):
+        return distributions.CategoricalDistribution(range(len(leaf.vals)))
+    if isinstance(leaf, IntRange):
+        return distributions.IntDistribution(leaf.minval, leaf.maxval)
+    assert isinstance(leaf, (DoubleRange, LogRange))
+    return distributions.FloatDistribution(leaf.minval, leaf.maxval)
