@@ -23,8 +23,6 @@ Only the standard library, and little of it: a process per trial should cost lit
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import fcntl
 import json
 import os
@@ -35,16 +33,21 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from det_keras.launch.log_lines import LineSplitter, LogFile
+from det_keras.launch.process_group import (
+    Undertaker,
+    child_signals,
+    die_with_parent,
+    has_exited,
+    signal_group,
+)
 
 __all__ = ["main"]
 
-_PR_SET_PDEATHSIG = 1
 _READ_BYTES = 1 << 16
 # What the task left running may keep its output open; nobody waits longer for it than this.
 _DRAIN_S = 2.0
@@ -69,7 +72,7 @@ def main(arguments: list[str]) -> int:
     lock.write(str(os.getpid()))
     lock.flush()
     log = LogFile(directory / "log.jsonl")
-    undertaker = _start_undertaker()
+    undertaker = Undertaker()
     try:
         result: dict[str, Any] = {"exit_code": _run(spec, log, undertaker)}
     except LaunchError as error:
@@ -91,36 +94,20 @@ def _take_spec(path: Path) -> dict[str, Any] | None:
     return spec
 
 
-def _run(spec: dict[str, Any], log: LogFile, undertaker: int) -> int:
+def _run(spec: dict[str, Any], log: LogFile, undertaker: Undertaker) -> int:
     try:
         _unpack(spec)
         task = _start(spec)
     except (OSError, tarfile.TarError) as error:
         raise LaunchError(f"Could not start {_shown(spec['argv'])}: {error}.") from error
-    os.write(undertaker, f"{task.pid}\n".encode())
+    undertaker.watch(task.pid)
     _forward_signals(task.pid)
     _copy_output(task, log)
     # Before the number of the group is free to be used again.
-    os.close(undertaker)
+    undertaker.forget(task.pid)
+    undertaker.dismiss()
     code = task.wait()
     return code if code >= 0 else 128 - code
-
-
-def _start_undertaker() -> int:
-    """Start the process that outlives this one; return where it is told the group of the task."""
-    read, write = os.pipe()
-    if os.fork() != 0:
-        os.close(read)
-        return write
-    # From here on the undertaker, out of reach of signals to the group of the supervisor.
-    os.close(write)
-    os.setsid()
-    group = b""
-    while data := os.read(read, 64):
-        group += data
-    if group:
-        _signal_group(int(group), signal.SIGKILL)
-    os._exit(0)
 
 
 def _unpack(spec: dict[str, Any]) -> None:
@@ -152,39 +139,17 @@ def _start(spec: dict[str, Any]) -> subprocess.Popen[bytes]:
         stderr=subprocess.PIPE,
         bufsize=0,
         start_new_session=True,
-        preexec_fn=_die_with_parent(),
+        preexec_fn=die_with_parent(),
     )
-
-
-def _die_with_parent() -> Callable[[], None] | None:
-    """Return what makes the child be killed when this process dies; None where the system cannot."""
-    if sys.platform != "linux":
-        return None
-    # Looked up before the fork: a child between fork and exec should do as little as possible.
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    parent = os.getpid()
-
-    def apply() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        # The parent may have died before the request was in force.
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return apply
 
 
 def _forward_signals(group: int) -> None:
     def forward(number: int, _: FrameType | None) -> None:
-        _signal_group(group, number)
+        signal_group(group, number)
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, forward)
-    signal.signal(signal.SIGUSR1, lambda *_: _signal_group(group, signal.SIGKILL))
-
-
-def _signal_group(group: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
+    signal.signal(signal.SIGUSR1, lambda *_: signal_group(group, signal.SIGKILL))
 
 
 def _copy_output(task: subprocess.Popen[bytes], log: LogFile) -> None:
@@ -192,13 +157,13 @@ def _copy_output(task: subprocess.Popen[bytes], log: LogFile) -> None:
     assert task.stdout is not None
     assert task.stderr is not None
     splitters = {task.stdout.fileno(): LineSplitter("stdout"), task.stderr.fileno(): LineSplitter("stderr")}
-    with selectors.DefaultSelector() as selector, _child_signals() as wake_up:
+    with selectors.DefaultSelector() as selector, child_signals() as wake_up:
         for descriptor in (*splitters, wake_up):
             selector.register(descriptor, selectors.EVENT_READ)
-        while not _has_exited(task):
+        while not has_exited(task):
             _read_ready(selector, splitters, log, timeout_s=None)
         # The leader is not yet reaped, so its number still names the group and no other.
-        _signal_group(task.pid, signal.SIGKILL)
+        signal_group(task.pid, signal.SIGKILL)
         selector.unregister(wake_up)
         deadline = time.monotonic() + _DRAIN_S
         while selector.get_map() and time.monotonic() < deadline:
@@ -221,27 +186,6 @@ def _read_ready(
         log.write(splitter.feed(data))
         if not data:
             selector.unregister(key.fd)
-
-
-@contextlib.contextmanager
-def _child_signals() -> Iterator[int]:
-    """Yield a descriptor that becomes readable when a child ends."""
-    read, write = os.pipe()
-    os.set_blocking(write, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-    try:
-        yield read
-    finally:
-        signal.set_wakeup_fd(-1)
-        os.close(read)
-        os.close(write)
-
-
-def _has_exited(task: subprocess.Popen[bytes]) -> bool:
-    if not hasattr(os, "waitid"):
-        return task.poll() is not None
-    return os.waitid(os.P_PID, task.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _write_result(directory: Path, result: dict[str, Any]) -> None:
