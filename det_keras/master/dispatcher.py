@@ -36,7 +36,7 @@ __all__ = ["Dispatcher"]
 logger = logging.getLogger(__name__)
 
 # How often running tasks are looked at: two or three system calls for each.
-_LOOK_S = 0.05
+_LOOK_S = 0.02
 # How often everything is checked although nobody asked for it.
 _IDLE_S = 1.0
 _KILL_AGAIN_S = 5.0

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Collection
+from pathlib import Path
 
 __all__ = ["sweep"]
 
 logger = logging.getLogger(__name__)
 
 _MOST_LOOKS = 10
+_VARIABLE = "DET_ALLOCATION_ID"
 
 
 def sweep(allocation_ids: Collection[str]) -> None:
@@ -30,11 +33,29 @@ def _kill_all(allocation_ids: Collection[str]) -> bool:
     import psutil
 
     found = False
-    for process in psutil.process_iter():
+    for pid in _pids_of(allocation_ids):
         with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get("DET_ALLOCATION_ID") not in allocation_ids:
+            process = psutil.Process(pid)
+            # Looked at again through the process itself: the number may be another's by now.
+            if process.environ().get(_VARIABLE) not in allocation_ids:
                 continue
             if process.status() != psutil.STATUS_ZOMBIE:
                 process.kill()
                 found = True
+    return found
+
+
+def _pids_of(allocation_ids: Collection[str]) -> list[int]:
+    """Return the processes that seem to belong to the allocations.
+
+    Read from /proc as it is: this runs at the end of every task, while its slot waits for the next.
+    """
+    marks = [f"\0{_VARIABLE}={one}\0".encode() for one in allocation_ids]
+    found = []
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                content = b"\0" + Path(entry.path, "environ").read_bytes() + b"\0"
+                if any(mark in content for mark in marks):
+                    found.append(int(entry.name))
     return found
