@@ -2,6 +2,7 @@
 
 Alone:           python train.py
 As experiment:   det experiment create const.yaml . --follow
+As search:       det experiment create adaptive_asha.yaml . --follow
 """
 
 from pathlib import Path
@@ -47,7 +48,9 @@ def main():
     x_val, y_val = context.wrap_data(x_val, y_val)
 
     model = build_model(hparams)
-    optimizer = context.wrap_optimizer(keras.optimizers.Adam(hparams["learning_rate"]))
+    settings = {"learning_rate": hparams["learning_rate"]}
+    chosen = {"class_name": hparams.get("optimizer", "adam"), "config": settings}
+    optimizer = context.wrap_optimizer(keras.optimizers.get(chosen))
     model.compile(optimizer=optimizer, loss="sparse_categorical_crossentropy", metrics=["accuracy"])
 
     context.fit(

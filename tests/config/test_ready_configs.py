@@ -9,7 +9,7 @@ import pytest
 from det_keras.config import load_experiment_config, load_job_config
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-EXPERIMENTS = ["const", "random", "grid", "adaptive_asha", "distributed"]
+EXPERIMENTS = ["const", "random", "grid", "adaptive_asha", "tpe", "distributed"]
 
 
 def test_every_ready_config_is_tested() -> None:

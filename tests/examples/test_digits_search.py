@@ -1,0 +1,33 @@
+"""A real search on handwritten digits."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from conftest import EXAMPLES
+
+pytestmark = pytest.mark.process
+
+DIGITS = EXAMPLES / "digits"
+
+
+def test_adaptive_search_on_digits_accounts_for_every_trial(cluster):
+    experiment = cluster.create(DIGITS / "adaptive_asha.yaml", DIGITS, "--config", "searcher.max_time=4")
+    trials = cluster.until(
+        lambda: (
+            cluster.get(f"/api/v1/experiments/{experiment}")["experiment"]["endTime"]
+            and cluster.get(f"/api/v1/experiments/{experiment}/trials")["trials"]
+        ),
+        timeout_s=300,
+    )
+    assert cluster.get(f"/api/v1/experiments/{experiment}")["experiment"]["state"] == "STATE_COMPLETED"
+    assert [trial["state"] for trial in trials] == ["STATE_COMPLETED"] * 16
+    assert [trial["restarts"] for trial in trials] == [0] * 16
+    epochs = [trial["summaryMetrics"]["validation_metrics"]["epochs"]["last"] for trial in trials]
+    # The script asks for 20 epochs; a trial goes on for a moment until it hears of its end.
+    assert max(epochs) < 20
+    assert min(epochs) < max(epochs)
+    assert max(trial["searcherMetricValue"] for trial in trials) > 0.95
+    described = cluster.det("experiment", "describe", experiment).stdout
+    assert re.search(r"Best trial: +\d+, val_accuracy 0\.9\d+ at batch \d+", described)
