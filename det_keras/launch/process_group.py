@@ -47,7 +47,7 @@ class Undertaker:
         self._order(b"-%d\n" % group)
 
     def dismiss(self) -> None:
-        """End the undertaker; the groups it was told of and not to forget are dead when this returns."""
+        """End the undertaker; the groups it was told of and not to forget are killed."""
         os.close(self._write)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._pid, 0)

@@ -1,0 +1,210 @@
+"""The processes of one job on this machine: started together, watched, and ended together.
+
+Each rank has a process group of its own. So a signal that reaches the launcher, from its parent or from a
+terminal, reaches each rank once, through the launcher, and no rank outlives its job:
+
+- a rank that fails ends the others, after a moment in which they may end by themselves;
+- what a rank leaves running in its group is killed with it;
+- a launcher that is killed takes all groups along.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType
+
+from det_keras.launch.process_group import (
+    Undertaker,
+    child_signals,
+    die_with_parent,
+    has_exited,
+    signal_group,
+)
+from det_keras.launch.rank_output import OutputStream, RankLines
+
+__all__ = ["Gang", "exit_code"]
+
+# The same name when the launcher runs as `__main__`.
+logger = logging.getLogger("det_keras.launch")
+
+_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_STDOUT, _STDERR = 1, 2
+_READ_BYTES = 1 << 16
+# After a failure: long enough for a checkpoint that is nearly written and for the others' last words.
+_GRACE_S = 3.0
+# What a rank left running in another group may keep its output open; nobody waits longer for it than this.
+_DRAIN_S = 2.0
+
+
+class Gang:
+    """Runs one command as several ranks.
+
+    Args:
+        argv: the command.
+        environments: one for each rank, complete.
+    """
+
+    def __init__(self, argv: Sequence[str], environments: Sequence[Mapping[str, str]]) -> None:
+        self._argv = list(argv)
+        self._environments = environments
+        self._alive: dict[int, subprocess.Popen[bytes]] = {}
+        self._lines: dict[int, RankLines] = {}
+        self._failure: int | None = None
+        self._deadline: float | None = None
+
+    def run(self, *, when_started: Callable[[], None]) -> int:
+        """Run the ranks to their end.
+
+        Args:
+            when_started: called once, after the last fork: it may start threads.
+
+        Returns:
+            0 if all ranks exited with 0, else the exit code of the first that did not.
+
+        Raises:
+            OSError: the command cannot be started.
+        """
+        undertaker = Undertaker()
+        try:
+            with selectors.DefaultSelector() as selector, child_signals() as wake_up:
+                selector.register(wake_up, selectors.EVENT_READ)
+                with self._forwarding_signals():
+                    self._start_all(selector, undertaker)
+                when_started()
+                while self._alive:
+                    self._read_ready(selector, self._patience_s())
+                    self._reap(selector, undertaker)
+                selector.unregister(wake_up)
+                self._drain(selector)
+        finally:
+            self._kill_all(undertaker)
+            undertaker.dismiss()
+        return 0 if self._failure is None else exit_code(self._failure)
+
+    @contextlib.contextmanager
+    def _forwarding_signals(self) -> Iterator[None]:
+        """Pass signals on from now on; those that come inside this block, at its end.
+
+        So each rank gets each signal once, also the ranks that were not yet there when it came.
+        """
+        early: list[int] = []
+        is_complete = False
+
+        def forward(number: int, _: FrameType | None) -> None:
+            if is_complete:
+                self._signal_all(number)
+            else:
+                early.append(number)
+
+        for one in _FORWARDED:
+            signal.signal(one, forward)
+        yield
+        is_complete = True
+        for number in early:
+            self._signal_all(number)
+
+    def _signal_all(self, number: int) -> None:
+        for process in list(self._alive.values()):
+            signal_group(process.pid, number)
+
+    def _start_all(self, selector: selectors.BaseSelector, undertaker: Undertaker) -> None:
+        outputs = OutputStream(_STDOUT), OutputStream(_STDERR)
+        for rank, environment in enumerate(self._environments):
+            process = self._start(environment)
+            self._alive[rank] = process
+            undertaker.watch(process.pid)
+            for pipe, output in zip((process.stdout, process.stderr), outputs, strict=True):
+                assert pipe is not None
+                self._lines[pipe.fileno()] = RankLines(rank, output)
+                selector.register(pipe, selectors.EVENT_READ)
+
+    def _start(self, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self._argv,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+            preexec_fn=die_with_parent(),
+        )
+
+    def _patience_s(self) -> float | None:
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def _read_ready(self, selector: selectors.BaseSelector, timeout_s: float | None) -> None:
+        for key, _ in selector.select(timeout_s):
+            data = os.read(key.fd, _READ_BYTES)
+            lines = self._lines.get(key.fd)
+            if lines is None:
+                continue
+            lines.feed(data)
+            if not data:
+                selector.unregister(key.fileobj)
+
+    def _reap(self, selector: selectors.BaseSelector, undertaker: Undertaker) -> None:
+        ended = [(rank, process) for rank, process in self._alive.items() if has_exited(process)]
+        statuses = {}
+        for rank, process in ended:
+            # Not yet reaped, so its number still names its group and no other.
+            signal_group(process.pid, signal.SIGKILL)
+            undertaker.forget(process.pid)
+            del self._alive[rank]
+            statuses[rank] = process.wait()
+        if ended:
+            # Last words first, then how it ended.
+            self._read_ready(selector, 0)
+        # Of those found at once, one that was killed is the cause and the others are its victims.
+        for rank in sorted(statuses, key=lambda rank: (statuses[rank] >= 0, rank)):
+            if statuses[rank] != 0:
+                self._note_failure(rank, statuses[rank])
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            self._signal_all(signal.SIGKILL)
+            self._deadline = None
+
+    def _note_failure(self, rank: int, status: int) -> None:
+        if self._failure is None:
+            self._failure = status
+            self._deadline = time.monotonic() + _GRACE_S
+            others = len(self._alive)
+            rest = f" Ending the other {others} of {len(self._environments)} ranks." if others else ""
+            logger.error("Rank %d %s.%s", rank, _ending(status), rest)
+        elif self._deadline is not None:
+            logger.error("After that, rank %d %s.", rank, _ending(status))
+
+    def _drain(self, selector: selectors.BaseSelector) -> None:
+        deadline = time.monotonic() + _DRAIN_S
+        while selector.get_map() and (left_s := deadline - time.monotonic()) > 0:
+            self._read_ready(selector, left_s)
+        for lines in self._lines.values():
+            lines.finish()
+
+    def _kill_all(self, undertaker: Undertaker) -> None:
+        """End what is left when the launcher itself fails."""
+        self._signal_all(signal.SIGKILL)
+        while self._alive:
+            _, process = self._alive.popitem()
+            undertaker.forget(process.pid)
+            process.wait()
+
+
+def exit_code(status: int) -> int:
+    """Return what a shell would say for the status of a process; a signal n is 128 + n."""
+    return status if status >= 0 else 128 - status
+
+
+def _ending(status: int) -> str:
+    if status >= 0:
+        return f"exited with code {status}"
+    try:
+        return f"was ended by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was ended by signal {-status}"

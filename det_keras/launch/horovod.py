@@ -1,0 +1,245 @@
+"""Start a script on several processes of this machine, for Horovod.
+
+    python3 -m det_keras.launch.horovod [--np N] -- python3 train.py ...
+
+In a trial or job there is one process for each slot of the allocation; one slot or none runs the command as it
+is. Each line of rank R appears as ``[rank=R] line`` on the stream that it was printed to. The exit code is 0 if
+every rank exited with 0, else that of the first that did not.
+
+Why not ``horovodrun``: it marks lines in another way, kills its processes five seconds after a SIGTERM, which
+is too soon for a checkpoint, starts each rank through a shell, and listens on every interface of the machine
+without authentication. A script started by ``horovodrun`` works all the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import logging
+import os
+import secrets
+import shutil
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+
+from det_keras import LOG_FORMAT
+from det_keras.cluster_info import get_cluster_info
+from det_keras.errors import ClusterInfoError
+from det_keras.launch.gang import Gang
+from det_keras.launch.rendezvous import LOOPBACK, Rendezvous
+
+__all__ = ["main", "rank_environments"]
+
+logger = logging.getLogger("det_keras.launch.horovod")
+
+INSTALL_COMMAND = (
+    "pip install 'tensorflow>=2.18,<2.19' 'setuptools<81' wheel packaging 'cmake<4' && "
+    "HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 HOROVOD_WITHOUT_PYTORCH=1 "
+    "HOROVOD_WITHOUT_MXNET=1 pip install --no-build-isolation horovod==0.28.1"
+)
+
+_USAGE = "python3 -m det_keras.launch.horovod [--np N] [--trial MODULE:CLASS] [OPTIONS] -- COMMAND ..."
+_NOT_EXECUTABLE, _NOT_FOUND = 126, 127
+
+# The interface that the ranks of one machine talk over, and nobody else can reach.
+_LOOPBACK_INTERFACE = "lo"
+# As horovodrun calls the one machine; it is a scope of the rendezvous.
+_HOSTNAME = "localhost"
+_THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+_DEFAULTS = {
+    # What a rank prints is seen when it is printed.
+    "PYTHONUNBUFFERED": "1",
+    # Horovod's 30 s would call a rank dead that is only slow to import TensorFlow.
+    "HOROVOD_GLOO_TIMEOUT_SECONDS": "120",
+    "HOROVOD_CYCLE_TIME": "0.5",
+    "HOROVOD_FUSION_THRESHOLD": str(64 << 20),
+}
+# horovodrun's own options, for those who bring them along, and the variable that says the same.
+_TUNING = {
+    "--cycle-time-ms": "HOROVOD_CYCLE_TIME",
+    "--cache-capacity": "HOROVOD_CACHE_CAPACITY",
+    "--gloo-timeout-seconds": "HOROVOD_GLOO_TIMEOUT_SECONDS",
+    "--log-level": "HOROVOD_LOG_LEVEL",
+    "--stall-check-warning-time-seconds": "HOROVOD_STALL_CHECK_TIME_SECONDS",
+    "--stall-check-shutdown-time-seconds": "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+    "--timeline-filename": "HOROVOD_TIMELINE",
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a command on the ranks that `arguments` and the allocation ask for.
+
+    Returns:
+        The exit code. With a single rank this process becomes the command and never returns.
+    """
+    logging.basicConfig(format=LOG_FORMAT, level=logging.INFO)
+    parser = _parser()
+    options = _parse(parser, arguments)
+    try:
+        size = _size(options.np)
+    except ClusterInfoError as error:
+        logger.error("%s", error)
+        return 1
+    argv = _command(parser, options)
+    if shutil.which(argv[0]) is None:
+        return _cannot_start(argv[0], FileNotFoundError())
+    if size == 1:
+        return _become(argv)
+    if "HOROVOD_RANK" in os.environ:
+        parser.error(
+            f"This process is already rank {os.environ['HOROVOD_RANK']} of a job. "
+            "Start the script itself with horovodrun, or this launcher without it."
+        )
+    if importlib.util.find_spec("horovod") is None:
+        logger.error(
+            "%d ranks need Horovod, which is not installed. Install it with:\n%s", size, INSTALL_COMMAND
+        )
+        return 1
+    return _run_ranks(argv, size, {**os.environ, **options.tuning})
+
+
+def rank_environments(base: Mapping[str, str], size: int, port: int, cores: int) -> list[dict[str, str]]:
+    """Return the environment of each rank.
+
+    Args:
+        base: what they inherit; what it says about speed and threads stands.
+        size: number of ranks, all on this machine.
+        port: of the rendezvous, on 127.0.0.1.
+        cores: that the ranks share.
+    """
+    threads = str(max(1, cores // size))
+    common = {
+        **_DEFAULTS,
+        **dict.fromkeys(_THREADS, threads),
+        # Whoever knows this key may exchange objects with the ranks; nobody else learns it.
+        "DET_CHIEF_KEY": secrets.token_hex(32),
+        **base,
+        "DET_CHIEF_IP": LOOPBACK,
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_IFACE": _LOOPBACK_INTERFACE,
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": LOOPBACK,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        "HOROVOD_HOSTNAME": _HOSTNAME,
+        "HOROVOD_SIZE": str(size),
+        "HOROVOD_LOCAL_SIZE": str(size),
+        "HOROVOD_CROSS_RANK": "0",
+        "HOROVOD_CROSS_SIZE": "1",
+    }
+    return [{**common, "HOROVOD_RANK": str(rank), "HOROVOD_LOCAL_RANK": str(rank)} for rank in range(size)]
+
+
+def _run_ranks(argv: Sequence[str], size: int, base: Mapping[str, str]) -> int:
+    with Rendezvous() as rendezvous:
+        gang = Gang(argv, rank_environments(base, size, rendezvous.port, len(os.sched_getaffinity(0))))
+        try:
+            return gang.run(when_started=rendezvous.serve)
+        except OSError as error:
+            return _cannot_start(argv[0], error)
+
+
+def _become(argv: list[str]) -> int:
+    # Python ignores SIGPIPE, and a program inherits what is ignored.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        os.execvp(argv[0], argv)
+    except OSError as error:
+        return _cannot_start(argv[0], error)
+
+
+def _cannot_start(program: str, error: OSError) -> int:
+    if isinstance(error, FileNotFoundError):
+        logger.error("The command %r was not found. Is it on the PATH, and installed?", program)
+        return _NOT_FOUND
+    logger.error("The command %r could not be started: %s.", program, error)
+    return _NOT_EXECUTABLE
+
+
+def _size(requested: int | None) -> int:
+    info = get_cluster_info()
+    slots = None if info is None else len(info.slot_ids)
+    if requested is None:
+        return max(1, slots or 0)
+    if slots is not None and requested != slots:
+        logger.warning("Starting %d ranks, as --np says, on an allocation of %d slots.", requested, slots)
+    return requested
+
+
+def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+    options = parser.parse_args(arguments)
+    if options.command[:1] == ["--"]:
+        del options.command[0]
+    if options.command[:1] == ["--trial"]:
+        # As the original takes it: options, `--`, and then the trial.
+        parser.parse_args(options.command, namespace=options)
+    return options
+
+
+def _command(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list[str]:
+    command: list[str] = options.command
+    if options.trial is None and not command:
+        parser.error("There is nothing to run. Give the command behind `--`, such as `-- python3 train.py`.")
+    if options.trial is None:
+        return command
+    if command:
+        parser.error(f"There is both --trial {options.trial} and a command, {command[0]!r}. Leave one out.")
+    return [sys.executable, "-m", "det_keras.keras.trial", options.trial]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="det_keras.launch.horovod",
+        usage=_USAGE,
+        description="Start a script on several processes of this machine, for Horovod.",
+        allow_abbrev=False,
+    )
+    parser.set_defaults(tuning={})
+    parser.add_argument(
+        "--np",
+        "-np",
+        "--num-proc",
+        type=_positive,
+        metavar="N",
+        help="number of processes; by default that of the allocation's slots, and 1 outside a trial or job",
+    )
+    parser.add_argument("--trial", metavar="MODULE:CLASS", help="run this trial class instead of a command")
+    parser.add_argument(
+        "--autohorovod", action="store_true", help="run one slot without Horovod: what happens anyway"
+    )
+    parser.add_argument(
+        "--fusion-threshold-mb", type=_megabytes, action=_Tune, metavar="MB", dest="HOROVOD_FUSION_THRESHOLD"
+    )
+    for option, variable in _TUNING.items():
+        parser.add_argument(option, action=_Tune, dest=variable, help=f"sets {variable}", metavar="X")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+class _Tune(argparse.Action):
+    """Notes a variable for the ranks."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[object] | None,
+        option_string: str | None = None,
+    ) -> None:
+        namespace.tuning = {**namespace.tuning, self.dest: str(values)}
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a number of processes, 1 or more. Received: {text!r}.")
+    return int(text)
+
+
+def _megabytes(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a whole number of megabytes. Received: {text!r}.")
+    return int(text) << 20
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

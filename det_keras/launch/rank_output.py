@@ -1,0 +1,71 @@
+"""The lines that the ranks of a job print, each marked with its rank."""
+
+from __future__ import annotations
+
+import os
+import select
+
+__all__ = ["OutputStream", "RankLines"]
+
+_NEWLINE = b"\n"
+# A rank that prints no newline does not fill the memory: a longer line comes in several.
+_LONGEST_LINE_BYTES = 1 << 20
+
+
+class OutputStream:
+    """A stream of this process, written to by whole lines.
+
+    When nobody reads it any more, what is written is dropped: a closed terminal ends no training.
+
+    Args:
+        descriptor: of the stream.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._is_broken = False
+
+    def write(self, data: bytes) -> None:
+        """Write all of `data`, waiting for a slow reader."""
+        rest = memoryview(data)
+        while rest and not self._is_broken:
+            try:
+                rest = rest[os.write(self._descriptor, rest) :]
+            except BlockingIOError:
+                select.select([], [self._descriptor], [])
+            except OSError:
+                self._is_broken = True
+
+
+class RankLines:
+    """Passes the lines of one rank's stream on, as ``[rank=R] line``.
+
+    Bytes are left as they are; only a last line without a newline gets one, so that no other is put behind it.
+
+    Args:
+        rank: which prints.
+        output: where to.
+    """
+
+    def __init__(self, rank: int, output: OutputStream) -> None:
+        self._mark = b"[rank=%d] " % rank
+        self._output = output
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        """Pass on the lines that `data` completes."""
+        end = data.rfind(_NEWLINE)
+        if end < 0:
+            self._rest += data
+            if len(self._rest) > _LONGEST_LINE_BYTES:
+                self.finish()
+            return
+        lines = (bytes(self._rest) + data[:end]).split(_NEWLINE)
+        self._rest = bytearray(data[end + 1 :])
+        self._output.write(b"".join(self._mark + line + _NEWLINE for line in lines))
+
+    def finish(self) -> None:
+        """Pass on what is left of a last line without a newline."""
+        if self._rest:
+            self._output.write(self._mark + bytes(self._rest) + _NEWLINE)
+            self._rest.clear()

@@ -1,0 +1,392 @@
+"""The launcher of many ranks. Its ranks are mostly plain Python: only the last tests need Horovod itself."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from det_keras.launch.horovod import INSTALL_COMMAND, rank_environments
+
+pytestmark = pytest.mark.process
+
+HAS_HOROVOD = importlib.util.find_spec("horovod") is not None
+needs_horovod = pytest.mark.skipif(not HAS_HOROVOD, reason="Horovod is not installed: the extra `horovod`")
+
+MODULE = "det_keras.launch.horovod"
+RANK = "import os; rank = int(os.environ['HOROVOD_RANK']); "
+IN_A_JOB = {
+    "DET_TASK_TYPE": "GENERIC",
+    "DET_MASTER": "http://127.0.0.1:8080",
+    "DET_TASK_ID": "one",
+    "DET_ALLOCATION_ID": "one.1",
+    "DET_SESSION_TOKEN": "secret",
+}
+
+
+def eventually(ask, timeout_s: float = 20.0):
+    deadline = time.monotonic() + timeout_s
+    while not (answer := ask()):
+        assert time.monotonic() < deadline, "It did not come true in time."
+        time.sleep(0.01)
+    return answer
+
+
+def is_dead(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+class Launched:
+    """A launcher and what it printed."""
+
+    def __init__(self, root: Path, arguments: list[str], environment: dict[str, str]) -> None:
+        self._files = {name: root / name for name in ("stdout", "stderr")}
+        with self._files["stdout"].open("wb") as out, self._files["stderr"].open("wb") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", MODULE, *arguments],
+                env=environment,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+
+    @property
+    def stdout(self) -> str:
+        return self._files["stdout"].read_text()
+
+    @property
+    def stderr(self) -> str:
+        return self._files["stderr"].read_text()
+
+    def finish(self, timeout_s: float = 60.0) -> int:
+        return self.process.wait(timeout_s)
+
+    def numbers(self, count: int) -> list[int]:
+        """Wait until that many lines are printed; return the number in each."""
+        eventually(lambda: len(self.stdout.splitlines()) >= count)
+        return [int(line.split()[-1]) for line in self.stdout.splitlines()]
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """An environment in which Horovod is found, whether or not it is installed."""
+    paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    if not HAS_HOROVOD:
+        (tmp_path / "stub" / "horovod").mkdir(parents=True)
+        (tmp_path / "stub" / "horovod" / "__init__.py").touch()
+        paths.append(str(tmp_path / "stub"))
+    ours = ("DET_", "HOROVOD_", "OMP_", "TF_NUM", "PYTHON")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    return {**inherited, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+@pytest.fixture
+def launch(tmp_path, environment):
+    started = []
+
+    def start(*arguments: str, code: str | None = None, variables: dict[str, str] | None = None) -> Launched:
+        command = [] if code is None else ["--", sys.executable, "-c", code]
+        launched = Launched(tmp_path, [*arguments, *command], {**environment, **(variables or {})})
+        started.append(launched.process)
+        return launched
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_each_line_carries_its_rank_on_its_own_stream(launch):
+    launched = launch(
+        "--np", "2", code=RANK + "import sys; print('out', rank); sys.exit(print('err', file=sys.stderr))"
+    )
+    assert launched.finish() == 0
+    assert sorted(launched.stdout.splitlines()) == ["[rank=0] out 0", "[rank=1] out 1"]
+    assert sorted(launched.stderr.splitlines()) == ["[rank=0] err", "[rank=1] err"]
+
+
+def test_a_line_is_seen_when_it_is_printed(launch):
+    launched = launch("--np", "2", code=RANK + "import time; print('here'); time.sleep(60)")
+    eventually(lambda: sorted(launched.stdout.splitlines()) == ["[rank=0] here", "[rank=1] here"])
+
+
+def test_each_rank_knows_its_place_and_where_to_meet(launch):
+    code = "import os, json; print(json.dumps(dict(os.environ)))"
+    launched = launch("--np", "2", code=code)
+    assert launched.finish() == 0
+    lines = sorted(launched.stdout.splitlines())
+    first, second = (json.loads(line.split("] ", 1)[1]) for line in lines)
+    assert (first["HOROVOD_RANK"], second["HOROVOD_RANK"]) == ("0", "1")
+    assert (first["HOROVOD_LOCAL_RANK"], second["HOROVOD_LOCAL_RANK"]) == ("0", "1")
+    for one in (first, second):
+        assert (one["HOROVOD_SIZE"], one["HOROVOD_LOCAL_SIZE"], one["HOROVOD_CROSS_SIZE"]) == ("2", "2", "1")
+        assert one["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == one["DET_CHIEF_IP"] == "127.0.0.1"
+    assert first["DET_CHIEF_KEY"] == second["DET_CHIEF_KEY"]
+    assert len(first["DET_CHIEF_KEY"]) == 64
+
+
+def test_ranks_share_the_cores_and_leave_what_the_user_chose():
+    first, _ = rank_environments({"TF_NUM_INTRAOP_THREADS": "7", "HOROVOD_CYCLE_TIME": "3"}, 2, 1, cores=8)
+    assert first["OMP_NUM_THREADS"] == first["TF_NUM_INTEROP_THREADS"] == "4"
+    assert (first["TF_NUM_INTRAOP_THREADS"], first["HOROVOD_CYCLE_TIME"]) == ("7", "3")
+    assert rank_environments({}, 3, 1, cores=2)[2]["OMP_NUM_THREADS"] == "1"
+
+
+def test_each_launch_has_a_key_of_its_own():
+    keys = {rank_environments({}, 2, 1, cores=2)[0]["DET_CHIEF_KEY"] for _ in range(2)}
+    assert len(keys) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables"),
+    [
+        ([], {}),
+        (["--np", "1"], {}),
+        ([], {**IN_A_JOB, "DET_SLOT_IDS": "[]"}),
+        ([], {**IN_A_JOB, "DET_SLOT_IDS": "[3]"}),
+    ],
+    ids=["alone", "one", "no slots", "one slot"],
+)
+def test_a_single_rank_is_the_command_itself(launch, arguments, variables):
+    launched = launch(
+        *arguments, code="import os; print(os.getpid(), 'HOROVOD_RANK' in os.environ)", variables=variables
+    )
+    assert launched.finish() == 0
+    assert launched.stdout == f"{launched.process.pid} False\n"
+
+
+def test_an_allocation_gets_a_rank_for_each_slot(launch):
+    variables = {**IN_A_JOB, "DET_SLOT_IDS": "[0, 2, 5]"}
+    launched = launch(code=RANK + "print(rank)", variables=variables)
+    assert launched.finish() == 0
+    assert sorted(launched.stdout.splitlines()) == [f"[rank={rank}] {rank}" for rank in range(3)]
+
+
+def test_a_trial_class_is_run_by_its_module(launch, tmp_path, environment):
+    launched = launch("--np", "2", "--trial", "no_such_module:Trial")
+    assert launched.finish() != 0
+    assert launched.stderr.count("[rank=") >= 1
+    again = launch("--np", "2", "--", "--trial", "no_such_module:Trial")
+    assert again.finish() != 0
+    assert "nothing to run" not in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "expected", "ending"),
+    [
+        (RANK + "raise SystemExit(7 if rank == 1 else 0)", 7, "Rank 1 exited with code 7."),
+        (RANK + "os.kill(os.getpid(), 9 if rank == 0 else 0)", 137, "Rank 0 was ended by SIGKILL."),
+    ],
+    ids=["exit code", "signal"],
+)
+def test_exit_code_is_that_of_the_rank_that_failed(launch, code, expected, ending):
+    launched = launch("--np", "2", code=code)
+    assert launched.finish() == expected
+    assert ending.rstrip(".") in launched.stderr
+
+
+def test_a_rank_that_dies_ends_the_others_and_what_they_started(launch):
+    code = """
+import os, subprocess, sys, time
+if os.environ["HOROVOD_RANK"] == "0":
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    print(child.pid)
+print(os.getpid())
+time.sleep(600)
+"""
+    launched = launch("--np", "2", code=code)
+    pids = launched.numbers(3)
+    victim = next(int(line.split()[-1]) for line in launched.stdout.splitlines() if "[rank=1]" in line)
+    os.kill(victim, signal.SIGKILL)
+    began = time.monotonic()
+    assert launched.finish() == 137
+    assert time.monotonic() - began < 10
+    assert "Rank 1 was ended by SIGKILL. Ending the other 1 of 2 ranks." in launched.stderr
+    eventually(lambda: all(map(is_dead, pids)))
+
+
+def test_the_last_words_of_a_rank_come_before_the_note_of_its_end(launch):
+    launched = launch(
+        "--np", "2", code=RANK + "import time; time.sleep(0 if rank else 60); raise ValueError('why')"
+    )
+    assert launched.finish() == 1
+    lines = launched.stderr.splitlines()
+    assert lines.index("[rank=1] ValueError: why") < next(
+        i for i, line in enumerate(lines) if "Rank 1 exited" in line
+    )
+
+
+COUNTS_SIGNALS = """
+import os, signal, time
+counts = dict.fromkeys((signal.SIGTERM, signal.SIGINT, signal.SIGHUP), 0)
+def count(number, _):
+    counts[number] += 1
+for number in counts:
+    signal.signal(number, count)
+print("ready", os.getpid(), flush=True)
+while not any(counts.values()):
+    time.sleep(0.01)
+time.sleep(0.5)   # a second one would come in this time
+print(sum(counts.values()), flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda one: one.name)
+@pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["process", "group"])
+def test_a_signal_reaches_each_rank_once_and_is_waited_for(launch, number, send):
+    launched = launch("--np", "2", code=COUNTS_SIGNALS)
+    launched.numbers(2)
+    send(launched.process.pid, number)
+    assert launched.finish() == 0
+    assert sorted(launched.stdout.splitlines()[2:]) == ["[rank=0] 1", "[rank=1] 1"]
+    assert launched.stderr == ""
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("shell", [False, True], ids=["direct", "shell"])
+def test_ranks_die_with_their_launcher(launch, shell):
+    code = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    command = ["sh", "-c", f"{sys.executable} -c '{code}'; true"] if shell else [sys.executable, "-c", code]
+    launched = launch("--np", "2", "--", *command)
+    pids = launched.numbers(2)
+    launched.process.kill()
+    eventually(lambda: all(map(is_dead, pids)))
+
+
+def test_output_that_nobody_reads_ends_no_rank(environment, tmp_path):
+    done = tmp_path / "done"
+    code = (
+        RANK
+        + f"import time; [print('x' * 99) for _ in range(9999)]; rank or open({str(done)!r}, 'w').close()"
+    )
+    launcher = subprocess.Popen(
+        [sys.executable, "-m", MODULE, "--np", "2", "--", sys.executable, "-c", code],
+        env=environment,
+        stdout=subprocess.PIPE,
+    )
+    assert launcher.stdout is not None
+    launcher.stdout.read(100)
+    launcher.stdout.close()
+    assert launcher.wait(60) == 0
+    assert done.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--np", "0", "--", "true"], 2, "expected a number of processes, 1 or more. Received: '0'."),
+        (["--np", "two", "--", "true"], 2, "Received: 'two'."),
+        (["--np", "2"], 2, "There is nothing to run."),
+        (["--np", "2", "--"], 2, "There is nothing to run."),
+        (["--trial", "a:B", "--", "true"], 2, "There is both --trial a:B and a command"),
+        (["--no-such-option", "--", "true"], 2, "--no-such-option"),
+        (["--np", "2", "--", "/no/such/program"], 127, "'/no/such/program' was not found"),
+        (["--", "/no/such/program"], 127, "'/no/such/program' was not found"),
+    ],
+)
+def test_wrong_arguments_are_named(launch, arguments, code, message):
+    launched = launch(*arguments)
+    assert launched.finish() == code
+    assert message in launched.stderr
+    assert "Traceback" not in launched.stderr
+
+
+def test_a_rank_starts_no_ranks(launch):
+    launched = launch("--np", "2", code="pass", variables={"HOROVOD_RANK": "1"})
+    assert launched.finish() == 2
+    assert "already rank 1 of a job" in launched.stderr
+
+
+def test_a_wrong_variable_of_the_cluster_is_named(launch):
+    launched = launch(code="pass", variables={**IN_A_JOB, "DET_SLOT_IDS": "many"})
+    assert launched.finish() == 1
+    assert "`DET_SLOT_IDS` is 'many'" in launched.stderr
+
+
+def test_options_of_horovodrun_become_variables(launch):
+    code = RANK + "print(os.environ['HOROVOD_FUSION_THRESHOLD'], os.environ['HOROVOD_CYCLE_TIME'])"
+    launched = launch("-np", "2", "--fusion-threshold-mb", "2", "--cycle-time-ms", "9", code=code)
+    assert launched.finish() == 0
+    assert "[rank=0] 2097152 9" in launched.stdout.splitlines()
+
+
+def test_a_missing_horovod_is_an_error_that_names_the_command(environment):
+    code = f"""
+import importlib.util, sys
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "horovod" else find(name, *rest)
+from {MODULE} import main
+sys.exit(main(["--np", "2", "--", "true"]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "2 ranks need Horovod, which is not installed." in done.stderr
+    assert INSTALL_COMMAND in done.stderr
+
+
+def test_the_documents_name_the_same_command():
+    text = (Path(__file__).parents[2] / "docs" / "distributed.md").read_text(encoding="utf-8")
+    assert INSTALL_COMMAND in re.sub(r"\s*\\\n\s*", " ", text)
+
+
+ALLGATHER = """
+import horovod.tensorflow as hvd
+hvd.init()
+print("gathered", hvd.allgather_object(hvd.rank() * 10), hvd.local_size(), hvd.cross_size())
+"""
+
+
+@needs_horovod
+def test_ranks_meet_over_loopback_only(launch):
+    code = (
+        ALLGATHER
+        + """
+import psutil
+listening = [c.laddr.ip for c in psutil.Process().net_connections("inet") if c.status == "LISTEN"]
+assert set(listening) <= {"127.0.0.1"}, listening
+"""
+    )
+    launched = launch("--np", "2", code=code)
+    assert launched.finish(180) == 0, launched.stderr
+    assert sorted(launched.stdout.splitlines()) == [
+        f"[rank={rank}] gathered [0, 10] 2 1" for rank in range(2)
+    ]
+
+
+@needs_horovod
+def test_a_rank_that_dies_in_an_exchange_is_the_one_that_is_named(launch):
+    code = ALLGATHER + "import os; hvd.rank() and os.kill(os.getpid(), 9); hvd.allgather_object(1)"
+    launched = launch("--np", "2", code=code)
+    assert launched.finish(180) == 137
+    assert "Rank 1 was ended by SIGKILL" in launched.stderr
+
+
+@needs_horovod
+def test_a_script_started_by_horovodrun_meets_as_well(environment):
+    program = shutil.which("horovodrun", path=str(Path(sys.executable).parent))
+    assert program is not None
+    done = subprocess.run(
+        [program, "-np", "2", sys.executable, "-c", ALLGATHER],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("gathered [0, 10] 2 1") == 2
