@@ -126,6 +126,7 @@ class Conductor:
             is_invalid_hp=trial.early_exit is not None,
             is_retry_cancelled=trial.is_retry_cancelled,
             is_out_of_work=trial.is_closed and not self.searcher.has_work(trial.request_id),
+            is_waiting=self._is_waiting(trial),
             restarts=trial.restarts,
             max_restarts=self._config.max_restarts,
             lost_runs=trial.lost_runs,
@@ -216,6 +217,14 @@ class Conductor:
         trial.progress = min(1.0, max(0.0, in_units / length))
         self.searcher.progress_reported(trial.request_id, in_units)
         self._feed(list)
+
+    def _is_waiting(self, trial: TrialRow) -> bool:
+        """Tell whether a trial reached its length, went no further, and may get a longer one."""
+        operation = self.searcher.operation(trial.request_id)
+        if operation is None or not operation.completed or trial.is_closed:
+            return False
+        length, unit = operation.length, self._length_unit
+        return not self._validations(trial, lambda metrics: (number(metrics.get(unit)) or 0) > length)
 
     def _has_metric(self, trial: TrialRow) -> bool:
         """Tell whether a trial reported the searcher's metric, be it as NaN."""

@@ -143,6 +143,7 @@ class ExitedRun:
         is_invalid_hp: the script refused its hyperparameters.
         is_retry_cancelled: a log policy said that a failure is final.
         is_out_of_work: it reached all lengths that the search gave it, and will get no further one.
+        is_waiting: it stopped at the length that the search gave it, and may get a longer one.
         restarts: counted so far.
         max_restarts: of the config.
         lost_runs: in a row, before this one, that ended without an exit code.
@@ -153,6 +154,7 @@ class ExitedRun:
     is_invalid_hp: bool = False
     is_retry_cancelled: bool = False
     is_out_of_work: bool = False
+    is_waiting: bool = False
     restarts: int = 0
     max_restarts: int = 5
     lost_runs: int = 0
@@ -183,6 +185,9 @@ def judge_exit(run: ExitedRun, exit_: Exit) -> Verdict:
         return _judge_failure(run, exit_)
     if exit_.is_killed or exit_.is_acknowledged:
         return Verdict.COMPLETE if run.is_out_of_work else Verdict.RELAUNCH
+    if run.is_waiting:
+        # Not every client acknowledges that it stopped because it has no work.
+        return Verdict.RELAUNCH
     return Verdict.FAIL if run.lacks_validation else Verdict.COMPLETE
 
 

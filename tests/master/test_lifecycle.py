@@ -35,6 +35,7 @@ def run(state: str = lifecycle.ACTIVE, **facts) -> ExitedRun:
     [
         (run(), CLEAN, Verdict.COMPLETE),
         (run(lacks_validation=True), CLEAN, Verdict.FAIL),
+        (run(is_waiting=True), CLEAN, Verdict.RELAUNCH),
         (run(), FAILED, Verdict.RESTART),
         (run(), SIGNALLED, Verdict.RESTART),
         (run(restarts=5), FAILED, Verdict.FAIL),

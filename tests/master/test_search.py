@@ -119,6 +119,21 @@ def test_trial_waits_for_its_promotion_without_a_slot_and_goes_on_from_there(wor
     assert trials[1]["restarts"] == 0
 
 
+def test_script_that_stops_at_its_length_waits_even_if_it_does_not_acknowledge(world):
+    trials = Trials(world, PROMOTION)
+    trials.report(1, 1, 0.5)
+    trials.report(1, 2, 0.1)
+    trials.leave(1, acknowledge=False)
+    trials.wait(1, "QUEUED")
+    trials.run(2)
+    trials.complete(2, 2, 0.2)
+    trials.leave(2, acknowledge=False)
+    trials.run(1, 2)
+    # It never gets to the longer length: that must not go round for ever.
+    trials.leave(1, 2, acknowledge=False)
+    trials.wait(1, "COMPLETED")
+
+
 def test_promoted_trial_that_still_runs_goes_on_in_the_same_process(world):
     trials = Trials(world, PROMOTION)
     trials.run(1)
