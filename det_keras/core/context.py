@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from det_keras import storage
 from det_keras.cluster_info import ClusterInfo, get_cluster_info
 from det_keras.core.backend.alone import AloneBackend, RunDirectory
 from det_keras.core.backend.base import Backend
+from det_keras.core.backend.shared import SharedBackend
 from det_keras.core.checkpoint import CheckpointContext
 from det_keras.core.distributed import DistributedContext
 from det_keras.core.preempt import PreemptContext
@@ -17,7 +19,7 @@ from det_keras.core.profiler import Profiler
 from det_keras.core.train import TrainContext
 from det_keras.home import Home
 
-__all__ = ["Context", "init", "open_backend"]
+__all__ = ["Context", "init", "open_backend", "share_backend"]
 
 logger = logging.getLogger(__name__)
 
@@ -123,6 +125,31 @@ def open_backend(
         logger.info("This run is kept in %s", run.path)
     backend = AloneBackend(run, metric=metric, smaller_is_better=smaller_is_better)
     return backend, storage.DirectoryStorage(run.checkpoints)
+
+
+def share_backend(
+    distributed: DistributedContext, open_one: Callable[[], tuple[Backend, storage.Storage]]
+) -> tuple[Backend, storage.Storage]:
+    """Return the backend and the storage of a training with any number of workers.
+
+    Args:
+        distributed: the workers.
+        open_one: opens the backend and the storage; called on the chief alone.
+
+    Raises:
+        DetError: `open_one` failed on the chief; every worker raises.
+    """
+    if distributed.size == 1:
+        return open_one()
+    opened: list[Backend] = []
+
+    def open_and_keep() -> storage.Storage:
+        backend, store = open_one()
+        opened.append(backend)
+        return store
+
+    store = distributed.on_chief(open_and_keep)
+    return SharedBackend(opened[0] if opened else None, distributed), store
 
 
 def _fresh_run_directory() -> Path:

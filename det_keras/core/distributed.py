@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import abc
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from det_keras.cluster_info import WorkerInfo
+from det_keras.errors import DetError
 
 __all__ = ["DistributedContext", "Exchange", "SoloExchange"]
+
+T = TypeVar("T")
 
 
 class Exchange(abc.ABC):
@@ -98,6 +102,29 @@ class DistributedContext:
     def broadcast_local(self, value: Any) -> Any:
         """Return the `value` of each machine's first worker on every worker of that machine."""
         return self._exchange.allgather(value if self.is_local_chief else None, local=True)[0]
+
+    def on_chief(self, question: Callable[[], T]) -> T:
+        """Return on every worker what `question` gives on the chief, which alone asks it.
+
+        Raises:
+            DetError: it raised one on the chief; the others raise one with its text.
+        """
+        if self.size == 1:
+            return question()
+        answer: Any = None
+        error: DetError | None = None
+        if self.is_chief:
+            try:
+                answer = question()
+            except DetError as failure:
+                error = failure
+        answer, said = self.broadcast((answer, str(error) if error is not None else None))
+        if error is not None:
+            raise error
+        if said is not None:
+            raise DetError(f"Rank 0 failed: {said}")
+        result: T = answer
+        return result
 
     def shard_batch_size(self, global_batch_size: int) -> int:
         """Return the batch size of one worker for a global batch size.

@@ -10,8 +10,9 @@ from typing import Any
 
 import keras
 
-from det_keras.keras.data import DataSource, is_arrays, open_source, split_arrays
-from det_keras.keras.validation_data import Validator
+from det_keras.core.distributed import DistributedContext
+from det_keras.keras.data import DataSource, is_arrays, open_source, split_arrays, whole_data
+from det_keras.keras.validation_data import Validator, unpack
 
 __all__ = ["FitArguments"]
 
@@ -69,14 +70,18 @@ class FitArguments:
             )
         self.user_callbacks = _checked_callbacks(self.callbacks)
 
-    def open(self, seed: int) -> tuple[DataSource, Validator]:
-        """Return the training data as a plan made with `seed`, and the validation.
+    def open(self, seed: int, workers: DistributedContext) -> tuple[DataSource, Validator]:
+        """Return the training data as a plan made with `seed`, and the validation, both as `workers` share them.
 
         Raises:
             TypeError, ValueError: the data cannot be used; the message says why.
         """
         data = (self.x, self.y, self.sample_weight)
         validation_data = self.validation_data
+        if workers.size > 1:
+            data = whole_data(data)
+            if validation_data is not None:
+                validation_data = whole_data(unpack(validation_data))
         if validation_data is None:
             data, validation_data = self._split(data)
         source = open_source(
@@ -86,12 +91,14 @@ class FitArguments:
             seed=seed,
             steps_per_epoch=self.steps_per_epoch,
             class_weight=self.class_weight,
+            workers=workers,
         )
         validator = Validator(
             validation_data,
             batch_size=self.validation_batch_size or self.batch_size,
             steps=self.validation_steps,
             freq=self.validation_freq,
+            workers=workers,
         )
         return source, validator
 

@@ -15,6 +15,7 @@ from det_keras import __version__
 from det_keras.core import Context
 from det_keras.errors import DetError
 from det_keras.keras.callback_state import capture_callbacks
+from det_keras.keras.distributed.team import WorkerStates
 from det_keras.keras.model_file import ModelFile
 from det_keras.keras.random_state import capture_random_state
 from det_keras.keras.training_state import TrainingState
@@ -90,8 +91,13 @@ class StateCapture:
             "experiment_id": trial.experiment_id if trial is not None else None,
         }
 
-    def take(self, *, finished: bool) -> TrainingState:
-        """Copy everything that decides the next step; call it between two batches."""
+    def take(self, *, finished: bool, workers: WorkerStates) -> TrainingState:
+        """Copy everything that decides the next step; call it between two batches.
+
+        Args:
+            finished: nothing is left to train in this phase.
+            workers: what differs between workers.
+        """
         run = self._run
         variables = run.variables
         if self._model_file is None:
@@ -106,6 +112,7 @@ class StateCapture:
                 "step": run.position.step,
                 "batches": run.position.batches,
             },
+            "workers": run.core.distributed.size,
             "stopped": bool(run.model.stop_training),
             "optimizers": [index for index, one in enumerate(run.optimizers) if one.built],
             "steps_per_epoch": run.source.steps_per_epoch,
@@ -119,10 +126,14 @@ class StateCapture:
         return TrainingState(
             model_file=self._model_file,
             places=self._model_file.places,
-            values=variables.copy(),
+            values=[
+                value if (shared := workers.values.get(id(one.variable))) is None else tf.constant(shared)
+                for one, value in zip(variables.tracked, variables.copy(), strict=True)
+            ],
             variables=variables.describe(),
             state=state,
             callback_states=capture_callbacks(run.user_callbacks),
             rank_directory=rank_files,
+            worker_files=workers.files,
             code=self._code,
         )

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 
 from det_keras import core as det_core
 from det_keras.core.checkpoint_writer import CheckpointWriter
@@ -22,6 +21,8 @@ from det_keras.keras.arguments import FitArguments
 from det_keras.keras.callbacks.restore import RestoreCallback
 from det_keras.keras.capture import CodeArchive
 from det_keras.keras.data import DataContext
+from det_keras.keras.distributed import inference
+from det_keras.keras.distributed.gradients import GradientExchange, RowCount
 from det_keras.keras.fit import FitRun
 from det_keras.keras.history import FitHistory
 from det_keras.keras.load import load_model, open_checkpoint
@@ -51,6 +52,7 @@ class KerasContext:
         writer: writes checkpoints in the background.
         validated_at: batches trained in the script at its newest validation, None before the first.
         code: the submitted code.
+        rows: how many rows of the global batch the current step has, on several workers.
     """
 
     def __init__(
@@ -68,13 +70,18 @@ class KerasContext:
         self.seed = seed
         self.config_data = dict(config_data)
         self.distributed = core.distributed
-        self.data = DataContext(core.distributed.size)
+        self.data = DataContext(core.distributed)
         self.phases: list[PhaseRecord] = []
         self.writer = CheckpointWriter(core.checkpoint)
         self.code = CodeArchive(core)
         self._training = training
+        self.rows = RowCount()
+        is_shared = core.distributed.size > 1
+        exchange = GradientExchange(self.rows, half=settings.compress_gradients) if is_shared else None
         self._optimizers = OptimizerRegistry(
-            settings.aggregation_frequency, average=settings.average_aggregated_gradients
+            settings.aggregation_frequency,
+            average=settings.average_aggregated_gradients,
+            exchange=exchange,
         )
         self._files = ExitStack()
         self._point: ResumePoint | None = None
@@ -121,6 +128,10 @@ class KerasContext:
     def optimizers_of(self, model: Any) -> list[Any]:
         """Return every optimizer that trains `model`."""
         return self._optimizers.of_model(model)
+
+    def prepare_optimizers(self, model: Any) -> None:
+        """Make sure that what trains `model` exchanges gradients between workers; see `OptimizerRegistry`."""
+        self._optimizers.prepare(model)
 
     def fit(
         self,
@@ -225,7 +236,10 @@ class KerasContext:
         if report == "validation" and batches == self.validated_at:
             raise ValueError(f"Batch {batches} has a validation already: report to the group 'test' instead.")
         options.setdefault("verbose", 0)
-        metrics: dict[str, float] = model.evaluate(x, y, **{**options, "return_dict": True})
+        if self.distributed.size > 1:
+            metrics: dict[str, float] = inference.evaluate(model, x, y, self.distributed, **options)
+        else:
+            metrics = model.evaluate(x, y, **{**options, "return_dict": True})
         if self._training is not None and self.distributed.is_chief:
             prefix = "val_" if report == "validation" else ""
             named = {f"{prefix}{name}": value for name, value in metrics.items()}
@@ -247,11 +261,9 @@ class KerasContext:
             Predictions of this rank's share, in its order; of everything with `gather`.
         """
         options.setdefault("verbose", 0)
-        predictions = model.predict(x, **options)
-        if not gather or self.distributed.size == 1:
-            return predictions
-        shares = self.distributed.allgather(predictions)
-        return keras.tree.map_structure(lambda *parts: np.concatenate(parts), *shares)
+        if self.distributed.size > 1:
+            return inference.predict(model, x, self.distributed, gather=gather, **options)
+        return model.predict(x, **options)
 
     def load_checkpoint_model(
         self,

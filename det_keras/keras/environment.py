@@ -9,23 +9,23 @@ import keras
 import tensorflow as tf
 
 from det_keras import LOG_FORMAT
-from det_keras.cluster_info import WorkerInfo
 from det_keras.config import ExperimentConfig
+from det_keras.core.distributed import DistributedContext
 
 __all__ = ["configure_logs", "prepare_process"]
 
 logger = logging.getLogger(__name__)
 
 
-def prepare_process(seed: int, config: ExperimentConfig | None, worker: WorkerInfo) -> None:
+def prepare_process(seed: int, config: ExperimentConfig | None, workers: DistributedContext) -> None:
     """Seed Python, NumPy, TensorFlow and Keras, and apply what the config says of precision and determinism.
 
     Args:
         seed: of the trial.
         config: None without one.
-        worker: this process's place, which decides its GPU.
+        workers: this process's place, which decides its GPU.
     """
-    _pin_gpu(worker)
+    _pin_gpu(workers)
     keras.utils.set_random_seed(seed)
     # TensorFlow would make its global generator from the clock, in each process anew.
     tf.random.set_global_generator(tf.random.Generator.from_seed(seed))
@@ -55,11 +55,11 @@ class _FallbackHandler(logging.StreamHandler):  # type: ignore[type-arg]
         return not logging.getLogger().handlers and bool(super().filter(record))
 
 
-def _pin_gpu(worker: WorkerInfo) -> None:
-    if worker.size == 1:
+def _pin_gpu(workers: DistributedContext) -> None:
+    if workers.size == 1:
         return
     gpus = tf.config.list_physical_devices("GPU")
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
     if gpus:
-        tf.config.set_visible_devices(gpus[worker.local_rank % len(gpus)], "GPU")
+        tf.config.set_visible_devices(gpus[workers.local_rank % len(gpus)], "GPU")

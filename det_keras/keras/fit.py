@@ -30,6 +30,7 @@ from det_keras.keras.callbacks.searcher import SearcherCallback
 from det_keras.keras.callbacks.validation import ValidationCallback
 from det_keras.keras.capture import StateCapture
 from det_keras.keras.data import plan_seed
+from det_keras.keras.distributed.team import Team
 from det_keras.keras.history import FitHistory
 from det_keras.keras.phase import PhaseRecord, phase_signature
 from det_keras.keras.position import Position, Segment, Target, next_segment
@@ -59,6 +60,7 @@ class FitRun:
         target: where training ends.
         best_metric: the searcher's best metric so far in this trial.
         last_validation: the newest validation of this process, None before the first.
+        team: the workers.
     """
 
     def __init__(self, context: KerasContext, model: Any, arguments: FitArguments) -> None:
@@ -79,7 +81,10 @@ class FitRun:
         self.was_restored = False
         self._arguments = arguments
         self._length_is_own = self.core.info is None or self.settings.max_length is None
-        self.source, self._validator = arguments.open(plan_seed(context.seed, self.phase_index))
+        self.source, self._validator = arguments.open(
+            plan_seed(context.seed, self.phase_index), self.core.distributed
+        )
+        self.team = Team(self)
         first_epoch = arguments.initial_epoch if self.core.info is None else 0
         self.position = Position(epoch=first_epoch)
         self.target = self._first_target()
@@ -164,15 +169,16 @@ class FitRun:
         self.model.stop_training = True
 
     def should_stop(self) -> bool:
-        """Tell whether the master or a signal asked this process to stop."""
-        return self.core.preempt.is_requested or self._signals.received is not None
+        """Tell whether the master or a signal asked the workers to stop; all of them answer the same."""
+        return self.team.agree(self.core.preempt.is_requested or self._signals.received is not None)
 
     def validate(self) -> Validation:
         """Validate now, tell the injected callbacks, and return the result."""
         self.core.train.set_status("validating")
         # Keras resets the metrics for an evaluation; in mid-epoch the training's own must outlive it.
         metrics = self.variables.copy_metrics() if self.position.step > 0 else None
-        logs = self._validator.run(self.model, self._callbacks)
+        with self.team.ready_to_validate():
+            logs = self._validator.run(self.model, self._callbacks)
         if metrics is not None:
             self.variables.assign_metrics(metrics)
         self.core.train.set_status("training")
@@ -197,8 +203,6 @@ class FitRun:
         Args:
             final: the state after training, in which nothing is left to do.
         """
-        if not self.core.distributed.is_chief:
-            return
         batches, was_final = self._last_saved or (-1, False)
         is_saved = was_final or not (final and self._changed_after_training())
         if batches == self.position.batches and is_saved:
@@ -206,8 +210,10 @@ class FitRun:
         self._last_saved = (self.position.batches, final)
         self.last_checkpoint_batch = self.position.batches
         self._callbacks.flush()
-        state = self._capture.take(finished=final)
-        self.context.writer.submit(self._capture.metadata(), state, _log_saved)
+        workers = self.team.gather_state()
+        if self.core.distributed.is_chief:
+            state = self._capture.take(finished=final, workers=workers)
+            self.context.writer.submit(self._capture.metadata(), state, _log_saved)
 
     def prepare_checkpoints(self) -> None:
         """Make memory for the copies of all variables ready in the background."""
@@ -216,7 +222,7 @@ class FitRun:
 
     def wait_for_checkpoint(self) -> None:
         """Return when every checkpoint is written; raises CheckpointError if the newest could not be."""
-        self.context.writer.wait()
+        self.core.distributed.on_chief(self.context.writer.wait)
 
     # The training itself.
 
@@ -233,9 +239,10 @@ class FitRun:
                 restore.restore(self)
                 return self._finish_phase()
         try:
-            with self._signals, _without_data_warnings(), _unfinalized(self.model.optimizer):
-                self._train()
-            self._end()
+            with self.team.at_work(is_new=restore is None):
+                with self._signals, _without_data_warnings(), _unfinalized(self.model.optimizer):
+                    self._train()
+                self._end()
         except BaseException:
             self._callbacks.abandon()
             raise
@@ -270,11 +277,13 @@ class FitRun:
             self.position = start.after_batches(start.step + done)
             return
         self.position = start.after_batches(start.step + step)
-        if self.position.batches >= self._next_batch or self.should_stop():
-            self._visit_boundary(Boundary(at_epoch_end=False, logs=logs))
+        is_asked = self.core.preempt.is_requested or self._signals.received is not None
+        if self.position.batches >= self._next_batch or self.team.wants_boundary(is_asked):
+            self._visit_boundary(Boundary(at_epoch_end=False, logs=self.team.metrics(logs)))
 
     def epoch_ended(self, epoch: int, logs: dict[str, Any]) -> None:
         """End an epoch, or only the segment where the epoch goes on; see `SegmentListener`."""
+        self.model.stop_training = self.team.agree(self.model.stop_training)
         if self._is_part_of_epoch():
             self._visit_boundary(Boundary(at_epoch_end=False, logs=logs))
             self._carried_metrics = self.variables.copy_metrics()
@@ -331,6 +340,7 @@ class FitRun:
         if isinstance(self.model.optimizer, keras.optimizers.Optimizer):
             self.model.optimizer.finalize_variable_values(self.model.trainable_weights)
         self._callbacks.finish({name: values[-1] for name, values in self.history.history.items() if values})
+        self.team.end()
         for callback in self._injected:
             callback.on_end(self)
         self.core.train.set_status("finishing")
@@ -403,6 +413,7 @@ class FitRun:
             SearcherCallback(settings.max_length),
             PreemptionCallback(self._signals),
             ProgressCallback(),
+            *self.team.callbacks(),
         ]
 
     def _in_batches(self, period: Length) -> int | None:

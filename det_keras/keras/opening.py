@@ -14,7 +14,8 @@ from det_keras import core as det_core
 from det_keras.cluster_info import ClusterInfo, LocalOrders, WorkerInfo, get_cluster_info
 from det_keras.config import ExperimentConfig, RandomStream, load_experiment_config, load_yaml
 from det_keras.core.backend.alone import AloneBackend
-from det_keras.core.context import open_backend
+from det_keras.core.backend.base import Backend
+from det_keras.core.context import open_backend, share_backend
 from det_keras.core.distributed import DistributedContext
 from det_keras.errors import DetError
 from det_keras.keras.context import KerasContext
@@ -22,6 +23,7 @@ from det_keras.keras.environment import configure_logs, prepare_process
 from det_keras.keras.events import EventWriter
 from det_keras.keras.settings import FitSettings
 from det_keras.keras.training import HParams, TrainingInfo
+from det_keras.storage import Storage
 
 __all__ = ["init"]
 
@@ -80,22 +82,23 @@ def _forget() -> None:
 
 
 def _init_on_cluster(info: ClusterInfo) -> KerasContext:
-    worker = _worker()
+    workers = _join_workers()
     trial = info.trial
     if trial is None:
         configure_logs(debug=False)
-        seed = random.SystemRandom().randrange(2**31)
-        prepare_process(seed, None, worker)
-        backend, store = open_backend(None)
-        core = det_core.Context(backend, store, distributed=DistributedContext(worker), info=info)
+        seed = workers.on_chief(lambda: random.SystemRandom().randrange(2**31))
+        prepare_process(seed, None, workers)
+        backend, store = share_backend(workers, lambda: open_backend(None))
+        core = det_core.Context(backend, store, distributed=workers, info=info)
         data = info.task_config.get("data") or {}
         return KerasContext(core, None, FitSettings(), seed=seed, config_data=data, on_close=_forget)
     configure_logs(debug=trial.debug)
     config = ExperimentConfig.from_dict(trial.config)
-    prepare_process(trial.trial_seed, config, worker)
-    backend, store = open_backend(info)
-    core = det_core.Context(backend, store, distributed=DistributedContext(worker), info=info)
-    settings = FitSettings.from_config(config, _given_fields(core), trial.hparams)
+    prepare_process(trial.trial_seed, config, workers)
+    backend, store = share_backend(workers, lambda: open_backend(info))
+    core = det_core.Context(backend, store, distributed=workers, info=info)
+    given = workers.on_chief(lambda: _given_fields(core))
+    settings = FitSettings.from_config(config, given, trial.hparams)
     training = TrainingInfo(
         hparams=HParams.nested(trial.hparams),
         seed=trial.trial_seed,
@@ -117,6 +120,7 @@ def _init_alone(
     seed: int | None,
 ) -> KerasContext:
     configure_logs(debug=False)
+    workers = _join_workers()
     orders = LocalOrders.from_environment(os.environ)
     if orders.config is not None:
         logger.info("The config is the one given to `det experiment create`.")
@@ -128,21 +132,28 @@ def _init_alone(
     settings_hparams = dict(hparams or {})
     metric = loaded.config.searcher.metric if loaded.config.searcher is not None else None
     smaller = loaded.config.searcher.smaller_is_better if loaded.config.searcher is not None else True
-    backend, store = open_backend(None, run_dir, metric=metric, smaller_is_better=smaller)
-    assert isinstance(backend, AloneBackend)
     if seed is None:
         seed = (raw.get("reproducibility") or {}).get("experiment_seed")
-    try:
-        seed = _run_seed(backend, seed)
-    except DetError:
-        # The directory is given back: a corrected call may use it.
-        backend.close()
-        raise
-    backend.listen(EventWriter(backend.run.tensorboard).write)
+
+    def open_run() -> tuple[Backend, Storage]:
+        nonlocal seed
+        backend, store = open_backend(None, run_dir, metric=metric, smaller_is_better=smaller)
+        assert isinstance(backend, AloneBackend)
+        try:
+            seed = _run_seed(backend, seed)
+        except DetError:
+            # The directory is given back: a corrected call may use it.
+            backend.close()
+            raise
+        backend.listen(EventWriter(backend.run.tensorboard).write)
+        return backend, store
+
+    backend, store = share_backend(workers, open_run)
+    seed = workers.broadcast(seed)
+    assert seed is not None
     values = _sample(loaded.config, seed) | settings_hparams
-    worker = _worker()
-    prepare_process(seed, loaded.config, worker)
-    core = det_core.Context(backend, store, distributed=DistributedContext(worker))
+    prepare_process(seed, loaded.config, workers)
+    core = det_core.Context(backend, store, distributed=workers)
     settings = FitSettings.from_config(loaded.config, raw.keys(), values)
     settings = replace(settings, batch_limit=orders.batch_limit)
     training = TrainingInfo(
@@ -205,14 +216,14 @@ def _given_fields(core: det_core.Context) -> set[str]:
         return set()
 
 
-def _worker() -> WorkerInfo:
+def _join_workers() -> DistributedContext:
     worker = WorkerInfo.from_environment(os.environ)
-    if worker.size > 1:
-        raise DetError(
-            f"This process is one of {worker.size} workers, and this release trains with one process per trial. "
-            "Start the script without horovodrun."
-        )
-    return worker
+    if worker.size == 1:
+        return DistributedContext(worker)
+    # Imported here: one worker needs no Horovod.
+    from det_keras.keras.distributed.exchange import HorovodExchange
+
+    return DistributedContext(worker, HorovodExchange(worker))
 
 
 def _comparable(value: Any) -> Any:

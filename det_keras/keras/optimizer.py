@@ -6,6 +6,8 @@ from typing import Any
 
 import keras
 
+from det_keras.keras.distributed.gradients import GradientExchange
+
 __all__ = ["OptimizerRegistry"]
 
 
@@ -15,15 +17,26 @@ class OptimizerRegistry:
     Args:
         aggregation_frequency: batches whose gradients are gathered for one update, at least 1.
         average: divide what was gathered by that number.
+        exchange: averages gradients over workers; None on one worker.
     """
 
-    def __init__(self, aggregation_frequency: int = 1, *, average: bool = True) -> None:
+    def __init__(
+        self,
+        aggregation_frequency: int = 1,
+        *,
+        average: bool = True,
+        exchange: GradientExchange | None = None,
+    ) -> None:
+        self._exchange = exchange
         self._aggregation_frequency = aggregation_frequency
         self._average = average
         self._wrapped: list[Any] = []
 
     def wrap(self, optimizer: Any) -> Any:
         """Note `optimizer` and return it; on one worker only the config's aggregation changes it.
+
+        On several it averages gradients over all of them. It stays the object that it is, with its class, name and
+        config, so that a saved model loads anywhere.
 
         Raises:
             ValueError: gradients are to be aggregated, and it has taken a step already.
@@ -43,7 +56,39 @@ class OptimizerRegistry:
             self._wrapped.append(optimizer)
             if self._aggregation_frequency > 1:
                 self._aggregate(optimizer)
+            if self._exchange is not None:
+                self._exchange.install(optimizer)
         return optimizer
+
+    def prepare(self, model: Any) -> None:
+        """Make sure that what trains `model` on several workers exchanges gradients.
+
+        Raises:
+            ValueError: an optimizer was not wrapped, or was wrapped by Horovod's own function.
+        """
+        if self._exchange is None:
+            return
+        inner = getattr(model.optimizer, "inner_optimizer", None)
+        if inner is not None and self._exchange.is_installed(inner):
+            # Keras put a loss scale around it. What is exchanged are the scaled gradients: whether they are
+            # finite, and so whether there is a step at all, must be the same on all workers.
+            self._exchange.remove(inner)
+            self._exchange.install(model.optimizer)
+        optimizers = self.of_model(model)
+        for optimizer in optimizers:
+            if hasattr(optimizer, "_hvd_wrapped") or "horovod" in str(type(optimizer).__mro__):
+                raise ValueError(
+                    f"{type(optimizer).__name__} was wrapped by Horovod's own `DistributedOptimizer`, which does not "
+                    "exchange gradients on Keras 3. Pass the plain optimizer to `context.wrap_optimizer(...)`."
+                )
+        wrapped = [one for one in optimizers if self._exchange.is_installed(one)]
+        has_own_step = type(model).train_step is not keras.Model.train_step
+        if not self._exchange.is_installed(model.optimizer) and not (has_own_step and wrapped):
+            raise ValueError(
+                "On several workers the optimizer has to be wrapped, or each worker would train a model of its own: "
+                f"`optimizer = context.wrap_optimizer(keras.optimizers.{type(model.optimizer).__name__}(...))` "
+                "before `model.compile(optimizer=optimizer)`."
+            )
 
     def _aggregate(self, optimizer: Any) -> None:
         """Make `optimizer` update once in so many batches, with Keras's own accumulation."""

@@ -33,6 +33,8 @@ class FitSettings:
         global_batch_size: samples per update over all workers; None if the hyperparameters do not say.
         aggregation_frequency: batches whose gradients make one update.
         average_aggregated_gradients: divide them by that number.
+        compress_gradients: exchange them as 16-bit floats.
+        divergence_check_period: batches between two comparisons of the workers' weights; 0 for none.
         profiling: report the machine's load.
         batch_limit: alone, batches after which training ends, whatever `epochs` says; None for no limit.
     """
@@ -49,6 +51,8 @@ class FitSettings:
     global_batch_size: int | None = None
     aggregation_frequency: int = 1
     average_aggregated_gradients: bool = True
+    compress_gradients: bool = False
+    divergence_check_period: int = 100
     profiling: bool = False
     batch_limit: int | None = None
 
@@ -89,6 +93,8 @@ class FitSettings:
             global_batch_size=size if isinstance(size, int) else None,
             aggregation_frequency=config.optimizations.aggregation_frequency,
             average_aggregated_gradients=config.optimizations.average_aggregated_gradients,
+            compress_gradients=config.optimizations.gradient_compression,
+            divergence_check_period=config.optimizations.divergence_check_period,
             profiling=config.profiling.enabled,
         )
 

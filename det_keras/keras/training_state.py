@@ -4,7 +4,8 @@
     training_state/state.json       position, history, random states, phase, description of the variables
     training_state/variables.bin    the variables that model.keras does not hold, one after another
     training_state/callbacks/       pickled states of the user's own callbacks, read only on a resume
-    training_state/rank-0/          what differs by rank: the position of a tf.data iterator
+    training_state/rank-<r>/        what differs by rank: the position of a tf.data iterator, and of several workers
+                                    random states, moving statistics and metrics
 
 Nothing that others need to load the model is pickled.
 """
@@ -56,6 +57,7 @@ class TrainingState:
         state: JSON values: position, history, random states, phase.
         callback_states: functions that pickle the states of callbacks, by name.
         rank_directory: files of this rank; gone with this object.
+        worker_files: what differs between workers, by path relative to ``training_state/``.
         code: the submitted code.
     """
 
@@ -66,6 +68,7 @@ class TrainingState:
     state: Mapping[str, Any]
     callback_states: Mapping[str, Callable[[], bytes]] = field(default_factory=dict)
     rank_directory: tempfile.TemporaryDirectory[str] | None = None
+    worker_files: Mapping[str, bytes] = field(default_factory=dict)
     code: Code | None = None
 
     def __post_init__(self) -> None:
@@ -110,6 +113,7 @@ class TrainingState:
         for path in self._rank_files():
             name = path.relative_to(self._rank_root).as_posix()
             files[f"training_state/rank-0/{name}"] = (path.read_bytes(),)
+        files.update({f"training_state/{name}": (content,) for name, content in self.worker_files.items()})
         code = self.code.content() if self.code is not None else b""
         return FilePlan(files, zips, {"code": code} if code else {})
 
@@ -152,9 +156,9 @@ class RestoredState:
     directory: Path
 
     @property
-    def rank_files(self) -> Path:
-        """The files of this rank."""
-        return self.directory / "training_state" / "rank-0"
+    def folder(self) -> Path:
+        """Where the training state's files are."""
+        return self.directory / "training_state"
 
     def values(self) -> list[np.ndarray[Any, Any]]:
         """Return the values of all variables, in order; most are read only when they are looked at."""
@@ -176,12 +180,12 @@ class RestoredState:
 
     def pickles(self) -> dict[str, Any]:
         """Load the states of the user's own callbacks by name; only for the trial that wrote them."""
-        folder = self.directory / "training_state" / "callbacks"
+        folder = self.folder / "callbacks"
         return {path.stem: pickle.loads(path.read_bytes()) for path in sorted(folder.glob("*.pkl"))}
 
     @property
     def _binary(self) -> Path:
-        return self.directory / "training_state" / "variables.bin"
+        return self.folder / "variables.bin"
 
 
 def read_training_state(directory: Path) -> RestoredState:

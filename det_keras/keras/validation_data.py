@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from det_keras.core.distributed import DistributedContext
 from det_keras.keras.data import is_arrays, open_source
 from det_keras.keras.data.tfdata import TfDataSource
 
@@ -20,19 +21,37 @@ class Validator:
         batch_size: samples per batch, for arrays.
         steps: batches to evaluate; None for all.
         freq: the epochs after which to validate: every n-th, or a collection of numbers from 1.
+        workers: who shares the data; that of several is whole.
     """
 
-    def __init__(self, data: Any, *, batch_size: int | None, steps: int | None, freq: Any) -> None:
+    def __init__(
+        self,
+        data: Any,
+        *,
+        batch_size: int | None,
+        steps: int | None,
+        freq: Any,
+        workers: DistributedContext | None = None,
+    ) -> None:
         parts = unpack(data)
         x = parts[0]
         if isinstance(x, tf.data.Dataset) and steps is not None:
             # A dataset that repeats for ever is fine here: each validation begins anew.
             parts = (x.take(steps), None, None)
         self._source = open_source(
-            parts, batch_size=batch_size if is_arrays(x) else None, shuffle=False, seed=0
+            parts,
+            batch_size=batch_size if is_arrays(x) else None,
+            shuffle=False,
+            seed=0,
+            workers=workers,
         )
         self._steps = steps if steps is not None else self._source.steps_per_epoch
         self._freq = freq
+
+    @property
+    def element_spec(self) -> Any:
+        """The structure, shapes and dtypes of one batch."""
+        return self._source.element_spec
 
     def is_due(self, epoch: int) -> bool:
         """Tell whether to validate at the end of `epoch`, counted from 0."""

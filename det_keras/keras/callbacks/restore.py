@@ -8,7 +8,6 @@ from det_keras.keras.callback_state import restore_callbacks
 from det_keras.keras.callbacks.base import InjectedCallback
 from det_keras.keras.phase import check_signature
 from det_keras.keras.position import Position
-from det_keras.keras.random_state import restore_random_state
 from det_keras.keras.resume import ResumePoint
 from det_keras.keras.variables import build_everything
 
@@ -60,9 +59,10 @@ class RestoreCallback(InjectedCallback):
         self._is_pending = False
         restored = self._point.restored
         state = restored.state
+        source_state, source_files = run.team.source_state(state, restored.folder)
         run.source.restore_state(
-            state["source"],
-            restored.rank_files / "data",
+            source_state,
+            source_files,
             self.position.epoch,
             self.position.step,
             epochs_left=run.epochs_left,
@@ -74,4 +74,4 @@ class RestoreCallback(InjectedCallback):
         run.last_validation_batch = state["last_validation_batch"]
         run.last_checkpoint_batch = self.position.batches
         restore_callbacks(run.user_callbacks, restored.pickles())
-        restore_random_state(run.model, state["random"])
+        run.team.restore(state, restored.folder)

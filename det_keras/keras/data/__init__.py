@@ -8,15 +8,28 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from det_keras.core.distributed import DistributedContext
 from det_keras.keras.data.arrays import ArraySource, split_arrays
 from det_keras.keras.data.base import DataSource
 from det_keras.keras.data.class_weight import with_class_weights
 from det_keras.keras.data.order import plan_seed
 from det_keras.keras.data.pydataset import PyDatasetSource
+from det_keras.keras.data.shard import Shard
 from det_keras.keras.data.tfdata import TfDataSource
-from det_keras.keras.data.wrap import DataContext, check_data
+from det_keras.keras.data.wrap import ArrayShare, DataContext, check_data, is_per_worker, whole_data
 
-__all__ = ["DataContext", "DataSource", "check_data", "is_arrays", "open_source", "plan_seed", "split_arrays"]
+__all__ = [
+    "ArrayShare",
+    "DataContext",
+    "DataSource",
+    "Shard",
+    "check_data",
+    "is_arrays",
+    "open_source",
+    "plan_seed",
+    "split_arrays",
+    "whole_data",
+]
 
 # Keras's own default where arrays come without a batch size.
 _DEFAULT_BATCH_SIZE = 32
@@ -35,32 +48,36 @@ def open_source(
     seed: int,
     steps_per_epoch: int | None = None,
     class_weight: Mapping[int, float] | None = None,
+    workers: DistributedContext | None = None,
 ) -> DataSource:
-    """Return the source of what the user gave to `fit`.
+    """Return the source of what the user gave to `fit`; on several workers its elements are (batch, rows) pairs.
 
     Args:
         data: (x, y, sample_weight), None where a part is absent.
-        batch_size: samples per batch, for arrays; 32 by default, as in Keras.
+        batch_size: samples per batch of one worker, for arrays; 32 by default, as in Keras.
         shuffle: as in `model.fit`.
         seed: of the plan.
         steps_per_epoch: batches that count as one epoch; None for one pass over the data.
         class_weight: class number -> weight.
+        workers: this process's place among them; the data of several is whole (`whole_data`).
 
     Raises:
         TypeError, ValueError: the data cannot be planned; the message says why.
     """
     check_data(data)
     x = data[0]
+    shard = Shard() if workers is None else Shard(workers.rank, workers.size)
     if is_arrays(x):
         parts = _without_nones(data)
         if class_weight is not None:
             parts = with_class_weights(class_weight)(*parts)
         return ArraySource(
             parts,
-            batch_size=batch_size or _DEFAULT_BATCH_SIZE,
+            batch_size=(batch_size or _DEFAULT_BATCH_SIZE) * shard.size,
             shuffle=shuffle,
             seed=seed,
             steps_per_epoch=steps_per_epoch,
+            shard=shard,
         )
     if batch_size is not None:
         raise ValueError(
@@ -69,10 +86,16 @@ def open_source(
     add_weights = with_class_weights(class_weight) if class_weight is not None else None
     if isinstance(x, keras.utils.PyDataset):
         return PyDatasetSource(
-            x, shuffle=bool(shuffle), seed=seed, steps_per_epoch=steps_per_epoch, transform=add_weights
+            x,
+            shuffle=bool(shuffle),
+            seed=seed,
+            steps_per_epoch=steps_per_epoch,
+            transform=add_weights,
+            shard=shard,
+            per_worker_batches=is_per_worker(x),
         )
     dataset = x if add_weights is None else x.map(add_weights, num_parallel_calls=tf.data.AUTOTUNE)
-    return TfDataSource(dataset, steps_per_epoch=steps_per_epoch)
+    return TfDataSource(dataset, steps_per_epoch=steps_per_epoch, workers=workers)
 
 
 def _without_nones(data: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -5,6 +5,7 @@ No batch is ever replayed: a resumed epoch starts by skipping indices, which cos
 
 from __future__ import annotations
 
+import hashlib
 import math
 from typing import Any
 
@@ -14,10 +15,12 @@ import tensorflow as tf
 
 from det_keras.keras.data.base import DataSource, PlannedDataset
 from det_keras.keras.data.order import sample_order
+from det_keras.keras.data.shard import Shard
 
 __all__ = ["ArraySource", "num_samples", "split_arrays", "to_tensors"]
 
 _PREFETCHED_BATCHES = 4
+_FINGERPRINT_ROWS = 1000
 
 
 class ArraySource(DataSource):
@@ -26,10 +29,11 @@ class ArraySource(DataSource):
     Args:
         data: (x,), (x, y) or (x, y, sample_weight); each an array, or a list, tuple or dict of arrays, all
             with the same number of samples in their first dimension.
-        batch_size: samples per batch; the last batch of a pass may be smaller.
+        batch_size: samples per global batch; the last batch of a pass may be smaller.
         shuffle: True for a new order in each pass, "batch" to shuffle only inside each batch, False for none.
         seed: of the plan.
         steps_per_epoch: batches that count as one epoch; by default one pass over the data.
+        shard: this worker's place; with several, elements are (batch, rows) pairs.
     """
 
     def __init__(
@@ -40,10 +44,12 @@ class ArraySource(DataSource):
         shuffle: bool | str,
         seed: int,
         steps_per_epoch: int | None = None,
+        shard: Shard | None = None,
     ) -> None:
+        self._shard = shard or Shard()
         self._tensors = to_tensors(data)
         self._size = num_samples(self._tensors)
-        self.batch_size = batch_size
+        self.batch_size: int = batch_size
         self._shuffle = shuffle
         self._seed = seed
         self._steps_per_pass = math.ceil(self._size / batch_size)
@@ -57,7 +63,8 @@ class ArraySource(DataSource):
 
     @property
     def element_spec(self) -> Any:
-        return self._dataset.element_spec
+        spec = self._dataset.element_spec
+        return spec if self._shard.is_whole else spec[0]
 
     def describe(self) -> dict[str, Any]:
         shapes = keras.tree.map_structure(lambda t: [*t.shape[1:], t.dtype.name], self._tensors)
@@ -70,6 +77,14 @@ class ArraySource(DataSource):
             "shapes": _as_lists(shapes),
         }
 
+    def fingerprint(self) -> str | None:
+        rows = np.unique(np.linspace(0, self._size - 1, _FINGERPRINT_ROWS).astype(np.int64))
+        content = hashlib.sha256()
+        for tensor in keras.tree.flatten(self._tensors):
+            values = tf.gather(tensor, rows).numpy()
+            content.update(repr(values.tolist()).encode() if values.dtype == object else values.tobytes())
+        return content.hexdigest()
+
     def begin_epoch(self, epoch: int, first_step: int, stop_step: int | None) -> None:
         base = epoch * self.steps_per_epoch
         self._first.assign(base + first_step)
@@ -81,7 +96,6 @@ class ArraySource(DataSource):
 
     def records_before(self, epoch: int, step: int) -> int | None:
         passes, rest = divmod(epoch * self.steps_per_epoch + step, self._steps_per_pass)
-        assert self.batch_size is not None
         return passes * self._size + rest * self.batch_size
 
     def _open(self) -> Any:
@@ -110,17 +124,23 @@ class ArraySource(DataSource):
         tensors = tf.data.Dataset.from_tensors(self._tensors).repeat()
         # One gather after another, ahead of training: gathers in parallel only get in each other's way.
         steps = tf.data.Dataset.range(1).flat_map(passes).flat_map(indices)
-        dataset = tf.data.Dataset.zip((steps, tensors)).map(
-            lambda rows, data: keras.tree.map_structure(lambda t: tf.gather(t, rows), data),
-        )
+        dataset = tf.data.Dataset.zip((steps, tensors)).map(self._gather)
         return dataset.with_options(_fixed_options()).prefetch(_PREFETCHED_BATCHES)
+
+    def _gather(self, rows: tf.Tensor, data: Any) -> Any:
+        if self._shard.is_whole:
+            return keras.tree.map_structure(lambda t: tf.gather(t, rows), data)
+        part, count = self._shard.of_rows(rows)
+        if self._size % self.batch_size == 0 and self.batch_size % self._shard.size == 0:
+            part = tf.ensure_shape(part, [self.batch_size // self._shard.size])
+        return keras.tree.map_structure(lambda t: tf.gather(t, part), data), count
 
     def _slice(self, order: tf.Tensor, number: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
         rows = order[step * self.batch_size : (step + 1) * self.batch_size]
         if self._shuffle == "batch":
             seed = tf.stack([tf.constant(self._seed, tf.int64), number * self._steps_per_pass + step])
             rows = tf.random.experimental.stateless_shuffle(rows, seed=seed)
-        if self._size % (self.batch_size or 1) == 0:
+        if self._size % self.batch_size == 0:
             rows = tf.ensure_shape(rows, [self.batch_size])
         return rows
 

@@ -73,6 +73,10 @@ class DataSource(abc.ABC):
     def describe(self) -> dict[str, Any]:
         """Return what makes this data the same data in a later process: kind, shapes, sizes, as JSON."""
 
+    def fingerprint(self) -> str | None:
+        """Return what tells other data of the same shape from this; None where looking would cost a pass over it."""
+        return None
+
     @abc.abstractmethod
     def begin_epoch(self, epoch: int, first_step: int, stop_step: int | None) -> None:
         """Make the next iterator give the steps `first_step` to `stop_step` - 1 of `epoch`.

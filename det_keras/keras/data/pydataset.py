@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import tensorflow as tf
 from det_keras.keras.data.base import DataSource, PlannedDataset
 from det_keras.keras.data.loader import load_batches
 from det_keras.keras.data.order import batch_order
+from det_keras.keras.data.shard import Shard
 
 __all__ = ["PyDatasetSource"]
 
@@ -32,6 +34,9 @@ class PyDatasetSource(DataSource):
         seed: of the plan.
         steps_per_epoch: batches that count as one epoch; by default all. Needed where ``num_batches`` is None.
         transform: applied to each batch inside tf.data, such as class weights.
+        shard: this worker's place; with several, elements are (batch, rows) pairs.
+        per_worker_batches: the dataset's items are batches of one worker, of which `size` in a row make a
+            global batch; otherwise they are global batches, and each worker trains on its rows of each.
     """
 
     def __init__(
@@ -42,8 +47,12 @@ class PyDatasetSource(DataSource):
         seed: int,
         steps_per_epoch: int | None = None,
         transform: Callable[..., Any] | None = None,
+        shard: Shard | None = None,
+        per_worker_batches: bool = False,
     ) -> None:
         self._source = dataset
+        self._shard = shard or Shard()
+        self._items_per_step = self._shard.size if per_worker_batches else 1
         self._transform = transform
         self._shuffle = bool(shuffle)
         self._seed = seed
@@ -54,7 +63,9 @@ class PyDatasetSource(DataSource):
             raise ValueError(
                 f"The {type(dataset).__name__} has no `num_batches`. Pass `steps_per_epoch` to say what an epoch is."
             )
-        self.steps_per_epoch = steps_per_epoch or self._num_batches
+        # Of an epoch: with batches of single workers, several items make a step.
+        self._steps: int | None = self._num_batches and math.ceil(self._num_batches / self._items_per_step)
+        self.steps_per_epoch = steps_per_epoch or self._steps
         self._epoch = self._first = 0
         self._stop: int | None = None
         self._entered: int | None = None
@@ -64,7 +75,8 @@ class PyDatasetSource(DataSource):
 
     @property
     def element_spec(self) -> Any:
-        return self._dataset.element_spec
+        spec = self._dataset.element_spec
+        return spec if self._shard.is_whole else spec[0]
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -108,20 +120,22 @@ class PyDatasetSource(DataSource):
             self._iterator = iter(self._dataset)
         return self._iterator
 
-    def _indices(self) -> Iterator[int]:
-        """Yield the dataset's batch numbers for the steps that `begin_epoch` asked for."""
+    def _indices(self) -> Iterator[tuple[int, int]]:
+        """Yield this worker's item for each step that `begin_epoch` asked for, and 1, or 0 if it has none there."""
         assert self.steps_per_epoch is not None
         base = self._epoch * self.steps_per_epoch
         stop = self.steps_per_epoch if self._stop is None else self._stop
+        rank = self._shard.rank if self._items_per_step > 1 else 0
         order: tuple[int, list[int]] | None = None
         for step in range(base + self._first, base + stop):
-            if self._num_batches is None:
-                yield step
+            if self._steps is None:
+                yield step * self._items_per_step + rank, 1
                 continue
-            number, place = divmod(step, self._num_batches)
+            number, place = divmod(step, self._steps)
             if order is None or order[0] != number:
                 order = number, self._order(number)
-            yield order[1][place]
+            place = place * self._items_per_step + rank
+            yield (order[1][place], 1) if place < len(order[1]) else (order[1][0], 0)
 
     def _order(self, number: int) -> list[int]:
         assert self._num_batches is not None
@@ -132,16 +146,27 @@ class PyDatasetSource(DataSource):
     def _build(self) -> tf.data.Dataset:
         count = min(_BATCHES_FOR_SPEC, self._num_batches or _BATCHES_FOR_SPEC)
         signature = _signature([standardize_batch(self._source[index]) for index in range(count)])
+        signature = signature, tf.TensorSpec([], tf.int64)
         dataset = tf.data.Dataset.from_generator(self._generate, output_signature=signature)
-        if self._transform is not None:
-            dataset = dataset.map(self._transform)
+        dataset = dataset.map(self._prepare)
         options = tf.data.Options()
         options.autotune.enabled = False
         return dataset.with_options(options).prefetch(2)
 
+    def _prepare(self, batch: Any, is_there: tf.Tensor) -> Any:
+        if self._transform is not None:
+            batch = self._transform(*batch)
+        if self._shard.is_whole:
+            return batch
+        if self._items_per_step == 1:
+            return self._shard.of_batch(*batch)
+        return batch, is_there * tf.shape(keras.tree.flatten(batch)[0], tf.int64)[0]
+
     def _generate(self) -> Iterator[Any]:
-        for batch in load_batches(self._source, list(self._indices())):
-            yield standardize_batch(batch)
+        places = list(self._indices())
+        items = load_batches(self._source, [index for index, _ in places])
+        for batch, (_, is_there) in zip(items, places, strict=True):
+            yield standardize_batch(batch), is_there
 
 
 def standardize_batch(batch: Any) -> Any:

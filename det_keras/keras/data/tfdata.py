@@ -23,7 +23,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from det_keras.core.distributed import DistributedContext
 from det_keras.keras.data.base import DataSource, PlannedDataset
+from det_keras.keras.distributed.exchange import sum_over_workers
 
 __all__ = ["TfDataSource"]
 
@@ -41,9 +43,16 @@ class TfDataSource(DataSource):
         dataset: the user's, batched.
         steps_per_epoch: batches that count as one epoch; the data is then read on from epoch to epoch, and
             from its beginning when it ends. By default an epoch is one pass.
+        workers: with several, elements are (batch, rows) pairs, and all take the same number of steps.
     """
 
-    def __init__(self, dataset: tf.data.Dataset, *, steps_per_epoch: int | None = None) -> None:
+    def __init__(
+        self,
+        dataset: tf.data.Dataset,
+        *,
+        steps_per_epoch: int | None = None,
+        workers: DistributedContext | None = None,
+    ) -> None:
         cardinality = int(dataset.cardinality())
         if cardinality == 0:
             raise ValueError("The tf.data.Dataset is empty: it has 0 batches.")
@@ -53,8 +62,12 @@ class TfDataSource(DataSource):
                 "or leave out `.repeat()`."
             )
         self._goes_on = steps_per_epoch is not None
+        self._is_shared = workers is not None and workers.size > 1
         self._dataset = dataset.repeat() if self._goes_on and cardinality > 0 else dataset
         self.steps_per_epoch = steps_per_epoch or (cardinality if cardinality > 0 else None)
+        if workers is not None and self._is_shared:
+            cardinality = max(cardinality, 0) if cardinality != tf.data.UNKNOWN_CARDINALITY else cardinality
+            self._share(workers.allgather(cardinality), steps_per_epoch)
         self._iterator: Any = None
         self._pending = False
         self._refused = False
@@ -64,10 +77,11 @@ class TfDataSource(DataSource):
 
     @property
     def element_spec(self) -> Any:
-        return self._dataset.element_spec
+        spec = self._dataset.element_spec
+        return spec[0] if self._is_shared else spec
 
     def describe(self) -> dict[str, Any]:
-        specs = tf.nest.flatten(self._dataset.element_spec)
+        specs = tf.nest.flatten(self.element_spec)
         return {
             "kind": "tf.data",
             # The first dimension is the batch: None or a number with the same meaning.
@@ -124,6 +138,32 @@ class TfDataSource(DataSource):
         for _ in range(passes):
             iter(self._dataset)
 
+    def _share(self, cardinalities: list[int], steps_per_epoch: int | None) -> None:
+        """Count rows, and let workers whose data ends before that of others take steps without any."""
+        spec = self._dataset.element_spec
+        self._dataset = self._dataset.map(
+            lambda *batch: (batch, tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0])
+        )
+        if steps_per_epoch is not None:
+            return
+        nothing = tf.nest.map_structure(_one_row_of_zeros, spec if isinstance(spec, tuple) else (spec,))
+        empty = tf.data.Dataset.from_tensors((nothing, tf.constant(0, tf.int64)))
+        if min(cardinalities) >= 0:
+            self.steps_per_epoch = max(cardinalities)
+            self._dataset = self._dataset.concatenate(empty.repeat(max(cardinalities)))
+            self._dataset = self._dataset.take(max(cardinalities))
+            return
+        # Nobody knows how long the data is: after each batch the workers tell each other whether they have another.
+        self.steps_per_epoch = None
+        ended = tf.data.Dataset.from_tensors((nothing, tf.constant(-1, tf.int64))).repeat()
+        self._dataset = self._dataset.concatenate(ended).map(_with_rows_of_all)
+        self._dataset = self._dataset.take_while(lambda batch, rows, left: left > 0)
+        self._dataset = self._dataset.map(lambda batch, rows, left: (batch, tf.maximum(rows, 0)))
+        options = tf.data.Options()
+        # TensorFlow would ask in parallel, and ahead: an answer belongs to the step that is about to be taken.
+        options.experimental_optimization.apply_default_optimizations = False
+        self._dataset = self._dataset.with_options(options)
+
     def _open(self) -> Any:
         if self._pending or self._iterator is None:
             self._pending = False
@@ -142,6 +182,15 @@ class TfDataSource(DataSource):
                 "A smaller `shuffle` buffer makes checkpoints faster.",
                 seconds,
             )
+
+
+def _one_row_of_zeros(spec: tf.TensorSpec) -> tf.Tensor:
+    return tf.zeros([1, *(size or 1 for size in spec.shape.as_list()[1:])], spec.dtype)
+
+
+def _with_rows_of_all(batch: Any, rows: tf.Tensor) -> Any:
+    (left,) = sum_over_workers([tf.cast(rows >= 0, tf.int32)], name="workers_with_data")
+    return batch, rows, left
 
 
 def _refusing_op(error: tf.errors.OpError) -> str:

@@ -1,6 +1,8 @@
 """`wrap_data`: what the user's input is, and this process's place in it.
 
-One worker gets back the very object that it gave: nothing is copied and nothing behaves differently.
+One worker gets back the very object that it gave: nothing is copied and nothing behaves differently. On
+many workers arrays become views of this worker's share that remember the whole, so that `fit` can plan global
+batches; datasets are marked, and `fit` knows those that were made from them.
 """
 
 from __future__ import annotations
@@ -9,22 +11,45 @@ import inspect
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
+from det_keras.core.distributed import DistributedContext
 from det_keras.keras.data.arrays import num_samples
 
-__all__ = ["DataContext", "check_data"]
+__all__ = ["ArrayShare", "DataContext", "check_data", "is_per_worker", "whole_data"]
+
+# On a dataset: that it was wrapped; on a PyDataset: whether its items are batches of one worker.
+_MARK = "_det_keras_wrapped"
+
+
+class ArrayShare(np.ndarray[Any, Any]):
+    """This worker's rows of an array; arrays made from it are plain ones.
+
+    Attributes:
+        whole: the array of all workers, None in anything that was made from a share.
+    """
+
+    whole: Any = None
+
+    @classmethod
+    def of(cls, whole: np.ndarray[Any, Any], rank: int, size: int) -> ArrayShare:
+        """Return a view of the rows of one worker: in order, as even as they can be."""
+        rows = len(whole)
+        share = whole[rows * rank // size : rows * (rank + 1) // size].view(cls)
+        share.whole = whole
+        return share
 
 
 class DataContext:
     """Makes training data known to the context.
 
     Args:
-        size: number of workers.
+        workers: this process's place among them.
     """
 
-    def __init__(self, size: int) -> None:
-        self._size = size
+    def __init__(self, workers: DistributedContext) -> None:
+        self._workers = workers
 
     def wrap(self, *data: Any, shard: bool = True, per_worker_batches: bool = False) -> Any:
         """Return `data`, ready for `fit`, `evaluate` and `predict` on any number of workers.
@@ -36,7 +61,8 @@ class DataContext:
             per_worker_batches: for a PyDataset, its items are batches of one worker, not global ones.
 
         Returns:
-            One object for one argument, a tuple for several.
+            One object for one argument, a tuple for several. On several workers: arrays as views of this
+            worker's rows, a tf.data.Dataset with every `size`-th element, a PyDataset as it is.
 
         Raises:
             TypeError: the data is a generator or something else that cannot be planned.
@@ -44,8 +70,80 @@ class DataContext:
         """
         if not data:
             raise TypeError("`wrap_data` needs data: x; x and y; a PyDataset; or a tf.data.Dataset.")
-        check_data(data, workers=self._size)
+        check_data(data, workers=self._workers.size)
+        if self._workers.size > 1:
+            data = tuple(self._wrap_part(part, shard, per_worker_batches) for part in data)
         return data[0] if len(data) == 1 else data
+
+    def _wrap_part(self, part: Any, shard: bool, per_worker_batches: bool) -> Any:
+        if isinstance(part, keras.utils.PyDataset):
+            setattr(part, _MARK, per_worker_batches)
+            return part
+        if isinstance(part, tf.data.Dataset):
+            wrapped = part.shard(self._workers.size, self._workers.rank) if shard else part
+            setattr(wrapped, _MARK, True)
+            return wrapped
+        if part is None:
+            return None
+        return keras.tree.map_structure(
+            lambda array: ArrayShare.of(_to_numpy(array), self._workers.rank, self._workers.size), part
+        )
+
+
+def whole_data(data: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return data of several workers as `fit` plans it: arrays whole, datasets as they are.
+
+    Raises:
+        ValueError: a part was not wrapped, or is no longer what `wrap_data` returned.
+    """
+    return tuple(_whole(part) for part in data)
+
+
+def is_per_worker(dataset: Any) -> bool:
+    """Tell whether the items of a wrapped PyDataset are batches of one worker."""
+    return bool(getattr(dataset, _MARK, False))
+
+
+def _whole(part: Any) -> Any:
+    if part is None:
+        return None
+    if isinstance(part, keras.utils.PyDataset):
+        if not hasattr(part, _MARK):
+            raise ValueError(_unwrapped(type(part).__name__))
+        return part
+    if isinstance(part, tf.data.Dataset):
+        if not _derives_from_wrapped(part):
+            raise ValueError(_unwrapped("tf.data.Dataset"))
+        return part
+    return keras.tree.map_structure(_whole_array, part)
+
+
+def _whole_array(array: Any) -> Any:
+    whole = getattr(array, "whole", None)
+    if whole is None:
+        changed = isinstance(array, ArrayShare)
+        raise ValueError(
+            _unwrapped("array", hint=" Whatever changes it has to come before that." if changed else "")
+        )
+    return whole
+
+
+def _unwrapped(what: str, *, hint: str = "") -> str:
+    return (
+        f"On several workers data has to be wrapped: this {what} was not, and each worker would train on all of it. "
+        f"Pass it through `context.wrap_data(...)` first.{hint}"
+    )
+
+
+def _derives_from_wrapped(dataset: Any) -> bool:
+    return hasattr(dataset, _MARK) or any(_derives_from_wrapped(one) for one in dataset._inputs())
+
+
+def _to_numpy(array: Any) -> np.ndarray[Any, Any]:
+    values = np.asarray(array)
+    # As Keras reads a pandas Series.
+    is_series = type(array).__module__.startswith("pandas.") and values.ndim == 1
+    return values[:, None] if is_series else values
 
 
 def check_data(data: tuple[Any, ...], *, workers: int = 1) -> None:

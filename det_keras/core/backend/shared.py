@@ -1,0 +1,101 @@
+"""The backend of a training with many workers: the chief speaks, everybody hears the answer.
+
+Reports are made by the chief alone. What is asked is asked by the chief and told to the others, so that all
+of them decide the same; these calls are collective and belong on the training thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from det_keras.core.backend.base import Backend, CheckpointRecord, Operation
+from det_keras.core.distributed import DistributedContext
+
+__all__ = ["SharedBackend"]
+
+T = TypeVar("T")
+
+
+class SharedBackend(Backend):
+    """One worker's side of the backend that the workers share.
+
+    Args:
+        chief: the backend itself, on the chief; None elsewhere.
+        distributed: the workers.
+    """
+
+    def __init__(self, chief: Backend | None, distributed: DistributedContext) -> None:
+        self.chief = chief
+        self._distributed = distributed
+        # A request to stop reaches the others with the chief's next decision.
+        self.is_preemptible = chief is not None and chief.is_preemptible
+
+    @property
+    def session(self) -> Any:
+        """The session of a trial's chief; None elsewhere."""
+        return getattr(self.chief, "session", None)
+
+    def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, Any]) -> None:
+        if self.chief is not None:
+            self.chief.report_metrics(group, steps_completed, metrics)
+
+    def report_system_metrics(self, group: str, metrics: Mapping[str, Any]) -> None:
+        if self.chief is not None:
+            self.chief.report_system_metrics(group, metrics)
+
+    def report_progress(self, fraction: float) -> None:
+        if self.chief is not None:
+            self.chief.report_progress(fraction)
+
+    def set_status(self, status: str) -> None:
+        if self.chief is not None:
+            self.chief.set_status(status)
+
+    def report_checkpoint(self, record: CheckpointRecord) -> None:
+        if self.chief is not None:
+            self.chief.report_checkpoint(record)
+
+    def checkpoints(self) -> list[CheckpointRecord]:
+        return self._ask(lambda chief: chief.checkpoints())
+
+    def rewind(self, steps_completed: int) -> None:
+        if self.chief is not None:
+            self.chief.rewind(steps_completed)
+
+    def best_validation(self) -> float | None:
+        return self._ask(lambda chief: chief.best_validation())
+
+    def current_operation(self) -> Operation | None:
+        return self._ask(lambda chief: chief.current_operation())
+
+    def complete_operation(self, operation: Operation, metric: Any) -> None:
+        self._ask(lambda chief: chief.complete_operation(operation, metric))
+
+    def report_early_exit(self, reason: str) -> None:
+        # Not collective: whoever finds out that the hyperparameters are no good may be alone with it.
+        if self.chief is not None:
+            self.chief.report_early_exit(reason)
+
+    def wait_for_preemption(self, timeout_s: float) -> bool:
+        assert self.chief is not None
+        return self.chief.wait_for_preemption(timeout_s)
+
+    def acknowledge_preemption(self) -> None:
+        if self.chief is not None:
+            self.chief.acknowledge_preemption()
+
+    def flush(self) -> None:
+        if self.chief is not None:
+            self.chief.flush()
+
+    def close(self) -> None:
+        if self.chief is not None:
+            self.chief.close()
+
+    def _ask(self, question: Callable[[Backend], T]) -> T:
+        def ask() -> T:
+            assert self.chief is not None
+            return question(self.chief)
+
+        return self._distributed.on_chief(ask)

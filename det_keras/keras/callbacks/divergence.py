@@ -1,0 +1,52 @@
+"""Sees to it that the workers train one model: they decide alike, and their weights stay the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from det_keras.keras.callbacks.base import Boundary, InjectedCallback
+
+if TYPE_CHECKING:
+    from det_keras.keras.distributed.team import Team
+    from det_keras.keras.fit import FitRun
+
+__all__ = ["DivergenceCallback"]
+
+# How long a request to stop waits at most: each agreement costs a small exchange.
+_AGREEMENT_BATCHES = 10
+
+
+class DivergenceCallback(InjectedCallback):
+    """Compares the workers' weights after the first batch and then once in a while.
+
+    Args:
+        team: the workers.
+        period: batches between two comparisons; 0 for none.
+    """
+
+    def __init__(self, team: Team, period: int) -> None:
+        self._team = team
+        self._period = period
+        self._checked_at: int | None = None
+
+    def on_begin(self, run: FitRun) -> None:
+        self._checked_at = None
+
+    def next_batch(self, run: FitRun) -> int | None:
+        batches = run.position.batches
+        # Boundaries are where the workers agree on stopping.
+        agreement = (batches // _AGREEMENT_BATCHES + 1) * _AGREEMENT_BATCHES
+        if not self._period:
+            return agreement
+        if self._checked_at is None:
+            return batches + 1
+        return min(agreement, self._checked_at - run.batches_before + self._period)
+
+    def on_boundary(self, run: FitRun, boundary: Boundary) -> None:
+        if not self._period:
+            return
+        if self._checked_at is None or run.total_batches - self._checked_at >= self._period:
+            self._team.check_equal(
+                self._checked_at if self._checked_at is not None else run.total_batches - 1
+            )
+            self._checked_at = run.total_batches

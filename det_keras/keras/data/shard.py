@@ -1,0 +1,54 @@
+"""This worker's part of each global batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+__all__ = ["Shard"]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A worker's place among those that share each global batch.
+
+    Rows are split as evenly as they can be, in order: worker `rank` has rows ``n * rank // size`` to
+    ``n * (rank + 1) // size`` of a batch of n.
+
+    Attributes:
+        rank: of this worker.
+        size: number of workers.
+    """
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether this worker has every row: the only worker."""
+        return self.size == 1
+
+    def of_rows(self, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return this worker's part of a batch's row numbers, inside the graph.
+
+        Args:
+            rows: integer tensor, (batch,).
+
+        Returns:
+            The part, and how many of its rows count, an int64 scalar. A worker without any gets the first
+            row, and 0: it must take the step as well, and its result is to be discarded.
+        """
+        start, stop = self._bounds(tf.shape(rows, tf.int64)[0])
+        return tf.cond(stop > start, lambda: rows[start:stop], lambda: rows[:1]), stop - start
+
+    def of_batch(self, *batch: Any) -> tuple[Any, tf.Tensor]:
+        """Return this worker's rows of a batch of any structure and their number, as `of_rows` does."""
+        total = tf.shape(keras.tree.flatten(batch)[0], tf.int64)[0]
+        part, count = self.of_rows(tf.range(total))
+        return keras.tree.map_structure(lambda one: one[part[0] : part[-1] + 1], batch), count
+
+    def _bounds(self, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return total * self.rank // self.size, total * (self.rank + 1) // self.size

@@ -1,0 +1,1 @@
+"""Many workers, one training: exchanges over Horovod, and what makes each worker's model a replica."""

@@ -1,0 +1,90 @@
+"""Horovod: started once, and what travels over it. The only place in the package that imports it.
+
+Every worker makes the same calls in the same order, on the training thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from det_keras.cluster_info import WorkerInfo
+from det_keras.core.distributed import Exchange
+from det_keras.errors import DetError
+
+__all__ = ["HorovodExchange", "allgather_rows", "broadcast", "sum_over_workers"]
+
+
+class HorovodExchange(Exchange):
+    """Starts Horovod and carries objects over it.
+
+    Args:
+        worker: this process's place, as the launcher said.
+
+    Raises:
+        DetError: Horovod is missing, or disagrees with the launcher about the number of workers.
+    """
+
+    def __init__(self, worker: WorkerInfo) -> None:
+        self._hvd = _horovod()
+        self._hvd.init()
+        if self._hvd.size() != worker.size:
+            raise DetError(
+                f"Horovod counts {self._hvd.size()} workers, the launcher said {worker.size}. Start the script with "
+                "`python3 -m det_keras.launch.horovod --np N -- python3 train.py` or with horovodrun."
+            )
+        self._machine = worker.cross_rank
+
+    def allgather(self, value: Any, *, local: bool = False) -> list[Any]:
+        """Return every worker's `value`, by rank; with `local`, of the workers on this machine only."""
+        gathered = self._hvd.allgather_object((self._machine, value))
+        return [one for machine, one in gathered if not local or machine == self._machine]
+
+    def close(self) -> None:
+        """Leave Horovod running: it ends with the process, and another context may need it."""
+
+
+def sum_over_workers(tensors: Sequence[tf.Tensor], *, name: str, half: bool = False) -> list[tf.Tensor]:
+    """Return the sums of tensors over all workers, exchanged as one flat buffer for each dtype.
+
+    Args:
+        tensors: the same shapes and dtypes on every worker.
+        name: of the exchange; the same on every worker, different from that of any other in the same step.
+        half: send 32-bit floats as 16-bit ones.
+    """
+    hvd = _horovod()
+    results: list[Any] = list(tensors)
+    for dtype in sorted({tensor.dtype for tensor in tensors}, key=lambda one: one.name):
+        chosen = [index for index, tensor in enumerate(tensors) if tensor.dtype == dtype]
+        flat = tf.concat([tf.reshape(tensors[index], [-1]) for index in chosen], axis=0)
+        compression = hvd.Compression.fp16 if half and dtype == tf.float32 else hvd.Compression.none
+        sent, context = compression.compress(flat)
+        total = hvd.allreduce(sent, op=hvd.Sum, name=f"{name}.{dtype.name}")
+        parts = tf.split(compression.decompress(total, context), [tf.size(tensors[i]) for i in chosen])
+        for index, part in zip(chosen, parts, strict=True):
+            results[index] = tf.reshape(part, tf.shape(tensors[index]))
+            results[index].set_shape(tensors[index].shape)
+    return results
+
+
+def allgather_rows(tensor: tf.Tensor, *, name: str) -> tf.Tensor:
+    """Return every worker's rows one after another; workers may have different numbers of rows."""
+    return _horovod().allgather(tensor, name=name)
+
+
+def broadcast(tensor: tf.Tensor, *, name: str) -> tf.Tensor:
+    """Return the chief's tensor on every worker."""
+    return _horovod().broadcast(tensor, root_rank=0, name=name)
+
+
+def _horovod() -> Any:
+    try:
+        import horovod.tensorflow as hvd
+    except ImportError as error:
+        raise DetError(
+            "Training on several workers needs Horovod, which cannot be imported "
+            f"({error}). Install it as docs/distributed.md says: `uv sync --extra horovod`."
+        ) from error
+    return hvd

@@ -1,0 +1,105 @@
+"""Evaluation and prediction by many workers, with the results of one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from det_keras.core.distributed import DistributedContext
+from det_keras.keras.data import ArrayShare, whole_data
+from det_keras.keras.data.pydataset import standardize_batch
+from det_keras.keras.distributed.gradients import RowCount
+from det_keras.keras.distributed.replica import Replica
+from det_keras.keras.validation_data import Validator
+from det_keras.keras.variables import build_everything
+
+__all__ = ["evaluate", "predict"]
+
+
+def evaluate(
+    model: Any,
+    x: Any,
+    y: Any,
+    workers: DistributedContext,
+    *,
+    sample_weight: Any = None,
+    batch_size: int | None = None,
+    steps: int | None = None,
+    callbacks: Any = None,
+    **_: Any,
+) -> dict[str, float]:
+    """Return the metrics of wrapped data by name, the same on every worker.
+
+    Args:
+        model: compiled.
+        x: inputs, a PyDataset or a tf.data.Dataset.
+        y: targets, with arrays.
+        workers: who shares the data.
+        sample_weight: weights of the samples, with arrays.
+        batch_size: samples per batch of one worker, with arrays.
+        steps: batches to evaluate; None for all.
+        callbacks: as in `model.evaluate`.
+
+    Raises:
+        ValueError: the data was not wrapped.
+    """
+    data = whole_data((x, y, sample_weight))
+    validator = Validator(data, batch_size=batch_size, steps=steps, freq=1, workers=workers)
+    build_everything(model, validator.element_spec, [])
+    with Replica(model, workers, RowCount()).active():
+        return validator.run(model, callbacks)
+
+
+def predict(model: Any, x: Any, workers: DistributedContext, *, gather: bool, **options: Any) -> Any:
+    """Return the predictions of this worker's share, or of everything in the original order.
+
+    Args:
+        model: built.
+        x: wrapped inputs. Of a PyDataset each worker takes every `size`-th batch, of a tf.data.Dataset every
+            `size`-th element, of arrays its rows.
+        workers: who shares the data.
+        gather: return the predictions of all workers on each of them.
+        options: other arguments of `model.predict`.
+    """
+    if isinstance(x, keras.utils.PyDataset):
+        return _predict_batches(model, x, workers, gather=gather)
+    whole_data((x,))
+    if not isinstance(x, tf.data.Dataset):
+        plain = keras.tree.map_structure(
+            lambda one: one.view(np.ndarray) if isinstance(one, ArrayShare) else one, x
+        )
+        predictions = model.predict(plain, **options)
+        return _joined(workers.allgather(predictions)) if gather else predictions
+    predictions = model.predict(x, **options)
+    return _interleaved(workers.allgather(predictions)) if gather else predictions
+
+
+def _predict_batches(model: Any, dataset: Any, workers: DistributedContext, *, gather: bool) -> Any:
+    whole_data((dataset,))
+    numbers = range(workers.rank, dataset.num_batches, workers.size)
+    own = [model.predict_on_batch(standardize_batch(dataset[number])[0]) for number in numbers]
+    if not gather:
+        return _joined(own)
+    gathered = workers.allgather(own)
+    return _joined(
+        [gathered[number % workers.size][number // workers.size] for number in range(dataset.num_batches)]
+    )
+
+
+def _joined(parts: list[Any]) -> Any:
+    return keras.tree.map_structure(lambda *arrays: np.concatenate(arrays), *parts)
+
+
+def _interleaved(parts: list[Any]) -> Any:
+    """Put back in order what was dealt out one element at a time."""
+
+    def merge(*arrays: Any) -> Any:
+        merged = np.empty((sum(map(len, arrays)), *arrays[0].shape[1:]), arrays[0].dtype)
+        for rank, array in enumerate(arrays):
+            merged[rank :: len(arrays)] = array
+        return merged
+
+    return keras.tree.map_structure(merge, *parts)

@@ -1,0 +1,255 @@
+"""What makes a worker's model one of many replicas: steps on its rows, metrics and statistics of all.
+
+Keras's own steps run unchanged on this worker's rows. Around them: the rows are counted, so that gradients
+can be weighted; a step without rows leaves no trace; and metrics are results of the states of all workers.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from det_keras.core.distributed import DistributedContext
+from det_keras.errors import DivergenceError
+from det_keras.keras.distributed.exchange import broadcast, sum_over_workers
+from det_keras.keras.distributed.gradients import RowCount
+
+__all__ = ["Replica", "check_metrics", "seed_variables"]
+
+logger = logging.getLogger(__name__)
+
+_HOOKS = ("train_step", "test_step", "get_metrics_result")
+# Spreads the streams of ranks; odd, so that no two of up to 2**32 ranks meet.
+_RANK_STRIDE = 0x9E3779B1
+
+
+class Replica:
+    """One worker's model among those of all workers.
+
+    Args:
+        model: compiled, with all its variables built.
+        distributed: the workers.
+        rows: is told how many rows of the global batch a step has.
+    """
+
+    def __init__(self, model: Any, distributed: DistributedContext, rows: RowCount) -> None:
+        self._model = model
+        self._distributed = distributed
+        self._rows = rows
+        self._trained = tf.Variable(0, dtype=tf.int64, trainable=False)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Run the model's steps as those of a replica, inside the block; their data are (batch, rows) pairs."""
+        model = self._model
+        check_metrics(model)
+        original = {name: getattr(model, name) for name in _HOOKS}
+        was_compiled = model.jit_compile
+        if was_compiled is True:
+            logger.warning("`jit_compile` is off on several workers: the exchange cannot run inside XLA.")
+        model.jit_compile = False
+        model.train_step = self._step(original["train_step"], counts=True)
+        model.test_step = self._step(original["test_step"], counts=False)
+        model.get_metrics_result = self._result(original["get_metrics_result"])
+        self._forget_functions()
+        try:
+            yield
+        finally:
+            for name in _HOOKS:
+                delattr(model, name)
+            model.jit_compile = was_compiled
+            self._forget_functions()
+
+    def adopt_initial_state(self, variables: list[Any]) -> None:
+        """Give every worker the chief's values, and each rank random streams of its own."""
+        for index, variable in enumerate(variables):
+            variable.assign(broadcast(variable.value, name=f"initial.{index}"))
+        self.spread_seeds()
+
+    def spread_seeds(self) -> None:
+        """Move the seed generators, now those of the chief, to this rank's own streams.
+
+        Keras derives a draw from (seed, number of the draw), so that a rank's masks are a function of the
+        training's seed, the rank and the step.
+        """
+        rank = self._distributed.rank
+        for variable in seed_variables(self._model):
+            seed, drawn = np.asarray(variable.value).tolist()
+            variable.assign(np.array([(seed + rank * _RANK_STRIDE) % 2**32, drawn], np.uint32))
+
+    def metrics(self) -> dict[str, float]:
+        """Return the running metrics over all workers."""
+        return {name: float(value) for name, value in self._model.get_metrics_result().items()}
+
+    def averages(self) -> list[np.ndarray[Any, Any]]:
+        """Return the moving statistics, averaged over workers by the rows they have trained on."""
+        own = [np.asarray(variable.value) for variable in self.statistics]
+        gathered = self._distributed.allgather((int(self._trained), own))
+        weights = np.array([max(rows, 0) for rows, _ in gathered], np.float64)
+        if weights.sum() == 0:
+            weights += 1.0
+        return [_average([values[index] for _, values in gathered], weights) for index in range(len(own))]
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Give the model the averaged moving statistics inside the block, and each worker its own after it."""
+        own = [np.array(variable.value) for variable in self.statistics]
+        for variable, value in zip(self.statistics, self.averages(), strict=True):
+            variable.assign(value)
+        try:
+            yield
+        finally:
+            for variable, value in zip(self.statistics, own, strict=True):
+                variable.assign(value)
+
+    @property
+    def statistics(self) -> list[Any]:
+        """The model's own floating-point state besides its weights, such as moving means."""
+        layers = self._model._flatten_layers()
+        # Weights that are only frozen are left out: they are the same on all workers.
+        weights = {id(one) for layer in layers for one in getattr(layer, "_trainable_variables", ())}
+        others = weights | {id(variable) for variable in seed_variables(self._model)}
+        return [
+            variable
+            for variable in self._model.non_trainable_variables
+            if id(variable) not in others and tf.as_dtype(variable.dtype).is_floating
+        ]
+
+    @property
+    def own_variables(self) -> list[Any]:
+        """Every variable that may differ between workers: statistics, random streams, metrics."""
+        return [*self.statistics, *seed_variables(self._model), *self._model.metrics_variables]
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what only this worker knows."""
+        return {
+            "trained": int(self._trained),
+            "values": [np.asarray(variable.value) for variable in self.own_variables],
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Put back what `get_state` returned on a worker of the same rank."""
+        self._trained.assign(state["trained"])
+        for variable, value in zip(self.own_variables, state["values"], strict=True):
+            variable.assign(value)
+
+    def begin_anew(self) -> None:
+        """Take up the chief's state on another number of workers: metrics so far are the chief's alone."""
+        self._trained.assign(0)
+        if not self._distributed.is_chief:
+            for metric in self._model.metrics:
+                metric.reset_state()
+        self.spread_seeds()
+
+    def sum_metrics(self) -> list[np.ndarray[Any, Any]]:
+        """Return the states of all metrics, summed over workers, in the order of ``metrics_variables``."""
+        values = [variable.value.read_value() for variable in self._model.metrics_variables]
+        return (
+            [np.asarray(value) for value in sum_over_workers(values, name="metric_states")] if values else []
+        )
+
+    def check_equal(self, batches: int, checked_at: int) -> None:
+        """Compare the trainable variables of all workers.
+
+        Raises:
+            DivergenceError: they differ; it names the first variable, the ranks and the steps.
+        """
+        variables = self._model.trainable_variables
+        sums = [_checksum(variable) for variable in variables]
+        gathered = self._distributed.allgather(sums)
+        for index, variable in enumerate(variables):
+            different = [rank for rank, other in enumerate(gathered) if other[index] != gathered[0][index]]
+            if different:
+                raise DivergenceError(
+                    f"The workers have drifted apart: `{variable.path}` of rank "
+                    f"{', '.join(map(str, different))} differs from that of rank 0. It happened between batch "
+                    f"{checked_at} and batch {batches}. Is every optimizer wrapped with `context.wrap_optimizer`, and "
+                    "does nothing change weights on one rank alone?"
+                )
+
+    def _step(self, original: Callable[[Any], Any], *, counts: bool) -> Callable[[Any], Any]:
+        def step(packed: Any) -> Any:
+            data, rows = packed
+            discarded = [*self.statistics, *self._model.metrics_variables]
+            before = [variable.value.read_value() for variable in discarded]
+            self._rows.value = rows if counts else None
+            try:
+                logs = original(data)
+            finally:
+                self._rows.value = None
+            # A worker that has no row of this batch ran one that another has as well.
+            for variable, value in zip(discarded, before, strict=True):
+                variable.assign(tf.where(rows > 0, variable.value, value))
+            if counts:
+                self._trained.assign_add(rows)
+            return logs
+
+        return step
+
+    def _result(self, original: Callable[[], Any]) -> Callable[[], Any]:
+        def result() -> Any:
+            if tf.inside_function():
+                return original()
+            variables = self._model.metrics_variables
+            own = [variable.value.read_value() for variable in variables]
+            for variable, value in zip(variables, self.sum_metrics(), strict=True):
+                variable.assign(value)
+            logs = keras.tree.map_structure(
+                lambda value: tf.identity(value) if tf.is_tensor(value) else value, original()
+            )
+            for variable, value in zip(variables, own, strict=True):
+                variable.assign(value)
+            return logs
+
+        return result
+
+    def _forget_functions(self) -> None:
+        self._model.train_function = self._model.test_function = self._model.predict_function = None
+
+
+def check_metrics(model: Any) -> None:
+    """Refuse metrics whose state is no sum.
+
+    Raises:
+        ValueError: the state of a metric does not begin at zero, as that of a minimum would not; adding the states
+            of workers would count its beginning several times.
+    """
+    for metric in model.metrics:
+        kept = [variable.value.read_value() for variable in metric.variables]
+        metric.reset_state()
+        is_sum = all(not np.any(np.asarray(variable.value)) for variable in metric.variables)
+        for variable, value in zip(metric.variables, kept, strict=True):
+            variable.assign(value)
+        if not is_sum:
+            raise ValueError(
+                f"The metric `{metric.name}` ({type(metric).__name__}) cannot be summed over workers: its state does "
+                "not begin at zero. Use a metric that adds up, or train with one worker."
+            )
+
+
+def seed_variables(model: Any) -> list[Any]:
+    """Return the states of the model's seed generators, in a fixed order."""
+    found: dict[int, Any] = {}
+    for layer in model._flatten_layers():
+        for generator in getattr(layer, "_seed_generators", ()):
+            found.setdefault(id(generator.state), generator.state)
+    return list(found.values())
+
+
+def _average(values: list[Any], weights: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if all(np.array_equal(values[0], other) for other in values[1:]):
+        # The mean of equal values may differ from them in the last digit.
+        result: np.ndarray[Any, Any] = values[0]
+        return result
+    return np.average(np.stack(values).astype(np.float64), axis=0, weights=weights).astype(values[0].dtype)
+
+
+def _checksum(variable: Any) -> int:
+    return zlib.crc32(np.ascontiguousarray(np.asarray(variable.value)).view(np.uint8).reshape(-1).data)

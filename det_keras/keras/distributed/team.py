@@ -1,0 +1,249 @@
+"""What a `fit` asks of its workers: to begin alike, decide alike, and put their states together.
+
+One worker is a team too: it agrees with itself, and nothing is exchanged.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+
+from det_keras.keras.callbacks.base import InjectedCallback
+from det_keras.keras.callbacks.divergence import DivergenceCallback
+from det_keras.keras.distributed.replica import Replica
+from det_keras.keras.distributed.support import check_support
+from det_keras.keras.random_state import capture_random_state, restore_random_state
+from det_keras.keras.variables import build_everything
+
+if TYPE_CHECKING:
+    from det_keras.keras.fit import FitRun
+
+__all__ = ["Team", "WorkerStates"]
+
+_STATE_NAME, _VALUES_NAME = "worker.json", "worker.npz"
+
+
+@dataclass(frozen=True)
+class WorkerStates:
+    """What differs between workers, as a checkpoint holds it.
+
+    Attributes:
+        files: relative path below ``training_state/`` -> content.
+        values: id of a variable -> what the shared part of the checkpoint says of it.
+    """
+
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    values: Mapping[int, Any] = field(default_factory=dict)
+
+
+class Team:
+    """The workers of one `fit`, as seen by one of them.
+
+    Args:
+        run: the `fit`.
+    """
+
+    def __init__(self, run: FitRun) -> None:
+        self._run = run
+        self._workers = run.core.distributed
+        self._replica: Replica | None = None
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is one worker."""
+        return self._workers.size == 1
+
+    @contextmanager
+    def at_work(self, *, is_new: bool) -> Iterator[None]:
+        """Train as one of many inside the block.
+
+        Args:
+            is_new: nothing is restored: everybody begins with the chief's variables.
+
+        Raises:
+            ValueError: the model, an optimizer or the data cannot be used on several workers, or differs between them.
+        """
+        if self.is_alone:
+            yield
+            return
+        run = self._run
+        run.context.prepare_optimizers(run.model)
+        build_everything(run.model, run.source.element_spec, _of_training(run))
+        check_support(run.model)
+        self._check_alike()
+        self._replica = Replica(run.model, self._workers, run.context.rows)
+        with self._replica.active():
+            if is_new:
+                self._replica.adopt_initial_state([one.variable for one in run.variables.tracked])
+            yield
+
+    def agree(self, wish: bool) -> bool:
+        """Return on every worker whether any of them wishes so."""
+        return wish if self.is_alone else any(self._workers.allgather(bool(wish)))
+
+    def wants_boundary(self, wish: bool) -> bool:
+        """Tell whether a wish of this worker alone may call for a boundary: only where it is alone."""
+        return wish and self.is_alone
+
+    def metrics(self, logs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the running training metrics of all workers, made out when they are looked at."""
+        return logs if self._replica is None else _Later(self._replica.metrics)
+
+    @contextmanager
+    def ready_to_validate(self) -> Iterator[None]:
+        """Let every worker validate the same model inside the block."""
+        if self._replica is None:
+            yield
+            return
+        with self._replica.averaged():
+            yield
+
+    def end(self) -> None:
+        """Give every worker the model that training came to."""
+        if self._replica is not None:
+            for variable, value in zip(self._replica.statistics, self._replica.averages(), strict=True):
+                variable.assign(value)
+
+    def check_equal(self, checked_at: int) -> None:
+        """Compare the weights of all workers; raises DivergenceError as `Replica.check_equal` does."""
+        if self._replica is not None:
+            self._replica.check_equal(self._run.total_batches, checked_at)
+
+    def gather_state(self) -> WorkerStates:
+        """Return what differs between workers; every worker takes part, the chief has use for it."""
+        replica = self._replica
+        if replica is None:
+            return WorkerStates()
+        summed = zip(self._run.model.metrics_variables, replica.sum_metrics(), strict=True)
+        averaged = zip(replica.statistics, replica.averages(), strict=True)
+        values = {id(variable): value for pairs in (summed, averaged) for variable, value in pairs}
+        gathered = self._workers.gather(self._own_files()) or []
+        files = {
+            f"rank-{rank}/{name}": content
+            for rank, own in enumerate(gathered)
+            for name, content in own.items()
+        }
+        return WorkerStates(files, values)
+
+    def source_state(self, state: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any], Path]:
+        """Return the state of this worker's data and the directory of its files.
+
+        Args:
+            state: the checkpoint's.
+            folder: the checkpoint's ``training_state``.
+        """
+        own = folder / f"rank-{self._workers.rank}"
+        if state.get("workers", 1) != self._workers.size:
+            # Shares are other ones now: the data is read again up to the position.
+            return {name: value for name, value in state["source"].items() if name == "dataset"}, own / "data"
+        if self._workers.is_chief:
+            return state["source"], own / "data"
+        source = json.loads((own / _STATE_NAME).read_text(encoding="utf-8"))["source"]
+        return source, own / "data"
+
+    def restore(self, state: Mapping[str, Any], folder: Path) -> None:
+        """Put back what differs between workers; the shared state is in place, random states come last.
+
+        Args:
+            state: the checkpoint's.
+            folder: the checkpoint's ``training_state``.
+        """
+        restore_random_state(self._run.model, state["random"])
+        if self._replica is None:
+            return
+        if state.get("workers", 1) != self._workers.size:
+            self._replica.begin_anew()
+            return
+        own = folder / f"rank-{self._workers.rank}"
+        document = json.loads((own / _STATE_NAME).read_text(encoding="utf-8"))
+        with np.load(own / _VALUES_NAME) as arrays:
+            values = [arrays[f"arr_{index}"] for index in range(len(arrays.files))]
+        self._replica.load_state({"trained": document["trained"], "values": values})
+        if not self._workers.is_chief:
+            restore_random_state(self._run.model, document["random"])
+
+    def callbacks(self) -> list[InjectedCallback]:
+        """Return what `fit` injects besides on several workers."""
+        if self.is_alone:
+            return []
+        return [DivergenceCallback(self, self._run.settings.divergence_check_period)]
+
+    def _own_files(self) -> dict[str, bytes]:
+        assert self._replica is not None
+        run, state = self._run, self._replica.get_state()
+        document: dict[str, Any] = {"trained": state["trained"]}
+        files: dict[str, bytes] = {}
+        if not self._workers.is_chief:
+            with tempfile.TemporaryDirectory(prefix="det-state-") as folder:
+                document["source"] = run.source.save_state(Path(folder) / "data")
+                files = {
+                    path.relative_to(folder).as_posix(): path.read_bytes()
+                    for path in sorted(Path(folder).rglob("*"))
+                    if path.is_file()
+                }
+            document["random"] = capture_random_state(run.model)
+        values = io.BytesIO()
+        np.savez(values, *state["values"])
+        return {**files, _STATE_NAME: json.dumps(document).encode(), _VALUES_NAME: values.getvalue()}
+
+    def _check_alike(self) -> None:
+        """Refuse workers that were not given the same: seed, data, model."""
+        run = self._run
+        facts = {
+            "seed": run.context.seed,
+            "data": run.source.describe(),
+            "content of the data": run.source.fingerprint(),
+            "model": [[one["path"].split("/")[-1], *one["shape"]] for one in run.variables.describe()],
+        }
+        for name, value in facts.items():
+            gathered = self._workers.allgather(value)
+            different = [rank for rank, other in enumerate(gathered) if other != gathered[0]]
+            if different:
+                raise ValueError(
+                    f"The {name} of rank {', '.join(map(str, different))} differs from that of rank 0: "
+                    f"{_short(gathered[different[0]])} instead of {_short(gathered[0])}. Every worker runs the same "
+                    "script on the same data; `wrap_data` shares it."
+                )
+
+
+class _Later(Mapping[str, Any]):
+    """A mapping that is made out at the first look; every worker looks at the same moment, or none."""
+
+    def __init__(self, make: Callable[[], Mapping[str, Any]]) -> None:
+        self._make = make
+        self._made: Mapping[str, Any] | None = None
+
+    def __getitem__(self, name: str) -> Any:
+        return self._content()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._content())
+
+    def __len__(self) -> int:
+        return len(self._content())
+
+    def _content(self) -> Mapping[str, Any]:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+
+def _of_training(run: FitRun) -> Sequence[Any]:
+    """Return the optimizers that have to be built; beside a train step of the user's own, only he knows."""
+    has_own_step = type(run.model).train_step is not keras.Model.train_step
+    wrapped = [one for one in run.optimizers if one is not run.model.optimizer]
+    return wrapped if has_own_step and wrapped else [run.model.optimizer]
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 120 else f"{text[:117]}..."

@@ -1,0 +1,544 @@
+"""Small trainings that run on any number of workers, one after another in the same processes.
+
+    python scenarios.py FOLDER NAME...
+
+Each scenario leaves ``FOLDER/NAME/rank-<r>.json`` with what it returned, or with its error; the chief leaves the
+model's variables in ``variables.npz``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import numpy as np
+import tensorflow as tf
+from sklearn.datasets import load_digits
+
+import det_keras as det
+
+GLOBAL_BATCH, EPOCHS = 64, 2
+SCENARIOS: dict[str, Callable[[Path], Any]] = {}
+
+
+def scenario(function: Callable[[Path], Any]) -> Callable[[Path], Any]:
+    """Make a function known by its name."""
+    SCENARIOS[function.__name__] = function
+    return function
+
+
+def digits() -> tuple[np.ndarray, np.ndarray]:
+    data = load_digits()
+    return (data.data / 16).astype("float32").reshape(-1, 8, 8, 1), data.target.astype("int64")
+
+
+def network(dtype: Any = None) -> keras.Model:
+    return keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            keras.layers.Conv2D(8, 3, activation="relu", dtype=dtype),
+            keras.layers.BatchNormalization(trainable=False, dtype=dtype),
+            keras.layers.Flatten(dtype=dtype),
+            keras.layers.Dense(10, activation="softmax", dtype=dtype),
+        ]
+    )
+
+
+def sgd() -> keras.optimizers.Optimizer:
+    return keras.optimizers.SGD(0.1, momentum=0.9)
+
+
+class Batches(keras.utils.PyDataset):
+    """Global batches of the digits, or batches of one worker."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._size = size
+        self._x, self._y = digits()
+
+    def __len__(self) -> int:
+        return -(-len(self._x) // self._size)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        rows = slice(index * self._size, (index + 1) * self._size)
+        return self._x[rows], self._y[rows]
+
+
+def train(
+    folder: Path,
+    model: keras.Model,
+    optimizer: Any,
+    make_data: Callable[[Any], tuple[tuple[Any, ...], dict[str, Any]]] | None = None,
+    *,
+    config: dict[str, Any] | None = None,
+    callbacks: Any = (),
+    compile_options: dict[str, Any] | None = None,
+    epochs: int = EPOCHS,
+    seed: int = 7,
+    wrap: Callable[[Any, Any], Any] = lambda context, optimizer: context.wrap_optimizer(optimizer),
+) -> dict[str, Any]:
+    """Train on the digits and return the history, an evaluation and predictions."""
+    with det.keras.init(run_dir=folder / "run", seed=seed, config=config) as context:
+        x, y = digits()
+        options: dict[str, Any] = {"metrics": ["accuracy"], **(compile_options or {})}
+        model.compile(optimizer=wrap(context, optimizer), loss="sparse_categorical_crossentropy", **options)
+        x_val, y_val = context.wrap_data(x[:301], y[:301])
+        if make_data is None:
+            batch_size = context.distributed.shard_batch_size(GLOBAL_BATCH)
+            data, more = context.wrap_data(x, y), {"batch_size": batch_size}
+        else:
+            data, more = make_data(context)
+        history = context.fit(
+            model, *data, epochs=epochs, validation_data=(x_val, y_val), verbose=0,
+            callbacks=list(callbacks), **more,
+        )  # fmt: skip
+        result = {
+            "history": history.history,
+            "evaluation": context.evaluate(model, x_val, y_val),
+            "predictions": np.round(context.predict(model, x_val, gather=True)[::50], 4).tolist(),
+        }
+        if context.distributed.is_chief:
+            np.savez(folder / "variables.npz", *[np.asarray(one.value) for one in model.variables])
+    return result
+
+
+@scenario
+def arrays_sgd(folder: Path) -> Any:
+    return train(folder, network(), sgd())
+
+
+@scenario
+def arrays_adam_clipped(folder: Path) -> Any:
+    return train(folder, network(), keras.optimizers.Adam(0.003, clipnorm=0.05))
+
+
+@scenario
+def pydataset(folder: Path) -> Any:
+    return train(folder, network(), sgd(), lambda context: ((context.wrap_data(Batches(GLOBAL_BATCH)),), {}))
+
+
+@scenario
+def per_worker_batches(folder: Path) -> Any:
+    def data(context: Any) -> Any:
+        batches = Batches(context.distributed.shard_batch_size(GLOBAL_BATCH))
+        return (context.wrap_data(batches, per_worker_batches=True),), {"shuffle": False}
+
+    return train(folder, network(), sgd(), data)
+
+
+def shuffled(context: Any, *, known: bool) -> tf.data.Dataset:
+    rows = tf.data.Dataset.from_tensor_slices(digits()).shuffle(500, seed=3)
+    if not known:
+        rows = rows.filter(lambda x, y: True)
+    return context.wrap_data(rows).batch(context.distributed.shard_batch_size(GLOBAL_BATCH)).prefetch(2)
+
+
+@scenario
+def tf_data(folder: Path) -> Any:
+    return train(folder, network(), sgd(), lambda context: ((shuffled(context, known=True),), {}))
+
+
+@scenario
+def tf_data_of_unknown_length(folder: Path) -> Any:
+    return train(folder, network(), sgd(), lambda context: ((shuffled(context, known=False),), {}))
+
+
+@scenario
+def several_steps_per_execution(folder: Path) -> Any:
+    return train(folder, network(), sgd(), compile_options={"steps_per_execution": 4})
+
+
+@scenario
+def aggregated(folder: Path) -> Any:
+    return train(folder, network(), sgd(), config={"optimizations": {"aggregation_frequency": 3}})
+
+
+@scenario
+def compressed(folder: Path) -> Any:
+    return train(folder, network(), sgd(), config={"optimizations": {"gradient_compression": True}})
+
+
+@scenario
+def mixed_float16(folder: Path) -> Any:
+    return train(
+        folder, network("mixed_float16"), keras.optimizers.LossScaleOptimizer(sgd(), initial_scale=256.0)
+    )
+
+
+@scenario
+def embedding(folder: Path) -> Any:
+    model = keras.Sequential(
+        [
+            keras.Input((64,)),
+            keras.layers.Embedding(17, 4),
+            keras.layers.Flatten(),
+            keras.layers.Dense(10, activation="softmax"),
+        ]
+    )
+    with det.keras.init(run_dir=folder / "run", seed=7) as context:
+        x, y = digits()
+        data = context.wrap_data((x.reshape(-1, 64) * 16).astype("int32"), y)
+        model.compile(optimizer=context.wrap_optimizer(sgd()), loss="sparse_categorical_crossentropy")
+        size = context.distributed.shard_batch_size(GLOBAL_BATCH)
+        history = context.fit(model, *data, batch_size=size, epochs=2, validation_data=data, verbose=0)
+        if context.distributed.is_chief:
+            np.savez(folder / "variables.npz", *[np.asarray(one.value) for one in model.variables])
+    return {"history": history.history}
+
+
+@scenario
+def binary_metrics(folder: Path) -> Any:
+    """Metrics with state of many kinds, sample weights, and a share of the last batch that some workers lack."""
+    with det.keras.init(run_dir=folder / "run", seed=7) as context:
+        x, y = digits()
+        x, y, weights = x[:193].reshape(193, 64), (y[:193] % 2), np.linspace(0.1, 2.0, 193)
+        model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(1, activation="sigmoid")])
+        metrics = [
+            keras.metrics.AUC(name="auc"),
+            keras.metrics.Precision(name="precision"),
+            keras.metrics.Recall(name="recall"),
+            keras.metrics.MeanSquaredError(name="mse"),
+            keras.metrics.F1Score(threshold=0.5, name="f1"),
+            keras.metrics.R2Score(name="r2"),
+            "accuracy",
+        ]
+        model.compile(
+            optimizer=context.wrap_optimizer(sgd()), loss="binary_crossentropy", weighted_metrics=metrics
+        )
+        size = context.distributed.shard_batch_size(GLOBAL_BATCH)
+        data = context.wrap_data(x, y[:, None].astype("float32"), weights)
+        history = context.fit(
+            model,
+            data[0],
+            data[1],
+            sample_weight=data[2],
+            batch_size=size,
+            epochs=2,
+            validation_data=data,
+            verbose=0,
+        )
+        if context.distributed.is_chief:
+            np.savez(folder / "variables.npz", *[np.asarray(one.value) for one in model.variables])
+    return {"history": {name: np.asarray(values).tolist() for name, values in history.history.items()}}
+
+
+class TwoOptimizers(keras.Model):
+    """Trains its two layers with an optimizer each, in a train step of its own."""
+
+    def __init__(self, first: Any, second: Any) -> None:
+        super().__init__()
+        self.flat = keras.layers.Flatten()
+        self.hidden = keras.layers.Dense(8, activation="relu")
+        self.out = keras.layers.Dense(10, activation="softmax")
+        self.pair = {"first": first, "second": second}
+
+    def call(self, x: Any) -> Any:
+        return self.out(self.hidden(self.flat(x)))
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(y=y, y_pred=self(x, training=True))
+        count = len(self.hidden.trainable_variables)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.pair["first"].apply(gradients[:count], self.hidden.trainable_variables)
+        self.pair["second"].apply(gradients[count:], self.out.trainable_variables)
+        return {"loss": loss}
+
+
+@scenario
+def two_optimizers(folder: Path) -> Any:
+    with det.keras.init(run_dir=folder / "run", seed=7) as context:
+        x, y = digits()
+        model = TwoOptimizers(
+            context.wrap_optimizer(keras.optimizers.Adam(0.01)), context.wrap_optimizer(sgd())
+        )
+        model.compile(loss="sparse_categorical_crossentropy")
+        data = context.wrap_data(x, y)
+        size = context.distributed.shard_batch_size(GLOBAL_BATCH)
+        context.fit(model, *data, batch_size=size, epochs=2, validation_data=data, verbose=0)
+        if context.distributed.is_chief:
+            np.savez(folder / "variables.npz", *[np.asarray(one.value) for one in model.variables])
+    return {}
+
+
+@scenario
+def objects(folder: Path) -> Any:
+    with det.keras.init(run_dir=folder / "run", seed=7) as context:
+        workers = context.distributed
+        return {
+            "rank": workers.get_rank(),
+            "gather": workers.gather(f"of {workers.rank}"),
+            "allgather": workers.allgather(workers.rank**2),
+            "broadcast": workers.broadcast({"from": workers.rank}),
+            "local": workers.allgather_local(workers.local_rank),
+        }
+
+
+# What has to fail, with its own message.
+
+
+@scenario
+def unwrapped_optimizer(folder: Path) -> Any:
+    return train(folder, network(), sgd(), wrap=lambda context, optimizer: optimizer)
+
+
+@scenario
+def unwrapped_data(folder: Path) -> Any:
+    return train(folder, network(), sgd(), lambda context: (digits(), {}))
+
+
+@scenario
+def data_changed_after_wrapping(folder: Path) -> Any:
+    def data(context: Any) -> Any:
+        x, y = context.wrap_data(*digits())
+        return (x * 2, y), {}
+
+    return train(folder, network(), sgd(), data)
+
+
+@scenario
+def fewer_samples_than_workers(folder: Path) -> Any:
+    return train(
+        folder, network(), sgd(), lambda context: (context.wrap_data(*(a[:1] for a in digits())), {})
+    )
+
+
+@scenario
+def indivisible_batch_size(folder: Path) -> Any:
+    with det.keras.init(run_dir=folder / "run", seed=7) as context:
+        return context.distributed.shard_batch_size(63)
+
+
+@scenario
+def optimizer_of_horovods_own(folder: Path) -> Any:
+    import horovod.tensorflow.keras as hvd
+
+    return train(
+        folder, network(), sgd(), wrap=lambda context, optimizer: hvd.DistributedOptimizer(optimizer)
+    )
+
+
+@scenario
+def synchronized_batch_normalization(folder: Path) -> Any:
+    model = keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            keras.layers.BatchNormalization(synchronized=True),
+            keras.layers.Flatten(),
+            keras.layers.Dense(10),
+        ]
+    )
+    return train(folder, model, sgd())
+
+
+class Smallest(keras.metrics.Metric):
+    """A minimum, which cannot be summed."""
+
+    def __init__(self) -> None:
+        super().__init__(name="smallest")
+        self.value = self.add_weight(name="value", initializer=keras.initializers.Constant(np.inf))
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        self.value.assign(tf.minimum(self.value.value, tf.reduce_min(y_pred)))
+
+    def reset_state(self) -> None:
+        self.value.assign(np.inf)
+
+    def result(self) -> Any:
+        return self.value
+
+
+@scenario
+def metric_that_is_no_sum(folder: Path) -> Any:
+    return train(folder, network(), sgd(), compile_options={"metrics": [Smallest()]})
+
+
+class At(keras.callbacks.Callback):
+    """Does something on one rank before a batch."""
+
+    def __init__(self, rank: int | None, batch: int, act: Callable[[keras.Model], None]) -> None:
+        super().__init__()
+        self._rank, self._left, self._act = rank, batch, act
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._left -= 1
+        if self._left == -1 and self._rank in (None, int(os.environ.get("HOROVOD_RANK", 0))):
+            self._act(self.model)
+
+
+def flip_a_bit(model: keras.Model) -> None:
+    variable = model.trainable_variables[2]
+    value = np.array(variable.value)
+    value.reshape(-1).view(np.uint32)[5] ^= 1
+    variable.assign(value)
+
+
+CHECKED_OFTEN = {"optimizations": {"divergence_check_period": 5}}
+
+
+@scenario
+def flipped_bit(folder: Path) -> Any:
+    return train(folder, network(), sgd(), config=CHECKED_OFTEN, callbacks=[At(1, 7, flip_a_bit)])
+
+
+@scenario
+def skipped_exchange(folder: Path) -> Any:
+    def forget(context: Any, optimizer: Any) -> Any:
+        context.wrap_optimizer(optimizer)
+        exchange = context._optimizers._exchange
+        exchange.average = lambda gradients, name: gradients
+        return optimizer
+
+    return train(folder, network(), sgd(), config=CHECKED_OFTEN, wrap=forget)
+
+
+@scenario
+def unsynchronised_variable(folder: Path) -> Any:
+    def scale(model: keras.Model) -> None:
+        model.trainable_variables[0].assign(model.trainable_variables[0] * 1.001)
+
+    return train(folder, network(), sgd(), config=CHECKED_OFTEN, callbacks=[At(1, 11, scale)])
+
+
+@scenario
+def other_data_on_one_rank(folder: Path) -> Any:
+    def data(context: Any) -> Any:
+        x, y = digits()
+        order = np.random.RandomState(context.distributed.rank).permutation(len(x))
+        return context.wrap_data(x[order], y[order]), {}
+
+    return train(folder, network(), sgd(), data)
+
+
+@scenario
+def other_model_on_one_rank(folder: Path) -> Any:
+    rank = int(os.environ.get("HOROVOD_RANK", 0))
+    model = keras.Sequential(
+        [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(10 + rank, activation="softmax")]
+    )
+    return train(folder, model, sgd())
+
+
+class Interrupted(Exception):
+    """Ends a training in the middle, on all workers."""
+
+
+def interrupt(_: keras.Model) -> None:
+    raise Interrupted
+
+
+def random_network() -> keras.Model:
+    """Return a model with everything that differs between workers: masks and moving statistics."""
+    return keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            keras.layers.Conv2D(8, 3, activation="relu"),
+            keras.layers.BatchNormalization(),
+            keras.layers.Flatten(),
+            keras.layers.Dropout(0.3),
+            keras.layers.Dense(10, activation="softmax"),
+        ]
+    )
+
+
+EVERY_FIFTH = {"min_checkpoint_period": {"batches": 5}}
+
+
+@scenario
+def random_undisturbed(folder: Path) -> Any:
+    return train(folder, random_network(), sgd(), config=EVERY_FIFTH, epochs=3)
+
+
+@scenario
+def random_resumed(folder: Path) -> Any:
+    for batch in (12, 9, 30):
+        try:
+            train(
+                folder,
+                random_network(),
+                sgd(),
+                config=EVERY_FIFTH,
+                epochs=3,
+                callbacks=[At(None, batch, interrupt)],
+            )
+        except Interrupted:
+            keras.backend.clear_session()
+    return train(folder, random_network(), sgd(), config=EVERY_FIFTH, epochs=3)
+
+
+@scenario
+def tf_data_undisturbed(folder: Path) -> Any:
+    return train(
+        folder,
+        random_network(),
+        sgd(),
+        lambda context: ((shuffled(context, known=True),), {}),
+        config=EVERY_FIFTH,
+    )
+
+
+@scenario
+def tf_data_resumed(folder: Path) -> Any:
+    def data(context: Any) -> Any:
+        return (shuffled(context, known=True),), {}
+
+    for batch in (12, 14):
+        try:
+            train(
+                folder,
+                random_network(),
+                sgd(),
+                data,
+                config=EVERY_FIFTH,
+                callbacks=[At(None, batch, interrupt)],
+            )
+        except Interrupted:
+            keras.backend.clear_session()
+    return train(folder, random_network(), sgd(), data, config=EVERY_FIFTH)
+
+
+def continued(folder: Path, batch: int | None) -> Any:
+    """Train until a batch, from wherever the run stands: for workers whose number changes in between."""
+    callbacks = [] if batch is None else [At(None, batch, interrupt)]
+    if os.environ.get("RELAY_SLOWLY"):
+        callbacks.append(
+            keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: time.sleep(0.05))
+        )
+    try:
+        return train(folder, network(), sgd(), config=EVERY_FIFTH, epochs=3, callbacks=callbacks)
+    except Interrupted:
+        return "interrupted"
+
+
+@scenario
+def relay(folder: Path) -> Any:
+    batch = os.environ.get("RELAY_BATCHES")
+    return continued(folder, int(batch) if batch else None)
+
+
+def main(folder: Path, names: list[str]) -> None:
+    rank = int(os.environ.get("HOROVOD_RANK", 0))
+    for name in names:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        keras.backend.clear_session()
+        keras.utils.set_random_seed(3)
+        try:
+            result = {"result": SCENARIOS[name](folder / name)}
+        except Exception as error:
+            traceback.print_exc()
+            result = {"error": f"{type(error).__name__}: {error}"}
+        (folder / name / f"rank-{rank}.json").write_text(json.dumps(result, default=float))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,209 @@
+"""Many workers train the model that one trains: weights, metrics, resumes, and faults that are found."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="Horovod is not installed"),
+]
+
+SCRIPT = Path(__file__).parent / "scenarios.py"
+
+# The same on any number of workers, but for the order in which floats are added.
+SAME = [
+    "arrays_sgd",
+    "arrays_adam_clipped",
+    "pydataset",
+    "tf_data",
+    "binary_metrics",
+    "per_worker_batches",
+    "tf_data_of_unknown_length",
+    "several_steps_per_execution",
+    "aggregated",
+    "embedding",
+    "two_optimizers",
+]
+ON_FOUR = SAME[:5]
+# Sent or computed in 16 bits.
+ROUGHLY_SAME = ["compressed", "mixed_float16"]
+FAILING = {
+    "unwrapped_optimizer": "the optimizer has to be wrapped",
+    "unwrapped_data": "data has to be wrapped",
+    "data_changed_after_wrapping": "has to come before that",
+    "fewer_samples_than_workers": "1 samples cannot be shared by 2 workers",
+    "indivisible_batch_size": "Use 62 or 64",
+    "optimizer_of_horovods_own": "does not exchange gradients on Keras 3",
+    "synchronized_batch_normalization": "synchronized=True",
+    "metric_that_is_no_sum": "`smallest` (Smallest) cannot be summed",
+    "other_data_on_one_rank": "The content of the data of rank 1 differs",
+    "other_model_on_one_rank": "The model of rank 1 differs",
+    "flipped_bit": "dense/kernel` of rank 1 differs from that of rank 0. It happened between batch 6 and batch 11",
+    "skipped_exchange": "It happened between batch 0 and batch 1",
+    "unsynchronised_variable": "conv2d/kernel` of rank 1 differs",
+}
+RESUMED = {"random_resumed": "random_undisturbed", "tf_data_resumed": "tf_data_undisturbed"}
+ON_TWO = [*SAME, *ROUGHLY_SAME, "objects", *FAILING, *RESUMED.values(), *RESUMED]
+
+
+def start(folder, workers, *names, **environ):
+    """Start scenarios on a number of workers."""
+    command = [sys.executable, str(SCRIPT), str(folder), *names]
+    if workers > 1:
+        command = [sys.executable, "-m", "det_keras.launch.horovod", "--np", str(workers), "--", *command]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **environ}
+    )
+
+
+def run(folder, workers, *names, **environ):
+    """Run scenarios to their end."""
+    process = start(folder, workers, *names, **environ)
+    output, _ = process.communicate(timeout=900)
+    assert process.returncode == 0, output[-4000:]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("one"), 1, *SAME, *ROUGHLY_SAME)
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("two"), 2, *ON_TWO)
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("four"), 4, *ON_FOUR)
+
+
+def result(folder, name, rank=0):
+    return json.loads((folder / name / f"rank-{rank}.json").read_text())
+
+
+def assert_same(folder, other, name, *, weights=1e-5, metrics=1e-6):
+    """Compare weights relative to the largest of each variable, and every metric that was reported."""
+    with np.load(folder / name / "variables.npz") as ours, np.load(other / name / "variables.npz") as theirs:
+        assert ours.files == theirs.files
+        for key in ours.files:
+            np.testing.assert_allclose(
+                ours[key], theirs[key], rtol=0, atol=weights * np.abs(theirs[key]).max()
+            )
+    found, expected = result(folder, name), result(other, name)
+    assert "error" not in found, found["error"]
+    for part in ("history", "evaluation"):
+        for metric, value in expected["result"].get(part, {}).items():
+            np.testing.assert_allclose(
+                found["result"][part][metric], value, atol=metrics, rtol=metrics, err_msg=metric
+            )
+    if "predictions" in expected["result"]:
+        np.testing.assert_allclose(
+            found["result"]["predictions"], expected["result"]["predictions"], atol=2e-4
+        )
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_two_workers_train_the_model_of_one(name, one, two):
+    assert_same(two, one, name)
+
+
+@pytest.mark.parametrize("name", ON_FOUR)
+def test_four_workers_train_the_model_of_one(name, one, four):
+    assert_same(four, one, name)
+
+
+@pytest.mark.parametrize("name", ROUGHLY_SAME)
+def test_sixteen_bits_cost_digits_alone(name, one, two):
+    with np.load(one / name / "variables.npz") as ours, np.load(two / name / "variables.npz") as theirs:
+        for key in ours.files:
+            np.testing.assert_allclose(
+                ours[key], theirs[key], rtol=0, atol=0.05 * np.abs(theirs[key]).max() + 1e-6
+            )
+
+
+@pytest.mark.parametrize("name", ["arrays_sgd", "pydataset", "tf_data", "binary_metrics"])
+def test_every_rank_sees_the_same_metrics(name, two):
+    assert result(two, name, 0) == result(two, name, 1)
+
+
+@pytest.mark.parametrize(("name", "message"), FAILING.items())
+def test_misuse_and_faults_are_told_on_every_rank(name, message, two):
+    for rank in (0, 1):
+        assert message in result(two, name, rank).get("error", "no error")
+
+
+@pytest.mark.parametrize(("name", "undisturbed"), RESUMED.items())
+def test_interrupted_workers_go_on_bit_for_bit(name, undisturbed, two):
+    assert result(two, name) == result(two, undisturbed)
+    with (
+        np.load(two / name / "variables.npz") as ours,
+        np.load(two / undisturbed / "variables.npz") as theirs,
+    ):
+        for key in ours.files:
+            np.testing.assert_array_equal(ours[key], theirs[key])
+
+
+def test_objects_travel_between_ranks(two):
+    chief, other = (result(two, "objects", rank)["result"] for rank in (0, 1))
+    assert (chief["rank"], other["rank"]) == (0, 1)
+    assert (chief["gather"], other["gather"]) == (["of 0", "of 1"], None)
+    assert chief["allgather"] == other["allgather"] == [0, 1]
+    assert chief["broadcast"] == other["broadcast"] == {"from": 0}
+    assert chief["local"] == other["local"] == [0, 1]
+
+
+@pytest.fixture(scope="module")
+def undisturbed_relay(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("relay"), 1, "relay")
+
+
+@pytest.mark.kill
+def test_training_goes_on_with_another_number_of_workers(undisturbed_relay, tmp_path):
+    for workers, batches in ((1, 17), (2, 20), (4, 15)):
+        run(tmp_path, workers, "relay", RELAY_BATCHES=str(batches))
+        assert result(tmp_path, "relay")["result"] == "interrupted"
+    run(tmp_path, 1, "relay")
+    assert_same(tmp_path, undisturbed_relay, "relay")
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("rank", [0, 1])
+def test_killed_rank_takes_the_others_along_and_the_next_start_goes_on(rank, tmp_path):
+    run(tmp_path / "whole", 2, "relay")
+    process = start(tmp_path / "killed", 2, "relay", RELAY_SLOWLY="1")
+    checkpoints = tmp_path / "killed" / "relay" / "run" / "checkpoints"
+    deadline = time.monotonic() + 120
+    while len(list(checkpoints.glob("*-*/manifest.json"))) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    workers = {}
+    for child in psutil.Process(process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if str(SCRIPT) in child.cmdline() and "HOROVOD_RANK" in child.environ():
+                workers[int(child.environ()["HOROVOD_RANK"])] = child
+    workers[rank].send_signal(signal.SIGKILL)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode != 0, output
+    assert not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in workers.values())
+    run(tmp_path / "killed", 2, "relay")
+    with (
+        np.load(tmp_path / "killed/relay/variables.npz") as ours,
+        np.load(tmp_path / "whole/relay/variables.npz") as theirs,
+    ):
+        for key in ours.files:
+            np.testing.assert_array_equal(ours[key], theirs[key])
