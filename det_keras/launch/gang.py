@@ -3,7 +3,7 @@
 Each rank has a process group of its own. So a signal that reaches the launcher, from its parent or from a
 terminal, reaches each rank once, through the launcher, and no rank outlives its job:
 
-- a rank that fails ends the others, after a moment in which they may end by themselves;
+- a rank that fails ends the others, after a moment in which they may end by themselves; one that hangs, at once;
 - what a rank leaves running in its group is killed with it;
 - a launcher that is killed takes all groups along.
 """
@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 
+from det_keras.launch.heartbeat import Heartbeats
 from det_keras.launch.process_group import (
     Undertaker,
     child_signals,
@@ -49,11 +50,15 @@ class Gang:
     Args:
         argv: the command.
         environments: one for each rank, complete.
+        heartbeats: watch over ranks that hang.
     """
 
-    def __init__(self, argv: Sequence[str], environments: Sequence[Mapping[str, str]]) -> None:
+    def __init__(
+        self, argv: Sequence[str], environments: Sequence[Mapping[str, str]], heartbeats: Heartbeats
+    ) -> None:
         self._argv = list(argv)
         self._environments = environments
+        self._heartbeats = heartbeats
         self._alive: dict[int, subprocess.Popen[bytes]] = {}
         self._lines: dict[int, RankLines] = {}
         self._failure: int | None = None
@@ -75,13 +80,16 @@ class Gang:
         try:
             with selectors.DefaultSelector() as selector, child_signals() as wake_up:
                 selector.register(wake_up, selectors.EVENT_READ)
+                selector.register(self._heartbeats, selectors.EVENT_READ)
                 with self._forwarding_signals():
                     self._start_all(selector, undertaker)
                 when_started()
                 while self._alive:
                     self._read_ready(selector, self._patience_s())
                     self._reap(selector, undertaker)
+                    self._end_if_hanging()
                 selector.unregister(wake_up)
+                selector.unregister(self._heartbeats)
                 self._drain(selector)
         finally:
             self._kill_all(undertaker)
@@ -137,11 +145,15 @@ class Gang:
             preexec_fn=die_with_parent(),
         )
 
-    def _patience_s(self) -> float | None:
-        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+    def _patience_s(self) -> float:
+        look_s = self._heartbeats.due_in_s
+        return look_s if self._deadline is None else min(look_s, max(0.0, self._deadline - time.monotonic()))
 
-    def _read_ready(self, selector: selectors.BaseSelector, timeout_s: float | None) -> None:
+    def _read_ready(self, selector: selectors.BaseSelector, timeout_s: float) -> None:
         for key, _ in selector.select(timeout_s):
+            if key.fileobj is self._heartbeats:
+                self._heartbeats.receive()
+                continue
             data = os.read(key.fd, _READ_BYTES)
             lines = self._lines.get(key.fd)
             if lines is None:
@@ -179,6 +191,21 @@ class Gang:
             logger.error("Rank %d %s.%s", rank, _ending(status), rest)
         elif self._deadline is not None:
             logger.error("After that, rank %d %s.", rank, _ending(status))
+
+    def _end_if_hanging(self) -> None:
+        rank = self._heartbeats.hanging({rank: process.pid for rank, process in self._alive.items()})
+        if rank is None:
+            return
+        if self._failure is None:
+            logger.error(
+                "Rank %d has shown no sign of life for %g s: it is stopped or swapped out. Ending all %d ranks.",
+                rank,
+                self._heartbeats.patience_s,
+                len(self._environments),
+            )
+            self._failure = -signal.SIGKILL
+        self._deadline = None
+        self._signal_all(signal.SIGKILL)
 
     def _drain(self, selector: selectors.BaseSelector) -> None:
         deadline = time.monotonic() + _DRAIN_S

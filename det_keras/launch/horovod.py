@@ -14,8 +14,10 @@ without authentication. A script started by ``horovodrun`` works all the same.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import logging
+import math
 import os
 import secrets
 import shutil
@@ -27,6 +29,7 @@ from det_keras import LOG_FORMAT
 from det_keras.cluster_info import get_cluster_info
 from det_keras.errors import ClusterInfoError
 from det_keras.launch.gang import Gang
+from det_keras.launch.heartbeat import ADDRESS_VARIABLE, Heartbeats
 from det_keras.launch.rendezvous import LOOPBACK, Rendezvous
 
 __all__ = ["main", "rank_environments"]
@@ -96,7 +99,7 @@ def main(arguments: Sequence[str]) -> int:
             "%d ranks need Horovod, which is not installed. Install it with:\n%s", size, INSTALL_COMMAND
         )
         return 1
-    return _run_ranks(argv, size, {**os.environ, **options.tuning})
+    return _run_ranks(argv, size, {**os.environ, **options.tuning}, options.hang_timeout_seconds)
 
 
 def rank_environments(base: Mapping[str, str], size: int, port: int, cores: int) -> list[dict[str, str]]:
@@ -130,11 +133,12 @@ def rank_environments(base: Mapping[str, str], size: int, port: int, cores: int)
     return [{**common, "HOROVOD_RANK": str(rank), "HOROVOD_LOCAL_RANK": str(rank)} for rank in range(size)]
 
 
-def _run_ranks(argv: Sequence[str], size: int, base: Mapping[str, str]) -> int:
-    with Rendezvous() as rendezvous:
-        gang = Gang(argv, rank_environments(base, size, rendezvous.port, len(os.sched_getaffinity(0))))
+def _run_ranks(argv: Sequence[str], size: int, base: Mapping[str, str], patience_s: float) -> int:
+    with Rendezvous() as rendezvous, contextlib.closing(Heartbeats(patience_s)) as heartbeats:
+        base = {**base, ADDRESS_VARIABLE: heartbeats.address}
+        environments = rank_environments(base, size, rendezvous.port, len(os.sched_getaffinity(0)))
         try:
-            return gang.run(when_started=rendezvous.serve)
+            return Gang(argv, environments, heartbeats).run(when_started=rendezvous.serve)
         except OSError as error:
             return _cannot_start(argv[0], error)
 
@@ -208,6 +212,13 @@ def _parser() -> argparse.ArgumentParser:
         "--autohorovod", action="store_true", help="run one slot without Horovod: what happens anyway"
     )
     parser.add_argument(
+        "--hang-timeout-seconds",
+        type=_seconds,
+        default=30.0,
+        metavar="S",
+        help="end all ranks when one is stopped or swapped out for so long; 30 by default",
+    )
+    parser.add_argument(
         "--fusion-threshold-mb", type=_megabytes, action=_Tune, metavar="MB", dest="HOROVOD_FUSION_THRESHOLD"
     )
     for option, variable in _TUNING.items():
@@ -233,6 +244,16 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a number of processes, 1 or more. Received: {text!r}.")
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a number of seconds above 0. Received: {text!r}.")
+    return seconds
 
 
 def _megabytes(text: str) -> int:

@@ -175,13 +175,13 @@ def test_an_allocation_gets_a_rank_for_each_slot(launch):
     assert sorted(launched.stdout.splitlines()) == [f"[rank={rank}] {rank}" for rank in range(3)]
 
 
-def test_a_trial_class_is_run_by_its_module(launch, tmp_path, environment):
-    launched = launch("--np", "2", "--trial", "no_such_module:Trial")
-    assert launched.finish() != 0
-    assert launched.stderr.count("[rank=") >= 1
-    again = launch("--np", "2", "--", "--trial", "no_such_module:Trial")
-    assert again.finish() != 0
-    assert "nothing to run" not in again.stderr
+@pytest.mark.parametrize("dashes", [[], ["--"]], ids=["option", "behind dashes"])
+def test_a_trial_class_is_run_by_its_module(launch, dashes):
+    # The package of that module refuses this at once, before it loads TensorFlow: so we see that it was asked.
+    launched = launch("--np", "2", *dashes, "--trial", "some:Trial", variables={"KERAS_BACKEND": "none"})
+    assert launched.finish() == 1
+    assert "[rank=0] " in launched.stderr
+    assert "det_keras trains with Keras on TensorFlow" in launched.stderr
 
 
 @pytest.mark.parametrize(
@@ -216,6 +216,48 @@ time.sleep(600)
     assert time.monotonic() - began < 10
     assert "Rank 1 was ended by SIGKILL. Ending the other 1 of 2 ranks." in launched.stderr
     eventually(lambda: all(map(is_dead, pids)))
+
+
+HANGS = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+BEATS = """
+import os, socket, time
+address = os.environ["DET_HEARTBEAT_ADDRESS"].replace("@", chr(0))
+beats = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+def beat():
+    beats.sendto(f"{os.environ['HOROVOD_RANK']} {os.getpid()}".encode(), address)
+beat()
+"""
+
+
+def test_a_rank_that_is_stopped_ends_all_and_is_named(launch):
+    launched = launch("--np", "2", "--hang-timeout-seconds", "0.6", code=HANGS)
+    pids = launched.numbers(2)
+    stopped = next(int(line.split()[-1]) for line in launched.stdout.splitlines() if "[rank=1]" in line)
+    os.kill(stopped, signal.SIGSTOP)
+    assert launched.finish() == 137
+    assert "Rank 1 has shown no sign of life for 0.6 s" in launched.stderr
+    eventually(lambda: all(map(is_dead, pids)))
+
+
+def test_a_rank_whose_heartbeat_stops_is_named(launch):
+    code = (
+        BEATS
+        + "[(beat(), time.sleep(0.05)) for _ in range(10**9 if os.environ['HOROVOD_RANK'] == '0' else 1)]"
+    )
+    launched = launch("--np", "2", "--hang-timeout-seconds", "2", code=code + "; time.sleep(600)")
+    assert launched.finish() == 137
+    assert "Rank 1 has shown no sign of life for 2 s" in launched.stderr
+
+
+def test_a_rank_that_works_without_a_heartbeat_does_not_hang(launch):
+    code = BEATS + "end = time.monotonic() + 3\nwhile time.monotonic() < end: pass"
+    assert launch("--np", "2", "--hang-timeout-seconds", "1.5", code=code).finish() == 0
+
+
+def test_a_rank_that_sleeps_and_never_had_a_heartbeat_does_not_hang(launch):
+    assert (
+        launch("--np", "2", "--hang-timeout-seconds", "0.3", code="import time; time.sleep(1)").finish() == 0
+    )
 
 
 def test_the_last_words_of_a_rank_come_before_the_note_of_its_end(launch):
@@ -289,6 +331,7 @@ def test_output_that_nobody_reads_ends_no_rank(environment, tmp_path):
     [
         (["--np", "0", "--", "true"], 2, "expected a number of processes, 1 or more. Received: '0'."),
         (["--np", "two", "--", "true"], 2, "Received: 'two'."),
+        (["--hang-timeout-seconds", "0", "--", "true"], 2, "expected a number of seconds above 0."),
         (["--np", "2"], 2, "There is nothing to run."),
         (["--np", "2", "--"], 2, "There is nothing to run."),
         (["--trial", "a:B", "--", "true"], 2, "There is both --trial a:B and a command"),
