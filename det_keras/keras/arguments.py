@@ -18,6 +18,8 @@ __all__ = ["FitArguments"]
 
 logger = logging.getLogger(__name__)
 
+_OF_THE_CHIEF = (keras.callbacks.ModelCheckpoint, keras.callbacks.TensorBoard, keras.callbacks.CSVLogger)
+
 
 @dataclass
 class FitArguments:
@@ -101,6 +103,16 @@ class FitArguments:
             workers=workers,
         )
         return source, validator
+
+    def callbacks_of(self, *, is_chief: bool) -> list[Any]:
+        """Return the user's callbacks for one rank: what writes files that all would share is the chief's alone."""
+        if is_chief:
+            return self.user_callbacks
+        # In their places, because states are kept by place.
+        return [
+            keras.callbacks.Callback() if isinstance(one, _OF_THE_CHIEF) else one
+            for one in self.user_callbacks
+        ]
 
     def verbosity(self, *, is_chief: bool) -> int:
         """Return Keras's 0, 1 or 2: a bar on a terminal, a line an epoch without one, nothing off the chief."""

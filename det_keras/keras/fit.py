@@ -70,7 +70,7 @@ class FitRun:
         self.settings = context.settings
         self.phase_index = len(context.phases)
         self.batches_before = sum(phase.batches for phase in context.phases)
-        self.user_callbacks: list[Any] = arguments.user_callbacks
+        self.user_callbacks = arguments.callbacks_of(is_chief=self.core.distributed.is_chief)
         self.optimizers: Sequence[Any] = context.optimizers_of(model)
         self.history = FitHistory()
         self.best_metric: float | None = None

@@ -84,6 +84,12 @@ def _forget() -> None:
 def _init_on_cluster(info: ClusterInfo) -> KerasContext:
     workers = _join_workers()
     trial = info.trial
+    if workers.size == 1 and len(info.slot_ids) > 1:
+        logger.warning(
+            "This task has %s slots and one process: the others are idle. Start the script with "
+            "`python3 -m det_keras.launch.horovod -- python3 train.py` as the entrypoint to use them.",
+            len(info.slot_ids),
+        )
     if trial is None:
         configure_logs(debug=False)
         seed = workers.on_chief(lambda: random.SystemRandom().randrange(2**31))

@@ -429,12 +429,12 @@ def other_model_on_one_rank(folder: Path) -> Any:
     return train(folder, model, sgd())
 
 
-class Interrupted(Exception):
+class InterruptionError(Exception):
     """Ends a training in the middle, on all workers."""
 
 
 def interrupt(_: keras.Model) -> None:
-    raise Interrupted
+    raise InterruptionError
 
 
 def random_network() -> keras.Model:
@@ -471,20 +471,17 @@ def random_resumed(folder: Path) -> Any:
                 epochs=3,
                 callbacks=[At(None, batch, interrupt)],
             )
-        except Interrupted:
+        except InterruptionError:
             keras.backend.clear_session()
     return train(folder, random_network(), sgd(), config=EVERY_FIFTH, epochs=3)
 
 
 @scenario
 def tf_data_undisturbed(folder: Path) -> Any:
-    return train(
-        folder,
-        random_network(),
-        sgd(),
-        lambda context: ((shuffled(context, known=True),), {}),
-        config=EVERY_FIFTH,
-    )
+    def data(context: Any) -> Any:
+        return (shuffled(context, known=True),), {}
+
+    return train(folder, random_network(), sgd(), data, config=EVERY_FIFTH)
 
 
 @scenario
@@ -502,7 +499,7 @@ def tf_data_resumed(folder: Path) -> Any:
                 config=EVERY_FIFTH,
                 callbacks=[At(None, batch, interrupt)],
             )
-        except Interrupted:
+        except InterruptionError:
             keras.backend.clear_session()
     return train(folder, random_network(), sgd(), data, config=EVERY_FIFTH)
 
@@ -516,7 +513,7 @@ def continued(folder: Path, batch: int | None) -> Any:
         )
     try:
         return train(folder, network(), sgd(), config=EVERY_FIFTH, epochs=3, callbacks=callbacks)
-    except Interrupted:
+    except InterruptionError:
         return "interrupted"
 
 

@@ -1,0 +1,87 @@
+"""A trial on two slots: paused, or robbed of a rank, it ends with the weights of the undisturbed one."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.kill,
+    pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="Horovod is not installed"),
+]
+
+EPOCHS, STEPS = 6, 9
+CONFIG = {
+    "name": "two workers",
+    "entrypoint": "python3 -m det_keras.launch.horovod -- python3 slow_train.py",
+    "hyperparameters": {"learning_rate": 0.01},
+    "resources": {"slots_per_trial": 2},
+    "searcher": {"name": "single", "metric": "val_loss", "max_length": {"epochs": EPOCHS}},
+    "checkpoint_policy": "all",
+    "reproducibility": {"experiment_seed": 5},
+    "max_restarts": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def create(cluster, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("context")
+    (folder / "slow_train.py").write_bytes((Path(__file__).parent / "slow_train.py").read_bytes())
+    config = tmp_path_factory.mktemp("config") / "two.yaml"
+    config.write_text(yaml.safe_dump(CONFIG))
+
+    def make():
+        experiment = cluster.create(config, folder)
+        return experiment, cluster.trial(experiment)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def undisturbed(cluster, create):
+    experiment, trial = create()
+    assert cluster.wait(experiment) == "STATE_COMPLETED"
+    return cluster.final_digest(trial), cluster.metrics(trial, "validation")
+
+
+def ranks_of(trial):
+    """Return the trial's training processes by rank."""
+    found = {}
+    for one in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            environ = one.environ()
+            if environ.get("DET_TRIAL_ID") == str(trial["id"]) and one.cmdline()[-1:] == ["slow_train.py"]:
+                found[int(environ["HOROVOD_RANK"])] = one
+    return found
+
+
+def test_two_workers_report_once_and_say_which_rank_speaks(cluster, create, undisturbed):
+    (steps, _), validations = undisturbed
+    assert steps == EPOCHS * STEPS
+    assert [batches for batches, _ in validations] == [STEPS * (epoch + 1) for epoch in range(EPOCHS)]
+
+
+def test_paused_trial_of_two_workers_ends_the_same(cluster, create, undisturbed):
+    experiment, trial = create()
+    cluster.wait_for_epoch(trial, 2)
+    cluster.det("experiment", "pause", experiment)
+    cluster.until(lambda: not ranks_of(trial))
+    cluster.det("experiment", "activate", experiment)
+    assert cluster.wait(experiment) == "STATE_COMPLETED"
+    assert (cluster.final_digest(trial), cluster.metrics(trial, "validation")) == undisturbed
+    assert cluster.get(f"/api/v1/trials/{trial['id']}")["trial"]["restarts"] == 0
+
+
+def test_trial_that_lost_a_rank_is_restarted_and_ends_the_same(cluster, create, undisturbed):
+    experiment, trial = create()
+    cluster.wait_for_epoch(trial, 2)
+    ranks_of(trial)[1].kill()
+    assert cluster.wait(experiment) == "STATE_COMPLETED"
+    assert (cluster.final_digest(trial), cluster.metrics(trial, "validation")) == undisturbed
+    assert cluster.get(f"/api/v1/trials/{trial['id']}")["trial"]["restarts"] == 1
