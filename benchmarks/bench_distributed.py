@@ -94,7 +94,6 @@ def measure() -> None:
                     goal=1.0,
                     detail=detail,
                 )
-        tf.keras.backend.clear_session()
 
 
 if __name__ == "__main__":
