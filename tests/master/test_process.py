@@ -84,7 +84,7 @@ def test_signal_ends_the_master_in_good_order(home, number):
         [sys.executable, "-m", "det_keras.master", "--home", str(home.root), "--slots", "1"],
         stderr=subprocess.PIPE,
     )
-    eventually(lambda: process.find(home))
+    eventually(lambda: process.find(home), 60.0)
     child.send_signal(number)
     _, errors = child.communicate(timeout=20)
     assert child.returncode == 0
