@@ -410,6 +410,87 @@ def unsynchronised_variable(folder: Path) -> Any:
     return train(folder, network(), sgd(), config=CHECKED_OFTEN, callbacks=[At(1, 11, scale)])
 
 
+def skip_exchange_of(index: int) -> Callable[[Any, Any], Any]:
+    """Return a way to wrap an optimizer so that one variable's gradients stay where they are."""
+
+    def wrap(context: Any, optimizer: Any) -> Any:
+        context.wrap_optimizer(optimizer)
+        exchange = context._optimizers._exchange
+        average = exchange.average
+
+        def skipping(gradients: list[Any], name: str) -> list[Any]:
+            averaged = average(gradients, name)
+            return [*averaged[:index], gradients[index], *averaged[index + 1 :]]
+
+        exchange.average = skipping
+        return optimizer
+
+    return wrap
+
+
+def spoil(model: keras.Model, *, index: int, place: int, bit: int | None) -> None:
+    """Flip a bit of one weight, or add a little to it."""
+    value = np.array(model.trainable_variables[index].value)
+    flat = value.reshape(-1)
+    if bit is None:
+        flat[place % flat.size] += 0.01
+    else:
+        flat.view(np.uint32)[place % flat.size] ^= np.uint32(1 << bit)
+    model.trainable_variables[index].assign(value)
+
+
+@scenario
+def seeded_faults(folder: Path) -> Any:
+    """Return for each fault which variable was hit, before which batch, and what was said of it."""
+    seen = []
+    for seed in range(int(os.environ.get("FAULTS", "12"))):
+        rng = np.random.RandomState(seed)
+        kind, batch, index, rank = (
+            rng.randint(3),
+            int(rng.randint(1, 22)),
+            int(rng.randint(4)),
+            int(rng.randint(2)),
+        )
+        bit, place = int(rng.randint(32)), int(rng.randint(2**31))
+
+        def damage(
+            model: keras.Model, kind: int = kind, index: int = index, bit: int = bit, place: int = place
+        ) -> None:
+            value = np.array(model.trainable_variables[index].value)
+            flat = value.reshape(-1)
+            if kind == 0:
+                flat.view(np.uint32)[place % flat.size] ^= np.uint32(1 << bit)
+            else:
+                flat[place % flat.size] += 0.01
+            model.trainable_variables[index].assign(value)
+
+        fault = {"wrap": skip_exchange_of(index)} if kind == 2 else {"callbacks": [At(rank, batch, damage)]}
+        keras.backend.clear_session()
+        model = network()
+        path = f"`{model.trainable_variables[index].path}`"
+        try:
+            train(folder / str(seed), model, sgd(), config=CHECKED_OFTEN, epochs=1, **fault)
+            said = None
+        except det.errors.DivergenceError as error:
+            said = str(error)
+        seen.append({"kind": int(kind), "batch": 0 if kind == 2 else batch, "variable": path, "said": said})
+    return seen
+
+
+@scenario
+def wrapper_of_horovods_own_on_keras_3(folder: Path) -> Any:
+    """Return the weights of each rank after training with Horovod's own wrapper, without this package's `fit`."""
+    import horovod.tensorflow.keras as hvd
+
+    with det.keras.init(run_dir=folder / "run", seed=7) as context:
+        x, y = digits()
+        model = network()
+        model.compile(optimizer=hvd.DistributedOptimizer(sgd()), loss="sparse_categorical_crossentropy")
+        share = slice(context.distributed.rank, None, context.distributed.size)
+        model.fit(x[share], y[share], batch_size=32, epochs=1, verbose=0, shuffle=False)
+        return context.distributed.allgather(float(np.asarray(model.trainable_variables[0].value).sum()))
+
+
 @scenario
 def other_data_on_one_rank(folder: Path) -> Any:
     def data(context: Any) -> Any:

@@ -221,7 +221,8 @@ def check_metrics(model: Any) -> None:
         ValueError: the state of a metric does not begin at zero, as that of a minimum would not; adding the states
             of workers would count its beginning several times.
     """
-    for metric in model.metrics:
+    # Keras keeps those of `compile` in one metric.
+    for metric in [one for metric in model.metrics for one in getattr(metric, "metrics", [metric])]:
         kept = [variable.value.read_value() for variable in metric.variables]
         metric.reset_state()
         is_sum = all(not np.any(np.asarray(variable.value)) for variable in metric.variables)
