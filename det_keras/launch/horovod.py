@@ -55,7 +55,11 @@ _DEFAULTS = {
     "PYTHONUNBUFFERED": "1",
     # Horovod's 30 s would call a rank dead that is only slow to import TensorFlow.
     "HOROVOD_GLOO_TIMEOUT_SECONDS": "120",
+    # How long Horovod's thread sleeps between two rounds. Two ranks on two cores, 0.1 million floats: an exchange
+    # takes 1.2, 1.5 and 2.2 ms at 0.1, 0.5 and 1 ms, and the rounds alone 36, 14 and 11 % of a core, which the
+    # training needs itself.
     "HOROVOD_CYCLE_TIME": "0.5",
+    # A buffer of this size in each rank; ours are flat already and need none.
     "HOROVOD_FUSION_THRESHOLD": str(64 << 20),
 }
 # horovodrun's own options, for those who bring them along, and the variable that says the same.
