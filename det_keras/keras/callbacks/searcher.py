@@ -61,6 +61,8 @@ class SearcherCallback(InjectedCallback):
                 run.set_target(self._target(run, self._max_length))
             return
         if self._operation.completed:
+            # Out of work, not finished: the search may hand the trial more later, and it goes on from its checkpoint.
+            run.core.preempt.acknowledge()
             run.stop()
             return
         unit = self._max_length.unit if self._max_length is not None else Unit.EPOCHS

@@ -222,7 +222,7 @@ def check_metrics(model: Any) -> None:
             of workers would count its beginning several times.
     """
     # Keras keeps those of `compile` in one metric.
-    for metric in [one for metric in model.metrics for one in getattr(metric, "metrics", [metric])]:
+    for metric in [part for one in model.metrics for part in getattr(one, "metrics", [one])]:
         kept = [variable.value.read_value() for variable in metric.variables]
         metric.reset_state()
         is_sum = all(not np.any(np.asarray(variable.value)) for variable in metric.variables)
