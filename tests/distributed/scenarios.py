@@ -231,6 +231,42 @@ def binary_metrics(folder: Path) -> Any:
     return {"history": {name: np.asarray(values).tolist() for name, values in history.history.items()}}
 
 
+def train_reduced(folder: Path, reduction: str, rate: float) -> Any:
+    """Train with sample weights, a penalty and a last batch that some workers lack, the loss reduced in a way."""
+    with det.keras.init(run_dir=folder / "run", seed=7) as context:
+        x, y = digits()
+        x, y, weights = x[:193].reshape(193, 64), y[:193], np.linspace(0.1, 2.0, 193)
+        dense = keras.layers.Dense(10, activation="softmax", kernel_regularizer=keras.regularizers.L2(0.01))
+        model = keras.Sequential([keras.Input((64,)), dense])
+        loss = keras.losses.SparseCategoricalCrossentropy(reduction=reduction)
+        model.compile(optimizer=context.wrap_optimizer(keras.optimizers.SGD(rate)), loss=loss)
+        data = context.wrap_data(x, y, weights)
+        size = context.distributed.shard_batch_size(GLOBAL_BATCH)
+        history = context.fit(
+            model,
+            data[0],
+            data[1],
+            sample_weight=data[2],
+            batch_size=size,
+            epochs=2,
+            validation_data=data,
+            verbose=0,
+        )
+        if context.distributed.is_chief:
+            np.savez(folder / "variables.npz", *[np.asarray(one.value) for one in model.variables])
+    return {"history": history.history}
+
+
+@scenario
+def loss_that_is_a_sum(folder: Path) -> Any:
+    return train_reduced(folder, "sum", 0.005)
+
+
+@scenario
+def loss_that_is_a_mean_by_weights(folder: Path) -> Any:
+    return train_reduced(folder, "mean_with_sample_weight", 0.2)
+
+
 class TwoOptimizers(keras.Model):
     """Trains its two layers with an optimizer each, in a train step of its own."""
 
@@ -443,7 +479,7 @@ def spoil(model: keras.Model, *, index: int, place: int, bit: int | None) -> Non
 def seeded_faults(folder: Path) -> Any:
     """Return for each fault which variable was hit, before which batch, and what was said of it."""
     seen = []
-    for seed in range(int(os.environ.get("FAULTS", "12"))):
+    for seed in range(int(os.environ.get("FAULTS", "20"))):
         rng = np.random.RandomState(seed)
         kind, batch, index, rank = (
             rng.randint(3),

@@ -20,12 +20,13 @@ from det_keras.core.distributed import DistributedContext
 from det_keras.errors import DivergenceError
 from det_keras.keras.distributed.exchange import broadcast, sum_over_workers
 from det_keras.keras.distributed.gradients import RowCount
+from det_keras.keras.distributed.loss import reduction_of, scaled_loss
 
 __all__ = ["Replica", "check_metrics", "seed_variables"]
 
 logger = logging.getLogger(__name__)
 
-_HOOKS = ("train_step", "test_step", "get_metrics_result")
+_HOOKS = ("train_step", "test_step", "get_metrics_result", "compute_loss")
 # Spreads the streams of ranks; odd, so that no two of up to 2**32 ranks meet.
 _RANK_STRIDE = 0x9E3779B1
 
@@ -58,12 +59,15 @@ class Replica:
         model.train_step = self._step(original["train_step"], counts=True)
         model.test_step = self._step(original["test_step"], counts=False)
         model.get_metrics_result = self._result(original["get_metrics_result"])
+        reduction = reduction_of(model)
+        if reduction != "rows":
+            model.compute_loss = scaled_loss(model, original["compute_loss"], reduction, self._rows)
         self._forget_functions()
         try:
             yield
         finally:
             for name in _HOOKS:
-                delattr(model, name)
+                vars(model).pop(name, None)
             model.jit_compile = was_compiled
             self._forget_functions()
 
@@ -179,7 +183,7 @@ class Replica:
             data, rows = packed
             discarded = [*self.statistics, *self._model.metrics_variables]
             before = [variable.value.read_value() for variable in discarded]
-            self._rows.value = rows if counts else None
+            self._rows.value = rows
             try:
                 logs = original(data)
             finally:
@@ -249,7 +253,8 @@ def _average(values: list[Any], weights: np.ndarray[Any, Any]) -> np.ndarray[Any
         # The mean of equal values may differ from them in the last digit.
         result: np.ndarray[Any, Any] = values[0]
         return result
-    return np.average(np.stack(values).astype(np.float64), axis=0, weights=weights).astype(values[0].dtype)
+    mean: np.ndarray[Any, Any] = np.average(np.stack(values).astype(np.float64), axis=0, weights=weights)
+    return mean.astype(values[0].dtype)
 
 
 def _checksum(variable: Any) -> int:

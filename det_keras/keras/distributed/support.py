@@ -6,9 +6,9 @@ from typing import Any
 
 import keras
 
-__all__ = ["check_support"]
+from det_keras.keras.distributed.loss import reduction_of
 
-_REDUCTIONS = ("sum_over_batch_size", "mean")
+__all__ = ["check_support"]
 
 
 def check_support(model: Any) -> None:
@@ -29,16 +29,4 @@ def check_support(model: Any) -> None:
                 f"`{layer.name}` masks steps out of the loss, and how many differs between workers: their gradients "
                 "could not be weighted. Train with one worker, or pass the mask as sample weights."
             )
-    for loss in _losses(model):
-        reduction = getattr(loss, "reduction", "sum_over_batch_size")
-        if reduction not in _REDUCTIONS:
-            raise ValueError(
-                f"The loss `{getattr(loss, 'name', loss)}` is reduced by {reduction!r}, which is not supported on "
-                "several workers: gradients are weighted by rows. Use reduction='sum_over_batch_size'."
-            )
-
-
-def _losses(model: Any) -> list[Any]:
-    compiled = getattr(model, "_compile_loss", None)
-    given = getattr(compiled, "_user_loss", None)
-    return [one for one in keras.tree.flatten(given) if isinstance(one, keras.losses.Loss)]
+    reduction_of(model)
