@@ -437,5 +437,6 @@ def test_hundred_long_polls_keep_nobody_waiting(shared):
             answers.extend([response.json() for response in await asyncio.gather(*polls)])
             return took
 
-    assert asyncio.run(poll_and_look()) < 2.0
+    # Threads that the polls kept would come free after 30 s.
+    assert asyncio.run(poll_and_look()) < 15.0
     assert answers == [{"preempt": True}] * 100
