@@ -22,7 +22,7 @@ from det_keras.keras.callbacks.restore import RestoreCallback
 from det_keras.keras.capture import CodeArchive
 from det_keras.keras.data import DataContext
 from det_keras.keras.distributed import inference
-from det_keras.keras.distributed.gradients import GradientExchange, RowCount
+from det_keras.keras.distributed.gradients import GradientExchange, SharedStep
 from det_keras.keras.fit import FitRun
 from det_keras.keras.history import FitHistory
 from det_keras.keras.load import load_model, open_checkpoint
@@ -52,7 +52,7 @@ class KerasContext:
         writer: writes checkpoints in the background.
         validated_at: batches trained in the script at its newest validation, None before the first.
         code: the submitted code.
-        rows: how many rows of the global batch the current step has, on several workers.
+        shared_step: what workers tell each other with each step; None on one worker.
     """
 
     def __init__(
@@ -75,9 +75,10 @@ class KerasContext:
         self.writer = CheckpointWriter(core.checkpoint)
         self.code = CodeArchive(core)
         self._training = training
-        self.rows = RowCount()
-        is_shared = core.distributed.size > 1
-        exchange = GradientExchange(self.rows, half=settings.compress_gradients) if is_shared else None
+        self.shared_step = SharedStep() if core.distributed.size > 1 else None
+        exchange = None
+        if self.shared_step is not None:
+            exchange = GradientExchange(self.shared_step, half=settings.compress_gradients)
         self._optimizers = OptimizerRegistry(
             settings.aggregation_frequency,
             average=settings.average_aggregated_gradients,

@@ -140,6 +140,11 @@ class FitRun:
         """The optimizers that have variables; after a step, those that the training uses."""
         return [optimizer for optimizer in self.optimizers if optimizer.built]
 
+    @property
+    def may_lack_rows(self) -> bool:
+        """Whether one of several workers may have no row of some batch."""
+        return self.source.may_lack_rows or self._validator.may_lack_rows
+
     def signature(self) -> dict[str, Any]:
         """Return what this phase is known by."""
         return phase_signature(
@@ -170,7 +175,7 @@ class FitRun:
 
     def should_stop(self) -> bool:
         """Tell whether the master or a signal asked the workers to stop; all of them answer the same."""
-        return self.team.agree(self.core.preempt.is_requested or self._signals.received is not None)
+        return self.team.should_stop(self._is_asked_to_stop())
 
     def validate(self) -> Validation:
         """Validate now, tell the injected callbacks, and return the result."""
@@ -277,8 +282,8 @@ class FitRun:
             self.position = start.after_batches(start.step + done)
             return
         self.position = start.after_batches(start.step + step)
-        is_asked = self.core.preempt.is_requested or self._signals.received is not None
-        if self.position.batches >= self._next_batch or self.team.wants_boundary(is_asked):
+        wants_boundary = self.team.hear_stop(self._is_asked_to_stop())
+        if wants_boundary or self.position.batches >= self._next_batch:
             self._visit_boundary(Boundary(at_epoch_end=False, logs=self.team.metrics(logs)))
 
     def epoch_ended(self, epoch: int, logs: dict[str, Any]) -> None:
@@ -351,6 +356,9 @@ class FitRun:
         record = PhaseRecord(self.signature(), self.history.get_state(), self.position.batches)
         self.context.phase_finished(record)
         return self.history
+
+    def _is_asked_to_stop(self) -> bool:
+        return self.core.preempt.is_requested or self._signals.received is not None
 
     def _visit_boundary(self, boundary: Boundary) -> None:
         for callback in self._injected:

@@ -53,6 +53,11 @@ class Validator:
         """The structure, shapes and dtypes of one batch."""
         return self._source.element_spec
 
+    @property
+    def may_lack_rows(self) -> bool:
+        """Whether a worker may have no row of some batch."""
+        return self._source.may_lack_rows
+
     def is_due(self, epoch: int) -> bool:
         """Tell whether to validate at the end of `epoch`, counted from 0."""
         if isinstance(self._freq, int):

@@ -73,6 +73,12 @@ class Batches(keras.utils.PyDataset):
         return self._x[rows], self._y[rows]
 
 
+def keep(folder: Path, context: Any, model: keras.Model) -> None:
+    """Have the chief leave the model's variables."""
+    if context.distributed.is_chief:
+        np.savez(folder / "variables.npz", *[np.asarray(one.value) for one in model.variables])
+
+
 def train(
     folder: Path,
     model: keras.Model,
@@ -106,8 +112,7 @@ def train(
             "evaluation": context.evaluate(model, x_val, y_val),
             "predictions": np.round(context.predict(model, x_val, gather=True)[::50], 4).tolist(),
         }
-        if context.distributed.is_chief:
-            np.savez(folder / "variables.npz", *[np.asarray(one.value) for one in model.variables])
+        keep(folder, context, model)
     return result
 
 
@@ -190,71 +195,45 @@ def embedding(folder: Path) -> Any:
         model.compile(optimizer=context.wrap_optimizer(sgd()), loss="sparse_categorical_crossentropy")
         size = context.distributed.shard_batch_size(GLOBAL_BATCH)
         history = context.fit(model, *data, batch_size=size, epochs=2, validation_data=data, verbose=0)
-        if context.distributed.is_chief:
-            np.savez(folder / "variables.npz", *[np.asarray(one.value) for one in model.variables])
+        keep(folder, context, model)
     return {"history": history.history}
+
+
+def train_weighted(folder: Path, layer: Any, y: np.ndarray, rate: float, **compile_options: Any) -> Any:
+    """Train a layer on 193 digits with sample weights: some workers have no row of the last batch."""
+    with det.keras.init(run_dir=folder / "run", seed=7) as context:
+        x = digits()[0][:193].reshape(193, 64)
+        model = keras.Sequential([keras.Input((64,)), layer])
+        model.compile(optimizer=context.wrap_optimizer(keras.optimizers.SGD(rate)), **compile_options)
+        x, y, weights = context.wrap_data(x, y[:193], np.linspace(0.1, 2.0, 193))
+        size = context.distributed.shard_batch_size(GLOBAL_BATCH)
+        history = context.fit(
+            model, x, y, sample_weight=weights, batch_size=size, epochs=2, validation_data=(x, y, weights), verbose=0
+        )  # fmt: skip
+        keep(folder, context, model)
+    return {"history": {name: np.asarray(values).tolist() for name, values in history.history.items()}}
 
 
 @scenario
 def binary_metrics(folder: Path) -> Any:
-    """Metrics with state of many kinds, sample weights, and a share of the last batch that some workers lack."""
-    with det.keras.init(run_dir=folder / "run", seed=7) as context:
-        x, y = digits()
-        x, y, weights = x[:193].reshape(193, 64), (y[:193] % 2), np.linspace(0.1, 2.0, 193)
-        model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(1, activation="sigmoid")])
-        metrics = [
-            keras.metrics.AUC(name="auc"),
-            keras.metrics.Precision(name="precision"),
-            keras.metrics.Recall(name="recall"),
-            keras.metrics.MeanSquaredError(name="mse"),
-            keras.metrics.F1Score(threshold=0.5, name="f1"),
-            keras.metrics.R2Score(name="r2"),
-            "accuracy",
-        ]
-        model.compile(
-            optimizer=context.wrap_optimizer(sgd()), loss="binary_crossentropy", weighted_metrics=metrics
-        )
-        size = context.distributed.shard_batch_size(GLOBAL_BATCH)
-        data = context.wrap_data(x, y[:, None].astype("float32"), weights)
-        history = context.fit(
-            model,
-            data[0],
-            data[1],
-            sample_weight=data[2],
-            batch_size=size,
-            epochs=2,
-            validation_data=data,
-            verbose=0,
-        )
-        if context.distributed.is_chief:
-            np.savez(folder / "variables.npz", *[np.asarray(one.value) for one in model.variables])
-    return {"history": {name: np.asarray(values).tolist() for name, values in history.history.items()}}
+    metrics = [
+        keras.metrics.AUC(name="auc"),
+        keras.metrics.Precision(name="precision"),
+        keras.metrics.Recall(name="recall"),
+        keras.metrics.MeanSquaredError(name="mse"),
+        keras.metrics.F1Score(threshold=0.5, name="f1"),
+        keras.metrics.R2Score(name="r2"),
+        "accuracy",
+    ]
+    layer, y = keras.layers.Dense(1, activation="sigmoid"), (digits()[1] % 2)[:, None].astype("float32")
+    return train_weighted(folder, layer, y, 0.1, loss="binary_crossentropy", weighted_metrics=metrics)
 
 
 def train_reduced(folder: Path, reduction: str, rate: float) -> Any:
-    """Train with sample weights, a penalty and a last batch that some workers lack, the loss reduced in a way."""
-    with det.keras.init(run_dir=folder / "run", seed=7) as context:
-        x, y = digits()
-        x, y, weights = x[:193].reshape(193, 64), y[:193], np.linspace(0.1, 2.0, 193)
-        dense = keras.layers.Dense(10, activation="softmax", kernel_regularizer=keras.regularizers.L2(0.01))
-        model = keras.Sequential([keras.Input((64,)), dense])
-        loss = keras.losses.SparseCategoricalCrossentropy(reduction=reduction)
-        model.compile(optimizer=context.wrap_optimizer(keras.optimizers.SGD(rate)), loss=loss)
-        data = context.wrap_data(x, y, weights)
-        size = context.distributed.shard_batch_size(GLOBAL_BATCH)
-        history = context.fit(
-            model,
-            data[0],
-            data[1],
-            sample_weight=data[2],
-            batch_size=size,
-            epochs=2,
-            validation_data=data,
-            verbose=0,
-        )
-        if context.distributed.is_chief:
-            np.savez(folder / "variables.npz", *[np.asarray(one.value) for one in model.variables])
-    return {"history": history.history}
+    """Train with a penalty, the loss reduced in a way."""
+    layer = keras.layers.Dense(10, activation="softmax", kernel_regularizer=keras.regularizers.L2(0.01))
+    loss = keras.losses.SparseCategoricalCrossentropy(reduction=reduction)
+    return train_weighted(folder, layer, digits()[1], rate, loss=loss)
 
 
 @scenario
@@ -302,8 +281,7 @@ def two_optimizers(folder: Path) -> Any:
         data = context.wrap_data(x, y)
         size = context.distributed.shard_batch_size(GLOBAL_BATCH)
         context.fit(model, *data, batch_size=size, epochs=2, validation_data=data, verbose=0)
-        if context.distributed.is_chief:
-            np.savez(folder / "variables.npz", *[np.asarray(one.value) for one in model.variables])
+        keep(folder, context, model)
     return {}
 
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DivergenceCallback"]
 
-# How long a request to stop waits at most: each agreement costs a small exchange.
-_AGREEMENT_BATCHES = 10
+# How long a request to stop waits at most. It travels with the gradients; looking whether one came waits for the step.
+_STOP_BATCHES = 10
 
 
 class DivergenceCallback(InjectedCallback):
@@ -34,13 +34,13 @@ class DivergenceCallback(InjectedCallback):
 
     def next_batch(self, run: FitRun) -> int | None:
         batches = run.position.batches
-        # Boundaries are where the workers agree on stopping.
-        agreement = (batches // _AGREEMENT_BATCHES + 1) * _AGREEMENT_BATCHES
+        # Boundaries are where the workers stop together.
+        stop = (batches // _STOP_BATCHES + 1) * _STOP_BATCHES
         if not self._period:
-            return agreement
+            return stop
         if self._checked_at is None:
             return batches + 1
-        return min(agreement, self._checked_at - run.batches_before + self._period)
+        return min(stop, self._checked_at - run.batches_before + self._period)
 
     def on_boundary(self, run: FitRun, boundary: Boundary) -> None:
         if not self._period:

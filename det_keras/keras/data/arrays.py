@@ -62,6 +62,10 @@ class ArraySource(DataSource):
         self._dataset = self._build()
 
     @property
+    def may_lack_rows(self) -> bool:
+        return 0 < self._size % self.batch_size < self._shard.size
+
+    @property
     def element_spec(self) -> Any:
         spec = self._dataset.element_spec
         return spec if self._shard.is_whole else spec[0]

@@ -65,6 +65,11 @@ class DataSource(abc.ABC):
     batch_size: int | None = None
 
     @property
+    def may_lack_rows(self) -> bool:
+        """Whether a worker may have no row of some batch, where several share it."""
+        return True
+
+    @property
     @abc.abstractmethod
     def element_spec(self) -> Any:
         """The structure, shapes and dtypes of one batch."""

@@ -14,33 +14,42 @@ import tensorflow as tf
 
 from det_keras.keras.distributed.exchange import allgather_rows, sum_over_workers
 
-__all__ = ["GradientExchange", "RowCount"]
+__all__ = ["GradientExchange", "SharedStep"]
 
 _MARK = "_det_exchange"
 
 
-class RowCount:
-    """How many rows of the current step's global batch this worker has.
+class SharedStep:
+    """What the workers tell each other with each step, beside gradients.
 
     Attributes:
-        value: a scalar tensor of the graph that is being traced; None outside of a train step of ours, where
-            every worker counts the same.
+        rows: of the current step's global batch that this worker has, a scalar tensor of the graph that is being
+            traced; None outside of a step of ours, where every worker counts the same.
+        stop_wish: 1 once this worker was asked to stop.
+        stop_wishes: how many workers had been, as of the last step; the same on all of them.
     """
 
     def __init__(self) -> None:
-        self.value: tf.Tensor | None = None
+        self.rows: tf.Tensor | None = None
+        self.stop_wish = tf.Variable(0.0, trainable=False)
+        self.stop_wishes = tf.Variable(0.0, trainable=False)
+
+    def begin(self) -> None:
+        """Forget the wishes of an earlier training."""
+        self.stop_wish.assign(0.0)
+        self.stop_wishes.assign(0.0)
 
 
 class GradientExchange:
     """Makes optimizers average gradients over all workers.
 
     Args:
-        rows: of the current step.
+        step: what goes with each exchange.
         half: send gradients as 16-bit floats (``optimizations.gradient_compression``).
     """
 
-    def __init__(self, rows: RowCount, *, half: bool = False) -> None:
-        self._rows = rows
+    def __init__(self, step: SharedStep, *, half: bool = False) -> None:
+        self._step = step
         self._half = half
         self._installed = 0
 
@@ -73,21 +82,23 @@ class GradientExchange:
             gradients: of this worker's rows: tensors, IndexedSlices, or None where there is none.
             name: of the exchange.
         """
-        rows = tf.constant(1.0) if self._rows.value is None else tf.cast(self._rows.value, tf.float32)
+        step = self._step
+        rows = tf.constant(1.0) if step.rows is None else tf.cast(step.rows, tf.float32)
         dense = [index for index, one in enumerate(gradients) if isinstance(one, tf.Tensor)]
-        # Not a plain product: what a worker without rows computed may be NaN.
-        weighted = [tf.math.multiply_no_nan(gradients[i], tf.cast(rows, gradients[i].dtype)) for i in dense]
-        # Rows travel in the buffer of the gradients; compressed, they would lose digits.
+
+        def weighted(weight: tf.Tensor) -> list[tf.Tensor]:
+            # Not a plain product: what a worker without rows computed may be NaN.
+            return [tf.math.multiply_no_nan(gradients[i], tf.cast(weight, gradients[i].dtype)) for i in dense]
+
+        told = [rows, step.stop_wish.read_value()]
         if self._half:
-            (total,) = sum_over_workers([rows], name=f"{name}.rows")
-            share = tf.cast(rows / total, tf.float32)
-            weighted = [
-                tf.math.multiply_no_nan(gradients[i], tf.cast(share, gradients[i].dtype)) for i in dense
-            ]
-            averaged = sum_over_workers(weighted, name=name, half=True) if weighted else []
+            # In 16 bits the number of rows would lose digits.
+            total, wishes = sum_over_workers(told, name=f"{name}.told")
+            averaged = sum_over_workers(weighted(rows / total), name=name, half=True)
         else:
-            *sums, total = sum_over_workers([*weighted, rows], name=name)
+            *sums, total, wishes = sum_over_workers([*weighted(rows), *told], name=name)
             averaged = [one / tf.cast(total, one.dtype) for one in sums]
+        step.stop_wishes.assign(wishes)
         result = list(gradients)
         for index, one in zip(dense, averaged, strict=True):
             result[index] = one

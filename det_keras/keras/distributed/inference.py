@@ -11,7 +11,7 @@ import tensorflow as tf
 from det_keras.core.distributed import DistributedContext
 from det_keras.keras.data import ArrayShare, whole_data
 from det_keras.keras.data.pydataset import standardize_batch
-from det_keras.keras.distributed.gradients import RowCount
+from det_keras.keras.distributed.gradients import SharedStep
 from det_keras.keras.distributed.replica import Replica
 from det_keras.keras.validation_data import Validator
 from det_keras.keras.variables import build_everything
@@ -49,7 +49,7 @@ def evaluate(
     data = whole_data((x, y, sample_weight))
     validator = Validator(data, batch_size=batch_size, steps=steps, freq=1, workers=workers)
     build_everything(model, validator.element_spec, [])
-    with Replica(model, workers, RowCount()).active():
+    with Replica(model, workers, SharedStep()).active():
         return validator.run(model, callbacks)
 
 

@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 
 from det_keras.keras.distributed.exchange import sum_over_workers
-from det_keras.keras.distributed.gradients import RowCount
+from det_keras.keras.distributed.gradients import SharedStep
 
 __all__ = ["reduction_of", "scaled_loss"]
 
@@ -45,7 +45,7 @@ def reduction_of(model: Any) -> str:
 
 
 def scaled_loss(
-    model: Any, original: Callable[..., Any], reduction: str, rows: RowCount
+    model: Any, original: Callable[..., Any], reduction: str, step: SharedStep
 ) -> Callable[..., Any]:
     """Return what takes the place of the model's `compute_loss`.
 
@@ -53,16 +53,16 @@ def scaled_loss(
         model: compiled.
         original: its own `compute_loss`.
         reduction: as `reduction_of` says, but not ``rows``.
-        rows: of the current step.
+        step: which tells the rows.
     """
 
     def compute_loss(
         x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, **options: Any
     ) -> Any:
         total = original(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, **options)
-        if rows.value is None or (reduction == "weights" and sample_weight is None):
+        if step.rows is None or (reduction == "weights" and sample_weight is None):
             return total
-        own = tf.cast(rows.value, total.dtype)
+        own = tf.cast(step.rows, total.dtype)
         penalties = [tf.cast(tf.reduce_sum(one), total.dtype) for one in model.losses]
         penalty = tf.add_n(penalties) if penalties else tf.zeros((), total.dtype)
         # A worker without rows runs one that is not counted.

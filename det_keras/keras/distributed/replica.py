@@ -19,7 +19,7 @@ import tensorflow as tf
 from det_keras.core.distributed import DistributedContext
 from det_keras.errors import DivergenceError
 from det_keras.keras.distributed.exchange import broadcast, sum_over_workers
-from det_keras.keras.distributed.gradients import RowCount
+from det_keras.keras.distributed.gradients import SharedStep
 from det_keras.keras.distributed.loss import reduction_of, scaled_loss
 
 __all__ = ["Replica", "check_metrics", "seed_variables"]
@@ -37,13 +37,17 @@ class Replica:
     Args:
         model: compiled, with all its variables built.
         distributed: the workers.
-        rows: is told how many rows of the global batch a step has.
+        step: is told how many rows of the global batch a step has.
+        may_lack_rows: a worker may have none, and its step has to leave no trace.
     """
 
-    def __init__(self, model: Any, distributed: DistributedContext, rows: RowCount) -> None:
+    def __init__(
+        self, model: Any, distributed: DistributedContext, step: SharedStep, *, may_lack_rows: bool = True
+    ) -> None:
+        self._may_lack_rows = may_lack_rows
         self._model = model
         self._distributed = distributed
-        self._rows = rows
+        self._shared = step
         self._trained = tf.Variable(0, dtype=tf.int64, trainable=False)
 
     @contextmanager
@@ -61,7 +65,7 @@ class Replica:
         model.get_metrics_result = self._result(original["get_metrics_result"])
         reduction = reduction_of(model)
         if reduction != "rows":
-            model.compute_loss = scaled_loss(model, original["compute_loss"], reduction, self._rows)
+            model.compute_loss = scaled_loss(model, original["compute_loss"], reduction, self._shared)
         self._forget_functions()
         try:
             yield
@@ -181,13 +185,14 @@ class Replica:
     def _step(self, original: Callable[[Any], Any], *, counts: bool) -> Callable[[Any], Any]:
         def step(packed: Any) -> Any:
             data, rows = packed
-            discarded = [*self.statistics, *self._model.metrics_variables]
+            may_change = [*self.statistics, *self._model.metrics_variables]
+            discarded = may_change if self._may_lack_rows else []
             before = [variable.value.read_value() for variable in discarded]
-            self._rows.value = rows
+            self._shared.rows = rows
             try:
                 logs = original(data)
             finally:
-                self._rows.value = None
+                self._shared.rows = None
             # A worker that has no row of this batch ran one that another has as well.
             for variable, value in zip(discarded, before, strict=True):
                 variable.assign(tf.where(rows > 0, variable.value, value))

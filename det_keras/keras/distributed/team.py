@@ -55,6 +55,7 @@ class Team:
     def __init__(self, run: FitRun) -> None:
         self._run = run
         self._workers = run.core.distributed
+        self._step = run.context.shared_step
         self._replica: Replica | None = None
 
     @property
@@ -80,7 +81,9 @@ class Team:
         build_everything(run.model, run.source.element_spec, _of_training(run))
         check_support(run.model)
         self._check_alike()
-        self._replica = Replica(run.model, self._workers, run.context.rows)
+        assert self._step is not None
+        self._step.begin()
+        self._replica = Replica(run.model, self._workers, self._step, may_lack_rows=run.may_lack_rows)
         with self._replica.active():
             if is_new:
                 self._replica.adopt_initial_state([one.variable for one in run.variables.tracked])
@@ -90,9 +93,18 @@ class Team:
         """Return on every worker whether any of them wishes so."""
         return wish if self.is_alone else any(self._workers.allgather(bool(wish)))
 
-    def wants_boundary(self, wish: bool) -> bool:
-        """Tell whether a wish of this worker alone may call for a boundary: only where it is alone."""
-        return wish and self.is_alone
+    def hear_stop(self, is_asked: bool) -> bool:
+        """Take note whether this worker was asked to stop, and return whether that calls for a boundary at once.
+
+        The others hear of it with the next step, and all act at the same boundary later.
+        """
+        if self._step is not None and is_asked:
+            self._step.stop_wish.assign(1.0)
+        return is_asked and self._step is None
+
+    def should_stop(self, is_asked: bool) -> bool:
+        """Return on every worker, at a boundary, whether any of them was asked to stop before the last step."""
+        return is_asked if self._step is None else float(self._step.stop_wishes) > 0
 
     def metrics(self, logs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the running training metrics of all workers, made out when they are looked at."""
