@@ -175,7 +175,7 @@ class FitRun:
 
     def should_stop(self) -> bool:
         """Tell whether the master or a signal asked the workers to stop; all of them answer the same."""
-        return self.team.should_stop(self._is_asked_to_stop())
+        return self.team.should_leave(self._is_asked_to_stop())
 
     def validate(self) -> Validation:
         """Validate now, tell the injected callbacks, and return the result."""
@@ -282,13 +282,13 @@ class FitRun:
             self.position = start.after_batches(start.step + done)
             return
         self.position = start.after_batches(start.step + step)
-        wants_boundary = self.team.hear_stop(self._is_asked_to_stop())
+        wants_boundary = self.team.hear(leave=self._is_asked_to_stop(), end=self.model.stop_training)
         if wants_boundary or self.position.batches >= self._next_batch:
             self._visit_boundary(Boundary(at_epoch_end=False, logs=self.team.metrics(logs)))
 
     def epoch_ended(self, epoch: int, logs: dict[str, Any]) -> None:
         """End an epoch, or only the segment where the epoch goes on; see `SegmentListener`."""
-        self.model.stop_training = self.team.agree(self.model.stop_training)
+        self.model.stop_training = self.team.agree_to_end(self.model.stop_training)
         if self._is_part_of_epoch():
             self._visit_boundary(Boundary(at_epoch_end=False, logs=logs))
             self._carried_metrics = self.variables.copy_metrics()

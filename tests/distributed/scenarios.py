@@ -524,6 +524,19 @@ def other_model_on_one_rank(folder: Path) -> Any:
     return train(folder, model, sgd())
 
 
+def stop_training(model: keras.Model) -> None:
+    model.stop_training = True
+
+
+@scenario
+def stopped_by_one_rank(folder: Path) -> Any:
+    """Return how many batches each rank trained after rank 1 wanted to stop in the middle of the first epoch."""
+    batches: list[int] = []
+    count = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: batches.append(batch))
+    train(folder, network(), sgd(), callbacks=[At(1, 3, stop_training), count])
+    return len(batches)
+
+
 class InterruptionError(Exception):
     """Ends a training in the middle, on all workers."""
 

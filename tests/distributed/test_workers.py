@@ -59,7 +59,7 @@ FAILING = {
     "unsynchronised_variable": "conv2d/kernel` of rank 1 differs",
 }
 RESUMED = {"random_resumed": "random_undisturbed", "tf_data_resumed": "tf_data_undisturbed"}
-ALONE = ["objects", "seeded_faults", "wrapper_of_horovods_own_on_keras_3"]
+ALONE = ["objects", "stopped_by_one_rank", "seeded_faults", "wrapper_of_horovods_own_on_keras_3"]
 ON_TWO = [*SAME, *ROUGHLY_SAME, *ALONE, *FAILING, *RESUMED.values(), *RESUMED]
 
 
@@ -177,6 +177,12 @@ def test_interrupted_workers_go_on_bit_for_bit(name, undisturbed, two):
     ):
         for key in ours.files:
             np.testing.assert_array_equal(ours[key], theirs[key])
+
+
+def test_callback_that_stops_one_rank_stops_all_at_the_same_batch(two):
+    first, second = (result(two, "stopped_by_one_rank", rank)["result"] for rank in (0, 1))
+    assert first == second
+    assert 4 <= first <= 14
 
 
 def test_objects_travel_between_ranks(two):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DivergenceCallback"]
 
-# How long a request to stop waits at most. It travels with the gradients; looking whether one came waits for the step.
+# How long a wish to stop waits at most. It travels with the gradients; looking whether one came waits for the step.
 _STOP_BATCHES = 10
 
 
@@ -43,6 +43,8 @@ class DivergenceCallback(InjectedCallback):
         return min(stop, self._checked_at - run.batches_before + self._period)
 
     def on_boundary(self, run: FitRun, boundary: Boundary) -> None:
+        if self._team.should_end():
+            run.stop()
         if not self._period:
             return
         if self._checked_at is None or run.total_batches - self._checked_at >= self._period:

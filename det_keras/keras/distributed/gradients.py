@@ -25,19 +25,22 @@ class SharedStep:
     Attributes:
         rows: of the current step's global batch that this worker has, a scalar tensor of the graph that is being
             traced; None outside of a step of ours, where every worker counts the same.
-        stop_wish: 1 once this worker was asked to stop.
-        stop_wishes: how many workers had been, as of the last step; the same on all of them.
+        leave: 1 once this worker was asked to leave.
+        end: 1 once a callback of this worker ended the training.
+        told: how many workers wish to leave, and to end, as of the last step; the same on all of them.
     """
 
     def __init__(self) -> None:
         self.rows: tf.Tensor | None = None
-        self.stop_wish = tf.Variable(0.0, trainable=False)
-        self.stop_wishes = tf.Variable(0.0, trainable=False)
+        self.leave = tf.Variable(0.0, trainable=False)
+        self.end = tf.Variable(0.0, trainable=False)
+        self.told = tf.Variable([0.0, 0.0], trainable=False)
 
     def begin(self) -> None:
         """Forget the wishes of an earlier training."""
-        self.stop_wish.assign(0.0)
-        self.stop_wishes.assign(0.0)
+        self.leave.assign(0.0)
+        self.end.assign(0.0)
+        self.told.assign([0.0, 0.0])
 
 
 class GradientExchange:
@@ -90,15 +93,15 @@ class GradientExchange:
             # Not a plain product: what a worker without rows computed may be NaN.
             return [tf.math.multiply_no_nan(gradients[i], tf.cast(weight, gradients[i].dtype)) for i in dense]
 
-        told = [rows, step.stop_wish.read_value()]
+        said = [rows, tf.stack([step.leave, step.end])]
         if self._half:
             # In 16 bits the number of rows would lose digits.
-            total, wishes = sum_over_workers(told, name=f"{name}.told")
+            total, wishes = sum_over_workers(said, name=f"{name}.said")
             averaged = sum_over_workers(weighted(rows / total), name=name, half=True)
         else:
-            *sums, total, wishes = sum_over_workers([*weighted(rows), *told], name=name)
+            *sums, total, wishes = sum_over_workers([*weighted(rows), *said], name=name)
             averaged = [one / tf.cast(total, one.dtype) for one in sums]
-        step.stop_wishes.assign(wishes)
+        step.told.assign(wishes)
         result = list(gradients)
         for index, one in zip(dense, averaged, strict=True):
             result[index] = one

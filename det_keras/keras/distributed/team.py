@@ -89,22 +89,38 @@ class Team:
                 self._replica.adopt_initial_state([one.variable for one in run.variables.tracked])
             yield
 
-    def agree(self, wish: bool) -> bool:
-        """Return on every worker whether any of them wishes so."""
-        return wish if self.is_alone else any(self._workers.allgather(bool(wish)))
+    def agree_to_end(self, wish: bool) -> bool:
+        """Return on every worker, at an epoch's end, whether any of them wishes to end the training, or did before."""
+        if self._step is None:
+            return wish
+        return any(self._workers.allgather(bool(wish) or float(self._step.end) > 0))
 
-    def hear_stop(self, is_asked: bool) -> bool:
-        """Take note whether this worker was asked to stop, and return whether that calls for a boundary at once.
+    def hear(self, *, leave: bool, end: bool) -> bool:
+        """Take note of what this worker wishes after a batch, and return whether that calls for a boundary at once.
 
         The others hear of it with the next step, and all act at the same boundary later.
-        """
-        if self._step is not None and is_asked:
-            self._step.stop_wish.assign(1.0)
-        return is_asked and self._step is None
 
-    def should_stop(self, is_asked: bool) -> bool:
-        """Return on every worker, at a boundary, whether any of them was asked to stop before the last step."""
-        return is_asked if self._step is None else float(self._step.stop_wishes) > 0
+        Args:
+            leave: it was asked to stop by the master or a signal.
+            end: a callback ended the training.
+        """
+        if self._step is None:
+            return leave
+        if leave:
+            self._step.leave.assign(1.0)
+        if end:
+            self._step.end.assign(1.0)
+            # The next step would wait for a worker that left the epoch.
+            self._run.model.stop_training = False
+        return False
+
+    def should_leave(self, is_asked: bool) -> bool:
+        """Return on every worker, at a boundary, whether any of them had been asked to stop before the last step."""
+        return is_asked if self._step is None else float(self._step.told[0]) > 0
+
+    def should_end(self) -> bool:
+        """Return on every worker, at a boundary, whether a callback of any of them had ended the training."""
+        return self._step is not None and float(self._step.told[1]) > 0
 
     def metrics(self, logs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the running training metrics of all workers, made out when they are looked at."""
