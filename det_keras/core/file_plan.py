@@ -16,6 +16,7 @@ from typing import IO, cast
 
 from det_keras.core.streamed_file import StreamedFile
 from det_keras.storage import Storage
+from det_keras.storage.archive import unpack
 
 __all__ = ["FilePlan", "Piece", "Slice", "store_files"]
 
@@ -81,7 +82,7 @@ def _write_files(plan: FilePlan, directory: Path, memory: memoryview) -> dict[st
         hashes[name] = file.sha256
     for name, content in plan.archives.items():
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as tar:
-            tar.extractall(directory / name, filter="data")
+            unpack(tar, directory / name)
     return hashes
 
 

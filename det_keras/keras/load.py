@@ -15,6 +15,7 @@ import keras
 
 from det_keras import storage
 from det_keras.errors import CheckpointError, DetError, MasterError
+from det_keras.storage.archive import unpack
 from det_keras.storage.manifest import verify_manifest
 
 if TYPE_CHECKING:
@@ -105,4 +106,4 @@ def _download(session: Session, uuid: str, directory: Path) -> None:
         raise CheckpointError(f"Checkpoint {uuid!r} cannot be downloaded: {error}") from error
     directory.mkdir()
     with tarfile.open(fileobj=io.BytesIO(content), mode="r:*") as archive:
-        archive.extractall(directory, filter="data")
+        unpack(archive, directory)
