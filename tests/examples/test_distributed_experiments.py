@@ -56,7 +56,9 @@ def ranks_of(trial):
     for one in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             environ = one.environ()
-            if environ.get("DET_TRIAL_ID") == str(trial["id"]) and one.cmdline()[-1:] == ["slow_train.py"]:
+            # The launcher has the same variables, but no rank.
+            is_rank = "HOROVOD_RANK" in environ and one.cmdline()[-1:] == ["slow_train.py"]
+            if is_rank and environ.get("DET_TRIAL_ID") == str(trial["id"]):
                 found[int(environ["HOROVOD_RANK"])] = one
     return found
 
