@@ -144,6 +144,13 @@ def test_run_directory_in_use_names_the_pid(context):
         core.init(run_dir=context.backend.run.path)
 
 
+def writing_process():
+    """Return the process that writes this one's checkpoints; other tests may have left children too."""
+    children = [one for one in psutil.Process().children() if one.status() != psutil.STATUS_ZOMBIE]
+    (process,) = [one for one in children if "det_keras.core.writer_process" in one.cmdline()]
+    return process
+
+
 BIG = bytes(range(256)) * (140 << 10)
 
 
@@ -154,8 +161,7 @@ def test_big_state_is_written_by_a_process_of_its_own(context):
     for steps in (1, 2):
         submit(writer, steps, content=BIG)
         writer.wait()
-    (process,) = psutil.Process().children()
-    assert "det_keras.core.writer_process" in process.cmdline()
+    process = writing_process()
     for record in context.backend.checkpoints():
         with context.checkpoint.restore_path(record.uuid) as directory:
             assert (directory / "weights").read_bytes() == b"head" + BIG
@@ -170,11 +176,11 @@ def test_killed_writing_process_is_started_again(context, monkeypatch):
     writer, kills = CheckpointWriter(context.checkpoint), [1]
 
     def kill():
-        for process in psutil.Process().children():
-            if kills:
-                kills.pop()
-                process.kill()
-                process.wait()
+        if kills:
+            kills.pop()
+            process = writing_process()
+            process.kill()
+            process.wait()
 
     submit(writer, 1, content=BIG)
     writer.wait()
@@ -206,7 +212,7 @@ def test_disk_that_fills_up_under_the_writing_process_costs_that_checkpoint_alon
     writer = CheckpointWriter(context.checkpoint)
     submit(writer, 1, content=BIG)
     writer.wait()
-    (process,) = psutil.Process().children()
+    process = writing_process()
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
     submit(writer, 2, content=BIG)
     with pytest.raises(CheckpointError, match="File too large"):
