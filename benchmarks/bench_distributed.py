@@ -14,7 +14,7 @@ from pathlib import Path
 
 from measure import in_turns, report
 
-WORKERS, STEPS, BATCH, TURNS = 2, 300, 32, 5
+WORKERS, STEPS, BATCH, TURNS = 2, 200, 32, 3
 # Widths of two hidden layers, for about 0.1 and 2 million parameters.
 SIZES = {"0.1 million parameters": 224, "2 million parameters": 1275}
 
@@ -28,10 +28,12 @@ def main() -> None:
         measure()
         return
     command = [sys.executable, "-m", "det_keras.launch.horovod", "--np", str(WORKERS), "--"]
-    done = subprocess.run([*command, sys.executable, str(Path(__file__))], stdout=subprocess.PIPE, text=True)
-    for line in done.stdout.splitlines():
-        print(line.removeprefix("[rank=0] "), flush=True)
-    sys.exit(done.returncode)
+    argv = [*command, sys.executable, str(Path(__file__))]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line.removeprefix("[rank=0] "), end="", flush=True)
+    sys.exit(process.returncode)
 
 
 def measure() -> None:
@@ -70,7 +72,7 @@ def measure() -> None:
             share = x[context.distributed.rank :: WORKERS], y[context.distributed.rank :: WORKERS]
             wrapped = context.wrap_data(x, y)
             small = context.wrap_data(x[:64], y[:64])
-            epochs = 3
+            epochs = 2
 
             def plain(
                 model: keras.Model = bare, share: tuple[np.ndarray, ...] = share, epochs: int = epochs
