@@ -24,9 +24,9 @@ from det_keras.launch.heartbeat import Heartbeats
 from det_keras.launch.process_group import (
     Undertaker,
     child_signals,
-    die_with_parent,
     has_exited,
     signal_group,
+    start_group,
 )
 from det_keras.launch.rank_output import OutputStream, RankLines
 
@@ -125,25 +125,13 @@ class Gang:
     def _start_all(self, selector: selectors.BaseSelector, undertaker: Undertaker) -> None:
         outputs = OutputStream(_STDOUT), OutputStream(_STDERR)
         for rank, environment in enumerate(self._environments):
-            process = self._start(environment)
+            process = start_group(self._argv, environment)
             self._alive[rank] = process
             undertaker.watch(process.pid)
             for pipe, output in zip((process.stdout, process.stderr), outputs, strict=True):
                 assert pipe is not None
                 self._lines[pipe.fileno()] = RankLines(rank, output)
                 selector.register(pipe, selectors.EVENT_READ)
-
-    def _start(self, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            self._argv,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            start_new_session=True,
-            preexec_fn=die_with_parent(),
-        )
 
     def _patience_s(self) -> float:
         look_s = self._heartbeats.due_in_s

@@ -13,9 +13,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-__all__ = ["Undertaker", "child_signals", "die_with_parent", "has_exited", "signal_group"]
+__all__ = ["Undertaker", "child_signals", "has_exited", "signal_group", "start_group"]
 
 _PR_SET_PDEATHSIG = 1
 
@@ -68,6 +68,32 @@ def _bury(read: int) -> None:
         (groups.add if order.startswith(b"+") else groups.discard)(int(order[1:]))
     for group in groups:
         signal_group(group, signal.SIGKILL)
+
+
+def start_group(
+    argv: Sequence[str], environment: Mapping[str, str], directory: str | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a process in a group of its own that dies with this one; what it prints comes through pipes.
+
+    Args:
+        argv: the command.
+        environment: complete.
+        directory: where it starts; None for this process's own.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    return subprocess.Popen(
+        argv,
+        cwd=directory,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+        start_new_session=True,
+        preexec_fn=die_with_parent(),
+    )
 
 
 def die_with_parent() -> Callable[[], None] | None:

@@ -41,9 +41,9 @@ from det_keras.launch.log_lines import LineSplitter, LogFile
 from det_keras.launch.process_group import (
     Undertaker,
     child_signals,
-    die_with_parent,
     has_exited,
     signal_group,
+    start_group,
 )
 
 __all__ = ["main"]
@@ -130,17 +130,7 @@ def _start(spec: dict[str, Any]) -> subprocess.Popen[bytes]:
         shell = shutil.which("bash", path=environment.get("PATH")) or "sh"
         # Sourced, so that the variables it exports reach the task.
         argv = [shell, "-c", f'set -e; . ./{_HOOK}; set +e; exec "$@"', shell, *argv]
-    return subprocess.Popen(
-        argv,
-        cwd=spec["directory"],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        bufsize=0,
-        start_new_session=True,
-        preexec_fn=die_with_parent(),
-    )
+    return start_group(argv, environment, spec["directory"])
 
 
 def _forward_signals(group: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import os
@@ -13,10 +14,12 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from det_keras.launch.horovod import INSTALL_COMMAND, rank_environments
+
+from . import waiting
+from .waiting import is_dead
 
 pytestmark = pytest.mark.process
 
@@ -34,19 +37,8 @@ IN_A_JOB = {
 }
 
 
-def eventually(ask, timeout_s: float = 20.0):
-    deadline = time.monotonic() + timeout_s
-    while not (answer := ask()):
-        assert time.monotonic() < deadline, "It did not come true in time."
-        time.sleep(0.01)
-    return answer
-
-
-def is_dead(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
+# Ranks take longer to start than a task.
+eventually = functools.partial(waiting.eventually, timeout_s=20.0)
 
 
 class Launched:

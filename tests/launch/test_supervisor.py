@@ -15,22 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from .waiting import eventually, is_dead
+
 pytestmark = pytest.mark.process
-
-
-def eventually(ask, timeout_s: float = 10.0):
-    deadline = time.monotonic() + timeout_s
-    while not (answer := ask()):
-        assert time.monotonic() < deadline, "It did not come true in time."
-        time.sleep(0.01)
-    return answer
-
-
-def is_dead(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 class Supervised:
