@@ -55,6 +55,7 @@ class Replica:
         """Run the model's steps as those of a replica, inside the block; their data are (batch, rows) pairs."""
         model = self._model
         check_metrics(model)
+        reduction = reduction_of(model)
         original = {name: getattr(model, name) for name in _HOOKS}
         was_compiled = model.jit_compile
         if was_compiled is True:
@@ -63,7 +64,6 @@ class Replica:
         model.train_step = self._step(original["train_step"], counts=True)
         model.test_step = self._step(original["test_step"], counts=False)
         model.get_metrics_result = self._result(original["get_metrics_result"])
-        reduction = reduction_of(model)
         if reduction != "rows":
             model.compute_loss = scaled_loss(model, original["compute_loss"], reduction, self._shared)
         self._forget_functions()
