@@ -23,6 +23,7 @@ from typing import Any
 
 from det_keras.home import Home
 from det_keras.master.lifecycle import Ending, Exit
+from det_keras.master.resources import mount_view
 from det_keras.master.resources.base import Launch, LogEntry, ResourcePool, Slot, State, TaskState
 from det_keras.master.resources.slots import core_count
 from det_keras.master.resources.sweep import sweep
@@ -30,6 +31,8 @@ from det_keras.master.resources.sweep import sweep
 __all__ = ["LocalPool", "kill_everything"]
 
 _READ_BYTES = 1 << 20
+# A task that wants to do without the info files says so in its `environment_variables`.
+_INFO_FILES = "DET_KERAS_INFO_FILES"
 
 
 class LocalPool(ResourcePool):
@@ -62,9 +65,10 @@ class LocalPool(ResourcePool):
     def launch(self, launch: Launch) -> None:
         directory = self._directory(launch.allocation_id)
         directory.mkdir(mode=0o700, parents=True)
+        environment = self._task_environment(launch.variables)
         spec = {
-            "argv": list(launch.argv),
-            "environment": self._task_environment(launch.variables),
+            "argv": _viewing(launch.argv, environment),
+            "environment": environment,
             "directory": str(self.working_directory(launch.allocation_id)),
             "context": None if launch.context is None else str(launch.context),
         }
@@ -147,6 +151,15 @@ class LocalPool(ResourcePool):
 
     def _directory(self, allocation_id: str) -> Path:
         return self._logs / allocation_id
+
+
+def _viewing(argv: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """Return `argv` such that it finds the info files of Determined's own package."""
+    is_wanted = environment.get(_INFO_FILES, "1") != "0"
+    # What cannot be found is left alone: the supervisor says so, and that nobody needs to try again.
+    if not is_wanted or shutil.which(argv[0], path=environment["PATH"]) is None:
+        return list(argv)
+    return [sys.executable, "-E", "-S", mount_view.__file__, *argv]
 
 
 def _importable(environment: Mapping[str, str]) -> dict[str, str]:
