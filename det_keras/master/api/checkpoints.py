@@ -27,7 +27,8 @@ from det_keras.master.errors import ApiError, InvalidArgumentError, NotFoundErro
 from det_keras.master.experiment_config import config_of
 from det_keras.master.models import CheckpointRow, TrialRow
 from det_keras.master.replies import error_reply, reply
-from det_keras.master.shapes.checkpoints import checkpoint_shapes
+from det_keras.master.retention import Retention
+from det_keras.master.shapes.checkpoints import checkpoint_shapes, doomed_shape
 from det_keras.master.summary import number
 from det_keras.master.wire import Message, from_timestamp
 
@@ -193,6 +194,28 @@ def of_trial(
     with master.store.reading() as session:
         trial = find_trial(session, trial_id)
         return _listing(session, trial.experiment_id, [trial_id], states, sort_by, sort_by_metric, page)
+
+
+@router.get("/experiments/{experiment_id}/preview_gc")
+def preview_pruning(
+    master: MasterDep,
+    experiment_id: int,
+    experiment_best: Annotated[int, Query(alias="save_experiment_best", ge=0)] = 0,
+    trial_best: Annotated[int, Query(alias="save_trial_best", ge=0)] = 1,
+    trial_latest: Annotated[int, Query(alias="save_trial_latest", ge=0)] = 1,
+) -> Response:
+    """List what a policy of retention would delete."""
+    retention = Retention(experiment_best, trial_best, trial_latest)
+    with master.store.reading() as session:
+        experiment = find_experiment(session, experiment_id)
+        uuids = checkpoints.superfluous(session, experiment, retention)
+        rows = session.scalars(select(CheckpointRow).where(CheckpointRow.uuid.in_(uuids))).all()
+        return reply(
+            {
+                "checkpoints": [doomed_shape(shape) for shape in checkpoint_shapes(session, rows)],
+                "metric_name": config_of(experiment).searcher.metric,
+            }
+        )
 
 
 @router.get("/checkpoints/{uuid}")

@@ -13,7 +13,7 @@ from det_keras.master.metrics import TRAINING, VALIDATION, live_rows
 from det_keras.master.models import CheckpointRow, ExperimentRow, MetricRow, TrialRow
 from det_keras.master.wire import int64_map, timestamp
 
-__all__ = ["checkpoint_shapes"]
+__all__ = ["checkpoint_shapes", "doomed_shape"]
 
 
 def checkpoint_shapes(session: Session, rows: Sequence[CheckpointRow]) -> list[dict[str, Any]]:
@@ -45,6 +45,22 @@ def checkpoint_shapes(session: Session, rows: Sequence[CheckpointRow]) -> list[d
             )
         )
     return shapes
+
+
+def doomed_shape(shape: dict[str, Any]) -> dict[str, Any]:
+    """Return a `Checkpoint` in the form of the preview of a clean-up, which has names of its own."""
+    training = shape["training"]
+    return {
+        "UUID": shape["uuid"],
+        "TrialID": training["trialId"],
+        "StepsCompleted": shape["metadata"].get("steps_completed", 0),
+        "State": shape["state"].removeprefix("STATE_"),
+        "ReportTime": shape["reportTime"],
+        "Resources": shape["resources"],
+        "ValidationMetrics": training["validationMetrics"]["avgMetrics"],
+        # Without this the client counts it among those that were never validated.
+        "step": {"validation": training["validationMetrics"]["avgMetrics"]},
+    }
 
 
 def _checkpoint(
