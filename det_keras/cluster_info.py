@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from det_keras.errors import ClusterInfoError
 
-__all__ = ["ClusterInfo", "LocalOrders", "TrialInfo", "WorkerInfo", "get_cluster_info"]
+__all__ = ["ChiefInfo", "ClusterInfo", "LocalOrders", "TrialInfo", "WorkerInfo", "get_cluster_info"]
 
 INFO_DIRECTORY = Path("/run/determined/info")
 
@@ -54,6 +54,44 @@ class WorkerInfo:
         names = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
         return cls(
             **{name: _variable(environ, f"HOROVOD_{name.upper()}", int, "an integer") for name in names}
+        )
+
+
+    @classmethod
+    def from_torch_variables(cls, environ: Mapping[str, str]) -> WorkerInfo:
+        """Read the variables that torchrun sets."""
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
+        return cls(*(_variable(environ, name, int, "an integer, as torchrun sets it") for name in names))
+
+    @classmethod
+    def from_deepspeed_variables(cls, environ: Mapping[str, str]) -> WorkerInfo:
+        """Read the variables that DeepSpeed's launcher sets."""
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+        return cls(*(_variable(environ, name, int, "an integer, as DeepSpeed sets it") for name in names))
+
+
+@dataclass(frozen=True)
+class ChiefInfo:
+    """Where the workers of a job meet, as a process launcher set it.
+
+    Attributes:
+        ip: address of the chief's machine; None if nobody said.
+        key: what only the workers of this job know; None if nobody made one.
+        port: where the chief listens.
+    """
+
+    ip: str | None = None
+    key: str | None = field(default=None, repr=False)
+    port: int = 12360
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> ChiefInfo:
+        """Read the variables that launchers and the master set."""
+        name = "INTER_TRAIN_PROCESS_COMM_PORT_1"
+        return cls(
+            ip=environ.get("DET_CHIEF_IP") or None,
+            key=environ.get("DET_CHIEF_KEY") or None,
+            port=_variable(environ, name, int, "a port") if environ.get(name) else cls.port,
         )
 
 

@@ -2,7 +2,27 @@
 
 from __future__ import annotations
 
+from det_keras.core.checkpoint import CheckpointContext, DownloadMode
 from det_keras.core.context import Context, init
 from det_keras.core.distributed import DistributedContext
+from det_keras.core.preempt import PreemptContext, PreemptMode
+from det_keras.core.searcher import SearcherContext, SearcherMode, SearcherOperation, Unit
+from det_keras.core.tensorboard import TensorboardMode
+from det_keras.core.train import EarlyExitReason, TrainContext
 
-__all__ = ["Context", "DistributedContext", "init"]
+__all__ = [
+    "CheckpointContext",
+    "Context",
+    "DistributedContext",
+    "DownloadMode",
+    "EarlyExitReason",
+    "PreemptContext",
+    "PreemptMode",
+    "SearcherContext",
+    "SearcherMode",
+    "SearcherOperation",
+    "TensorboardMode",
+    "TrainContext",
+    "Unit",
+    "init",
+]

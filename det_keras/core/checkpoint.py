@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
+import enum
 import json
+import os
+import tempfile
 import uuid as uuid_module
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from det_keras.core.backend.base import Backend, CheckpointRecord
+from det_keras.core.distributed import DistributedContext
 from det_keras.core.file_plan import FilePlan
+from det_keras.core.sharded import copy_files, join_files, join_metadata, list_shard
+from det_keras.errors import CheckpointError, DetError
 from det_keras.storage import Storage
+from det_keras.storage.manifest import MANIFEST_NAME
 
-__all__ = ["CheckpointContext"]
+__all__ = ["CheckpointContext", "DownloadMode"]
 
 _METADATA_NAME = "metadata.json"
+
+Selector = Callable[[str], bool]
+
+
+class DownloadMode(enum.Enum):
+    """Whether the workers of a machine share one copy of a checkpoint.
+
+    Attributes:
+        LocalWorkersShareDownload: the first worker of each machine fetches it; all of them call in step.
+        NoSharedDownload: each worker fetches it for itself, whenever it likes.
+    """
+
+    LocalWorkersShareDownload = "LOCAL_WORKERS_SHARE_DOWNLOAD"
+    NoSharedDownload = "NO_SHARED_DOWNLOAD"
 
 
 class CheckpointContext:
@@ -25,30 +46,163 @@ class CheckpointContext:
     Args:
         storage: where the bytes go.
         backend: whom to tell.
+        distributed: the workers.
     """
 
-    def __init__(self, storage: Storage, backend: Backend) -> None:
+    def __init__(
+        self, storage: Storage, backend: Backend, distributed: DistributedContext | None = None
+    ) -> None:
         self.storage = storage
         self._backend = backend
+        self._distributed = distributed or DistributedContext()
 
     @contextmanager
-    def store_path(self, metadata: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    def store_path(
+        self, metadata: Mapping[str, Any] | None = None, *, shard: bool = False
+    ) -> Iterator[tuple[Path, str]]:
         """Yield an empty directory and a new UUID; at the end of the block they are a checkpoint.
 
         Args:
             metadata: JSON values, with ``steps_completed`` (batches trained so far); written as
                 ``metadata.json`` and reported.
+            shard: every worker calls, each gets a directory of its own, and the checkpoint holds the files of all; as
+                in `upload`. Without it only the chief may call.
 
         Raises:
             ValueError: ``steps_completed`` is missing or no integer.
+            RuntimeError: another rank than the chief calls without `shard`, or shards conflict.
             OSError: the storage cannot be written; nothing of the checkpoint remains.
         """
-        content = _document(metadata)
+        if shard and self._distributed.size > 1:
+            uuid = self._distributed.broadcast(str(uuid_module.uuid4()))
+            with tempfile.TemporaryDirectory(prefix="det-shard-") as folder:
+                yield Path(folder), uuid
+                self._store_shards(uuid, Path(folder), metadata, None)
+            return
+        self._check_chief("store_path")
+        content = _document(metadata or {})
         uuid = str(uuid_module.uuid4())
         with self.storage.store_path(uuid) as directory:
             yield directory, uuid
             (directory / _METADATA_NAME).write_bytes(content)
-        self.report(uuid, metadata)
+        self.report(uuid, metadata or {})
+
+    def upload(
+        self,
+        ckpt_dir: str | os.PathLike[str] | None,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        shard: bool = False,
+        selector: Selector | None = None,
+    ) -> str:
+        """Store the files of a directory as a new checkpoint and return its UUID.
+
+        Args:
+            ckpt_dir: the files; it stays as it is. None for a worker that has none, with `shard`.
+            metadata: JSON values, with ``steps_completed`` (batches trained so far) on at least one rank.
+            shard: every worker calls, and the checkpoint holds the files and the metadata of all. A file may come from
+                several ranks if it is the same on each. Without it only the chief may call.
+            selector: is given paths relative to `ckpt_dir`, directories with ``/`` at the end, and says what to take.
+
+        Raises:
+            ValueError: ``steps_completed`` is missing or no integer, or there is no directory.
+            RuntimeError: another rank than the chief calls without `shard`, or ranks have different files of one name
+                or different values of one key; then nothing is stored, and every rank raises.
+            OSError: the storage cannot be written; nothing of the checkpoint remains.
+        """
+        source = None if ckpt_dir is None else _existing(Path(ckpt_dir))
+        if shard and self._distributed.size > 1:
+            uuid: str = self._distributed.broadcast(str(uuid_module.uuid4()))
+            self._store_shards(uuid, source, metadata, selector)
+            return uuid
+        self._check_chief("upload")
+        if source is None:
+            raise ValueError(
+                "`upload` needs a directory: None is for workers without files, with `shard=True`."
+            )
+        with self.store_path(metadata) as (directory, uuid):
+            copy_files(source, list(list_shard(source, selector)), directory)
+        return uuid
+
+    @contextmanager
+    def restore_path(
+        self,
+        storage_id: str,
+        download_mode: DownloadMode = DownloadMode.LocalWorkersShareDownload,
+        *,
+        selector: Selector | None = None,
+    ) -> Iterator[Path]:
+        """Yield a directory with the verified files of a checkpoint; do not write to it.
+
+        Args:
+            storage_id: UUID of the checkpoint.
+            download_mode: whether the workers of a machine share the directory, and call in step.
+            selector: is given relative paths and says which files to have; None for all.
+
+        Raises:
+            CheckpointError: there is no such checkpoint, or it is corrupt.
+        """
+        if download_mode is DownloadMode.NoSharedDownload or self._distributed.local_size == 1:
+            with self._open(storage_id, selector) as directory:
+                yield directory
+            return
+        with ExitStack() as stack:
+            directory = self._on_local_chief(lambda: stack.enter_context(self._open(storage_id, selector)))
+            try:
+                yield directory
+            finally:
+                # The files may be the local chief's own copy, gone when its block ends.
+                self._distributed.allgather_local(None)
+
+    def download(
+        self,
+        storage_id: str,
+        ckpt_dir: str | os.PathLike[str],
+        download_mode: DownloadMode = DownloadMode.LocalWorkersShareDownload,
+        *,
+        selector: Selector | None = None,
+    ) -> None:
+        """Copy the verified files of a checkpoint to a directory, made if it does not exist.
+
+        Args:
+            storage_id: UUID of the checkpoint.
+            ckpt_dir: where to.
+            download_mode: whether one worker of each machine does it for all of them, which call in step.
+            selector: is given relative paths and says which files to copy; None for all.
+
+        Raises:
+            CheckpointError: there is no such checkpoint, or it is corrupt.
+        """
+
+        def fetch() -> None:
+            target = Path(ckpt_dir)
+            target.mkdir(parents=True, exist_ok=True)
+            with self.storage.restore_path(storage_id) as directory:
+                names = [name for name in list_shard(directory, selector) if name != MANIFEST_NAME]
+                copy_files(directory, names, target)
+
+        if download_mode is DownloadMode.NoSharedDownload or self._distributed.local_size == 1:
+            fetch()
+        else:
+            self._on_local_chief(fetch)
+
+    def get_metadata(self, storage_id: str) -> dict[str, Any]:
+        """Return the metadata of a checkpoint as it is now: in a trial, the master's.
+
+        Raises:
+            DetError: there is no such checkpoint.
+        """
+        try:
+            return self._backend.checkpoint_metadata(storage_id)
+        except CheckpointError:
+            with self.storage.raw_path(storage_id) as directory:
+                found: dict[str, Any] = json.loads((directory / _METADATA_NAME).read_text(encoding="utf-8"))
+            return found
+
+    def delete(self, storage_id: str) -> None:
+        """Delete the files of a checkpoint and say so; one that is gone is no error."""
+        self.storage.delete(storage_id)
+        self._backend.report_checkpoint_deleted(storage_id)
 
     def with_metadata(self, plan: FilePlan, metadata: Mapping[str, Any]) -> FilePlan:
         """Return `plan` with the checkpoint's ``metadata.json``; raises as `store_path` does."""
@@ -60,15 +214,81 @@ class CheckpointContext:
         record = CheckpointRecord(uuid, metadata["steps_completed"], resources, dict(metadata))
         self._backend.report_checkpoint(record)
 
-    @contextmanager
-    def restore_path(self, uuid: str) -> Iterator[Path]:
-        """Yield a directory with the verified files of a checkpoint; do not write to it.
+    def _store_shards(
+        self, uuid: str, source: Path | None, metadata: Mapping[str, Any] | None, selector: Selector | None
+    ) -> None:
+        listing = {} if source is None else list_shard(source, selector)
+        gathered = self._distributed.allgather((listing, dict(metadata) if metadata else None))
+        # Every rank joins for itself, and comes to the same conclusion.
+        shares = join_files([files for files, _ in gathered])
+        joined = join_metadata([part for _, part in gathered])
+        content = _document(joined)
+        own = list(shares[self._distributed.rank])
+        with ExitStack() as stack:
+            opened = self._distributed.on_chief(
+                lambda: _translated(lambda: stack.enter_context(self.storage.store_path(uuid)))
+            )
+            problem = None
+            try:
+                if source is not None:
+                    copy_files(source, own, opened)
+            except OSError as error:
+                problem = f"rank {self._distributed.rank}: {error}"
+            problems = [one for one in self._distributed.allgather(problem) if one is not None]
+            if problems:
+                raise CheckpointError(f"Checkpoint `{uuid}` could not be written: {'; '.join(problems)}.")
+            if self._distributed.is_chief:
+                (opened / _METADATA_NAME).write_bytes(content)
+            self._distributed.on_chief(lambda: _translated(stack.close))
+        if self._distributed.is_chief:
+            self.report(uuid, joined)
 
-        Raises:
-            CheckpointError: there is no such checkpoint, or it is corrupt.
-        """
+    @contextmanager
+    def _open(self, uuid: str, selector: Selector | None) -> Iterator[Path]:
         with self.storage.restore_path(uuid) as directory:
-            yield directory
+            if selector is None:
+                yield directory
+                return
+            with tempfile.TemporaryDirectory(prefix="det-restore-") as folder:
+                names = [name for name in list_shard(directory, selector) if name != MANIFEST_NAME]
+                copy_files(directory, names, Path(folder))
+                yield Path(folder)
+
+    def _on_local_chief(self, work: Callable[[], Any]) -> Any:
+        result: Any = None
+        error: Exception | None = None
+        if self._distributed.is_local_chief:
+            try:
+                result = work()
+            except (DetError, OSError) as failure:
+                error = failure
+        result, said = self._distributed.broadcast_local((result, str(error) if error is not None else None))
+        if error is not None:
+            raise error
+        if said is not None:
+            raise CheckpointError(said)
+        return result
+
+    def _check_chief(self, call: str) -> None:
+        if not self._distributed.is_chief:
+            raise RuntimeError(
+                f"Rank {self._distributed.rank} called `{call}` without `shard=True`, which is the chief's alone. "
+                "Call it on rank 0, or with `shard=True` on every rank."
+            )
+
+
+def _translated(work: Callable[[], Any]) -> Any:
+    """Do something with the storage whose failure the other ranks have to hear of."""
+    try:
+        return work()
+    except OSError as error:
+        raise CheckpointError(f"The checkpoint could not be written: {error}.") from error
+
+
+def _existing(directory: Path) -> Path:
+    if not directory.is_dir():
+        raise ValueError(f"There is no directory {str(directory)!r} to make a checkpoint of.")
+    return directory
 
 
 def _document(metadata: Mapping[str, Any]) -> bytes:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from det_keras import storage
 from det_keras.cluster_info import ClusterInfo, get_cluster_info
@@ -14,9 +16,12 @@ from det_keras.core.backend.base import Backend
 from det_keras.core.backend.shared import SharedBackend
 from det_keras.core.checkpoint import CheckpointContext
 from det_keras.core.distributed import DistributedContext
-from det_keras.core.preempt import PreemptContext
+from det_keras.core.preempt import PreemptContext, PreemptMode
 from det_keras.core.profiler import Profiler
+from det_keras.core.searcher import SearcherContext
+from det_keras.core.tensorboard import EventFiles, TensorboardMode, prefix_of
 from det_keras.core.train import TrainContext
+from det_keras.errors import InvalidHP
 from det_keras.home import Home
 
 __all__ = ["Context", "init", "open_backend", "share_backend"]
@@ -32,8 +37,10 @@ class Context:
         train: reports metrics, progress and status.
         checkpoint: stores and restores checkpoints.
         preempt: tells when to stop.
+        searcher: how long to train, for scripts of earlier releases.
         distributed: rank, size and small exchanges.
         backend: where reports go.
+        tensorboard_mode: who takes care of TensorBoard's files.
     """
 
     def __init__(
@@ -43,13 +50,20 @@ class Context:
         *,
         distributed: DistributedContext | None = None,
         info: ClusterInfo | None = None,
+        preempt_mode: PreemptMode = PreemptMode.WorkersAskChief,
+        tensorboard_mode: TensorboardMode = TensorboardMode.AUTO,
     ) -> None:
         self.info = info
         self.backend = backend
         self.distributed = distributed or DistributedContext()
-        self.train = TrainContext(backend)
-        self.checkpoint = CheckpointContext(checkpoint_storage, backend)
-        self.preempt = PreemptContext(backend)
+        self.tensorboard_mode = tensorboard_mode
+        self._events = _event_files(info, backend, checkpoint_storage, self.distributed, tensorboard_mode)
+        self.train = TrainContext(backend, self.distributed, self._events)
+        self.checkpoint = CheckpointContext(checkpoint_storage, backend, self.distributed)
+        self.preempt = PreemptContext(
+            backend, self.distributed, preempt_mode, ask=_own_poll(info, preempt_mode)
+        )
+        self.searcher = SearcherContext(backend, self.distributed, _configured_length(info))
         self._profiler: Profiler | None = None
 
     def start_profiler(self) -> None:
@@ -57,9 +71,25 @@ class Context:
         if self._profiler is None:
             self._profiler = Profiler(self.backend)
 
+    def alert(
+        self, title: str | None = None, description: str | None = None, level: str | None = "info"
+    ) -> None:
+        """Write a message into the log, where log policies and people see it.
+
+        Args:
+            title: what it is about.
+            description: more of it.
+            level: ``debug``, ``info``, ``warn`` or ``error``.
+        """
+        number = {"debug": logging.DEBUG, "warn": logging.WARNING, "error": logging.ERROR}.get(
+            level or "", logging.INFO
+        )
+        logger.log(number, "%s", ": ".join(part for part in (title, description) if part))
+
     def close(self) -> None:
         """Flush every report and give back what the context holds; a second call does nothing."""
         self.preempt.close()
+        self._events.close()
         if self._profiler is not None:
             self._profiler.close()
         self.backend.close()
@@ -69,14 +99,19 @@ class Context:
         self.preempt.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, InvalidHP):
+            # The exit code of the exception is then no failure: the search goes on.
+            self.train.report_early_exit()
         self.close()
 
 
 def init(
     *,
     distributed: DistributedContext | None = None,
-    checkpoint_storage: str | None = None,
+    checkpoint_storage: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    preempt_mode: PreemptMode = PreemptMode.WorkersAskChief,
+    tensorboard_mode: TensorboardMode = TensorboardMode.AUTO,
     run_dir: str | os.PathLike[str] | None = None,
 ) -> Context:
     """Return the context of this process, to be used in a ``with`` block.
@@ -86,7 +121,10 @@ def init(
 
     Args:
         distributed: this process's place among its workers; by default it is the only one.
-        checkpoint_storage: a directory for checkpoints, instead of the configured one.
+        checkpoint_storage: a directory for checkpoints, or a `checkpoint_storage` section as in a config, instead of
+            the configured one.
+        preempt_mode: who calls `preempt.should_preempt`.
+        tensorboard_mode: who takes care of TensorBoard's files.
         run_dir: alone, the run directory; by default a fresh one under the data root.
 
     Raises:
@@ -94,10 +132,17 @@ def init(
         DetError: `run_dir` is in use.
     """
     info = get_cluster_info()
-    backend, store = open_backend(info, run_dir)
-    if checkpoint_storage is not None:
-        store = storage.DirectoryStorage(checkpoint_storage)
-    return Context(backend, store, distributed=distributed, info=info)
+    distributed = distributed or DistributedContext()
+    chosen = None if checkpoint_storage is None else _storage_of(checkpoint_storage)
+    backend, store = share_backend(distributed, lambda: open_backend(info, run_dir))
+    return Context(
+        backend,
+        chosen or store,
+        distributed=distributed,
+        info=info,
+        preempt_mode=preempt_mode,
+        tensorboard_mode=tensorboard_mode,
+    )
 
 
 def open_backend(
@@ -157,3 +202,45 @@ def _fresh_run_directory() -> Path:
 
     runs = Home.from_environment().create().runs
     return runs / f"{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}"
+
+
+def _storage_of(place: str | os.PathLike[str] | Mapping[str, Any]) -> storage.Storage:
+    if isinstance(place, Mapping):
+        return storage.from_config(place)
+    if "://" in os.fspath(place):
+        raise ValueError(f"There is no storage for {place!r} here. Use a directory.")
+    return storage.DirectoryStorage(os.fspath(place))
+
+
+def _event_files(
+    info: ClusterInfo | None,
+    backend: Backend,
+    store: storage.Storage,
+    workers: DistributedContext,
+    mode: TensorboardMode,
+) -> EventFiles:
+    if info is None or info.trial is None:
+        run = getattr(getattr(backend, "chief", None) or backend, "run", None)
+        if run is not None and workers.is_chief:
+            return EventFiles(run.tensorboard)
+        return EventFiles(Path(tempfile.gettempdir()) / f"det-tensorboard-{os.getpid()}-{workers.rank}")
+    directory = Path(tempfile.gettempdir()) / f"tensorboard-{info.allocation_id}-{workers.rank}"
+    # In AUTO mode the files of the other workers stay where they are.
+    watched = mode is TensorboardMode.AUTO and workers.is_chief
+    return EventFiles(directory, store, prefix_of(info), rank=workers.rank, watched=watched)
+
+
+def _own_poll(info: ClusterInfo | None, mode: PreemptMode) -> Callable[[float], bool] | None:
+    """Return how a worker asks the master for itself, where the mode wants that."""
+    if mode is not PreemptMode.WorkersAskMaster or info is None or info.trial is None:
+        return None
+    from det_keras.core.backend.trial import open_task_session, wait_for_preemption
+
+    session = open_task_session(info)
+    return lambda timeout_s: wait_for_preemption(session, info, timeout_s)
+
+
+def _configured_length(info: ClusterInfo | None) -> Any:
+    if info is None or info.trial is None:
+        return None
+    return (info.trial.config.get("searcher") or {}).get("max_length")

@@ -2,54 +2,136 @@
 
 from __future__ import annotations
 
-import abc
+import importlib
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from det_keras.cluster_info import WorkerInfo
+from det_keras.cluster_info import ChiefInfo, WorkerInfo
+from det_keras.core.exchange import LOOPBACK, Exchange, SocketExchange, SoloExchange, own_key
 from det_keras.errors import DetError
+from det_keras.home import Home
 
-__all__ = ["DistributedContext", "Exchange", "SoloExchange"]
+__all__ = ["DistributedContext"]
 
 T = TypeVar("T")
-
-
-class Exchange(abc.ABC):
-    """Carries small Python objects between the workers of a job; every worker makes the same calls."""
-
-    @abc.abstractmethod
-    def allgather(self, value: Any, *, local: bool = False) -> list[Any]:
-        """Return every worker's `value`, by rank; with `local`, of the workers on this machine only."""
-
-    def close(self) -> None:
-        """Give back what the exchange holds."""
-        return
-
-
-class SoloExchange(Exchange):
-    """The exchange of a job with one worker."""
-
-    def allgather(self, value: Any, *, local: bool = False) -> list[Any]:
-        return [value]
 
 
 class DistributedContext:
     """Rank and size, and collective calls for small Python objects.
 
+    Without arguments it is the only worker. Several workers meet at the chief's address and prove to each other that
+    they know the job's key: `DET_CHIEF_KEY`, which the launcher makes. Without that variable they stay on one machine
+    and take a key from a file that only their user can read.
+
     Args:
-        worker: this process's place.
-        exchange: how objects travel.
+        rank: index of this process, 0 to `size` - 1.
+        size: number of processes.
+        local_rank: the same within this machine.
+        local_size: number of processes on this machine.
+        cross_rank: index of this machine.
+        cross_size: number of machines.
+        chief_ip: where rank 0 is reached; needed on several machines, else `DET_CHIEF_IP` has it.
+        pub_port: where rank 0 listens; by default as the launcher says.
+        pull_port: of no effect: one port is enough.
+        port_offset: added to the port, for several jobs on one machine.
+        force_tcp: of no effect: it is always TCP.
+
+    Raises:
+        ValueError: the numbers do not fit together, or the chief's address or key is missing.
+        DetError: the workers could not meet.
     """
 
-    def __init__(self, worker: WorkerInfo | None = None, exchange: Exchange | None = None) -> None:
-        worker = worker or WorkerInfo()
+    def __init__(
+        self,
+        *,
+        rank: int = 0,
+        size: int = 1,
+        local_rank: int = 0,
+        local_size: int = 1,
+        cross_rank: int = 0,
+        cross_size: int = 1,
+        chief_ip: str | None = None,
+        pub_port: int | None = None,
+        pull_port: int | None = None,
+        port_offset: int = 0,
+        force_tcp: bool = False,
+    ) -> None:
+        worker = WorkerInfo(rank, size, local_rank, local_size, cross_rank, cross_size)
+        _check(worker)
+        exchange: Exchange = SoloExchange()
+        if size > 1:
+            chief = ChiefInfo.from_environment(os.environ)
+            port = (pub_port or chief.port) + port_offset
+            exchange = SocketExchange(
+                worker, _address(worker, chief_ip or chief.ip), port, _key(worker, chief)
+            )
+        self._place(worker, exchange)
+
+    @classmethod
+    def of(cls, worker: WorkerInfo, exchange: Exchange | None = None) -> DistributedContext:
+        """Return the context of a worker whose objects travel over `exchange`; without one, it is alone."""
+        context = cls.__new__(cls)
+        context._place(worker, exchange or SoloExchange())
+        return context
+
+    @classmethod
+    def from_horovod(cls, hvd: Any, chief_ip: str | None = None) -> DistributedContext:
+        """Return the context of a Horovod worker.
+
+        Args:
+            hvd: a Horovod module, such as `horovod.tensorflow`, on which ``init()`` was called.
+            chief_ip: as in the constructor.
+        """
+        return cls(
+            rank=hvd.rank(), size=hvd.size(), local_rank=hvd.local_rank(), local_size=hvd.local_size(),
+            cross_rank=hvd.cross_rank(), cross_size=hvd.cross_size(), chief_ip=chief_ip,
+        )  # fmt: skip
+
+    @classmethod
+    def from_torch_distributed(cls, chief_ip: str | None = None) -> DistributedContext:
+        """Return the context of a process that torchrun started, from its variables.
+
+        Raises:
+            ClusterInfoError: they are not there.
+        """
+        return cls._from_worker(WorkerInfo.from_torch_variables(os.environ), chief_ip)
+
+    @classmethod
+    def from_deepspeed(cls, chief_ip: str | None = None) -> DistributedContext:
+        """Return the context of a process that DeepSpeed's launcher started, from its variables.
+
+        Raises:
+            ClusterInfoError: they are not there.
+        """
+        return cls._from_worker(WorkerInfo.from_deepspeed_variables(os.environ), chief_ip)
+
+    @classmethod
+    def from_tf_config(cls) -> tuple[DistributedContext, Any]:
+        """Return the context and the `tf.distribute` strategy of this process: all GPUs of one machine.
+
+        Raises:
+            DetError: `TF_CONFIG` names several workers, which Keras 3 cannot train on TensorFlow.
+        """
+        # The only door upwards: the name belongs to `det.core`, and only `keras` may import TensorFlow.
+        strategy = importlib.import_module("det_keras.keras.strategy").strategy_of(os.environ)
+        return cls(), strategy
+
+    @classmethod
+    def _from_worker(cls, worker: WorkerInfo, chief_ip: str | None) -> DistributedContext:
+        return cls(
+            rank=worker.rank, size=worker.size, local_rank=worker.local_rank, local_size=worker.local_size,
+            cross_rank=worker.cross_rank, cross_size=worker.cross_size, chief_ip=chief_ip,
+        )  # fmt: skip
+
+    def _place(self, worker: WorkerInfo, exchange: Exchange) -> None:
         self.rank = worker.rank
         self.size = worker.size
         self.local_rank = worker.local_rank
         self.local_size = worker.local_size
         self.cross_rank = worker.cross_rank
         self.cross_size = worker.cross_size
-        self._exchange = exchange or SoloExchange()
+        self._exchange = exchange
 
     @property
     def is_chief(self) -> bool:
@@ -156,3 +238,34 @@ class DistributedContext:
     def close(self) -> None:
         """End the exchange."""
         self._exchange.close()
+
+
+def _check(worker: WorkerInfo) -> None:
+    for name, place, size in (
+        ("rank", worker.rank, worker.size),
+        ("local_rank", worker.local_rank, worker.local_size),
+        ("cross_rank", worker.cross_rank, worker.cross_size),
+    ):
+        if not 0 <= place < size:
+            raise ValueError(f"`{name}` must be from 0 to {size - 1}. Received: {place!r}.")
+
+
+def _address(worker: WorkerInfo, chief_ip: str | None) -> str:
+    if worker.cross_size == 1:
+        return LOOPBACK
+    if not chief_ip:
+        raise ValueError(
+            f"{worker.cross_size} machines need the address of rank 0: pass `chief_ip`, or set DET_CHIEF_IP."
+        )
+    return chief_ip
+
+
+def _key(worker: WorkerInfo, chief: ChiefInfo) -> bytes:
+    if chief.key:
+        return chief.key.encode()
+    if worker.cross_size > 1:
+        raise ValueError(
+            f"{worker.cross_size} machines need a key that nobody else knows: set DET_CHIEF_KEY to the same long "
+            "random text on all of them."
+        )
+    return own_key(Home.from_environment())

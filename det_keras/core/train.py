@@ -2,25 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import enum
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from det_keras.core.backend.base import Backend
+from det_keras.core.distributed import DistributedContext
+from det_keras.core.tensorboard import EventFiles
 
-__all__ = ["TrainContext"]
+__all__ = ["EarlyExitReason", "TrainContext"]
+
+logger = logging.getLogger(__name__)
 
 _PROFILER_GROUPS = frozenset({"gpu", "cpu", "memory", "disk", "network"})
 
 
+class EarlyExitReason(enum.Enum):
+    """Why a script ends a trial before its time.
+
+    Attributes:
+        INVALID_HP: these hyperparameters are no good.
+        USER_REQUESTED_STOP: the script saw fit to.
+    """
+
+    INVALID_HP = "EXITED_REASON_INVALID_HP"
+    USER_REQUESTED_STOP = "EXITED_REASON_USER_REQUESTED_STOP"
+
+
 class TrainContext:
-    """Reports metrics, progress and status; no call waits for the network.
+    """Reports metrics, progress and status; reports do not wait for the network.
 
     Args:
         backend: whom to tell.
+        distributed: the workers.
+        events: TensorBoard's files.
     """
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        distributed: DistributedContext | None = None,
+        events: EventFiles | None = None,
+    ) -> None:
         self._backend = backend
+        self._distributed = distributed or DistributedContext()
+        self._events = events
+        self._listener: Callable[[str, int, Mapping[str, Any]], None] | None = None
+        self._told_of_batch_metrics = False
+
+    @property
+    def events(self) -> EventFiles | None:
+        """TensorBoard's files; None where there is no place for any."""
+        return self._events
+
+    def listen(self, listener: Callable[[str, int, Mapping[str, Any]], None]) -> None:
+        """Have `listener` called with group, batch count and metrics of every report from now on."""
+        self._listener = listener
 
     def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, Any]) -> None:
         """Record metrics of a group.
@@ -42,9 +81,27 @@ class TrainContext:
                 f"`steps_completed` must be an integer of at least 0. Received: {steps_completed!r}."
             )
         self._backend.report_metrics(group, steps_completed, metrics)
+        if self._listener is not None and self._distributed.is_chief:
+            self._listener(group, steps_completed, metrics)
 
-    def report_training_metrics(self, steps_completed: int, metrics: Mapping[str, Any]) -> None:
-        """Record metrics of the group ``training``, as in `report_metrics`."""
+    def report_training_metrics(
+        self,
+        steps_completed: int,
+        metrics: Mapping[str, Any],
+        batch_metrics: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Record metrics of the group ``training``, as in `report_metrics`.
+
+        Args:
+            steps_completed: batches trained so far.
+            metrics: by name.
+            batch_metrics: of single batches; they are not kept, which a warning says once.
+        """
+        if batch_metrics is not None and not self._told_of_batch_metrics:
+            self._told_of_batch_metrics = True
+            logger.warning(
+                "`batch_metrics` are not kept. Report what is needed as `metrics`, with their batch count."
+            )
         self.report_metrics("training", steps_completed, metrics)
 
     def report_validation_metrics(self, steps_completed: int, metrics: Mapping[str, Any]) -> None:
@@ -68,6 +125,38 @@ class TrainContext:
         """Record what the process is doing, such as ``training`` or ``validating``."""
         self._backend.set_status(status)
 
+    def get_metadata(self) -> dict[str, Any]:
+        """Return what `set_metadata` stored for this run; {} if nothing was. On the chief only."""
+        return self._backend.run_metadata()
+
+    def set_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """Store JSON values for this run, in place of all stored before, and return them. On the chief only."""
+        return self._backend.set_run_metadata(metadata)
+
+    def report_early_exit(self, reason: EarlyExitReason | str = EarlyExitReason.INVALID_HP) -> None:
+        """Tell the searcher that the trial ends before its time; returns when it has arrived."""
+        self._backend.report_early_exit(EarlyExitReason(reason).value)
+
+    def get_tensorboard_path(self) -> Path:
+        """Return the directory for TensorBoard's event files of this worker, made if it does not exist."""
+        assert self._events is not None
+        self._events.path.mkdir(parents=True, exist_ok=True)
+        return self._events.path
+
+    def upload_tensorboard_files(
+        self,
+        selector: Callable[[Path], bool] = lambda _: True,
+        mangler: Callable[[Path, int], Path] = lambda path, _: path,
+    ) -> None:
+        """Keep TensorBoard's files in the checkpoint storage now; with `TensorboardMode.AUTO` that happens by itself.
+
+        Args:
+            selector: is given each file's path relative to `get_tensorboard_path` and says whether to take it.
+            mangler: is given that path and the rank, and returns the path in the storage.
+        """
+        if self._events is not None:
+            self._events.upload(selector, mangler)
+
     def get_experiment_best_validation(self) -> float | None:
-        """Return the best searcher metric of the experiment so far, None while there is none."""
+        """Return the best searcher metric of the experiment so far, None while there is none. All workers call it."""
         return self._backend.best_validation()

@@ -14,6 +14,7 @@ from typing import Any
 import keras
 
 from det_keras import core as det_core
+from det_keras.core.checkpoint import DownloadMode
 from det_keras.core.checkpoint_writer import CheckpointWriter
 from det_keras.errors import CheckpointError, InvalidHP, NotATrainingJobError
 from det_keras.home import Home
@@ -340,7 +341,7 @@ class KerasContext:
         if uuid is None:
             return
         build_everything(model, run.source.element_spec, [])
-        with self.core.checkpoint.restore_path(uuid) as directory:
+        with self.core.checkpoint.restore_path(uuid, DownloadMode.NoSharedDownload) as directory:
             try:
                 model.load_weights(directory / "model.keras")
             except (ValueError, OSError) as error:
@@ -352,7 +353,7 @@ class KerasContext:
     @contextmanager
     def _open_checkpoint(self, trial_id: int | None, uuid: str | None, best: bool) -> Iterator[Path]:
         if uuid is not None and self.core.checkpoint.storage.exists(uuid):
-            with self.core.checkpoint.restore_path(uuid) as directory:
+            with self.core.checkpoint.restore_path(uuid, DownloadMode.NoSharedDownload) as directory:
                 yield directory
             return
         # Imported here: a script alone that loads nothing from a master needs no HTTP.

@@ -225,11 +225,11 @@ def _given_fields(core: det_core.Context) -> set[str]:
 def _join_workers() -> DistributedContext:
     worker = WorkerInfo.from_environment(os.environ)
     if worker.size == 1:
-        return DistributedContext(worker)
+        return DistributedContext.of(worker)
     # Imported here: one worker needs no Horovod.
     from det_keras.keras.distributed.exchange import HorovodExchange
 
-    return DistributedContext(worker, HorovodExchange(worker))
+    return DistributedContext.of(worker, HorovodExchange(worker))
 
 
 def _comparable(value: Any) -> Any:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from det_keras.core import Context
 from det_keras.core.backend import CheckpointRecord
+from det_keras.core.checkpoint import DownloadMode
 from det_keras.errors import CheckpointError
 from det_keras.keras.phase import PhaseRecord
 from det_keras.keras.training_state import RestoredState, read_training_state
@@ -46,7 +47,7 @@ def find_resume_point(core: Context, stack: ExitStack) -> ResumePoint | None:
     records = [record for record in core.backend.checkpoints() if _is_own(record, core)]
     for record in records:
         try:
-            directory = stack.enter_context(core.checkpoint.restore_path(record.uuid))
+            directory = stack.enter_context(core.checkpoint.restore_path(record.uuid, DownloadMode.NoSharedDownload))
             restored = read_training_state(directory)
         except CheckpointError as error:
             logger.error("%s The checkpoint before it is tried.", error)

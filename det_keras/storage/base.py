@@ -57,6 +57,22 @@ class Storage(abc.ABC):
         Deleting everything, or what is not there, is no error and leaves {}.
         """
 
+    @abc.abstractmethod
+    def store_file(self, name: str, source: Path) -> None:
+        """Store a copy of a file beside the checkpoints, in place of one with the same name, in one step.
+
+        Args:
+            name: relative path, with ``/``.
+            source: the file.
+
+        Raises:
+            OSError: the storage cannot be written.
+        """
+
+    @abc.abstractmethod
+    def files_path(self, prefix: str) -> Path:
+        """Return a directory that shows the files stored below `prefix`; it may not exist yet. Do not write to it."""
+
     @contextmanager
     def raw_path(self, uuid: str) -> Iterator[Path]:
         """Yield the directory of `uuid` without verifying it, for downloads of partial checkpoints.

@@ -108,6 +108,24 @@ class DirectoryStorage(Storage):
         _remove_empty_directories(directory)
         return self.list_files(uuid)
 
+    def store_file(self, name: str, source: Path) -> None:
+        target = self._inside(name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = target.with_name(f".{target.name}.{os.getpid()}.new")
+        try:
+            shutil.copyfile(source, draft)
+            draft.replace(target)
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def files_path(self, prefix: str) -> Path:
+        return self._inside(prefix)
+
+    def _inside(self, name: str) -> Path:
+        if not name or Path(name).is_absolute() or ".." in Path(name).parts:
+            raise ValueError(f"{name!r} cannot name a file of a storage. Use a relative path.")
+        return self.root / name
+
     def _directory(self, uuid: str) -> Path:
         try:
             return self.root / str(UUID(uuid))

@@ -72,6 +72,6 @@ def test_indivisible_batch_size_names_nearest_sizes():
     from det_keras.core import DistributedContext
 
     with pytest.raises(ValueError, match="Use 9 or 12"):
-        DistributedContext(WorkerInfo(size=3)).shard_batch_size(10)
+        DistributedContext.of(WorkerInfo(size=3)).shard_batch_size(10)
     with pytest.raises(ValueError, match="Use 3,"):
-        DistributedContext(WorkerInfo(size=3)).shard_batch_size(2)
+        DistributedContext.of(WorkerInfo(size=3)).shard_batch_size(2)

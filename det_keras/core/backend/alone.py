@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from det_keras.core.backend.base import Backend, CheckpointRecord, Operation
 from det_keras.core.backend.wire import to_wire
-from det_keras.errors import DetError
+from det_keras.errors import CheckpointError, DetError
 from det_keras.storage import DirectoryStorage
 
 __all__ = ["AloneBackend", "RunDirectory"]
@@ -187,6 +187,27 @@ class AloneBackend(Backend):
             order = (steps_completed, path.stat().st_mtime_ns)
             found.append((order, CheckpointRecord(uuid, steps_completed, storage.list_files(uuid), metadata)))
         return [record for _, record in sorted(found, key=lambda item: item[0], reverse=True)]
+
+    def checkpoint_metadata(self, uuid: str) -> dict[str, Any]:
+        path = self.run.checkpoints / uuid / "metadata.json"
+        try:
+            metadata: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(
+                f"There is no checkpoint {uuid!r} with metadata in this run: {error}."
+            ) from error
+        return metadata
+
+    def report_checkpoint_deleted(self, uuid: str) -> None:
+        return
+
+    def run_metadata(self) -> dict[str, Any]:
+        metadata: dict[str, Any] = self.run.read().get("metadata", {})
+        return metadata
+
+    def set_run_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        self.run.update(metadata=dict(metadata))
+        return self.run_metadata()
 
     def rewind(self, steps_completed: int) -> None:
         with self._lock:

@@ -78,6 +78,26 @@ class Backend(abc.ABC):
         """Return this run's committed checkpoints, the newest first."""
 
     @abc.abstractmethod
+    def checkpoint_metadata(self, uuid: str) -> dict[str, Any]:
+        """Return the metadata of a checkpoint.
+
+        Raises:
+            DetError: nobody knows it.
+        """
+
+    @abc.abstractmethod
+    def report_checkpoint_deleted(self, uuid: str) -> None:
+        """Record that a checkpoint's files are gone; returns at once."""
+
+    @abc.abstractmethod
+    def run_metadata(self) -> dict[str, Any]:
+        """Return what `set_run_metadata` stored; {} if nothing was."""
+
+    @abc.abstractmethod
+    def set_run_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """Store JSON values for this run, in place of those stored before, and return them."""
+
+    @abc.abstractmethod
     def rewind(self, steps_completed: int) -> None:
         """Forget what was reported past a batch count, because training goes on from there."""
 

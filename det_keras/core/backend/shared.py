@@ -59,6 +59,19 @@ class SharedBackend(Backend):
     def checkpoints(self) -> list[CheckpointRecord]:
         return self._ask(lambda chief: chief.checkpoints())
 
+    def checkpoint_metadata(self, uuid: str) -> dict[str, Any]:
+        return self._chiefs_own("the metadata of checkpoints").checkpoint_metadata(uuid)
+
+    def report_checkpoint_deleted(self, uuid: str) -> None:
+        if self.chief is not None:
+            self.chief.report_checkpoint_deleted(uuid)
+
+    def run_metadata(self) -> dict[str, Any]:
+        return self._chiefs_own("the run's metadata").run_metadata()
+
+    def set_run_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        return self._chiefs_own("the run's metadata").set_run_metadata(metadata)
+
     def rewind(self, steps_completed: int) -> None:
         if self.chief is not None:
             self.chief.rewind(steps_completed)
@@ -92,6 +105,14 @@ class SharedBackend(Backend):
     def close(self) -> None:
         if self.chief is not None:
             self.chief.close()
+
+    def _chiefs_own(self, what: str) -> Backend:
+        if self.chief is None:
+            raise RuntimeError(
+                f"Rank {self._distributed.rank} asked for {what}, which only the chief can. Ask on rank 0 and "
+                "`distributed.broadcast` the answer."
+            )
+        return self.chief
 
     def _ask(self, question: Callable[[Backend], T]) -> T:
         def ask() -> T:

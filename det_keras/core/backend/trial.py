@@ -14,7 +14,7 @@ from det_keras.core.backend.outbox import Outbox
 from det_keras.core.backend.wire import to_wire
 from det_keras.errors import MasterError, MasterUnavailableError
 
-__all__ = ["TrialBackend"]
+__all__ = ["TrialBackend", "open_task_session", "to_record", "wait_for_preemption"]
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +98,27 @@ class TrialBackend(Backend):
             found.append(to_record(self._session.get(f"/api/v1/checkpoints/{latest}")["checkpoint"]))
         return found
 
+    def checkpoint_metadata(self, uuid: str) -> dict[str, Any]:
+        answer = self._session.get(f"/api/v1/checkpoints/{uuid}", patience_s=_PATIENCE_S)
+        metadata: dict[str, Any] = answer["checkpoint"]["metadata"] or {}
+        return metadata
+
+    def report_checkpoint_deleted(self, uuid: str) -> None:
+        body = {"checkpoints": [{"uuid": uuid, "resources": {"resources": {}}}]}
+        self._outbox.put(
+            f"deletion of checkpoint {uuid}", lambda: self._session.patch("/api/v1/checkpoints", body)
+        )
+
+    def run_metadata(self) -> dict[str, Any]:
+        answer = self._session.get(f"/api/v1/runs/{self._trial.trial_id}/metadata", patience_s=_PATIENCE_S)
+        return answer["metadata"] or {}
+
+    def set_run_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        path = f"/api/v1/runs/{self._trial.trial_id}/metadata"
+        body = {"runId": self._trial.trial_id, "metadata": to_wire(metadata)}
+        answer = self._session.post(path, body, patience_s=_PATIENCE_S)
+        return answer["metadata"] or {}
+
     def rewind(self, steps_completed: int) -> None:
         # The master hides the rows of the earlier run when this run reports for the first time.
         return
@@ -141,13 +162,7 @@ class TrialBackend(Backend):
         self._session.post(path, {"reason": reason}, patience_s=_PATIENCE_S)
 
     def wait_for_preemption(self, timeout_s: float) -> bool:
-        answer = self._preemption_session.get(
-            f"/api/v1/allocations/{self._info.allocation_id}/signals/preemption",
-            params={"timeout_seconds": int(timeout_s)},
-            timeout_s=timeout_s + 10.0,
-            patience_s=0.0,
-        )
-        return bool(answer["preempt"])
+        return wait_for_preemption(self._preemption_session, self._info, timeout_s)
 
     def acknowledge_preemption(self) -> None:
         path = f"/api/v1/allocations/{self._info.allocation_id}/signals/ack_preemption"
@@ -182,6 +197,17 @@ class TrialBackend(Backend):
 def open_task_session(info: ClusterInfo) -> Session:
     """Return a session that presents the token of this process's task."""
     return Session(info.master_url, info.session_token, is_task=True, cert_file=info.master_cert_file)
+
+
+def wait_for_preemption(session: Session, info: ClusterInfo, timeout_s: float) -> bool:
+    """Return whether the master asks this process's allocation to stop, within `timeout_s`."""
+    answer = session.get(
+        f"/api/v1/allocations/{info.allocation_id}/signals/preemption",
+        params={"timeout_seconds": int(timeout_s)},
+        timeout_s=timeout_s + 10.0,
+        patience_s=0.0,
+    )
+    return bool(answer["preempt"])
 
 
 def to_record(checkpoint: Mapping[str, Any]) -> CheckpointRecord:

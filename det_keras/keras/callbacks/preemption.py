@@ -42,6 +42,6 @@ class PreemptionCallback(InjectedCallback):
             if in_trial
             else "Start again to go on from there.",
         )
-        run.core.preempt.acknowledge()
+        run.core.preempt.acknowledge_preemption_signal()
         run.core.backend.flush()
         raise SystemExit(0 if in_trial else 128 + (self._signals.received or signal.SIGTERM))

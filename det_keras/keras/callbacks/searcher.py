@@ -62,7 +62,7 @@ class SearcherCallback(InjectedCallback):
             return
         if self._operation.completed:
             # Out of work, not finished: the search may hand the trial more later, and it goes on from its checkpoint.
-            run.core.preempt.acknowledge()
+            run.core.preempt.acknowledge_preemption_signal()
             run.stop()
             return
         unit = self._max_length.unit if self._max_length is not None else Unit.EPOCHS

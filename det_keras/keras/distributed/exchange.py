@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from det_keras.cluster_info import WorkerInfo
-from det_keras.core.distributed import Exchange
+from det_keras.core.exchange import Exchange
 from det_keras.errors import DetError
 
 __all__ = ["HorovodExchange", "allgather_rows", "broadcast", "sum_over_workers"]

@@ -1,0 +1,223 @@
+"""How small Python objects travel between the workers of a job.
+
+Every worker makes the same calls in the same order. Objects are pickled, and a pickle runs code where it is
+read: nothing is read from a connection before both ends have proved that they know the job's key.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import tempfile
+import threading
+import time
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from pathlib import Path
+from typing import Any
+
+from det_keras.cluster_info import WorkerInfo
+from det_keras.errors import DetError
+from det_keras.home import Home
+
+__all__ = ["Exchange", "SocketExchange", "SoloExchange", "own_key"]
+
+logger = logging.getLogger(__name__)
+
+LOOPBACK = "127.0.0.1"
+_PATIENCE_S = 600.0
+_RETRY_S = 0.05
+
+
+class Exchange(abc.ABC):
+    """Carries small Python objects between the workers of a job; every worker makes the same calls."""
+
+    @abc.abstractmethod
+    def allgather(self, value: Any, *, local: bool = False) -> list[Any]:
+        """Return every worker's `value`, by rank; with `local`, of the workers on this machine only."""
+
+    def close(self) -> None:
+        """Give back what the exchange holds."""
+        return
+
+
+class SoloExchange(Exchange):
+    """The exchange of a job with one worker."""
+
+    def allgather(self, value: Any, *, local: bool = False) -> list[Any]:
+        return [value]
+
+
+class SocketExchange(Exchange):
+    """Connects all workers with the chief, and those of each further machine with its first worker.
+
+    Args:
+        worker: this process's place.
+        address: where the chief is reached; workers of one machine use loopback whatever it is.
+        port: of the chief; the next one is used inside a machine, where there are several.
+        key: shared by the workers of the job and nobody else.
+        patience_s: how long to wait for all workers, in seconds.
+
+    Raises:
+        DetError: a worker did not come in time or does not know the key, or the port is taken.
+    """
+
+    def __init__(
+        self, worker: WorkerInfo, address: str, port: int, key: bytes, *, patience_s: float = _PATIENCE_S
+    ) -> None:
+        one_machine = worker.cross_size == 1
+        self._all = _Star(
+            worker.rank, worker.size, LOOPBACK if one_machine else address, port, key, patience_s
+        )
+        self._local = self._all
+        if not one_machine:
+            self._local = _Star(worker.local_rank, worker.local_size, LOOPBACK, port + 1, key, patience_s)
+
+    def allgather(self, value: Any, *, local: bool = False) -> list[Any]:
+        return (self._local if local else self._all).allgather(value)
+
+    def close(self) -> None:
+        self._local.close()
+        self._all.close()
+
+
+class _Star:
+    """Connections between place 0 and every other place."""
+
+    def __init__(self, place: int, size: int, address: str, port: int, key: bytes, patience_s: float) -> None:
+        self._place, self._size = place, size
+        self._others: dict[int, Connection] = {}
+        if size == 1:
+            return
+        deadline = time.monotonic() + patience_s
+        if place == 0:
+            self._others = _accept(size, address, port, key, deadline)
+        else:
+            self._others = {0: _connect(place, address, port, key, deadline)}
+
+    def allgather(self, value: Any) -> list[Any]:
+        if self._size == 1:
+            return [value]
+        if self._place > 0:
+            self._send(0, value)
+            found: list[Any] = self._receive(0)
+            return found
+        values = [value, *(self._receive(place) for place in range(1, self._size))]
+        for place in range(1, self._size):
+            self._send(place, values)
+        return values
+
+    def close(self) -> None:
+        for connection in self._others.values():
+            connection.close()
+        self._others = {}
+
+    def _send(self, place: int, value: Any) -> None:
+        try:
+            self._others[place].send(value)
+        except (OSError, KeyError) as error:
+            raise _gone(place) from error
+
+    def _receive(self, place: int) -> Any:
+        try:
+            return self._others[place].recv()
+        except (OSError, EOFError, KeyError) as error:
+            raise _gone(place) from error
+
+
+def own_key(home: Home) -> bytes:
+    """Return a key that processes of this user share through a file of the data root, made at the first call."""
+    path = home.create().root / "exchange.key"
+    if not path.exists():
+        descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=".exchange-")
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_hex(32))
+        # The first process wins, and nobody ever sees half a key.
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, path)
+        Path(draft).unlink()
+    return path.read_bytes()
+
+
+def _accept(size: int, address: str, port: int, key: bytes, deadline: float) -> dict[int, Connection]:
+    found: dict[int, Connection] = {}
+    changed = threading.Condition()
+
+    def greet(connected: socket.socket) -> None:
+        # In a thread of its own: whoever connects and says nothing must not keep the others waiting.
+        connected.settimeout(None)
+        connection = Connection(connected.detach())
+        try:
+            deliver_challenge(connection, key)
+            answer_challenge(connection, key)
+            place = connection.recv()
+        except (AuthenticationError, OSError, EOFError, ValueError) as error:
+            logger.warning(
+                "A connection to port %s was refused: it does not know the job's key (%s).", port, error
+            )
+            connection.close()
+            return
+        with changed:
+            found[place] = connection
+            changed.notify_all()
+
+    with _listen(address, port, size) as listener:
+        while len(found) < size - 1:
+            if time.monotonic() > deadline:
+                missing = sorted(set(range(1, size)) - set(found))
+                raise DetError(f"Ranks {missing} of {size} did not connect with {address}:{port} in time.")
+            with contextlib.suppress(TimeoutError):
+                connected, _ = listener.accept()
+                threading.Thread(target=greet, args=(connected,), name="det-exchange", daemon=True).start()
+                with changed:
+                    changed.wait_for(lambda: len(found) == size - 1, timeout=_RETRY_S)
+    return found
+
+
+def _listen(address: str, port: int, size: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((address, port))
+    except OSError as error:
+        listener.close()
+        raise DetError(
+            f"The workers cannot meet at {address}:{port}: {error.strerror}. Another job may use the port: pass "
+            "another `port_offset` to every worker's DistributedContext."
+        ) from error
+    listener.listen(size)
+    listener.settimeout(4 * _RETRY_S)
+    return listener
+
+
+def _connect(place: int, address: str, port: int, key: bytes, deadline: float) -> Connection:
+    while True:
+        try:
+            connected = socket.create_connection(
+                (address, port), timeout=max(deadline - time.monotonic(), 0.1)
+            )
+            break
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise DetError(f"Rank 0 could not be reached at {address}:{port}: {error}.") from error
+            time.sleep(_RETRY_S)
+    connected.settimeout(None)
+    connection = Connection(connected.detach())
+    try:
+        answer_challenge(connection, key)
+        deliver_challenge(connection, key)
+        connection.send(place)
+    except (AuthenticationError, OSError, EOFError) as error:
+        connection.close()
+        raise DetError(
+            f"Rank 0 at {address}:{port} does not know the key of this job. Every worker needs the same DET_CHIEF_KEY."
+        ) from error
+    return connection
+
+
+def _gone(place: int) -> DetError:
+    return DetError(f"The worker at place {place} left while objects were exchanged.")

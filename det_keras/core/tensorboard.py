@@ -1,0 +1,138 @@
+"""TensorBoard's event files: written to a local directory, kept in the checkpoint storage as they grow.
+
+They stand beside the trial's checkpoints, as <cluster id>/tensorboard/experiment/<id>/trial/<id>/; alone they stay in
+the run directory, where `tensorboard --logdir` finds them.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+from det_keras.cluster_info import ClusterInfo
+from det_keras.storage import Storage
+
+__all__ = ["EventFiles", "TensorboardMode", "stored_events"]
+
+logger = logging.getLogger(__name__)
+
+_PERIOD_S = 5.0
+
+
+class TensorboardMode(enum.Enum):
+    """Who takes care of TensorBoard's files.
+
+    Attributes:
+        AUTO: reported metrics are written as events, and the chief's files are kept in the storage as they grow.
+        MANUAL: the script writes its own, and calls `upload_tensorboard_files`.
+    """
+
+    AUTO = "AUTO"
+    MANUAL = "MANUAL"
+
+
+class EventFiles:
+    """A local directory of event files and, in a trial, its copy in the storage.
+
+    Args:
+        directory: where files are written; made at once.
+        storage: keeps the copy; None where the directory itself is kept.
+        prefix: of the copy's names in the storage.
+        rank: of this worker.
+        watched: copy what changes in the background, and once more at the end.
+        period_s: between two looks, in seconds.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        storage: Storage | None = None,
+        prefix: str = "",
+        *,
+        rank: int = 0,
+        watched: bool = False,
+        period_s: float = _PERIOD_S,
+    ) -> None:
+        self.path = directory
+        self._storage = storage
+        self._prefix = prefix
+        self._rank = rank
+        self._period_s = period_s
+        self._sent: dict[Path, tuple[int, int]] = {}
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+        if watched and storage is not None:
+            self._thread = threading.Thread(target=self._watch, name="det-tensorboard", daemon=True)
+            self._thread.start()
+
+    def upload(
+        self,
+        selector: Callable[[Path], bool] = lambda _: True,
+        mangler: Callable[[Path, int], Path] = lambda path, _: path,
+    ) -> None:
+        """Copy files that changed to the storage.
+
+        Args:
+            selector: is given each file's path relative to the directory and says whether to take it.
+            mangler: is given that path and the rank, and returns the path in the storage.
+
+        Raises:
+            ValueError: `mangler` returned a path outside of the trial's own.
+            OSError: the storage cannot be written.
+        """
+        if self._storage is None or not self.path.is_dir():
+            return
+        with self._lock:
+            for path in sorted(one for one in self.path.rglob("*") if one.is_file()):
+                relative = path.relative_to(self.path)
+                status = path.stat()
+                mark = (status.st_size, status.st_mtime_ns)
+                if self._sent.get(path) == mark or not selector(relative):
+                    continue
+                self._storage.store_file(f"{self._prefix}/{_inside(mangler(relative, self._rank))}", path)
+                self._sent[path] = mark
+
+    def close(self) -> None:
+        """Copy what is left, where files are watched."""
+        if self._thread is None:
+            return
+        self._closing.set()
+        self._thread.join()
+        self._thread = None
+        if self._try_upload():
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    def _watch(self) -> None:
+        while not self._closing.wait(self._period_s):
+            self._try_upload()
+
+    def _try_upload(self) -> bool:
+        try:
+            self.upload()
+        except OSError as error:
+            logger.warning("TensorBoard's files could not be stored from %s: %s", self.path, error)
+            return False
+        return True
+
+
+def stored_events(cluster_id: str, experiment_id: int, trial_id: int | None = None) -> str:
+    """Return where the storage keeps the events of an experiment, or of one trial of it."""
+    folder = PurePosixPath(cluster_id or "local") / "tensorboard" / "experiment" / str(experiment_id)
+    return str(folder if trial_id is None else folder / "trial" / str(trial_id))
+
+
+def prefix_of(info: ClusterInfo) -> str:
+    """Return where the storage keeps the events of this process's trial."""
+    assert info.trial is not None
+    return stored_events(info.cluster_id, info.trial.experiment_id, info.trial.trial_id)
+
+
+def _inside(path: Path) -> str:
+    if path.is_absolute() or ".." in path.parts:
+        raise ValueError(f"{str(path)!r} is no place for a TensorBoard file. Return a relative path.")
+    return path.as_posix()
