@@ -212,12 +212,10 @@ time.sleep(600)
 
 HANGS = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
 BEATS = """
-import os, socket, time
-address = os.environ["DET_HEARTBEAT_ADDRESS"].replace("@", chr(0))
-beats = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-def beat():
-    beats.sendto(f"{os.environ['HOROVOD_RANK']} {os.getpid()}".encode(), address)
-beat()
+import os, signal, time
+from det_keras.core.heartbeat import beat_for_ever
+rank = int(os.environ["HOROVOD_RANK"])
+beat_for_ever(rank, os.environ)
 """
 
 
@@ -231,18 +229,25 @@ def test_a_rank_that_is_stopped_ends_all_and_is_named(launch):
     eventually(lambda: all(map(is_dead, pids)))
 
 
-def test_a_rank_whose_heartbeat_stops_is_named(launch):
-    code = (
-        BEATS
-        + "[(beat(), time.sleep(0.05)) for _ in range(10**9 if os.environ['HOROVOD_RANK'] == '0' else 1)]"
-    )
-    launched = launch("--np", "2", "--hang-timeout-seconds", "2", code=code + "; time.sleep(600)")
+def test_a_rank_whose_heartbeat_stops_is_named_also_from_inside_a_shell(launch):
+    """The process that was started for the rank is not the one that trains: only the heartbeat tells."""
+    code = BEATS + "rank and os.kill(os.getpid(), signal.SIGSTOP); time.sleep(600)"
+    command = ["sh", "-c", f"{sys.executable} -c '{code}'; true"]
+    launched = launch("--np", "2", "--hang-timeout-seconds", "2", "--", *command)
     assert launched.finish() == 137
     assert "Rank 1 has shown no sign of life for 2 s" in launched.stderr
 
 
+def test_a_rank_that_waits_does_not_hang_as_long_as_its_heart_beats(launch):
+    assert launch("--np", "2", "--hang-timeout-seconds", "1.5", code=BEATS + "time.sleep(4)").finish() == 0
+
+
 def test_a_rank_that_works_without_a_heartbeat_does_not_hang(launch):
-    code = BEATS + "end = time.monotonic() + 3\nwhile time.monotonic() < end: pass"
+    # The only thread that ever gets to run: no other may take its turn.
+    code = (
+        BEATS
+        + "import sys; sys.setswitchinterval(100)\nend = time.monotonic() + 3\nwhile time.monotonic() < end: pass"
+    )
     assert launch("--np", "2", "--hang-timeout-seconds", "1.5", code=code).finish() == 0
 
 

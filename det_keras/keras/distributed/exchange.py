@@ -5,6 +5,7 @@ Every worker makes the same calls in the same order, on the training thread.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ import tensorflow as tf
 
 from det_keras.cluster_info import WorkerInfo
 from det_keras.core.exchange import Exchange
+from det_keras.core.heartbeat import beat_for_ever
 from det_keras.errors import DetError
 
 __all__ = ["HorovodExchange", "allgather_rows", "broadcast", "sum_over_workers"]
@@ -29,6 +31,8 @@ class HorovodExchange(Exchange):
 
     def __init__(self, worker: WorkerInfo) -> None:
         self._hvd = _horovod()
+        # First of all: ranks wait for each other in there.
+        beat_for_ever(worker.rank, os.environ)
         self._hvd.init()
         if self._hvd.size() != worker.size:
             raise DetError(
