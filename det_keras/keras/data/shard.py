@@ -38,14 +38,16 @@ class Shard:
             rows: integer tensor, (batch,).
 
         Returns:
-            The part, and how many of its rows count, an int64 scalar. A worker without any gets the first
-            row, and 0: it must take the step as well, and its result is to be discarded.
+            The part, and how many of its rows count and how many there are in all, an int64 pair. A worker without
+            any gets the first row, and 0: it must take the step as well, and its result is to be discarded.
         """
-        start, stop = self._bounds(tf.shape(rows, tf.int64)[0])
-        return tf.cond(stop > start, lambda: rows[start:stop], lambda: rows[:1]), stop - start
+        total = tf.shape(rows, tf.int64)[0]
+        start, stop = self._bounds(total)
+        part = tf.cond(stop > start, lambda: rows[start:stop], lambda: rows[:1])
+        return part, tf.stack([stop - start, total])
 
     def of_batch(self, *batch: Any) -> tuple[Any, tf.Tensor]:
-        """Return this worker's rows of a batch of any structure and their number, as `of_rows` does."""
+        """Return this worker's rows of a batch of any structure and their numbers, as `of_rows` does."""
         total = tf.shape(keras.tree.flatten(batch)[0], tf.int64)[0]
         part, count = self.of_rows(tf.range(total))
         return keras.tree.map_structure(lambda one: one[part[0] : part[-1] + 1], batch), count

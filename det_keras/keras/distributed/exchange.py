@@ -16,6 +16,9 @@ from det_keras.core.exchange import Exchange
 from det_keras.core.heartbeat import beat_for_ever
 from det_keras.errors import DetError
 
+# Of TensorFlow's memory.
+_ALIGNMENT_BYTES = 64
+
 __all__ = ["HorovodExchange", "allgather_rows", "broadcast", "sum_over_workers"]
 
 
@@ -53,6 +56,8 @@ class HorovodExchange(Exchange):
 def sum_over_workers(tensors: Sequence[tf.Tensor], *, name: str, half: bool = False) -> list[tf.Tensor]:
     """Return the sums of tensors over all workers, exchanged as one flat buffer for each dtype.
 
+    The sums are views of that buffer, where TensorFlow lets them: each begins at an address that it likes.
+
     Args:
         tensors: the same shapes and dtypes on every worker.
         name: of the exchange; the same on every worker, different from that of any other in the same step.
@@ -62,15 +67,36 @@ def sum_over_workers(tensors: Sequence[tf.Tensor], *, name: str, half: bool = Fa
     results: list[Any] = list(tensors)
     for dtype in sorted({tensor.dtype for tensor in tensors}, key=lambda one: one.name):
         chosen = [index for index, tensor in enumerate(tensors) if tensor.dtype == dtype]
-        flat = tf.concat([tf.reshape(tensors[index], [-1]) for index in chosen], axis=0)
+        flat, starts = _flattened([tensors[index] for index in chosen])
         compression = hvd.Compression.fp16 if half and dtype == tf.float32 else hvd.Compression.none
         sent, context = compression.compress(flat)
-        total = hvd.allreduce(sent, op=hvd.Sum, name=f"{name}.{dtype.name}")
-        parts = tf.split(compression.decompress(total, context), [tf.size(tensors[i]) for i in chosen])
-        for index, part in zip(chosen, parts, strict=True):
+        received = hvd.allreduce(sent, op=hvd.Sum, name=f"{name}.{dtype.name}")
+        total = compression.decompress(received, context)
+        for index, start in zip(chosen, starts, strict=True):
+            part = tf.slice(total, [start], [tf.size(tensors[index])])
             results[index] = tf.reshape(part, tf.shape(tensors[index]))
             results[index].set_shape(tensors[index].shape)
     return results
+
+
+def _flattened(tensors: Sequence[tf.Tensor]) -> tuple[tf.Tensor, list[Any]]:
+    """Return tensors of one dtype one after another, and where each begins."""
+    parts: list[tf.Tensor] = []
+    starts: list[Any] = []
+    end: Any = 0
+    for tensor in tensors:
+        parts.append(tf.reshape(tensor, [-1]))
+        starts.append(end)
+        size = tensor.shape.num_elements()
+        if size is None:
+            end = end + tf.size(tensor)
+            continue
+        # A slice is a view, and no copy, if its beginning and its size are aligned.
+        gap = -size % (_ALIGNMENT_BYTES // tensor.dtype.size)
+        if gap:
+            parts.append(tf.zeros([gap], tensor.dtype))
+        end = end + size + gap
+    return tf.concat(parts, axis=0), starts
 
 
 def allgather_rows(tensor: tf.Tensor, *, name: str) -> tf.Tensor:

@@ -25,6 +25,8 @@ class SharedStep:
     Attributes:
         rows: of the current step's global batch that this worker has, a scalar tensor of the graph that is being
             traced; None outside of a step of ours, where every worker counts the same.
+        all_rows: of the whole global batch; None where only the workers together know.
+        is_weighted: whether the gradients that come next are those of a loss that was multiplied by `share`.
         leave: 1 once this worker was asked to leave.
         end: 1 once a callback of this worker ended the training.
         told: how many workers wish to leave, and to end, as of the last step; the same on all of them.
@@ -32,6 +34,8 @@ class SharedStep:
 
     def __init__(self) -> None:
         self.rows: tf.Tensor | None = None
+        self.all_rows: tf.Tensor | None = None
+        self.is_weighted = False
         self.leave = tf.Variable(0.0, trainable=False)
         self.end = tf.Variable(0.0, trainable=False)
         self.told = tf.Variable([0.0, 0.0], trainable=False)
@@ -41,6 +45,23 @@ class SharedStep:
         self.leave.assign(0.0)
         self.end.assign(0.0)
         self.told.assign([0.0, 0.0])
+
+    @property
+    def share(self) -> tf.Tensor | None:
+        """This worker's part of the rows of the current step; None where it is not known before the exchange."""
+        if self.rows is None or self.all_rows is None:
+            return None
+        return tf.cast(self.rows, tf.float32) / tf.cast(self.all_rows, tf.float32)
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether any worker had been asked to leave before the last step; the same on all of them."""
+        return bool(self.told.numpy()[0] > 0)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether a callback of any worker had ended the training before the last step; the same on all of them."""
+        return bool(self.told.numpy()[1] > 0)
 
 
 class GradientExchange:
@@ -86,35 +107,45 @@ class GradientExchange:
             name: of the exchange.
         """
         step = self._step
-        rows = tf.constant(1.0) if step.rows is None else tf.cast(step.rows, tf.float32)
         dense = [index for index, one in enumerate(gradients) if isinstance(one, tf.Tensor)]
-
-        def weighted(weight: tf.Tensor) -> list[tf.Tensor]:
-            # Not a plain product: what a worker without rows computed may be NaN.
-            return [tf.math.multiply_no_nan(gradients[i], tf.cast(weight, gradients[i].dtype)) for i in dense]
-
-        said = [rows, tf.stack([step.leave, step.end])]
-        if self._half:
+        wishes = tf.stack([step.leave, step.end])
+        # How many rows the others have may be known; else they say it, and the sum is divided in the end.
+        weight = tf.constant(1.0) if step.rows is None else tf.cast(step.rows, tf.float32)
+        if (share := step.share) is not None:
+            weight, total = share, tf.constant(1.0)
+            own = [gradients[index] for index in dense]
+            sent = own if step.is_weighted else _weighted(own, weight)
+            *averaged, told = sum_over_workers([*sent, wishes], name=name, half=self._half)
+        elif self._half:
             # In 16 bits the number of rows would lose digits.
-            total, wishes = sum_over_workers(said, name=f"{name}.said")
-            averaged = sum_over_workers(weighted(rows / total), name=name, half=True)
+            total, told = sum_over_workers([weight, wishes], name=f"{name}.said")
+            sent = _weighted([gradients[index] for index in dense], weight / total)
+            averaged = sum_over_workers(sent, name=name, half=True)
         else:
-            *sums, total, wishes = sum_over_workers([*weighted(rows), *said], name=name)
+            sent = _weighted([gradients[index] for index in dense], weight)
+            *sums, total, told = sum_over_workers([*sent, weight, wishes], name=name)
             averaged = [one / tf.cast(total, one.dtype) for one in sums]
-        step.told.assign(wishes)
+        step.told.assign(told)
         result = list(gradients)
         for index, one in zip(dense, averaged, strict=True):
             result[index] = one
         for index, one in enumerate(gradients):
             if isinstance(one, tf.IndexedSlices):
-                result[index] = _average_slices(one, rows, total, f"{name}.{index}")
+                own_weight = tf.constant(1.0) if step.is_weighted else weight
+                result[index] = _average_slices(one, own_weight, total, f"{name}.{index}")
+        step.is_weighted = False
         return result
 
 
+def _weighted(gradients: list[tf.Tensor], weight: tf.Tensor) -> list[tf.Tensor]:
+    # Not a plain product: what a worker without rows computed may be NaN.
+    return [tf.math.multiply_no_nan(one, tf.cast(weight, one.dtype)) for one in gradients]
+
+
 def _average_slices(
-    slices: tf.IndexedSlices, rows: tf.Tensor, total: tf.Tensor, name: str
+    slices: tf.IndexedSlices, weight: tf.Tensor, total: tf.Tensor, name: str
 ) -> tf.IndexedSlices:
-    weight = tf.cast(rows, slices.dtype)
-    values = allgather_rows(tf.math.multiply_no_nan(slices.values, weight), name=f"{name}.values")
+    (weighted,) = _weighted([slices.values], weight)
+    values = allgather_rows(weighted, name=f"{name}.values")
     indices = allgather_rows(slices.indices, name=f"{name}.indices")
     return tf.IndexedSlices(values / tf.cast(total, slices.dtype), indices, slices.dense_shape)

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from det_keras.core.distributed import DistributedContext
 from det_keras.errors import DivergenceError
-from det_keras.keras.distributed.exchange import broadcast, sum_over_workers
+from det_keras.keras.distributed.exchange import allgather_rows, broadcast, sum_over_workers
 from det_keras.keras.distributed.gradients import SharedStep
 from det_keras.keras.distributed.loss import reduction_of, scaled_loss
 
@@ -68,7 +68,8 @@ class Replica:
             model.compute_loss = scaled_loss(model, original["compute_loss"], reduction, self._shared)
         self._forget_functions()
         try:
-            yield
+            with self._weighing_the_loss():
+                yield
         finally:
             for name in _HOOKS:
                 vars(model).pop(name, None)
@@ -99,6 +100,8 @@ class Replica:
     def averages(self) -> list[np.ndarray[Any, Any]]:
         """Return the moving statistics, averaged over workers by the rows they have trained on."""
         own = [np.asarray(variable.value) for variable in self.statistics]
+        if not own:
+            return []
         gathered = self._distributed.allgather((int(self._trained), own))
         weights = np.array([max(rows, 0) for rows, _ in gathered], np.float64)
         if weights.sum() == 0:
@@ -170,8 +173,8 @@ class Replica:
             DivergenceError: they differ; it names the first variable, the ranks and the steps.
         """
         variables = self._model.trainable_variables
-        sums = [_checksum(variable) for variable in variables]
-        gathered = self._distributed.allgather(sums)
+        sums = tf.constant([[_checksum(variable) for variable in variables]], tf.int64)
+        gathered = allgather_rows(sums, name="checksums").numpy().tolist()
         for index, variable in enumerate(variables):
             different = [rank for rank, other in enumerate(gathered) if other[index] != gathered[0][index]]
             if different:
@@ -182,21 +185,56 @@ class Replica:
                     "does nothing change weights on one rank alone?"
                 )
 
+    @contextmanager
+    def _weighing_the_loss(self) -> Iterator[None]:
+        """Multiply the loss by this worker's share of the rows, which saves a pass over the gradients.
+
+        Only where Keras's own step asks the optimizer to scale it, where 16-bit floats would not lose digits, and where
+        no worker runs a row that is not counted, whose result may be NaN.
+        """
+        optimizer = self._model.optimizer
+        is_plain = (
+            type(self._model).train_step is keras.Model.train_step
+            and isinstance(optimizer, keras.optimizers.Optimizer)
+            and not isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+            and "scale_loss" not in vars(optimizer)
+        )
+        if not is_plain or self._may_lack_rows:
+            yield
+            return
+        original, step = optimizer.scale_loss, self._shared
+
+        def scale_loss(loss: Any) -> Any:
+            scaled, share = original(loss), step.share
+            if share is None:
+                return scaled
+            step.is_weighted = True
+            return scaled * tf.cast(share, scaled.dtype)
+
+        optimizer.scale_loss = scale_loss
+        try:
+            yield
+        finally:
+            del optimizer.scale_loss
+
     def _step(self, original: Callable[[Any], Any], *, counts: bool) -> Callable[[Any], Any]:
         def step(packed: Any) -> Any:
-            data, rows = packed
+            data, counted = packed
+            # Of this worker, and of all where the data tells.
+            rows, all_rows = (counted[0], counted[1]) if counted.shape.rank else (counted, None)
             may_change = [*self.statistics, *self._model.metrics_variables]
             discarded = may_change if self._may_lack_rows else []
             before = [variable.value.read_value() for variable in discarded]
-            self._shared.rows = rows
+            self._shared.rows, self._shared.all_rows = rows, all_rows
             try:
                 logs = original(data)
             finally:
-                self._shared.rows = None
+                self._shared.rows = self._shared.all_rows = None
+                self._shared.is_weighted = False
             # A worker that has no row of this batch ran one that another has as well.
             for variable, value in zip(discarded, before, strict=True):
                 variable.assign(tf.where(rows > 0, variable.value, value))
-            if counts:
+            if counts and self.statistics:
                 self._trained.assign_add(rows)
             return logs
 

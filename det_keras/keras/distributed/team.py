@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from det_keras.keras.callbacks.base import InjectedCallback
 from det_keras.keras.callbacks.divergence import DivergenceCallback
+from det_keras.keras.distributed.exchange import sum_over_workers
 from det_keras.keras.distributed.replica import Replica
 from det_keras.keras.distributed.support import check_support
 from det_keras.keras.random_state import capture_random_state, restore_random_state
@@ -93,7 +95,8 @@ class Team:
         """Return on every worker, at an epoch's end, whether any of them wishes to end the training, or did before."""
         if self._step is None:
             return wish
-        return any(self._workers.allgather(bool(wish) or float(self._step.end) > 0))
+        own = tf.maximum(tf.cast(wish, tf.float32), self._step.end)
+        return float(sum_over_workers([own], name="end")[0]) > 0
 
     def hear(self, *, leave: bool, end: bool) -> bool:
         """Take note of what this worker wishes after a batch, and return whether that calls for a boundary at once.
@@ -116,11 +119,11 @@ class Team:
 
     def should_leave(self, is_asked: bool) -> bool:
         """Return on every worker, at a boundary, whether any of them had been asked to stop before the last step."""
-        return is_asked if self._step is None else float(self._step.told[0]) > 0
+        return is_asked if self._step is None else self._step.is_leaving
 
     def should_end(self) -> bool:
         """Return on every worker, at a boundary, whether a callback of any of them had ended the training."""
-        return self._step is not None and float(self._step.told[1]) > 0
+        return self._step is not None and self._step.is_ending
 
     def metrics(self, logs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the running training metrics of all workers, made out when they are looked at."""
