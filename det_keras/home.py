@@ -67,6 +67,11 @@ class Home:
         return self.root / "password"
 
     @property
+    def admin_password_file(self) -> Path:
+        """The first password of the user `admin`; mode 0600."""
+        return self.root / "admin-password"
+
+    @property
     def checkpoints(self) -> Path:
         """Default storage: one directory per checkpoint UUID."""
         return self.root / "checkpoints"

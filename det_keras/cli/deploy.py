@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from det_keras.cli.arguments import positive
-from det_keras.cli.session import DEFAULT_USER
+from det_keras.cli.session import DEFAULT_USER, open_session
 from det_keras.cli.settings import Settings
 from det_keras.errors import DetError
 
@@ -35,6 +36,11 @@ def add_parsers(nouns: Nouns) -> None:
     starting = verbs.add_parser("cluster-up", help="start the master")
     starting.add_argument("--port", type=positive, help="where it listens (default: 8080, else a free one)")
     starting.add_argument(
+        "--host", help="the address it listens on (default: 127.0.0.1; others only with a certificate)"
+    )
+    starting.add_argument("--tls-cert", metavar="FILE", help="its certificate, as PEM: it speaks HTTPS then")
+    starting.add_argument("--tls-key", metavar="FILE", help="the key of the certificate, as PEM")
+    starting.add_argument(
         "--slots", type=positive, help="how many slots it has (default: one per GPU or core)"
     )
     starting.set_defaults(run=_up)
@@ -45,6 +51,9 @@ def add_parsers(nouns: Nouns) -> None:
     reading.add_argument("-f", "--follow", action="store_true", help="go on until interrupted")
     reading.set_defaults(run=_logs)
     credentials = verbs.add_parser("credentials", help="print what another client needs, as shell commands")
+    credentials.add_argument(
+        "--admin", action="store_true", help="of the administrator, who may make and change users"
+    )
     credentials.set_defaults(run=_credentials)
 
 
@@ -59,12 +68,20 @@ def _up(args: argparse.Namespace, settings: Settings) -> int:
                 "Stop it first with `det deploy local cluster-down`."
             )
         print(f"The embedded master already runs at {running.url} (process {running.pid}).")
-        return 0
-    running = process.start(settings.home, port=args.port, slots=args.slots or settings.slots)
-    print(
-        f"Started the embedded master at {running.url} (process {running.pid}, data in {settings.home.root})."
-    )
+    else:
+        listening = process.Listening(args.host, args.port, args.tls_cert, args.tls_key)
+        slots = args.slots or settings.slots
+        running = process.start(settings.home, slots=slots, listening=listening)
+        where = f"data in {settings.home.root}"
+        print(f"Started the embedded master at {running.url} (process {running.pid}, {where}).")
+    _print_web_address(settings, running)
     return 0
+
+
+def _print_web_address(settings: Settings, running: RunningMaster) -> None:
+    """Print an address that logs a browser in, once: no other account of this machine can read a terminal."""
+    with open_session(dataclasses.replace(settings, master=running.url)) as session:
+        print(f"In a browser, once: {session.post('/api/v1/auth/web-code')['url']}")
 
 
 def _down(args: argparse.Namespace, settings: Settings) -> int:
@@ -100,17 +117,25 @@ def _print_file(path: Path, *, follow: bool) -> None:
 
 def _credentials(args: argparse.Namespace, settings: Settings) -> int:
     running = _running(settings)
+    user, path = DEFAULT_USER, settings.home.password_file
+    if args.admin:
+        user, path = "admin", settings.home.admin_password_file
     try:
-        password = settings.home.password_file.read_text(encoding="utf-8").strip()
-    except OSError as error:
+        password = path.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
         raise DetError(
-            f"The password cannot be read at {settings.home.password_file}: {error.strerror}."
-        ) from error
+            f"The first password of {user!r} was changed, and only its owner knows the new one: "
+            f"set DET_MASTER={running.url} DET_USER={user} DET_PASS=..."
+        ) from None
+    except OSError as error:
+        raise DetError(f"The password cannot be read at {path}: {error.strerror}.") from error
     # Imported here: no other command quotes for a shell.
     import shlex
 
     print(f"export DET_MASTER={shlex.quote(running.url)}")
-    print(f"export DET_USER={DEFAULT_USER}")
+    if running.cert_file is not None:
+        print(f"export DET_MASTER_CERT_FILE={shlex.quote(running.cert_file)}")
+    print(f"export DET_USER={user}")
     print(f"export DET_PASS={shlex.quote(password)}")
     return 0
 

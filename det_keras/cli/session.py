@@ -16,7 +16,7 @@ from det_keras.home import Home
 if TYPE_CHECKING:
     from det_keras.client import Session
 
-__all__ = ["DEFAULT_USER", "embedded_url", "find_url", "log_in", "open_session"]
+__all__ = ["DEFAULT_USER", "embedded_url", "find_cert_file", "find_url", "log_in", "open_session"]
 
 #: The user that the embedded master makes for the owner of the machine's account.
 DEFAULT_USER = "determined"
@@ -58,10 +58,23 @@ def find_url(settings: Settings) -> str:
 
 def embedded_url(home: Home) -> str | None:
     """Return the address that the embedded master of `home` left, without asking whether it still runs."""
+    url = _announcement(home).get("url")
+    return None if url is None else str(url).rstrip("/")
+
+
+def find_cert_file(settings: Settings, url: str) -> str | None:
+    """Return what the certificate of the master at `url` is checked with; None for the system's authorities."""
+    if settings.cert_file is None and _same_place(url, embedded_url(settings.home)):
+        return _announcement(settings.home).get("cert_file")
+    return settings.cert_file
+
+
+def _announcement(home: Home) -> dict[str, str]:
     try:
-        return str(json.loads(home.master_file.read_text(encoding="utf-8"))["url"]).rstrip("/")
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+        content = json.loads(home.master_file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def log_in(settings: Settings, url: str, user: str, password: str) -> str:
@@ -88,7 +101,7 @@ def log_in(settings: Settings, url: str, user: str, password: str) -> str:
 def _session(settings: Settings, url: str, token: str) -> Session:
     from det_keras.client import Session
 
-    return Session(url, token, patience_s=_PATIENCE_S, cert_file=settings.cert_file)
+    return Session(url, token, patience_s=_PATIENCE_S, cert_file=find_cert_file(settings, url))
 
 
 def _token(settings: Settings, url: str) -> str:

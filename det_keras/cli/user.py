@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from det_keras.cli import render
 from det_keras.cli.arguments import add_json
-from det_keras.cli.session import DEFAULT_USER, find_url, log_in, open_session
+from det_keras.cli.session import DEFAULT_USER, find_cert_file, find_url, log_in, open_session
 from det_keras.cli.settings import Settings
 from det_keras.cli.token_cache import TokenCache
 from det_keras.errors import DetError, MasterError
@@ -73,7 +73,10 @@ def _logout(args: argparse.Namespace, settings: Settings) -> int:
     cache.forget(url, name)
     from det_keras.client import Session
 
-    with Session(url, token, cert_file=settings.cert_file) as session, contextlib.suppress(MasterError):
+    with (
+        Session(url, token, cert_file=find_cert_file(settings, url)) as session,
+        contextlib.suppress(MasterError),
+    ):
         # One that the master refuses has expired: forgotten is forgotten.
         session.post("/api/v1/auth/logout")
     print(f"Logged out {name} of {url}")

@@ -1,4 +1,4 @@
-"""``python -m det_keras.master --home DIR [--port N] [--slots N]``: run the master of a data root."""
+"""``python -m det_keras.master --home DIR [--port N] ...``: run the master of a data root."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from det_keras.config import RESERVED_VARIABLES
 from det_keras.errors import DetError
 from det_keras.home import Home
 from det_keras.master import allocations, process
+from det_keras.master.address import Address, choose_address
 from det_keras.master.app import create_app
 from det_keras.master.embedded import EmbeddedMaster, open_store
 from det_keras.master.events import Notifier
 from det_keras.master.resources.slots import find_slots
-from det_keras.master.server import bind, serve, url_of
+from det_keras.master.server import bind, serve
 from det_keras.master.store import Store
 
 _PREFERRED_PORT = 8080
@@ -37,12 +38,15 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _leave)
     signal.signal(signal.SIGINT, _leave)
     try:
-        return _run(Home(Path(options.home).absolute()), options.port, options.slots)
+        address = choose_address(
+            options.host, options.tls_cert, options.tls_key, os.environ.get("DET_MASTER_CERT_FILE")
+        )
+        return _run(Home(Path(options.home).absolute()), address, options.port, options.slots)
     except DetError as error:
         return _complain(str(error))
 
 
-def _run(home: Home, port: int | None, slots: int | None) -> int:
+def _run(home: Home, address: Address, port: int | None, slots: int | None) -> int:
     home.create()
     lock = process.hold(home)
     if lock is None:
@@ -56,18 +60,21 @@ def _run(home: Home, port: int | None, slots: int | None) -> int:
     with lock:
         # What a killed master left would otherwise point to a process that is none.
         home.master_file.unlink(missing_ok=True)
+        # A port that was asked for and is taken is no reason to leave a database behind.
+        asked = None if port is None else bind(address.host, port, ())
         notifier = Notifier()
         store = open_store(home, notifier)
-        sock = bind(port, _preferred_ports(store))
+        sock = asked or bind(address.host, None, _preferred_ports(store))
         master = EmbeddedMaster(
             home,
             store,
             notifier,
-            url=url_of(sock),
+            url=address.url(sock.getsockname()[1]),
             slots=find_slots(slots),
             environment=_inherited(),
+            cert_file=address.trusted,
         )
-        return 0 if serve(create_app(master), sock, home, notifier) else 1
+        return 0 if serve(create_app(master), sock, address, home, notifier) else 1
 
 
 def _preferred_ports(store: Store) -> list[int]:
@@ -91,6 +98,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--port", type=int, help=f"where to listen; default {_PREFERRED_PORT}, or a free port"
     )
+    parser.add_argument("--host", help="the address to listen on; default 127.0.0.1, others need TLS")
+    parser.add_argument("--tls-cert", help="PEM file with the certificate")
+    parser.add_argument("--tls-key", help="PEM file with the key; default: that of the certificate")
     parser.add_argument(
         "--slots",
         type=_count,

@@ -25,6 +25,7 @@ from det_keras.master.api import (
     tasks,
     trials,
     unserved,
+    users,
 )
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.gate import Gate
@@ -73,7 +74,19 @@ def create_app(master: EmbeddedMaster) -> FastAPI:
     )
     app.state.master = master
     # The routers of reports and of log streams have fixed words where others have ids: they come first.
-    for module in (auth, reports, logs, experiments, trials, checkpoints, allocations, jobs, tasks, cluster):
+    for module in (
+        auth,
+        users,
+        reports,
+        logs,
+        experiments,
+        trials,
+        checkpoints,
+        allocations,
+        jobs,
+        tasks,
+        cluster,
+    ):
         app.include_router(module.router)
     app.include_router(unserved.router)
     app.add_exception_handler(errors.ApiError, _refused)

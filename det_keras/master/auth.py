@@ -7,6 +7,7 @@ checking one costs no query.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import secrets
@@ -24,7 +25,7 @@ from det_keras.master.models import TokenRow, UserRow
 from det_keras.master.store import Store, Transaction
 from det_keras.master.wire import now
 
-__all__ = ["DEFAULT_USER", "Accounts", "Caller", "hash_for_wire"]
+__all__ = ["DEFAULT_USER", "Accounts", "Caller", "hash_for_wire", "password_hash"]
 
 #: The ordinary user that the command line is.
 DEFAULT_USER = "determined"
@@ -35,6 +36,8 @@ _SALT = "GubPEmmotfiK9TMD6Zdw"
 _SESSION = timedelta(days=7)
 # Final metrics may be on their way when the process is seen to have ended.
 _GRACE = timedelta(seconds=30)
+# From the terminal to the browser.
+_WEB_CODE = timedelta(minutes=10)
 
 
 @dataclass(frozen=True)
@@ -75,12 +78,15 @@ class Accounts:
         self._store = store
         self._home = home
         self._entries: dict[str, _Entry] = {}
+        # Codes that log a browser in once: not worth remembering over a restart.
+        self._web_codes: dict[str, tuple[int, datetime]] = {}
         self._lock = threading.Lock()
 
     def open(self) -> None:
         """Make the accounts at the first start, and the CLI's token whenever it is not valid; load all tokens."""
         with self._store.writing() as tx:
             self._create_users(tx)
+            self._give_admin_a_password(tx)
             _forget_expired(tx)
             self._load(tx)
             self._ensure_cli_token(tx)
@@ -123,6 +129,34 @@ class Accounts:
             stored.last_auth_at = now()
         return token, stored
 
+    def web_code(self, caller: Caller) -> str:
+        """Return a code that logs a browser in as the caller, once and soon.
+
+        Raises:
+            PermissionDeniedError: a task asks.
+        """
+        if caller.is_task or caller.allocation_id is not None:
+            raise PermissionDeniedError("A task has no use for a web login.")
+        code = secrets.token_urlsafe(16)
+        with self._lock:
+            self._web_codes = {key: one for key, one in self._web_codes.items() if one[1] > now()}
+            self._web_codes[_digest(code)] = (caller.user_id, now() + _WEB_CODE)
+        return code
+
+    def redeem(self, code: str) -> str:
+        """Return a session token for a code, which is worthless from then on.
+
+        Raises:
+            UnauthenticatedError: the code is unknown, used or old.
+        """
+        with self._lock:
+            user_id, expires_at = self._web_codes.pop(_digest(code), (0, now()))
+        with self._store.writing() as tx:
+            user = tx.get(UserRow, user_id)
+            if user is None or not user.active or expires_at <= now():
+                raise UnauthenticatedError("invalid credentials")
+            return self.issue(tx, user, expires_at=now() + _SESSION)
+
     def logout(self, caller: Caller) -> None:
         """Make the caller's session token worthless.
 
@@ -134,6 +168,26 @@ class Accounts:
         with self._store.writing() as tx:
             tx.execute(delete(TokenRow).where(TokenRow.hash == caller.token_hash))
             tx.after_commit(lambda: self._drop(caller.token_hash))
+
+    def forget_sessions(self, tx: Transaction, user_id: int, *, but: str | None = None) -> None:
+        """End the logins of a user, as a new password does; the token file of the machine's owner stays.
+
+        Args:
+            tx: they are forgotten once it is committed.
+            user_id: of the user.
+            but: the hash of a token that is kept.
+        """
+        query = select(TokenRow).where(
+            TokenRow.user_id == user_id, TokenRow.expires_at.is_not(None), TokenRow.allocation_id.is_(None)
+        )
+        for row in tx.scalars(query).all():
+            if row.hash != but:
+                tx.delete(row)
+                tx.after_commit(functools.partial(self._drop, row.hash))
+
+    def reload(self, tx: Transaction) -> None:
+        """Let changes of users count for the tokens that they have."""
+        tx.after_commit(self._load_again)
 
     def issue(
         self,
@@ -177,11 +231,19 @@ class Accounts:
         tx.add(
             UserRow(
                 username=DEFAULT_USER,
-                password_hash=_password_hash(hash_for_wire(password)),
+                password_hash=password_hash(hash_for_wire(password)),
                 modified_at=now(),
             )
         )
         tx.flush()
+
+    def _give_admin_a_password(self, tx: Transaction) -> None:
+        admin = tx.scalar(select(UserRow).where(UserRow.username == _ADMIN))
+        if admin is None or admin.password_hash is not None:
+            return
+        password = secrets.token_urlsafe(12)
+        _write_secret(self._home.admin_password_file, password)
+        admin.password_hash = password_hash(hash_for_wire(password))
 
     def _ensure_cli_token(self, tx: Transaction) -> None:
         with contextlib.suppress(OSError):
@@ -190,6 +252,10 @@ class Accounts:
         user = tx.scalars(select(UserRow).where(UserRow.username == DEFAULT_USER)).one()
         token = self.issue(tx, user)
         tx.after_commit(lambda: _write_secret(self._home.token_file, token))
+
+    def _load_again(self) -> None:
+        with self._store.reading() as session:
+            self._load(session)
 
     def _load(self, session: Session) -> None:
         rows = session.execute(select(TokenRow, UserRow).join(UserRow, UserRow.id == TokenRow.user_id)).all()
@@ -231,23 +297,24 @@ def _forget_expired(tx: Transaction) -> None:
     tx.execute(delete(TokenRow).where(TokenRow.expires_at < now()))
 
 
-def _password_hash(wire_password: str) -> str:
+def password_hash(wire_password: str) -> str:
+    """Return what is stored of a password that came over the wire."""
     # Imported here: only logins and the first start need it.
     import argon2
 
     return argon2.PasswordHasher().hash(wire_password)
 
 
-def _is_right(password_hash: str | None, wire_password: str) -> bool:
+def _is_right(stored: str | None, wire_password: str) -> bool:
     import argon2
 
     # Unknown users take as long as wrong passwords.
-    known = password_hash or _password_hash(secrets.token_hex(8))
+    known = stored or password_hash(secrets.token_hex(8))
     try:
         argon2.PasswordHasher().verify(known, wire_password)
     except argon2.exceptions.VerificationError:
         return False
-    return password_hash is not None
+    return stored is not None
 
 
 def _write_secret(path: Path, text: str) -> None:

@@ -6,6 +6,7 @@ import os
 import socket
 import uuid
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from sqlalchemy.orm import Session
 
@@ -22,6 +23,7 @@ from det_keras.master.launching import Launcher
 from det_keras.master.models import SettingRow
 from det_keras.master.resources import LocalPool, ResourcePool, Slot
 from det_keras.master.store import Store
+from det_keras.master.users import Users
 from det_keras.master.wire import now
 
 __all__ = ["EmbeddedMaster", "open_store"]
@@ -37,6 +39,7 @@ class EmbeddedMaster:
         slots: what tasks may use.
         environment: what tasks inherit.
         pool: where tasks run; processes of this machine by default.
+        cert_file: what tasks check the master's certificate with; None without TLS.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class EmbeddedMaster:
         slots: Sequence[Slot],
         environment: Mapping[str, str],
         pool: ResourcePool | None = None,
+        cert_file: Path | None = None,
     ) -> None:
         self.home = home
         self.started_at = now()
@@ -60,8 +64,10 @@ class EmbeddedMaster:
             cluster_id=_cluster_id(store),
             agent_id=socket.gethostname(),
             home=home.root,
+            cert_file=cert_file,
         )
         self.accounts = Accounts(store, home)
+        self.users = Users(store, self.accounts, home)
         self.bundles = BundleStore(home.root / "contexts")
         self.pool = pool or LocalPool(home, slots, environment)
         default_storage = {"type": "directory", "container_path": str(home.checkpoints)}

@@ -35,6 +35,7 @@ class Identity:
         cluster_id: of the data root.
         agent_id: of this machine.
         home: the data root.
+        cert_file: what its certificate is checked with; None without TLS.
     """
 
     url: str
@@ -42,6 +43,7 @@ class Identity:
     cluster_id: str
     agent_id: str
     home: Path
+    cert_file: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,9 @@ def common_variables(identity: Identity, facts: TaskFacts, inherited: Mapping[st
     offset = _PORTS_PER_SLOT * (min(facts.slot_ids, default=0))
     threads = {name: str(facts.threads) for name in _THREADS if name not in inherited}
     devices = {} if facts.gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(facts.gpus)}
+    trust = {} if identity.cert_file is None else {"DET_MASTER_CERT_FILE": str(identity.cert_file)}
     return {
+        **trust,
         **threads,
         **devices,
         **{name: str(port + offset) for name, port in _PORTS.items()},
@@ -114,7 +118,7 @@ def common_variables(identity: Identity, facts: TaskFacts, inherited: Mapping[st
         "DET_TASK_LOGGING_METADATA": json.dumps(names),
         "DET_WORKDIR": str(facts.directory),
         "DET_RUN_DIR": str(facts.directory),
-        "DET_USE_TLS": "false",
+        "DET_USE_TLS": "false" if identity.cert_file is None else "true",
         "DET_SEGMENT_ENABLED": "false",
     }
 

@@ -7,21 +7,33 @@ from __future__ import annotations
 
 import re
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from det_keras.master.auth import Accounts, Caller
-from det_keras.master.errors import ApiError, UnauthenticatedError, UnavailableError
+from det_keras.master.auth import Accounts
+from det_keras.master.errors import (
+    ApiError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+    UnavailableError,
+)
 from det_keras.master.events import Notifier
 from det_keras.master.replies import error_reply
 
 __all__ = ["Gate"]
 
 _OPEN = frozenset(
-    {("GET", "/info"), ("HEAD", "/info"), ("POST", "/api/v1/auth/login"), ("GET", "/api/v1/master")}
+    {
+        ("GET", "/info"),
+        ("HEAD", "/info"),
+        ("POST", "/api/v1/auth/login"),
+        ("GET", "/api/v1/master"),
+        ("GET", "/login"),
+    }
 )
+_HARMLESS = frozenset({"GET", "HEAD", "OPTIONS"})
 # Code travels inside of the body: about 95 MB of it, in base64.
 _MOST_BYTES = 128 * 1024 * 1024
 _SNAKE = re.compile(r"_([a-z0-9])")
@@ -66,29 +78,45 @@ class Gate:
         headers = Headers(scope=scope)
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > _MOST_BYTES:
-            raise TooLargeError(f"A body may have {_MOST_BYTES} bytes, received {length}.")
-        if (scope["method"], scope["path"]) not in _OPEN:
-            scope.setdefault("state", {})["caller"] = self._identify(headers)
+            raise TooLargeError(f"A body may have {_MOST_BYTES >> 20} MiB, received {length} bytes.")
+        is_presented, token = _token(headers)
+        is_open = (scope["method"], scope["path"]) in _OPEN
+        if scope["method"] not in _HARMLESS and not is_presented:
+            _refuse_other_sites(headers, is_by_cookie=bool(token) and not is_open)
+        if not is_open:
+            if not token:
+                raise UnauthenticatedError("token missing")
+            scope.setdefault("state", {})["caller"] = self._accounts.caller(token)
 
-    def _identify(self, headers: Headers) -> Caller:
-        token = _token(headers)
-        if not token:
-            raise UnauthenticatedError("token missing")
-        return self._accounts.caller(token)
+
+def _refuse_other_sites(headers: Headers, *, is_by_cookie: bool) -> None:
+    """Refuse what a page of another site makes a browser send: the browser adds the cookie by itself.
+
+    Any other port of this machine is another site too: another account's server may be there. Browsers say where
+    a request comes from; one that says nothing may not act by cookie.
+    """
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    if site is not None:
+        is_own = site in ("same-origin", "none")
+    elif origin is not None:
+        is_own = urlsplit(origin).netloc == headers.get("host")
+    else:
+        is_own = not is_by_cookie
+    if not is_own:
+        raise PermissionDeniedError("A page of another site may not do that with your login.")
 
 
-def _token(headers: Headers) -> str:
-    authorization = headers.get("authorization")
-    if authorization is not None:
-        return _bearer(authorization)
-    task = headers.get("grpc-metadata-x-allocation-token")
-    if task is not None:
-        return _bearer(task)
+def _token(headers: Headers) -> tuple[bool, str]:
+    """Return the token, empty for none, and whether the caller presents it himself, not a browser by cookie."""
+    for name in ("authorization", "grpc-metadata-x-allocation-token"):
+        value = headers.get(name)
+        if value is not None:
+            return True, _bearer(value)
     try:
         cookie = SimpleCookie(headers.get("cookie", "")).get("auth")
     except CookieError:
-        return ""
-    return "" if cookie is None else cookie.value
+        return False, ""
+    return False, "" if cookie is None else cookie.value
 
 
 def _bearer(value: str) -> str:
@@ -124,7 +152,7 @@ def _bounded(receive: Receive) -> Receive:
         message = await receive()
         received += len(message.get("body", b""))
         if received > _MOST_BYTES:
-            raise TooLargeError(f"A body may have {_MOST_BYTES} bytes.")
+            raise TooLargeError(f"A body may have {_MOST_BYTES >> 20} MiB.")
         return message
 
     return bounded

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from det_keras.errors import DetError
 from det_keras.home import Home
 
-__all__ = ["RunningMaster", "ensure", "find", "hold", "lock_file", "start", "stop"]
+__all__ = ["Listening", "RunningMaster", "ensure", "find", "hold", "lock_file", "start", "stop"]
 
 _PROBE_S = 0.02
 _ANSWER_S = 5.0
@@ -39,10 +39,29 @@ class RunningMaster:
     Attributes:
         url: with scheme and port.
         pid: of its process.
+        cert_file: what its certificate is checked with; None without TLS.
     """
 
     url: str
     pid: int
+    cert_file: str | None = None
+
+
+@dataclass(frozen=True)
+class Listening:
+    """Where a master is to listen; None for what it chooses itself.
+
+    Attributes:
+        host: address; loopback by default, others need TLS.
+        port: 8080 by default or, if that is taken, a free one.
+        tls_cert: PEM file with the certificate.
+        tls_key: PEM file with its key.
+    """
+
+    host: str | None = None
+    port: int | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
 
 
 def find(home: Home) -> RunningMaster | None:
@@ -50,23 +69,28 @@ def find(home: Home) -> RunningMaster | None:
     if not _is_held(home):
         return None
     try:
-        content = json.loads(home.master_file.read_text(encoding="utf-8"))
-        running = RunningMaster(content["url"], int(content["pid"]))
+        running = _announced(home)
     except (OSError, ValueError, KeyError):
         return None
-    return running if _answers(running.url) else None
+    return running if _answers(running) else None
 
 
 def start(
-    home: Home, port: int | None = None, slots: int | None = None, timeout_s: float = 60.0
+    home: Home,
+    port: int | None = None,
+    slots: int | None = None,
+    timeout_s: float = 60.0,
+    *,
+    listening: Listening | None = None,
 ) -> RunningMaster:
     """Start a master for a data root and return it when it is ready; one that runs already is returned.
 
     Args:
         home: the data root; made if it does not exist.
-        port: to listen on; None for 8080 or, if that is taken, a free one.
+        port: to listen on loopback; None for 8080 or, if that is taken, a free one.
         slots: how many tasks may use; None for all of the machine.
         timeout_s: how long it may take, in seconds.
+        listening: where else to listen, instead of `port`.
 
     Raises:
         DetError: it did not come up; its last words are in the message.
@@ -76,7 +100,7 @@ def start(
         return running
     home.create()
     begins_at = home.master_log.stat().st_size if home.master_log.exists() else 0
-    child = _spawn(home, port, slots)
+    child = _spawn(home, listening or Listening(port=port), slots)
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         has_ended = child.poll() is not None
@@ -155,8 +179,7 @@ def _owner(home: Home) -> RunningMaster | None:
     deadline = time.monotonic() + _ANSWER_S
     while _is_held(home) and time.monotonic() < deadline:
         with contextlib.suppress(OSError, ValueError, KeyError):
-            content = json.loads(home.master_file.read_text(encoding="utf-8"))
-            return RunningMaster(content["url"], int(content["pid"]))
+            return _announced(home)
         # It is only just starting.
         time.sleep(_PROBE_S)
     return None
@@ -175,10 +198,13 @@ def _is_held(home: Home) -> bool:
         return False
 
 
-def _answers(url: str) -> bool:
-    address = urlsplit(url)
-    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=_ANSWER_S)
-    with contextlib.closing(connection):
+def _announced(home: Home) -> RunningMaster:
+    content = json.loads(home.master_file.read_text(encoding="utf-8"))
+    return RunningMaster(content["url"], int(content["pid"]), content.get("cert_file"))
+
+
+def _answers(running: RunningMaster) -> bool:
+    with contextlib.closing(_connection(running)) as connection:
         try:
             connection.request("GET", "/info")
             return connection.getresponse().status == 200
@@ -186,8 +212,29 @@ def _answers(url: str) -> bool:
             return False
 
 
-def _spawn(home: Home, port: int | None, slots: int | None) -> subprocess.Popen[bytes]:
-    options = [("--port", port), ("--slots", slots)]
+def _connection(running: RunningMaster) -> http.client.HTTPConnection:
+    address = urlsplit(running.url)
+    host = address.hostname or ""
+    if address.scheme != "https":
+        return http.client.HTTPConnection(host, address.port, timeout=_ANSWER_S)
+    # Imported here: it costs more than the rest of this module, and most masters are on loopback.
+    import ssl
+
+    trust = ssl.create_default_context(cafile=running.cert_file)
+    return http.client.HTTPSConnection(host, address.port, timeout=_ANSWER_S, context=trust)
+
+
+def _spawn(home: Home, listening: Listening, slots: int | None) -> subprocess.Popen[bytes]:
+    files = [
+        None if one is None else str(Path(one).absolute()) for one in (listening.tls_cert, listening.tls_key)
+    ]
+    options = [
+        ("--host", listening.host),
+        ("--port", listening.port),
+        ("--tls-cert", files[0]),
+        ("--tls-key", files[1]),
+        ("--slots", slots),
+    ]
     arguments = [text for name, value in options if value is not None for text in (name, str(value))]
     environment = dict(os.environ)
     root = str(Path(__file__).resolve().parents[2])

@@ -13,6 +13,7 @@ from det_keras.master.wire import encode_json
 __all__ = ["error_body", "error_line", "error_reply", "reply", "result_line", "stream_reply"]
 
 _JSON = "application/json"
+_TOO_LARGE = 413
 
 
 def reply(content: Mapping[str, Any] | None = None) -> Response:
@@ -22,7 +23,10 @@ def reply(content: Mapping[str, Any] | None = None) -> Response:
 
 def error_reply(path: str, error: ApiError, *, status: int | None = None) -> Response:
     """Return a refusal in the form of the route: nested below ``/api``, a plain message elsewhere."""
-    headers = {"Retry-After": "1"} if isinstance(error, UnavailableError) else None
+    headers = {"Retry-After": "1"} if isinstance(error, UnavailableError) else {}
+    if error.status == _TOO_LARGE:
+        # Nobody reads the rest: the sender is to stop, and not to find its next call behind it.
+        headers["Connection"] = "close"
     return Response(
         encode_json(error_body(path, error)),
         status_code=error.status if status is None else status,

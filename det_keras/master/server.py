@@ -1,4 +1,4 @@
-"""The master's HTTP server: one address on loopback, and a file that says where it is."""
+"""The master's HTTP server: one address, and a file that says where it is."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ import uvicorn
 
 from det_keras.errors import DetError
 from det_keras.home import Home
+from det_keras.master.address import Address
 from det_keras.master.events import Notifier
 
-__all__ = ["HOST", "bind", "serve"]
-
-#: Nobody outside of the machine is served.
-HOST = "127.0.0.1"
+__all__ = ["bind", "serve"]
 
 # Answers that wait are cut off after this; long polls and followed logs end by themselves before.
 _GRACE_S = 3
@@ -27,32 +25,33 @@ _GRACE_S = 3
 _KEEP_ALIVE_S = 120
 
 
-def bind(port: int | None, preferred: Iterable[int]) -> socket.socket:
-    """Return a socket on `port`, else on the first preferred port that is free, else on any.
+def bind(host: str, port: int | None, preferred: Iterable[int]) -> socket.socket:
+    """Return a socket on `port` of `host`, else on the first preferred port that is free, else on any.
 
     Raises:
         DetError: `port` is taken.
     """
     if port is not None:
-        bound = _try(port)
+        bound = _try(host, port)
         if bound is None:
             raise DetError(
-                f"Port {port} of {HOST} is taken. Use another --port, or none to have a free one chosen."
+                f"Port {port} of {host} is taken. Use another --port, or none to have a free one chosen."
             )
         return bound
     for candidate in (*preferred, 0):
-        bound = _try(candidate)
+        bound = _try(host, candidate)
         if bound is not None:
             return bound
-    raise DetError(f"No port of {HOST} is free.")
+    raise DetError(f"No port of {host} is free, or this machine has no such address.")
 
 
-def serve(app: Any, sock: socket.socket, home: Home, notifier: Notifier) -> bool:
+def serve(app: Any, sock: socket.socket, address: Address, home: Home, notifier: Notifier) -> bool:
     """Serve until a signal ends it; tell whether it came up.
 
     Args:
         app: the web application.
         sock: bound to the address.
+        address: with the certificate, if there is one.
         home: its `master_file` says where the master is, from when it is ready until it stops.
         notifier: told as soon as it is to stop, so that long polls end.
     """
@@ -67,8 +66,10 @@ def serve(app: Any, sock: socket.socket, home: Home, notifier: Notifier) -> bool
         server_header=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_GRACE_S,
+        ssl_certfile=address.cert,
+        ssl_keyfile=address.key,
     )
-    server = _Server(config, home, notifier)
+    server = _Server(config, address, home, notifier)
     try:
         asyncio.run(server.serve(sockets=[sock]))
     finally:
@@ -77,38 +78,37 @@ def serve(app: Any, sock: socket.socket, home: Home, notifier: Notifier) -> bool
 
 
 class _Server(uvicorn.Server):  # type: ignore[misc]  # uvicorn is not followed by mypy here
-    def __init__(self, config: uvicorn.Config, home: Home, notifier: Notifier) -> None:
+    def __init__(self, config: uvicorn.Config, address: Address, home: Home, notifier: Notifier) -> None:
         super().__init__(config)
+        self._address = address
         self._home = home
         self._notifier = notifier
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
         if self.started and sockets:
-            _announce(self._home, sockets[0])
+            _announce(self._home, self._address, sockets[0])
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._notifier.close()
         super().handle_exit(sig, frame)
 
 
-def url_of(sock: socket.socket) -> str:
-    """Return the address of a bound socket."""
-    return f"http://{HOST}:{sock.getsockname()[1]}"
-
-
-def _announce(home: Home, sock: socket.socket) -> None:
+def _announce(home: Home, address: Address, sock: socket.socket) -> None:
+    content: dict[str, Any] = {"url": address.url(sock.getsockname()[1]), "pid": os.getpid()}
+    if address.trusted is not None:
+        content["cert_file"] = str(address.trusted)
     draft = home.master_file.with_name(f".{home.master_file.name}")
-    draft.write_text(json.dumps({"url": url_of(sock), "pid": os.getpid()}), encoding="utf-8")
+    draft.write_text(json.dumps(content), encoding="utf-8")
     draft.replace(home.master_file)
 
 
-def _try(port: int) -> socket.socket | None:
-    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+def _try(host: str, port: int) -> socket.socket | None:
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     # A master that starts again takes up its port although old connections linger.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        sock.bind((HOST, port))
+        sock.bind((host, port))
         sock.listen(128)
     except OSError:
         sock.close()

@@ -12,7 +12,12 @@ from starlette.routing import Route
 from det_keras.master.auth import hash_for_wire
 from master.fakes import Client, eventually
 
-OPEN = {("GET", "/info"), ("POST", "/api/v1/auth/login"), ("GET", "/api/v1/master")}
+OPEN = {
+    ("GET", "/info"),
+    ("POST", "/api/v1/auth/login"),
+    ("GET", "/api/v1/master"),
+    ("GET", "/login"),
+}
 
 
 def every_route(app) -> list[tuple[str, str]]:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter
-from sqlalchemy import ColumnElement, select
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
-from det_keras.master.api.calls import CallerDep, MasterDep, PageDep, body, paged
+from det_keras.master.api.calls import CallerDep, MasterDep, body
 from det_keras.master.embedded import EmbeddedMaster
-from det_keras.master.errors import NotFoundError
 from det_keras.master.models import UserRow
 from det_keras.master.replies import reply
 from det_keras.master.shapes.cluster import PROTOCOL_VERSION, master_shape, user_shape
@@ -55,7 +53,24 @@ def login(master: MasterDep, request: Annotated[LoginBody, body(LoginBody)]) -> 
     """Exchange a password for a session token."""
     token, user = master.accounts.login(request.username, request.password, is_hashed=request.is_hashed)
     response = reply({"token": token, "user": user_shape(user)})
-    response.set_cookie("auth", token, httponly=True, samesite="strict", max_age=7 * 24 * 3600)
+    _set_cookie(master, response, token)
+    return response
+
+
+@router.post("/api/v1/auth/web-code")
+def web_code(master: MasterDep, caller: CallerDep) -> Response:
+    """Return the address that logs a browser in as the caller, once and soon. Not of the original's protocol."""
+    return reply({"url": f"{master.identity.url}/login?code={master.accounts.web_code(caller)}"})
+
+
+@router.get("/login")
+def web_login(master: MasterDep, code: str = "") -> Response:
+    """Log a browser in by the code of an address that a terminal printed."""
+    token = master.accounts.redeem(code)
+    response = RedirectResponse("/docs", status_code=303)
+    _set_cookie(master, response, token)
+    # The code is worthless by now, and still nobody else's business.
+    response.headers["Referrer-Policy"] = "no-referrer"
     return response
 
 
@@ -66,6 +81,13 @@ def logout(master: MasterDep, caller: CallerDep) -> Response:
     return reply()
 
 
+def _set_cookie(master: EmbeddedMaster, response: Response, token: str) -> None:
+    is_secure = master.identity.url.startswith("https:")
+    response.set_cookie(
+        "auth", token, httponly=True, samesite="strict", secure=is_secure, max_age=7 * 24 * 3600
+    )
+
+
 @router.get("/api/v1/me")
 def me(master: MasterDep, caller: CallerDep) -> Response:
     """Tell the caller who he is."""
@@ -73,32 +95,3 @@ def me(master: MasterDep, caller: CallerDep) -> Response:
         user = session.get(UserRow, caller.user_id)
         assert user is not None
         return reply({"user": user_shape(user)})
-
-
-@router.get("/api/v1/users")
-def users(master: MasterDep, page: PageDep, active: bool | None = None) -> Response:
-    """List the users."""
-    with master.store.reading() as session:
-        rows = session.scalars(select(UserRow).order_by(UserRow.id)).all()
-        rows = [row for row in rows if active is None or row.active == active]
-        return reply(paged("users", rows, page, lambda part: [user_shape(row) for row in part]))
-
-
-@router.get("/api/v1/users/{user_id}")
-def user(master: MasterDep, user_id: int) -> Response:
-    """Describe a user by number."""
-    return _user(master, UserRow.id == user_id, str(user_id))
-
-
-@router.get("/api/v1/users/{username}/by-username")
-def user_by_name(master: MasterDep, username: str) -> Response:
-    """Describe a user by name."""
-    return _user(master, UserRow.username == username, username)
-
-
-def _user(master: EmbeddedMaster, condition: ColumnElement[bool], name: str) -> Response:
-    with master.store.reading() as session:
-        row = session.scalar(select(UserRow).where(condition))
-        if row is None:
-            raise NotFoundError(f"user '{name}' not found")
-        return reply({"user": user_shape(row)})

@@ -1,0 +1,101 @@
+"""Users: listed, made and changed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter
+from pydantic import Field
+from sqlalchemy import ColumnElement, select
+from starlette.responses import Response
+
+from det_keras.master.api.calls import CallerDep, MasterDep, PageDep, body, paged
+from det_keras.master.embedded import EmbeddedMaster
+from det_keras.master.errors import NotFoundError
+from det_keras.master.models import UserRow
+from det_keras.master.replies import reply
+from det_keras.master.shapes.cluster import user_shape
+from det_keras.master.users import UserChanges
+from det_keras.master.wire import Message
+
+__all__ = ["router"]
+
+router = APIRouter()
+
+
+class PatchBody(Message):
+    """What of a user changes; what is absent stays."""
+
+    username: str | None = None
+    display_name: str | None = None
+    admin: bool | None = None
+    active: bool | None = None
+    password: str | None = None
+    is_hashed: bool = False
+
+
+class NewUser(Message):
+    """A user to make."""
+
+    username: str = ""
+    display_name: str | None = None
+    admin: bool = False
+    active: bool = True
+
+
+class CreateBody(Message):
+    """A user to make, and the password."""
+
+    user: NewUser = Field(default_factory=NewUser)
+    password: str = ""
+    is_hashed: bool = False
+
+
+@router.get("/api/v1/users")
+def users(master: MasterDep, page: PageDep, active: bool | None = None) -> Response:
+    """List the users."""
+    with master.store.reading() as session:
+        rows = session.scalars(select(UserRow).order_by(UserRow.id)).all()
+        rows = [row for row in rows if active is None or row.active == active]
+        return reply(paged("users", rows, page, lambda part: [user_shape(row) for row in part]))
+
+
+@router.post("/api/v1/users")
+def create(
+    master: MasterDep, caller: CallerDep, request: Annotated[CreateBody, body(CreateBody)]
+) -> Response:
+    """Make a user."""
+    wanted = UserChanges(
+        **request.user.model_dump(), password=request.password, is_hashed=request.is_hashed
+    )
+    user_id = master.users.create(caller, wanted)
+    return _user(master, UserRow.id == user_id, str(user_id))
+
+
+@router.patch("/api/v1/users/{user_id}")
+def change(
+    master: MasterDep, caller: CallerDep, user_id: int, request: Annotated[PatchBody, body(PatchBody)]
+) -> Response:
+    """Change a user."""
+    master.users.change(caller, user_id, UserChanges(**request.model_dump()))
+    return _user(master, UserRow.id == user_id, str(user_id))
+
+
+@router.get("/api/v1/users/{user_id}")
+def user(master: MasterDep, user_id: int) -> Response:
+    """Describe a user by number."""
+    return _user(master, UserRow.id == user_id, str(user_id))
+
+
+@router.get("/api/v1/users/{username}/by-username")
+def user_by_name(master: MasterDep, username: str) -> Response:
+    """Describe a user by name."""
+    return _user(master, UserRow.username == username, username)
+
+
+def _user(master: EmbeddedMaster, condition: ColumnElement[bool], name: str) -> Response:
+    with master.store.reading() as session:
+        row = session.scalar(select(UserRow).where(condition))
+        if row is None:
+            raise NotFoundError(f"user '{name}' not found")
+        return reply({"user": user_shape(row)})
