@@ -65,9 +65,7 @@ def create(
     master: MasterDep, caller: CallerDep, request: Annotated[CreateBody, body(CreateBody)]
 ) -> Response:
     """Make a user."""
-    wanted = UserChanges(
-        **request.user.model_dump(), password=request.password, is_hashed=request.is_hashed
-    )
+    wanted = UserChanges(**request.user.model_dump(), password=request.password, is_hashed=request.is_hashed)
     user_id = master.users.create(caller, wanted)
     return _user(master, UserRow.id == user_id, str(user_id))
 
