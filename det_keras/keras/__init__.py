@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os as _os
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
 
 from det_keras.errors import DetError as _DetError
 
@@ -14,8 +16,39 @@ if _backend != "tensorflow":
         "Unset it, or set KERAS_BACKEND=tensorflow."
     )
 
-from det_keras.keras.context import KerasContext  # noqa: E402 - the check comes first
+from det_keras.keras import callbacks  # noqa: E402 - the check comes first
+from det_keras.keras.callbacks.tensorboard import CoreTensorBoard as TensorBoard  # noqa: E402
+from det_keras.keras.callbacks.tensorboard import TFKerasTensorBoard  # noqa: E402
+from det_keras.keras.context import KerasContext  # noqa: E402
+from det_keras.keras.data.sequences import InMemorySequence, SequenceAdapter  # noqa: E402
 from det_keras.keras.history import FitHistory  # noqa: E402
+from det_keras.keras.load import load_model_from_checkpoint_path  # noqa: E402
 from det_keras.keras.opening import init  # noqa: E402
+from det_keras.keras.trial_context import TFKerasExperimentalContext, TFKerasTrialContext  # noqa: E402
 
-__all__ = ["FitHistory", "KerasContext", "init"]
+if _TYPE_CHECKING:
+    from det_keras.keras.trial import TFKerasTrial
+
+__all__ = [
+    "FitHistory",
+    "InMemorySequence",
+    "KerasContext",
+    "SequenceAdapter",
+    "TFKerasExperimentalContext",
+    "TFKerasTensorBoard",
+    "TFKerasTrial",
+    "TFKerasTrialContext",
+    "TensorBoard",
+    "callbacks",
+    "init",
+    "load_model_from_checkpoint_path",
+]
+
+
+def __getattr__(name: str) -> _Any:
+    # Not imported above: `python -m det_keras.keras.trial` runs that module, and warns if it is loaded already.
+    if name == "TFKerasTrial":
+        from det_keras.keras.trial import TFKerasTrial
+
+        return TFKerasTrial
+    raise AttributeError(f"module 'det_keras.keras' has no attribute {name!r}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from det_keras import __version__
 from det_keras.core import Context
 from det_keras.errors import DetError
 from det_keras.keras.callback_state import capture_callbacks
+from det_keras.keras.callbacks.callback import hooks
 from det_keras.keras.distributed.team import WorkerStates
 from det_keras.keras.model_file import ModelFile
 from det_keras.keras.random_state import capture_random_state
@@ -134,6 +136,18 @@ class StateCapture:
             state=state,
             callback_states=capture_callbacks(run.user_callbacks),
             rank_directory=rank_files,
+            callback_files=_callback_files(run.user_callbacks),
             worker_files=workers.files,
             code=self._code,
         )
+
+
+def _callback_files(callbacks: Sequence[Any]) -> tempfile.TemporaryDirectory[str] | None:
+    """Return a directory with what callbacks put into this checkpoint, None where none of them wants to."""
+    listeners = hooks(callbacks, "on_checkpoint_end")
+    if not listeners:
+        return None
+    folder = tempfile.TemporaryDirectory(prefix="det-callbacks-", ignore_cleanup_errors=True)
+    for listener in listeners:
+        listener(folder.name)
+    return folder

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from det_keras.keras.callbacks.progress import ProgressCallback
 from det_keras.keras.callbacks.restore import RestoreCallback
 from det_keras.keras.callbacks.searcher import SearcherCallback
 from det_keras.keras.callbacks.validation import ValidationCallback
+from det_keras.keras.callbacks.workload import workload_callbacks
 from det_keras.keras.capture import StateCapture
 from det_keras.keras.data import plan_seed
 from det_keras.keras.distributed.team import Team
@@ -98,6 +99,7 @@ class FitRun:
         self._stopped = False
         self._signals = StopSignals()
         self._last_saved: tuple[int, bool] | None = None
+        self._logs: Mapping[str, Any] = {}
         self._injected = self._inject()
         self._callbacks = SeamlessCallbackList(
             [*self.user_callbacks, self.history],
@@ -141,6 +143,11 @@ class FitRun:
         return [optimizer for optimizer in self.optimizers if optimizer.built]
 
     @property
+    def will_be_restored(self) -> bool:
+        """Whether a checkpoint is still to be put back."""
+        return self._restore is not None and self._restore.is_pending
+
+    @property
     def may_lack_rows(self) -> bool:
         """Whether one of several workers may have no row of some batch."""
         return self.source.may_lack_rows or self._validator.may_lack_rows
@@ -164,6 +171,36 @@ class FitRun:
             counters["records"] = records
         return counters
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether no further batch is to be trained, as far as is known now."""
+        return bool(self.model.stop_training) or self.target.is_reached(self.position)
+
+    def training_metrics(self) -> dict[str, float]:
+        """Return Keras's running training metrics as they were at the newest boundary."""
+        return {name: float(value) for name, value in self._logs.items() if not name.startswith("val_")}
+
+    def next_interruption(self, start: int, unit: int) -> int:
+        """Return the batch before which training is sure to stop for something, when it goes on from `start`.
+
+        Args:
+            start: counted over this `fit`.
+            unit: the longest stretch, in batches.
+        """
+        steps, stops = self.source.steps_per_epoch, [(start // unit + 1) * unit]
+        period = self._in_batches(self.settings.validation_period)
+        if period is not None:
+            stops.append(self.last_validation_batch + period)
+        if self.target.batches is not None:
+            stops.append(self.target.batches)
+        if steps is not None:
+            epoch_end = self.position.batches - self.position.step + steps
+            if self._validator.is_due(self.position.epoch):
+                stops.append(epoch_end)
+            if self.target.epochs is not None:
+                stops.append(epoch_end + (self.target.epochs - self.position.epoch - 1) * steps)
+        return min(stop for stop in stops if stop > start)
+
     def set_target(self, target: Target) -> None:
         """Say where training ends."""
         self.target = target
@@ -180,6 +217,8 @@ class FitRun:
     def validate(self) -> Validation:
         """Validate now, tell the injected callbacks, and return the result."""
         self.core.train.set_status("validating")
+        for callback in self._injected:
+            callback.on_validation_begin(self)
         # Keras resets the metrics for an evaluation; in mid-epoch the training's own must outlive it.
         metrics = self.variables.copy_metrics() if self.position.step > 0 else None
         with self.team.ready_to_validate():
@@ -269,7 +308,7 @@ class FitRun:
             self.variables.assign_metrics(self._carried_metrics)
             self._carried_metrics = None
         elif self._restore is not None and self._restore.is_in_mid_epoch and self._segment.first_step > 0:
-            self._restore.restore(self)
+            self._put_back(self._restore)
             self.source.begin_epoch(self.position.epoch, self.position.step, self._segment.stop_step)
         self._plan_boundary()
 
@@ -295,6 +334,7 @@ class FitRun:
             return
         self.source.end_epoch(epoch)
         self.position = self.position.next_epoch()
+        self._logs = logs
         if self._validator.is_due(epoch):
             current = self.last_validation
             if current is None or current.batches != self.total_batches:
@@ -307,16 +347,17 @@ class FitRun:
         self.was_restored = True
         restore.check(self)
         self.position = restore.position
+        self.last_validation_batch = restore.last_validation_batch
         self.core.backend.rewind(self.total_batches)
         if not restore.is_finished:
             prepare_callbacks(self.user_callbacks, self.position.epoch)
 
     def _train(self) -> None:
         self._callbacks.on_train_begin()
-        if self._restore is not None and not self._restore.is_in_mid_epoch:
-            self._restore.restore(self)
         for callback in self._injected:
             callback.on_begin(self)
+        if self._restore is not None and not self._restore.is_in_mid_epoch:
+            self._put_back(self._restore)
         if self._restore is not None and self._restore.was_stopped:
             self._stopped = True
         while not self._stopped:
@@ -328,6 +369,11 @@ class FitRun:
         if self._restore is not None:
             # Nothing was left to train, so no epoch has put the state back.
             self._restore.restore(self)
+
+    def _put_back(self, restore: RestoreCallback) -> None:
+        restore.restore(self)
+        for callback in self._injected:
+            callback.on_restored(self)
 
     def _run(self, segment: Segment) -> None:
         self._segment = segment
@@ -361,6 +407,7 @@ class FitRun:
         return self.core.preempt.is_requested or self._signals.received is not None
 
     def _visit_boundary(self, boundary: Boundary) -> None:
+        self._logs = boundary.logs
         for callback in self._injected:
             callback.on_boundary(self, boundary)
         self._plan_boundary()
@@ -412,7 +459,9 @@ class FitRun:
 
     def _inject(self) -> list[InjectedCallback]:
         settings = self.settings
+        first, last = workload_callbacks(settings.scheduling_unit, self.user_callbacks)
         return [
+            *first,
             MetricsCallback(settings.report_period, self._arguments.on_nan),
             ValidationCallback(
                 self._in_batches(settings.validation_period), initial=settings.initial_validation
@@ -422,6 +471,7 @@ class FitRun:
             PreemptionCallback(self._signals),
             ProgressCallback(),
             *self.team.callbacks(),
+            *last,
         ]
 
     def _in_batches(self, period: Length) -> int | None:

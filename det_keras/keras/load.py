@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import logging
+import os
 import tarfile
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +23,9 @@ from det_keras.storage.manifest import verify_manifest
 if TYPE_CHECKING:
     from det_keras.client import Session
 
-__all__ = ["load_model", "open_checkpoint"]
+__all__ = ["load_model", "load_model_from_checkpoint_path", "open_checkpoint"]
+
+logger = logging.getLogger(__name__)
 
 
 def load_model(directory: Path, custom_objects: Mapping[str, Any] | None) -> Any:
@@ -43,6 +47,21 @@ def load_model(directory: Path, custom_objects: Mapping[str, Any] | None) -> Any
             f"The model of checkpoint `{directory.name}` cannot be loaded: {error} Lambda layers and classes of your "
             "own need `custom_objects={'Name': Name}`, or their code imported from the context directory."
         ) from error
+
+
+def load_model_from_checkpoint_path(path: str | os.PathLike[str], tags: Sequence[str] | None = None) -> Any:
+    """Return the compiled Keras model of a downloaded checkpoint.
+
+    Args:
+        path: the checkpoint's directory.
+        tags: of TensorFlow's SavedModel, which checkpoints no longer are; without effect.
+
+    Raises:
+        CheckpointError: it holds no model, or classes that Keras cannot find.
+    """
+    if tags is not None:
+        logger.warning("`tags` has no effect: checkpoints hold a Keras model, not a SavedModel.")
+    return load_model(Path(path), None)
 
 
 @contextmanager

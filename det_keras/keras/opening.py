@@ -17,8 +17,10 @@ from det_keras.core.backend.alone import AloneBackend
 from det_keras.core.backend.base import Backend
 from det_keras.core.context import open_backend, share_backend
 from det_keras.core.distributed import DistributedContext
+from det_keras.core.tensorboard import TensorboardMode
 from det_keras.errors import DetError
 from det_keras.keras.context import KerasContext
+from det_keras.keras.current import set_current
 from det_keras.keras.environment import configure_logs, prepare_process
 from det_keras.keras.events import EventWriter
 from det_keras.keras.settings import FitSettings
@@ -72,6 +74,8 @@ def init(
     else:
         context = _init_alone(config, hparams, run_dir, seed)
     _current = context, arguments
+    set_current(context)
+    _write_events(context)
     return context
 
 
@@ -79,6 +83,14 @@ def _forget() -> None:
     """Let another context be opened; the current one is closed."""
     global _current
     _current = None
+    set_current(None)
+
+
+def _write_events(context: KerasContext) -> None:
+    """Write what is reported as TensorBoard events too."""
+    core = context.core
+    if core.tensorboard_mode is TensorboardMode.AUTO and context.distributed.is_chief:
+        core.train.listen(EventWriter(core.train.get_tensorboard_path()).write)
 
 
 def _init_on_cluster(info: ClusterInfo) -> KerasContext:
@@ -151,7 +163,6 @@ def _init_alone(
             # The directory is given back: a corrected call may use it.
             backend.close()
             raise
-        backend.listen(EventWriter(backend.run.tensorboard).write)
         return backend, store
 
     backend, store = share_backend(workers, open_run)

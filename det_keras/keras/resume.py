@@ -47,7 +47,9 @@ def find_resume_point(core: Context, stack: ExitStack) -> ResumePoint | None:
     records = [record for record in core.backend.checkpoints() if _is_own(record, core)]
     for record in records:
         try:
-            directory = stack.enter_context(core.checkpoint.restore_path(record.uuid, DownloadMode.NoSharedDownload))
+            directory = stack.enter_context(
+                core.checkpoint.restore_path(record.uuid, DownloadMode.NoSharedDownload)
+            )
             restored = read_training_state(directory)
         except CheckpointError as error:
             logger.error("%s The checkpoint before it is tried.", error)

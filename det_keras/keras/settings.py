@@ -23,6 +23,7 @@ class FitSettings:
         metric: the searcher's metric, a validation metric.
         smaller_is_better: how it ranks.
         report_period: batches between two reports of training metrics; None for once an epoch.
+        scheduling_unit: most batches of a workload, of which callbacks may hear.
         validation_period: longest stretch without a validation; 0 for none besides the epochs' own.
         checkpoint_period: longest stretch without a checkpoint; 0 for none by period.
         checkpoint_policy: ``best``, ``all`` or ``none`` after validations; None for a checkpoint at each
@@ -42,6 +43,7 @@ class FitSettings:
     metric: str = _DEFAULT_METRIC
     smaller_is_better: bool = True
     report_period: int | None = None
+    scheduling_unit: int = _DEFAULT_SCHEDULING_UNIT
     validation_period: Length = _NEVER
     checkpoint_period: Length = _NEVER
     checkpoint_policy: str | None = None
@@ -84,6 +86,7 @@ class FitSettings:
             metric=searcher.metric if searcher is not None else _DEFAULT_METRIC,
             smaller_is_better=searcher.smaller_is_better if searcher is not None else True,
             report_period=config.scheduling_unit if reporting_is_configured else None,
+            scheduling_unit=config.scheduling_unit,
             validation_period=config.min_validation_period,
             checkpoint_period=config.min_checkpoint_period,
             checkpoint_policy=config.checkpoint_policy if saving_is_configured else None,

@@ -13,10 +13,11 @@ Nothing that others need to load the model is pickled.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pickle
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +34,10 @@ from det_keras.keras.variables import copy_bytes
 
 __all__ = ["RestoredState", "TrainingState", "read_training_state"]
 
+logger = logging.getLogger(__name__)
+
 _VERSION = 1
+_OWN_NAMES = {"code", "manifest.json", "metadata.json", "model.keras", "model.weights.h5", "training_state"}
 _COPY_BYTES = 4 << 20
 _COPY_THREADS = 4
 
@@ -57,6 +61,7 @@ class TrainingState:
         state: JSON values: position, history, random states, phase.
         callback_states: functions that pickle the states of callbacks, by name.
         rank_directory: files of this rank; gone with this object.
+        callback_files: files that the user's callbacks put into this checkpoint; gone with this object.
         worker_files: what differs between workers, by path relative to ``training_state/``.
         code: the submitted code.
     """
@@ -68,6 +73,7 @@ class TrainingState:
     state: Mapping[str, Any]
     callback_states: Mapping[str, Callable[[], bytes]] = field(default_factory=dict)
     rank_directory: tempfile.TemporaryDirectory[str] | None = None
+    callback_files: tempfile.TemporaryDirectory[str] | None = None
     worker_files: Mapping[str, bytes] = field(default_factory=dict)
     code: Code | None = None
 
@@ -110,10 +116,16 @@ class TrainingState:
         files["training_state/state.json"] = (self._document(apart),)
         for name, dump in self.callback_states.items():
             files[f"training_state/callbacks/{name}.pkl"] = (dump(),)
-        for path in self._rank_files():
-            name = path.relative_to(self._rank_root).as_posix()
-            files[f"training_state/rank-0/{name}"] = (path.read_bytes(),)
+        for name, content in _contents(self.rank_directory):
+            files[f"training_state/rank-0/{name}"] = (content,)
         files.update({f"training_state/{name}": (content,) for name, content in self.worker_files.items()})
+        for name, content in _contents(self.callback_files):
+            if name.split("/")[0] in _OWN_NAMES:
+                logger.warning(
+                    "A callback's file `%s` is left out of the checkpoint: the name is taken.", name
+                )
+            else:
+                files[name] = (content,)
         code = self.code.content() if self.code is not None else b""
         return FilePlan(files, zips, {"code": code} if code else {})
 
@@ -129,16 +141,6 @@ class TrainingState:
         for index, offset in self.model_file.offsets(self._slices).items():
             entries[index]["weights_offset"] = offset
         return json.dumps({"version": _VERSION, **self.state, "variables": entries}).encode()
-
-    @property
-    def _rank_root(self) -> Path:
-        assert self.rank_directory is not None
-        return Path(self.rank_directory.name)
-
-    def _rank_files(self) -> list[Path]:
-        if self.rank_directory is None:
-            return []
-        return [path for path in sorted(self._rank_root.rglob("*")) if path.is_file()]
 
 
 @dataclass(frozen=True)
@@ -207,6 +209,14 @@ def read_training_state(directory: Path) -> RestoredState:
         )
     variables = content.pop("variables")
     return RestoredState(content, variables, directory)
+
+
+def _contents(folder: tempfile.TemporaryDirectory[str] | None) -> Iterator[tuple[str, bytes]]:
+    """Yield the relative paths and contents of the files in a temporary directory."""
+    if folder is not None:
+        root = Path(folder.name)
+        for path in sorted(one for one in root.rglob("*") if one.is_file()):
+            yield path.relative_to(root).as_posix(), path.read_bytes()
 
 
 def _slice(raw: np.ndarray[Any, Any], description: Mapping[str, Any], start: int) -> np.ndarray[Any, Any]:

@@ -15,7 +15,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Any
@@ -136,11 +136,6 @@ class AloneBackend(Backend):
         self._lock = threading.Lock()
         self._rows = _read_rows(run.metrics)
         self._closed = False
-        self._listener: Callable[[str, int, Mapping[str, Any]], None] | None = None
-
-    def listen(self, listener: Callable[[str, int, Mapping[str, Any]], None]) -> None:
-        """Have `listener` called with group, batch count and metrics of every new report."""
-        self._listener = listener
 
     def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, Any]) -> None:
         row = {"group": group, "steps_completed": steps_completed, "metrics": to_wire(metrics)}
@@ -151,8 +146,6 @@ class AloneBackend(Backend):
             self._rows.append(row)
             with self.run.metrics.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
-        if self._listener is not None:
-            self._listener(group, steps_completed, metrics)
 
     def report_system_metrics(self, group: str, metrics: Mapping[str, Any]) -> None:
         row = {"time": datetime.now(timezone.utc).isoformat(), "group": group, "metrics": to_wire(metrics)}

@@ -49,7 +49,7 @@ class InjectedCallback:
     """One job that `fit` does beside training; every method does nothing by default."""
 
     def on_begin(self, run: FitRun) -> None:
-        """Training is about to begin; a checkpoint, if any, is restored."""
+        """Training is about to begin, at a known position; the state of a checkpoint, if any, is put back after it."""
 
     def next_batch(self, run: FitRun) -> int | None:
         """Return the batch, counted over this `fit`, after which it wants a boundary; None for no wish."""
@@ -57,6 +57,12 @@ class InjectedCallback:
 
     def on_boundary(self, run: FitRun, boundary: Boundary) -> None:
         """Act between two batches."""
+
+    def on_restored(self, run: FitRun) -> None:
+        """A checkpoint was put back, after `on_begin`."""
+
+    def on_validation_begin(self, run: FitRun) -> None:
+        """A validation is about to run."""
 
     def on_validation(self, run: FitRun, validation: Validation) -> None:
         """A validation ended."""

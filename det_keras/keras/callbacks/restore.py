@@ -29,11 +29,12 @@ class RestoreCallback(InjectedCallback):
 
     def __init__(self, point: ResumePoint) -> None:
         self._point = point
-        self._is_pending = True
+        self.is_pending = True
         state = point.restored.state
         self.position = Position(**state["position"])
         self.is_finished: bool = state["phase"]["finished"]
         self.was_stopped: bool = state["stopped"]
+        self.last_validation_batch: int = state["last_validation_batch"]
 
     @property
     def is_in_mid_epoch(self) -> bool:
@@ -54,9 +55,9 @@ class RestoreCallback(InjectedCallback):
 
     def restore(self, run: FitRun) -> None:
         """Put everything back, random states last; a second call does nothing."""
-        if not self._is_pending:
+        if not self.is_pending:
             return
-        self._is_pending = False
+        self.is_pending = False
         restored = self._point.restored
         state = restored.state
         source_state, source_files = run.team.source_state(state, restored.folder)
@@ -71,7 +72,7 @@ class RestoreCallback(InjectedCallback):
         run.variables.assign(restored.values())
         run.history.load_state(state["history"])
         run.best_metric = state["best_metric"]
-        run.last_validation_batch = state["last_validation_batch"]
+        run.last_validation_batch = self.last_validation_batch
         run.last_checkpoint_batch = self.position.batches
         restore_callbacks(run.user_callbacks, restored.pickles())
         run.team.restore(state, restored.folder)

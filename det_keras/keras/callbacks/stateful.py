@@ -1,0 +1,64 @@
+"""Keras's `EarlyStopping` and `ReduceLROnPlateau` by validations instead of epochs, for TFKerasTrial scripts.
+
+Such a trial validates when ``min_validation_period`` says, which need not be at an epoch's end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+
+from det_keras.keras.callbacks.callback import Callback
+
+__all__ = ["EarlyStopping", "ReduceLROnPlateau"]
+
+
+class _OnValidation(Callback):
+    """Runs the ``on_epoch_end`` of the class behind it after each validation, and keeps its state in checkpoints."""
+
+    _attributes: tuple[str, ...] = ()
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Begin to count."""
+        self.validations = 0
+        super().on_train_begin(logs)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Nothing: validations count here."""
+
+    def on_test_end(self, logs: Any = None) -> None:
+        """Look at a validation's metrics, each by its name with ``val_``."""
+        named = {f"val_{name}": value for name, value in (logs or {}).items()}
+        # Keras's arguments that count epochs count validations here.
+        super().on_epoch_end(self.validations, named)
+        self.validations += 1
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the attributes that the decisions hang on."""
+        names = ("validations", *self._attributes)
+        return {name: getattr(self, name) for name in names if hasattr(self, name)}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Put back what `get_state` returned."""
+        for name, value in state.items():
+            setattr(self, name, value)
+
+
+class EarlyStopping(_OnValidation, keras.callbacks.EarlyStopping):  # type: ignore[misc]
+    """Keras's `EarlyStopping`, which looks at every validation and remembers over pauses.
+
+    Its arguments are Keras's; `patience` and `start_from_epoch` count validations.
+    """
+
+    _attributes = ("wait", "best", "best_weights", "best_epoch", "stopped_epoch")
+
+
+class ReduceLROnPlateau(_OnValidation, keras.callbacks.ReduceLROnPlateau):  # type: ignore[misc]
+    """Keras's `ReduceLROnPlateau`, which looks at every validation and remembers over pauses.
+
+    Its arguments are Keras's; `patience` and `cooldown` count validations.
+    """
+
+    _attributes = ("wait", "best", "cooldown_counter")

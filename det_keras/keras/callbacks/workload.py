@@ -1,0 +1,104 @@
+"""Tells callbacks of workloads: stretches of training between reports and validations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from det_keras.keras.callbacks.base import Boundary, InjectedCallback
+from det_keras.keras.callbacks.callback import hooks
+
+if TYPE_CHECKING:
+    from det_keras.keras.fit import FitRun
+
+__all__ = ["WorkloadBegin", "WorkloadEnd", "workload_callbacks"]
+
+
+class WorkloadEnd(InjectedCallback):
+    """Ends a workload after every `unit` batches, before each validation, and with the training.
+
+    Args:
+        unit: most batches of a workload.
+        listeners: bound ``on_train_workload_end`` hooks.
+    """
+
+    def __init__(self, unit: int, listeners: Sequence[Any]) -> None:
+        self._unit = unit
+        self._listeners = listeners
+        self._start = 0
+
+    def on_begin(self, run: FitRun) -> None:
+        self._start = workload_start(run, self._unit)
+
+    def next_batch(self, run: FitRun) -> int | None:
+        return (run.position.batches // self._unit + 1) * self._unit
+
+    def on_boundary(self, run: FitRun, boundary: Boundary) -> None:
+        if run.position.batches % self._unit == 0 or run.is_ending:
+            self._end(run)
+
+    def on_validation_begin(self, run: FitRun) -> None:
+        self._end(run)
+
+    def on_end(self, run: FitRun) -> None:
+        self._end(run)
+
+    def _end(self, run: FitRun) -> None:
+        if run.position.batches == self._start:
+            return
+        self._start = run.position.batches
+        logs = run.training_metrics()
+        for listener in self._listeners:
+            listener(run.total_batches, dict(logs))
+
+
+class WorkloadBegin(InjectedCallback):
+    """Begins the next workload, after all else that a boundary brings.
+
+    Args:
+        unit: most batches of a workload.
+        listeners: bound ``on_train_workload_begin`` hooks.
+    """
+
+    def __init__(self, unit: int, listeners: Sequence[Any]) -> None:
+        self._unit = unit
+        self._listeners = listeners
+        self._begun_at = -1
+
+    def on_begin(self, run: FitRun) -> None:
+        start = workload_start(run, self._unit)
+        # A workload that was checkpointed before it began has not begun for the restored callbacks either.
+        if not (run.will_be_restored and start == run.position.batches):
+            self._begin(run, start)
+
+    def on_restored(self, run: FitRun) -> None:
+        self._begin(run, workload_start(run, self._unit))
+
+    def on_boundary(self, run: FitRun, boundary: Boundary) -> None:
+        if not run.is_ending:
+            self._begin(run, workload_start(run, self._unit))
+
+    def _begin(self, run: FitRun, start: int) -> None:
+        if start == self._begun_at:
+            return
+        self._begun_at = start
+        requested = max(run.next_interruption(start, self._unit) - start, 0)
+        for listener in self._listeners:
+            listener(run.batches_before + start, requested, {})
+
+
+def workload_callbacks(
+    unit: int, callbacks: Sequence[Any]
+) -> tuple[list[InjectedCallback], list[InjectedCallback]]:
+    """Return what to inject before and after all else; nothing where no callback listens."""
+    begins = hooks(callbacks, "on_train_workload_begin")
+    ends = hooks(callbacks, "on_train_workload_end")
+    if not begins and not ends:
+        return [], []
+    return [WorkloadEnd(unit, ends)], [WorkloadBegin(unit, begins)]
+
+
+def workload_start(run: FitRun, unit: int) -> int:
+    """Return the batch, counted over this `fit`, at which the workload of the next batch began."""
+    batches = run.position.batches
+    return max(batches // unit * unit, min(run.last_validation_batch, batches))
