@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import AsyncIterator
 
@@ -21,6 +22,7 @@ from det_keras.master.api import (
     experiments,
     jobs,
     logs,
+    reference,
     reports,
     tasks,
     trials,
@@ -29,6 +31,7 @@ from det_keras.master.api import (
 )
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.gate import Gate
+from det_keras.master.openapi import describe_calls
 from det_keras.master.replies import error_reply
 from det_keras.master.wire import validation_text
 
@@ -74,7 +77,7 @@ def create_app(master: EmbeddedMaster) -> FastAPI:
     )
     app.state.master = master
     # The routers of reports and of log streams have fixed words where others have ids: they come first.
-    for module in (
+    modules = (
         auth,
         users,
         reports,
@@ -86,9 +89,12 @@ def create_app(master: EmbeddedMaster) -> FastAPI:
         jobs,
         tasks,
         cluster,
-    ):
-        app.include_router(module.router)
-    app.include_router(unserved.router)
+    )
+    routers = [module.router for module in modules]
+    # Generated when somebody asks: it takes longer than the rest of the start.
+    app.state.describe = functools.cache(lambda: describe_calls(routers))
+    for router in (*routers, reference.router, unserved.router):
+        app.include_router(router)
     app.add_exception_handler(errors.ApiError, _refused)
     app.add_exception_handler(RequestValidationError, _malformed)
     app.add_exception_handler(HTTPException, _not_routed)

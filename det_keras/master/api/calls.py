@@ -21,6 +21,7 @@ __all__ = [
     "body",
     "choice",
     "choices",
+    "message_of",
     "paged",
 ]
 
@@ -29,6 +30,7 @@ T = TypeVar("T")
 
 # Longer bodies are parsed away from the event loop, where long polls wait.
 _LONG_BYTES = 1 << 16
+_MESSAGES: dict[object, type[Message]] = {}
 
 
 async def _master(request: Request) -> EmbeddedMaster:
@@ -56,7 +58,14 @@ def body(kind: type[MessageT]) -> Any:
             return await anyio.to_thread.run_sync(parse_message, kind, content)
         return parse_message(kind, content)
 
+    # For the description of the calls, which could not know otherwise.
+    _MESSAGES[read] = kind
     return Depends(read)
+
+
+def message_of(dependency: object) -> type[Message] | None:
+    """Return what a dependency that `body` made reads; None for another."""
+    return _MESSAGES.get(dependency)
 
 
 class Page:

@@ -1,0 +1,1 @@
+"""Pages for people: whole in themselves, nothing is fetched from elsewhere."""

@@ -1,0 +1,48 @@
+"""The page at /docs and the description behind it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from master.test_gate import every_route
+
+
+@pytest.fixture
+def described(client):
+    return client.get("/openapi.json")
+
+
+def test_every_call_is_described(world, described):
+    known = {(verb.upper(), path) for path, verbs in described["paths"].items() for verb in verbs}
+    served = {(verb, path) for verb, path in every_route(world.http.app) if "{path:path}" not in path}
+    assert served - known == {("GET", "/docs"), ("GET", "/openapi.json")}
+
+
+def test_bodies_are_described_by_their_fields(described):
+    body = described["paths"]["/api/v1/experiments"]["post"]["requestBody"]
+    name = body["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+    schema = described["components"]["schemas"][name]
+    assert schema["required"] == ["config"]
+    assert "modelDefinition" in schema["properties"]
+
+
+def test_every_reference_leads_somewhere(described):
+    names = set(re.findall(r"#/components/schemas/([\w.]+)", str(described)))
+    assert names <= set(described["components"]["schemas"])
+
+
+def test_page_shows_every_call_and_loads_nothing(world, described):
+    answer = world.http.get("/docs", headers={"Cookie": f"auth={world.client.token}"})
+    assert answer.headers["content-type"].startswith("text/html")
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+    for path in described["paths"]:
+        assert f"<code>{path}</code>" in answer.text
+    assert "modelDefinition[].path" in answer.text
+    assert not re.search(r"<script|src=|href=\"http", answer.text)
+
+
+def test_page_is_closed_to_strangers(world):
+    assert world.http.get("/docs").status_code == 401
+    assert world.http.get("/openapi.json").status_code == 401
