@@ -16,12 +16,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
+import ipaddress
 import logging
 import math
 import os
 import secrets
 import shutil
 import signal
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -32,7 +34,7 @@ from det_keras.launch.gang import Gang
 from det_keras.launch.heartbeat import ADDRESS_VARIABLE, Heartbeats
 from det_keras.launch.rendezvous import LOOPBACK, Rendezvous
 
-__all__ = ["main", "rank_environments"]
+__all__ = ["host_name_problem", "main", "rank_environments"]
 
 logger = logging.getLogger("det_keras.launch.horovod")
 
@@ -103,7 +105,28 @@ def main(arguments: Sequence[str]) -> int:
             "%d ranks need Horovod, which is not installed. Install it with:\n%s", size, INSTALL_COMMAND
         )
         return 1
+    if (problem := host_name_problem(socket.gethostname())) is not None:
+        logger.warning("%s", problem)
     return _run_ranks(argv, size, {**os.environ, **options.tuning}, options.hang_timeout_seconds)
+
+
+def host_name_problem(name: str) -> str | None:
+    """Return what is wrong with this machine's name, None if nothing is.
+
+    Horovod 0.28.1 forgets `HOROVOD_GLOO_IFACE` for one of its two groups of connections, and has each rank listen on
+    the address that the name of the machine leads to (``GlooContext::InitializeForProcessSet``).
+    """
+    advice = f"Add the line `{LOOPBACK} {name}` to /etc/hosts."
+    try:
+        address = str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError as error:
+        return f"The name of this machine, {name!r}, leads nowhere ({error}), and Horovod needs it. {advice}"
+    if ipaddress.ip_address(address.partition("%")[0]).is_loopback:
+        return None
+    return (
+        f"The name of this machine, {name!r}, leads to {address}, and Horovod listens there, where others may "
+        f"reach it. {advice}"
+    )
 
 
 def rank_environments(base: Mapping[str, str], size: int, port: int, cores: int) -> list[dict[str, str]]:

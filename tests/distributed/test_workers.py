@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,8 @@ pytestmark = [
 ]
 
 SCRIPT = Path(__file__).parent / "scenarios.py"
+TWO_HOSTS = Path(__file__).parent / "two_hosts.py"
+NAMESPACES = ["unshare", "--user", "--map-root-user", "--net", "--uts", "--mount"]
 
 # The same on any number of workers, but for the order in which floats are added.
 SAME = [
@@ -234,3 +237,57 @@ def test_killed_rank_takes_the_others_along_and_the_next_start_goes_on(rank, tmp
     ):
         for key in ours.files:
             np.testing.assert_array_equal(ours[key], theirs[key])
+
+
+def can_make_hosts():
+    tools = ("unshare", "nsenter", "ip", "mount", "hostname")
+    return (
+        all(map(shutil.which, tools)) and subprocess.run([*NAMESPACES, "true"], check=False).returncode == 0
+    )
+
+
+@pytest.fixture
+def on_two_hosts(tmp_path):
+    """Run a command on the host ``first``, from which ``ssh second`` leads to another."""
+    if not can_make_hosts():
+        pytest.skip("network namespaces cannot be made here")
+
+    def run_command(*command):
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        done = subprocess.run(
+            [*NAMESPACES, sys.executable, str(TWO_HOSTS), str(tmp_path), *command],
+            env={**os.environ, "PATH": path},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout[-4000:]
+        return done.stdout
+
+    return run_command
+
+
+def test_two_hosts_train_the_model_of_one_worker(one, on_two_hosts, tmp_path):
+    command = [sys.executable, str(SCRIPT), str(tmp_path), "arrays_sgd", "objects"]
+    on_two_hosts("horovodrun", "-np", "2", "-H", "first:1,second:1", *command)
+    assert_same(tmp_path, one, "arrays_sgd")
+    assert result(tmp_path, "objects", rank=1)["result"]["local"] == [0]
+
+
+MEET = """
+import sys
+from det_keras.core import DistributedContext
+rank = int(sys.argv[1])
+workers = DistributedContext(rank=rank, size=2, local_size=1, cross_rank=rank, cross_size=2)
+print("gathered", workers.allgather(rank * 10), workers.allgather_local(rank), workers.get_num_agents())
+"""
+
+
+def test_objects_travel_between_two_hosts(on_two_hosts, tmp_path):
+    (tmp_path / "meet.py").write_text(MEET)
+    meet = f"DET_CHIEF_IP=first DET_CHIEF_KEY=secret {sys.executable} {tmp_path}/meet.py"
+    printed = on_two_hosts("sh", "-c", f"ssh second '{meet} 1' & {meet} 0 && wait $!")
+    assert "gathered [0, 10] [0] 2" in printed
+    assert "gathered [0, 10] [1] 2" in printed
