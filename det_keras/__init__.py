@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from det_keras import core, errors, keras
+    from det_keras import core, errors, experimental, keras
     from det_keras.cluster_info import get_cluster_info
     from det_keras.errors import InvalidHP
 
@@ -19,7 +19,7 @@ __version__ = "0.1.0"
 #: The format of the package's own log lines, for `logging.basicConfig`.
 LOG_FORMAT = "%(levelname)s: [%(process)s] %(name)s: %(message)s"
 
-_SUBMODULES = ("core", "errors", "keras")
+_SUBMODULES = ("core", "errors", "experimental", "keras")
 _NAMES = {
     "InvalidHP": ("det_keras.errors", "InvalidHP"),
     "get_cluster_info": ("det_keras.cluster_info", "get_cluster_info"),
@@ -31,6 +31,7 @@ __all__ = [
     "__version__",
     "core",
     "errors",
+    "experimental",
     "get_cluster_info",
     "keras",
 ]

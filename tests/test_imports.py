@@ -13,12 +13,13 @@ PACKAGE = Path(__file__).parents[1] / "det_keras"
 
 # Room -> rooms that it may import. `errors`, `home` and the package root stand below everything.
 ALLOWED = {
-    "cli": {"client", "config", "storage", "master"},
+    "cli": {"client", "config", "storage", "master", "compat"},
     "master": {"search", "config", "storage"},
     "keras": {"core", "client", "storage", "config", "cluster_info"},
     "core": {"client", "storage", "config", "cluster_info"},
-    "launch": {"core", "cluster_info"},
-    "compat": {"core", "keras"},
+    "launch": {"core", "cluster_info", "compat"},
+    "compat": {"core", "keras", "launch", "experimental"},
+    "experimental": {"keras"},
     "client": set(),
     "search": {"config"},
     "config": set(),

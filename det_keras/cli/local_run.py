@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from det_keras.cli.config_file import ExperimentFile
+from det_keras.compat import with_determined
 from det_keras.errors import DetError
 
 if TYPE_CHECKING:
@@ -63,12 +64,13 @@ def environment_of(inherited: Mapping[str, str], config: str, file: ExperimentFi
     }
     # `python3` is the Python that has det_keras, as it is in a trial.
     search_path = [str(Path(sys.executable).parent), kept.get("PATH", os.defpath)]
-    return {
+    environment = {
         **kept,
         "PATH": os.pathsep.join(search_path),
         **file.config.environment.environment_variables_for("cpu"),
         CONFIG_VARIABLE: config,
     }
+    return with_determined(environment)
 
 
 def _exit_code(process: subprocess.Popen[bytes]) -> int:

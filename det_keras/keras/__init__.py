@@ -21,6 +21,8 @@ from det_keras.keras.callbacks.tensorboard import CoreTensorBoard as TensorBoard
 from det_keras.keras.callbacks.tensorboard import TFKerasTensorBoard  # noqa: E402
 from det_keras.keras.context import KerasContext  # noqa: E402
 from det_keras.keras.data.sequences import InMemorySequence, SequenceAdapter  # noqa: E402
+from det_keras.keras.determined_callback import DeterminedCallback  # noqa: E402
+from det_keras.keras.hints import install as _install_hints  # noqa: E402
 from det_keras.keras.history import FitHistory  # noqa: E402
 from det_keras.keras.load import load_model_from_checkpoint_path  # noqa: E402
 from det_keras.keras.opening import init  # noqa: E402
@@ -30,6 +32,7 @@ if _TYPE_CHECKING:
     from det_keras.keras.trial import TFKerasTrial
 
 __all__ = [
+    "DeterminedCallback",
     "FitHistory",
     "InMemorySequence",
     "KerasContext",
@@ -43,6 +46,8 @@ __all__ = [
     "init",
     "load_model_from_checkpoint_path",
 ]
+
+_install_hints()
 
 
 def __getattr__(name: str) -> _Any:

@@ -29,7 +29,7 @@ from det_keras.keras.history import FitHistory
 from det_keras.keras.opening import init
 from det_keras.keras.trial_context import TFKerasTrialContext
 
-__all__ = ["TFKerasTrial", "load_trial_class", "train"]
+__all__ = ["TFKerasTrial", "length_as_epochs", "load_trial_class", "train"]
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +96,9 @@ def train(trial_class: type[TFKerasTrial], context: KerasContext) -> FitHistory:
     context.wrap_optimizer(model.optimizer)
     x, y, sample_weight = _loader(trial.build_training_data_loader(), trial_context, "training")
     validation = _loader(trial.build_validation_data_loader(), trial_context, "validation")
-    epochs = _set_length(context)
+    epochs = length_as_epochs(context)
+    if epochs is None:
+        raise DetError("A TFKerasTrial trains as long as the config says: set `searcher.max_length`.")
     records, batch = context.settings.records_per_epoch, trial_context.get_global_batch_size()
     chosen = trial_context.fit_configuration
     is_arrays = not isinstance(x, keras.utils.PyDataset | tf.data.Dataset)
@@ -212,18 +214,20 @@ def _is_per_slot(sequence: Any, context: TFKerasTrialContext, what: str) -> bool
     return size == per_slot
 
 
-def _set_length(context: KerasContext) -> int:
-    """Make the config's length the training's where no searcher does, and return the epochs to pass to `fit`."""
+def length_as_epochs(context: KerasContext) -> int | None:
+    """Return the epochs to pass to `fit` so that it trains as long as the config or the searcher says.
+
+    A length that ends inside of an epoch is noted in the context's settings.
+
+    Returns:
+        None where neither says a length.
+    """
     length: Length | None = context.settings.max_length
-    if context.core.info is not None and length is None and context.core.backend.current_operation() is None:
-        raise DetError("A TFKerasTrial trains as long as the config says: set `searcher.max_length`.")
     if context.core.info is not None:
-        return _UNLIMITED_EPOCHS
+        has_length = length is not None or context.core.backend.current_operation() is not None
+        return _UNLIMITED_EPOCHS if has_length else None
     if length is None:
-        raise DetError(
-            "A TFKerasTrial trains as long as the config says. Alone, give one with `searcher.max_length`: "
-            "`det experiment create --local CONFIG CONTEXT_DIR`."
-        )
+        return None
     if length.unit is Unit.EPOCHS and not context.settings.records_per_epoch:
         return length.value
     batches = length.to_batches(context.settings.global_batch_size, context.settings.records_per_epoch)

@@ -37,6 +37,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from det_keras.compat import with_determined
 from det_keras.launch.log_lines import LineSplitter, LogFile
 from det_keras.launch.process_group import (
     Undertaker,
@@ -125,7 +126,7 @@ def _unpack(spec: dict[str, Any]) -> None:
 
 
 def _start(spec: dict[str, Any]) -> subprocess.Popen[bytes]:
-    argv, environment = list(spec["argv"]), spec["environment"]
+    argv, environment = list(spec["argv"]), with_determined(spec["environment"])
     if (Path(spec["directory"]) / _HOOK).is_file():
         shell = shutil.which("bash", path=environment.get("PATH")) or "sh"
         # Sourced, so that the variables it exports reach the task.

@@ -1,0 +1,119 @@
+"""`det tensorboard`: a real TensorBoard over the events of experiments, or of runs alone."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from det_keras.cli.session import open_session
+from det_keras.cli.settings import Settings
+from det_keras.errors import DetError
+
+if TYPE_CHECKING:
+    from det_keras.cli.arguments import Nouns
+    from det_keras.client import Session
+
+__all__ = ["add_parsers", "link_events"]
+
+_REFRESH_S = 5.0
+
+
+def add_parsers(nouns: Nouns) -> None:
+    """Add the commands to the command line."""
+    parser = nouns.add_parser("tensorboard", help="look at metrics with TensorBoard")
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    start = verbs.add_parser("start", help="open TensorBoard over experiments, until Ctrl-C")
+    start.add_argument(
+        "experiment_ids", metavar="EXPERIMENT_ID", type=int, nargs="*", help="numbers of experiments"
+    )
+    start.add_argument(
+        "-t",
+        "--trial-ids",
+        metavar="TRIAL_ID",
+        type=int,
+        nargs="+",
+        default=[],
+        help="numbers of single trials",
+    )
+    start.add_argument("--run-dir", metavar="DIR", type=Path, action="append", default=[], help="a run alone")
+    start.add_argument(
+        "--port",
+        type=int,
+        default=6006,
+        help="where to listen on 127.0.0.1; 0 for a free one (default: 6006)",
+    )
+    start.set_defaults(run=_start)
+
+
+def _start(args: argparse.Namespace, settings: Settings) -> int:
+    # Imported here, as all that `det --help` would load for nothing.
+    import importlib.util
+    import subprocess
+    import tempfile
+
+    if not (args.experiment_ids or args.trial_ids or args.run_dir):
+        raise DetError("Say what to show: numbers of experiments, `--trial-ids`, or `--run-dir`.")
+    if importlib.util.find_spec("tensorboard") is None:
+        raise DetError("TensorBoard is not installed: `pip install 'det_keras[tensorboard]'`.")
+    with tempfile.TemporaryDirectory(prefix="det-tensorboard-") as folder:
+        shown = _refresh(args, settings, Path(folder))
+        print(f"TensorBoard shows {shown} runs. End it with Ctrl-C.", flush=True)
+        command = [sys.executable, "-m", "tensorboard.main", "--logdir", folder, "--host", "127.0.0.1"]
+        process = subprocess.Popen(
+            [*command, "--port", str(args.port), "--reload_interval", str(int(_REFRESH_S))]
+        )
+        try:
+            while True:
+                try:
+                    return process.wait(_REFRESH_S)
+                except subprocess.TimeoutExpired:
+                    # Searches make new trials as they go on.
+                    _refresh(args, settings, Path(folder))
+        except KeyboardInterrupt:
+            process.terminate()
+            process.wait()
+            return 0
+
+
+def _refresh(args: argparse.Namespace, settings: Settings, folder: Path) -> int:
+    """Make a link for each trial and run, and return how many have events."""
+    targets = {f"run-{path.name}": path / "tensorboard" for path in args.run_dir}
+    missing = [str(path) for path in args.run_dir if not path.is_dir()]
+    if missing:
+        raise DetError(f"There is no run directory {', '.join(missing)}.")
+    if args.experiment_ids or args.trial_ids:
+        with open_session(settings) as session:
+            targets |= _events_of(session, args.experiment_ids, args.trial_ids)
+    return link_events(folder, targets)
+
+
+def link_events(folder: Path, targets: dict[str, Path]) -> int:
+    """Make symbolic links to directories in `folder`, where they are missing; return how many targets exist."""
+    for name, target in targets.items():
+        link = folder / name
+        if not link.is_symlink():
+            link.symlink_to(target.absolute(), target_is_directory=True)
+    return sum(target.is_dir() for target in targets.values())
+
+
+def _events_of(session: Session, experiment_ids: list[int], trial_ids: list[int]) -> dict[str, Path]:
+    """Return where the events of each trial are stored, by a name to show."""
+    from det_keras import storage
+
+    cluster = session.get("/api/v1/master").get("clusterId", "")
+    trials: list[dict[str, Any]] = [session.get(f"/api/v1/trials/{number}")["trial"] for number in trial_ids]
+    for number in experiment_ids:
+        trials += session.get(f"/api/v1/experiments/{number}/trials", params={"limit": -1})["trials"]
+    sections: dict[int, Any] = {}
+    found = {}
+    for trial in trials:
+        experiment = int(trial["experimentId"])
+        if experiment not in sections:
+            config = session.get(f"/api/v1/experiments/{experiment}")["experiment"]["config"]
+            sections[experiment] = config["checkpoint_storage"]
+        place = f"{cluster or 'local'}/tensorboard/experiment/{experiment}/trial/{trial['id']}"
+        store = storage.from_config(sections[experiment])
+        found[f"experiment-{experiment}-trial-{trial['id']}"] = store.files_path(place)
+    return found

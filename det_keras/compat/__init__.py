@@ -1,0 +1,28 @@
+"""The name `determined`: scripts that import the original's package get this one.
+
+`path/` holds a small package of that name. It is put at the end of ``PYTHONPATH`` for what our launchers start, and
+steps aside for an installed `determined`. ``DET_KERAS_COMPAT=0`` switches it off.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+__all__ = ["SWITCH", "with_determined"]
+
+#: The variable that switches the package off, when it is ``0``.
+SWITCH = "DET_KERAS_COMPAT"
+
+_FOLDER = Path(__file__).parent / "path"
+
+
+def with_determined(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment in which Python scripts find `determined`, unless it is switched off."""
+    if environ.get(SWITCH) == "0":
+        return dict(environ)
+    folders = [folder for folder in environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    if str(_FOLDER) not in folders:
+        folders.append(str(_FOLDER))
+    return {**environ, "PYTHONPATH": os.pathsep.join(folders)}

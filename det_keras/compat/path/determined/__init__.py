@@ -1,0 +1,50 @@
+"""`determined` for scripts of the original, answered by det_keras; an installed original comes first."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+_OWN_FOLDER = Path(__file__).resolve().parents[1]
+_SUBMODULES = ("core", "errors", "experimental", "keras", "launch")
+_NAMES = ("InvalidHP", "LOG_FORMAT", "get_cluster_info")
+
+#: Of the release whose names are answered.
+__version__ = "0.38.1+det.keras"
+
+
+def _installed() -> Any:
+    """Return where another `determined` is found, None if this is the only one."""
+    others = [entry for entry in sys.path if Path(entry or ".").resolve() != _OWN_FOLDER]
+    return importlib.machinery.PathFinder.find_spec("determined", others)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return importlib.import_module(f"determined.{name}")
+    if name in _NAMES:
+        return getattr(importlib.import_module("det_keras"), name)
+    if name in ("ClusterInfo", "TrialInfo"):
+        return getattr(importlib.import_module("det_keras.cluster_info"), name)
+    raise AttributeError(
+        f"module 'determined' has no attribute {name!r}. det_keras answers for it here, with "
+        f"{', '.join(sorted((*_SUBMODULES, *_NAMES)))}."
+    )
+
+
+_spec = _installed()
+if _spec is not None:
+    # The import that brought us here goes on with what stands in `sys.modules`.
+    _module = importlib.util.module_from_spec(_spec)
+    sys.modules[__name__] = _module
+    _spec.loader.exec_module(_module)
+elif os.environ.get("DET_KERAS_COMPAT") == "0":
+    raise ModuleNotFoundError(
+        "No module named 'determined': DET_KERAS_COMPAT=0 keeps det_keras from answering for it.",
+        name="determined",
+    )

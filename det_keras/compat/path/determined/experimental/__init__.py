@@ -1,0 +1,1 @@
+"""`determined.experimental`, answered by det_keras."""

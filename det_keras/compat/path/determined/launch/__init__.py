@@ -1,0 +1,1 @@
+"""`determined.launch`, answered by det_keras."""

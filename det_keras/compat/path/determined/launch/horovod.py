@@ -1,0 +1,8 @@
+"""`python3 -m determined.launch.horovod`, answered by det_keras."""
+
+import sys
+
+from det_keras.launch.horovod import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,295 @@
+"""The DeterminedCallback generation: a user's own `model.fit`, managed at epochs' ends.
+
+The callback reports, saves and stops through a core context. It goes on at an epoch's start; what Keras draws to
+shuffle arrays cannot be read, so that a resumed run is exact only where the data's order hangs on the epoch alone.
+`context.fit` is exact at any batch.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from det_keras import __version__
+from det_keras.core import Context, DistributedContext, TensorboardMode
+from det_keras.errors import CheckpointError, ModelMismatchError
+from det_keras.keras.events import EventWriter
+from det_keras.keras.random_state import capture_random_state, restore_random_state
+
+__all__ = ["DeterminedCallback"]
+
+logger = logging.getLogger(__name__)
+
+# Keras writes weights to no other name.
+_WEIGHTS = "model_checkpoint.weights.h5"
+_STATE = "callback_state.json"
+_OPTIMIZER = "optimizer.npz"
+
+
+class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
+    """Adds metrics, checkpoints, pause and resume to a `model.fit` of one's own.
+
+    Use neither `BackupAndRestore` nor `ModelCheckpoint` beside it. `initial_epoch` of `fit` has no effect. Lines for a
+    log take the place of the progress bar.
+
+    Args:
+        core_context: what `det.core.init()` returned.
+        checkpoint: UUID to start from, such as ``det.get_cluster_info().latest_checkpoint``; None to begin.
+        continue_id: names this training, such as the trial's id. If the checkpoint was saved with the same, training
+            goes on after its epoch; if not, its weights are taken and training begins at epoch 0.
+        train_metrics_report_period: ``"epoch"``, or batches between two reports of training metrics.
+        checkpoint_epochs: epochs between two checkpoints; 0 for none but the last and those at a pause.
+
+    Raises:
+        TypeError, ValueError: an argument cannot be used.
+    """
+
+    def __init__(
+        self,
+        core_context: Context,
+        checkpoint: str | None,
+        continue_id: int | str,
+        *,
+        train_metrics_report_period: int | str = "epoch",
+        checkpoint_epochs: int = 1,
+    ) -> None:
+        super().__init__()
+        if not isinstance(core_context, Context):
+            raise TypeError(
+                "`core_context` must be what `det.core.init()` returns, in its `with` block. "
+                f"Received a {type(core_context).__name__}."
+            )
+        if train_metrics_report_period != "epoch" and not _is_count(train_metrics_report_period, 1):
+            raise ValueError(
+                "`train_metrics_report_period` is 'epoch' or a number of batches of at least 1. "
+                f"Received: {train_metrics_report_period!r}."
+            )
+        if not _is_count(checkpoint_epochs, 0):
+            raise ValueError(
+                f"`checkpoint_epochs` is a number of at least 0. Received: {checkpoint_epochs!r}."
+            )
+        self._core = core_context
+        self._is_chief = core_context.distributed.is_chief
+        self._checkpoint = checkpoint
+        self._continue_id = continue_id
+        self._period = None if train_metrics_report_period == "epoch" else int(train_metrics_report_period)
+        self._checkpoint_epochs = checkpoint_epochs
+        self._params: dict[str, Any] = {}
+        self._batches = 0
+        self._epochs = 0
+        self._saved_at: int | None = None
+        self._is_training = False
+        if core_context.tensorboard_mode is TensorboardMode.AUTO and self._is_chief:
+            core_context.train.listen(EventWriter(core_context.train.get_tensorboard_path()).write)
+
+    def set_params(self, params: dict[str, Any]) -> None:
+        """Take the arguments of `fit`."""
+        self._params = dict(params)
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Go on from the checkpoint, if there is one."""
+        self._batches = self._epochs = 0
+        self._saved_at = None
+        self._is_training = True
+        if self._checkpoint is not None:
+            self._restore(self._checkpoint)
+        # Keras takes it for the first epoch if it is true, which 0 has to be as well.
+        self.model._initial_epoch = _Epoch(self._epochs)
+        self._core.train.set_status("training")
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Nothing is shown before an epoch's end."""
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Nothing is shown before an epoch's end."""
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Count, and report where the period says so."""
+        self._batches += 1
+        if self._period is not None and self._batches % self._period == 0:
+            self._report("training", logs or {})
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        """Say so."""
+        if self._is_training:
+            self._core.train.set_status("validating")
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Nothing is shown before a validation's end."""
+
+    def on_test_end(self, logs: Any = None) -> None:
+        """Say that training goes on; the metrics come with the epoch's end."""
+        if self._is_training:
+            self._core.train.set_status("training")
+
+    def on_predict_begin(self, logs: Any = None) -> None:
+        """Nothing is shown of predictions."""
+
+    def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Nothing is shown of predictions."""
+
+    def on_predict_end(self, logs: Any = None) -> None:
+        """Nothing is shown of predictions."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Report, save where it is due, and stop if somebody asks for it."""
+        logs = dict(logs or {})
+        self._epochs = epoch + 1
+        validation = {name: value for name, value in logs.items() if name.startswith("val_")}
+        training = {name: value for name, value in logs.items() if name not in validation}
+        if self._period is None:
+            self._report("training", training)
+        if validation:
+            self._report("validation", validation)
+        self._show(logs)
+        total = self._params.get("epochs")
+        if total and self._is_chief:
+            self._core.train.report_progress(min(self._epochs / total, 1.0))
+        if self._checkpoint_epochs and self._epochs % self._checkpoint_epochs == 0:
+            self._save()
+        if self._core.preempt.should_preempt():
+            logger.info("Asked to stop: training ends after epoch %s and goes on from there.", self._epochs)
+            self.model.stop_training = True
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Save the last state."""
+        self._is_training = False
+        self.model._initial_epoch = None
+        self._save()
+
+    def save_model(self, model: Any, path: str, distributed: DistributedContext) -> None:
+        """Save the model; override it for another way, with `load_model`.
+
+        Args:
+            model: the model.
+            path: the file to write, or a name to make another from; its directory becomes the checkpoint. On others
+                than the chief the directory is dropped afterwards.
+            distributed: the workers.
+        """
+        model.save_weights(path)
+
+    def load_model(self, model: Any, path: str, distributed: DistributedContext) -> None:
+        """Load what `save_model` saved.
+
+        Args:
+            model: the model, built.
+            path: what `save_model` was given; its directory is the checkpoint.
+            distributed: the workers.
+
+        Raises:
+            ModelMismatchError: the weights do not fit the model.
+        """
+        # A checkpoint of `context.fit` or of a TFKerasTrial has a whole model.
+        source = path if Path(path).exists() else str(Path(path).with_name("model.keras"))
+        try:
+            model.load_weights(source)
+        except (ValueError, OSError) as error:
+            raise ModelMismatchError(f"The weights in {source} do not fit this model: {error}") from error
+
+    def _save(self) -> None:
+        if self._saved_at == self._batches:
+            return
+        self._saved_at = self._batches
+        distributed = self._core.distributed
+        if not self._is_chief:
+            with tempfile.TemporaryDirectory(prefix="det-worker-") as folder:
+                self.save_model(self.model, str(Path(folder) / _WEIGHTS), distributed)
+            return
+        metadata = {
+            "steps_completed": self._batches,
+            "epoch": self._epochs,
+            "format": "keras-weights",
+            "framework": f"tensorflow-{tf.__version__}",
+            "keras": keras.__version__,
+            "det_keras": __version__,
+        }
+        with self._core.checkpoint.store_path(metadata) as (folder, uuid):
+            self.save_model(self.model, str(folder / _WEIGHTS), distributed)
+            np.savez(
+                folder / _OPTIMIZER, *(np.asarray(keras.ops.convert_to_numpy(one)) for one in self._slots())
+            )
+            (folder / _STATE).write_text(json.dumps(self._state()), encoding="utf-8")
+        logger.info("The checkpoint %s holds the state after epoch %s.", uuid, self._epochs)
+
+    def _restore(self, uuid: str) -> None:
+        with self._core.checkpoint.restore_path(uuid) as folder:
+            self.load_model(self.model, str(folder / _WEIGHTS), self._core.distributed)
+            state = _read_state(folder / _STATE)
+            if state is None or state["continue_id"] != self._continue_id:
+                logger.info("The weights are those of checkpoint %s; training begins at epoch 0.", uuid)
+                return
+            self._epochs, self._batches = state["epochs"], state["batches"]
+            self._restore_optimizer(folder / _OPTIMIZER)
+            restore_random_state(self.model, state["random"])
+        # Nothing has changed since.
+        self._saved_at = self._batches
+        logger.info("Training goes on from checkpoint %s after epoch %s.", uuid, self._epochs)
+
+    def _restore_optimizer(self, path: Path) -> None:
+        optimizer = self.model.optimizer
+        if not path.is_file() or optimizer is None:
+            return
+        optimizer.build(self.model.trainable_variables)
+        with np.load(path) as values:
+            found, slots = [values[name] for name in values.files], self._slots()
+            if [value.shape for value in found] != [tuple(slot.shape) for slot in slots]:
+                raise ModelMismatchError(
+                    "The optimizer of the checkpoint is not the one that the model is compiled with."
+                )
+            for slot, value in zip(slots, found, strict=True):
+                slot.assign(value)
+
+    def _slots(self) -> list[Any]:
+        optimizer = self.model.optimizer
+        return list(optimizer.variables) if isinstance(optimizer, keras.optimizers.Optimizer) else []
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "continue_id": self._continue_id,
+            "epochs": self._epochs,
+            "batches": self._batches,
+            "random": capture_random_state(self.model),
+        }
+
+    def _report(self, group: str, logs: Mapping[str, Any]) -> None:
+        if not self._is_chief:
+            return
+        metrics = {name: float(value) for name, value in logs.items()}
+        counters = {"batches": self._batches, "epochs": self._epochs}
+        self._core.train.report_metrics(group, self._batches, {**counters, **metrics})
+
+    def _show(self, logs: Mapping[str, Any]) -> None:
+        if self._is_chief and self._params.get("verbose"):
+            values = ", ".join(f"{name}: {float(value):.4g}" for name, value in logs.items())
+            # The log is the output here.
+            print(f"epoch {self._epochs}/{self._params.get('epochs', '?')}: {values}", flush=True)  # noqa: T201
+
+
+class _Epoch(int):
+    """A number of an epoch that is true also when it is 0."""
+
+    def __bool__(self) -> bool:
+        return True
+
+
+def _read_state(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    try:
+        state: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}.") from error
+    return state
+
+
+def _is_count(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least and math.isfinite(value)

@@ -1,0 +1,139 @@
+"""`det.experimental.keras.init`: a script that submits itself, and trains when the master runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from det_keras.cluster_info import get_cluster_info
+from det_keras.errors import DetError
+from det_keras.keras.opening import init as init_context
+from det_keras.keras.trial import length_as_epochs
+from det_keras.keras.trial_context import TFKerasTrialContext
+
+__all__ = ["NativeContext", "init"]
+
+
+class NativeContext(TFKerasTrialContext):
+    """What a self-submitting script calls: a TFKerasTrial's context that manages `model.fit` of a wrapped model."""
+
+    def wrap_model(self, model: Any) -> Any:
+        """Return the model, whose `fit` from now on is `context.fit`, for as long as the config says.
+
+        Raises:
+            TypeError: it is no Keras model.
+        """
+        super().wrap_model(model)
+        plain, is_running = model.fit, False
+
+        def fit(x: Any = None, y: Any = None, batch_size: int | None = None, **options: Any) -> Any:
+            nonlocal is_running
+            if is_running:
+                # `context.fit` trains with the model's own.
+                return plain(x, y, batch_size, **options)
+            is_running = True
+            try:
+                return self._fit(model, x, y, batch_size, options)
+            finally:
+                is_running = False
+
+        model.fit = fit
+        return model
+
+    def _fit(self, model: Any, x: Any, y: Any, batch_size: int | None, options: dict[str, Any]) -> Any:
+        context = self.keras_context
+        context.wrap_optimizer(model.optimizer)
+        if isinstance(x, keras.utils.PyDataset):
+            x = context.wrap_data(self.prepare_sequence(x))
+        elif not isinstance(x, tf.data.Dataset):
+            x, y = context.wrap_data(x, y)
+            batch_size = self.get_per_slot_batch_size()
+        length = length_as_epochs(context)
+        if length is not None:
+            options["epochs"] = length
+        return context.fit(model, x, y, batch_size, **options)
+
+
+def init(
+    config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    local: bool = False,
+    test: bool = False,
+    context_dir: str | os.PathLike[str] = "",
+    command: Sequence[str] | None = None,
+    master_url: str | None = None,
+) -> NativeContext:
+    """Return a context to train with; outside of a trial submit the script as an experiment, and end it.
+
+    Args:
+        config: of the experiment: a mapping or the path of a YAML file; it needs no entrypoint.
+        local: train here and now, without a master.
+        test: train one batch here, to see whether the script works; nothing is submitted.
+        context_dir: what to submit; by default the script's directory.
+        command: what the experiment runs, such as ``["train.py", "--fast"]``; by default this script with its
+            arguments.
+        master_url: the master; by default as the command line finds it.
+
+    Raises:
+        SystemExit: the script was submitted; with the exit code of the submission.
+        DetError: the config cannot be used.
+        ValueError: the config lacks the hyperparameter ``global_batch_size``.
+    """
+    if get_cluster_info() is not None:
+        return NativeContext(init_context())
+    if local or test:
+        context = init_context(config=config)
+        if test:
+            context.settings = replace(context.settings, batch_limit=1)
+        return NativeContext(context)
+    raise SystemExit(_submit(config, context_dir, command, master_url))
+
+
+def _submit(
+    config: Mapping[str, Any] | str | os.PathLike[str] | None,
+    context_dir: str | os.PathLike[str],
+    command: Sequence[str] | None,
+    master_url: str | None,
+) -> int:
+    script = Path(sys.argv[0]).absolute()
+    folder = Path(context_dir).absolute() if os.fspath(context_dir) else script.parent
+    words = list(command) if command is not None else [_inside(script, folder), *sys.argv[1:]]
+    entrypoint = words if words and words[0].startswith("python") else ["python3", *words]
+    argv = [sys.executable, "-m", "det_keras.cli"]
+    if master_url is not None:
+        argv += ["--master", master_url]
+    with tempfile.TemporaryDirectory(prefix="det-submit-") as drafts:
+        path = Path(drafts) / "experiment.yaml"
+        # JSON is YAML, and needs no library here.
+        path.write_text(json.dumps({**_read(config), "entrypoint": shlex.join(entrypoint)}), encoding="utf-8")
+        return subprocess.run([*argv, "experiment", "create", str(path), str(folder)], check=False).returncode
+
+
+def _inside(script: Path, folder: Path) -> str:
+    if not script.is_relative_to(folder):
+        raise DetError(
+            f"The script {script} is not in the context directory {folder}. Pass `context_dir` or `command`."
+        )
+    return script.relative_to(folder).as_posix()
+
+
+def _read(config: Mapping[str, Any] | str | os.PathLike[str] | None) -> dict[str, Any]:
+    if config is None or isinstance(config, Mapping):
+        return dict(config or {})
+    from det_keras.config import load_yaml
+
+    try:
+        text = Path(config).read_text(encoding="utf-8")
+    except OSError as error:
+        raise DetError(f"The config file {str(config)!r} cannot be read: {error.strerror}.") from error
+    return load_yaml(text, source=str(config))

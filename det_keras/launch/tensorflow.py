@@ -1,0 +1,57 @@
+"""Start a script that trains under a `tf.distribute` strategy.
+
+    python3 -m det_keras.launch.tensorflow -- python3 train.py ...
+
+One process uses all GPUs of its machine, so this becomes the command. Several machines would need
+MultiWorkerMirroredStrategy, under which Keras 3 cannot train; Horovod can.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Sequence
+
+from det_keras import LOG_FORMAT
+from det_keras.compat import with_determined
+
+__all__ = ["main"]
+
+logger = logging.getLogger("det_keras.launch.tensorflow")
+
+_NOT_EXECUTABLE, _NOT_FOUND = 126, 127
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Become the command in `arguments`; returns an exit code only where that cannot be."""
+    logging.basicConfig(format=LOG_FORMAT, level=logging.INFO)
+    parser = argparse.ArgumentParser(
+        prog="det_keras.launch.tensorflow",
+        usage="python3 -m det_keras.launch.tensorflow -- COMMAND ...",
+        description="Start a script that trains under a tf.distribute strategy.",
+    )
+    parser.add_argument("--port", type=int, default=0, help="of no effect: one machine needs none")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    command: list[str] = parser.parse_args(arguments).command
+    if command[:1] == ["--"]:
+        del command[0]
+    if not command:
+        parser.error("There is nothing to run. Give the command behind `--`, such as `-- python3 train.py`.")
+    if shutil.which(command[0]) is None:
+        logger.error("The command %r was not found. Is it on the PATH, and installed?", command[0])
+        return _NOT_FOUND
+    # Python ignores SIGPIPE, and a program inherits what is ignored.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        os.execvpe(command[0], command, with_determined(os.environ))
+    except OSError as error:
+        logger.error("The command %r could not be started: %s.", command[0], error.strerror)
+    return _NOT_EXECUTABLE
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
