@@ -24,6 +24,8 @@ from det_keras.master.wire import now
 
 __all__ = ["Draft", "Experiments"]
 
+_MOST_CONFIG_BYTES = 1 << 20
+
 
 @dataclass(frozen=True)
 class Draft:
@@ -66,6 +68,11 @@ class Experiments:
         Raises:
             InvalidArgumentError: it could not; everything that is wrong is named.
         """
+        if len(text) > _MOST_CONFIG_BYTES:
+            # Reading YAML takes a second for every few ten thousand letters.
+            raise InvalidArgumentError(
+                f"A config may have {_MOST_CONFIG_BYTES >> 20} MiB, received {len(text)} letters."
+            )
         try:
             loaded = load_experiment_config(text, default_storage=self._default_storage)
             search.from_config(loaded.config)

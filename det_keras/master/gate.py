@@ -15,12 +15,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from det_keras.master.auth import Accounts
 from det_keras.master.errors import (
     ApiError,
+    InvalidArgumentError,
     PermissionDeniedError,
     UnauthenticatedError,
     UnavailableError,
 )
 from det_keras.master.events import Notifier
 from det_keras.master.replies import error_reply
+from det_keras.master.wire import fits_64_bits
 
 __all__ = ["Gate"]
 
@@ -36,6 +38,10 @@ _OPEN = frozenset(
 _HARMLESS = frozenset({"GET", "HEAD", "OPTIONS"})
 # Code travels inside of the body: about 95 MB of it, in base64.
 _MOST_BYTES = 128 * 1024 * 1024
+_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_DIGITS_OF_64_BITS = 19
+# Enough digits to be too large, and few enough to be read at once.
+_LONGEST = 40
 _SNAKE = re.compile(r"_([a-z0-9])")
 
 
@@ -79,6 +85,7 @@ class Gate:
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > _MOST_BYTES:
             raise TooLargeError(f"A body may have {_MOST_BYTES >> 20} MiB, received {length} bytes.")
+        _refuse_large_numbers(scope)
         is_presented, token = _token(headers)
         is_open = (scope["method"], scope["path"]) in _OPEN
         if scope["method"] not in _HARMLESS and not is_presented:
@@ -87,6 +94,18 @@ class Gate:
             if not token:
                 raise UnauthenticatedError("token missing")
             scope.setdefault("state", {})["caller"] = self._accounts.caller(token)
+
+
+def _refuse_large_numbers(scope: Scope) -> None:
+    """Refuse numbers that no database keeps, wherever they stand, before anybody looks them up."""
+    values = [value for _, value in parse_qsl(scope["query_string"].decode("latin-1"))]
+    for text in (*scope["path"].split("/"), *values):
+        if (
+            len(text) >= _DIGITS_OF_64_BITS
+            and _INTEGER.fullmatch(text)
+            and not fits_64_bits(int(text[:_LONGEST]))
+        ):
+            raise InvalidArgumentError(f"{text[:_LONGEST]} is no number of 64 bits.")
 
 
 def _refuse_other_sites(headers: Headers, *, is_by_cookie: bool) -> None:

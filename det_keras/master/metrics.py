@@ -31,6 +31,7 @@ VALIDATION = "validation"
 _PROFILER = "profiler"
 _GENERIC = "generic"
 _PROFILER_GROUPS = frozenset({"gpu", "cpu", "memory", "disk", "network"})
+_MOST_NAMES = 10_000
 _EPOCHS = ("epoch", "epochs")
 
 
@@ -111,6 +112,10 @@ def live_rows(trial_ids: Sequence[int]) -> Select[MetricRow]:
 def _check(report: Report) -> None:
     if not report.group or "." in report.group:
         raise InvalidArgumentError(f"The group {report.group!r} must be a name without a dot.")
+    if len(report.metrics) > _MOST_NAMES:
+        raise InvalidArgumentError(
+            f"A report may have {_MOST_NAMES} names of metrics, received {len(report.metrics)}."
+        )
     for name in _EPOCHS:
         value = report.metrics.get(name)
         if value is not None and number(value) is None:

@@ -39,7 +39,11 @@ def number(value: Any) -> float | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            # JSON knows whole numbers of any size.
+            return math.inf if value > 0 else -math.inf
     if value in ("NaN", "Infinity", "-Infinity"):
         return float(value)
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ __all__ = [
     "decode_json",
     "encode_json",
     "finite",
+    "fits_64_bits",
     "from_timestamp",
     "int64_map",
     "now",
@@ -27,6 +29,15 @@ __all__ = [
 ]
 
 MessageT = TypeVar("MessageT", bound="Message")
+
+_MOST_LEVELS = 64
+_TOO_DEEP = f"The body is nested too deeply: more than {_MOST_LEVELS} lists and objects in each other."
+# What may be a number that a float holds as infinity only.
+_HUGE = re.compile(rb"[eE]\+?\d{3}|\d{300}")
+# Kept as text: their numbers may be of any size.
+_FREE_FORM = frozenset(
+    {"avg_metrics", "batch_metrics", "checkpoint_storage", "config", "metadata", "metrics"}
+)
 
 
 class Message(BaseModel):
@@ -40,6 +51,24 @@ class Message(BaseModel):
         if isinstance(value, Mapping):
             return {name: item for name, item in value.items() if item is not None}
         return value
+
+    @model_validator(mode="after")
+    def _refuse_large_numbers(self) -> Message:
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            values = (
+                value.values() if isinstance(value, dict) else value if isinstance(value, list) else (value,)
+            )
+            if name not in _FREE_FORM and any(
+                isinstance(one, int) and not fits_64_bits(one) for one in values
+            ):
+                raise ValueError(f"`{to_camel(name)}` must be a number of 64 bits")
+        return self
+
+
+def fits_64_bits(number: int) -> bool:
+    """Tell whether the database can keep a number."""
+    return -(1 << 63) <= number < 1 << 63
 
 
 def parse_message(kind: type[MessageT], body: bytes) -> MessageT:
@@ -66,9 +95,31 @@ def validation_text(problems: list[Any]) -> str:
 def decode_json(body: bytes) -> Any:
     """Return the value of JSON text, whatever the Content-Type said."""
     try:
-        return finite(json.loads(body))
+        # A name that JSON does not know stands for itself as text.
+        value = json.loads(body, parse_constant=str)
+    except RecursionError:
+        raise InvalidArgumentError(_TOO_DEEP) from None
     except ValueError as error:
         raise InvalidArgumentError(f"The body is not JSON: {error}.") from None
+    if _is_deeper(value, _MOST_LEVELS):
+        raise InvalidArgumentError(_TOO_DEEP)
+    return finite(value) if _HUGE.search(body) else value
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    """Tell whether lists and objects are nested deeper than `levels`."""
+    inner = [value]
+    for _ in range(levels + 1):
+        inner = [
+            item
+            for holder in inner
+            if isinstance(holder, dict | list)
+            for item in (holder.values() if isinstance(holder, dict) else holder)
+            if isinstance(item, dict | list)
+        ]
+        if not inner:
+            return False
+    return True
 
 
 def encode_json(value: Any) -> bytes:

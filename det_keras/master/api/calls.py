@@ -49,11 +49,20 @@ MasterDep = Annotated[EmbeddedMaster, Depends(_master)]
 CallerDep = Annotated[Caller, Depends(_caller)]
 
 
-def body(kind: type[MessageT]) -> Any:
-    """Return the dependency that reads the body as a message of `kind`, whatever its Content-Type."""
+def body(kind: type[MessageT], *, most_bytes: int | None = None) -> Any:
+    """Return the dependency that reads the body as a message of `kind`, whatever its Content-Type.
+
+    Args:
+        kind: of the message.
+        most_bytes: that it may have; None for what the master takes at all.
+    """
 
     async def read(request: Request) -> MessageT:
         content = await request.body()
+        if most_bytes is not None and len(content) > most_bytes:
+            raise InvalidArgumentError(
+                f"The body may have {most_bytes >> 20} MiB here, received {len(content)} bytes."
+            )
         if len(content) > _LONG_BYTES:
             return await anyio.to_thread.run_sync(parse_message, kind, content)
         return parse_message(kind, content)

@@ -25,6 +25,7 @@ __all__ = ["router"]
 router = APIRouter(prefix="/api/v1")
 
 _MOST_METADATA_BYTES = 1 << 20
+_MOST_REPORT_BYTES = 16 << 20
 
 
 class StartBody(Message):
@@ -116,7 +117,11 @@ def start_run(master: MasterDep, request: Annotated[StartBody, body(StartBody)])
 
 
 @router.post("/trials/{trial_id}/metrics")
-def report(master: MasterDep, trial_id: int, request: Annotated[MetricsBody, body(MetricsBody)]) -> Response:
+def report(
+    master: MasterDep,
+    trial_id: int,
+    request: Annotated[MetricsBody, body(MetricsBody, most_bytes=_MOST_REPORT_BYTES)],
+) -> Response:
     """Store a report of any group."""
     sent = request.metrics
     _store_report(
@@ -136,7 +141,9 @@ def report(master: MasterDep, trial_id: int, request: Annotated[MetricsBody, bod
 
 @router.post("/trials/{trial_id}/training_metrics")
 def report_training(
-    master: MasterDep, trial_id: int, request: Annotated[OldMetricsBody, body(OldMetricsBody)]
+    master: MasterDep,
+    trial_id: int,
+    request: Annotated[OldMetricsBody, body(OldMetricsBody, most_bytes=_MOST_REPORT_BYTES)],
 ) -> Response:
     """Store a report of an old client."""
     _store_report(master, _modern(trial_id, metrics.TRAINING, request))
@@ -145,7 +152,9 @@ def report_training(
 
 @router.post("/trials/{trial_id}/validation_metrics")
 def report_validation(
-    master: MasterDep, trial_id: int, request: Annotated[OldMetricsBody, body(OldMetricsBody)]
+    master: MasterDep,
+    trial_id: int,
+    request: Annotated[OldMetricsBody, body(OldMetricsBody, most_bytes=_MOST_REPORT_BYTES)],
 ) -> Response:
     """Store a report of an old client."""
     _store_report(master, _modern(trial_id, metrics.VALIDATION, request))
