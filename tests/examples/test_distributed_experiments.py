@@ -87,3 +87,24 @@ def test_trial_that_lost_a_rank_is_restarted_and_ends_the_same(cluster, create, 
     assert cluster.wait(experiment) == "STATE_COMPLETED"
     assert (cluster.final_digest(trial), cluster.metrics(trial, "validation")) == undisturbed
     assert cluster.get(f"/api/v1/trials/{trial['id']}")["trial"]["restarts"] == 1
+
+
+REFUSES = """
+import det_keras as det
+context = det.keras.init()
+if context.distributed.rank == 1:
+    raise det.InvalidHP("rank 1 cannot use them")
+context.distributed.allgather("rank 0 waits for rank 1")
+"""
+
+
+def test_one_rank_alone_may_refuse_the_hyperparameters(cluster, tmp_path):
+    (tmp_path / "context").mkdir()
+    (tmp_path / "context" / "refuses.py").write_text(REFUSES)
+    entrypoint = "python3 -m det_keras.launch.horovod -- python3 refuses.py"
+    (tmp_path / "refuses.yaml").write_text(yaml.safe_dump({**CONFIG, "entrypoint": entrypoint}))
+    experiment = cluster.create(tmp_path / "refuses.yaml", tmp_path / "context")
+    trial = cluster.trial(experiment)
+    assert cluster.wait(experiment) == "STATE_COMPLETED"
+    assert cluster.get(f"/api/v1/trials/{trial['id']}")["trial"]["restarts"] == 0
+    assert any("rank 1 cannot use them" in line for line in cluster.logs(trial))

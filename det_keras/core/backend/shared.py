@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from det_keras.cluster_info import get_cluster_info
 from det_keras.core.backend.base import Backend, CheckpointRecord, Operation
 from det_keras.core.distributed import DistributedContext
 
@@ -86,9 +87,15 @@ class SharedBackend(Backend):
         self._ask(lambda chief: chief.complete_operation(operation, metric))
 
     def report_early_exit(self, reason: str) -> None:
-        # Not collective: whoever finds out that the hyperparameters are no good may be alone with it.
+        # Not collective: whoever finds out that the hyperparameters are no good may be alone with it, and the others
+        # fail once it is gone. The master counts that as no failure if it knows.
         if self.chief is not None:
             self.chief.report_early_exit(reason)
+        elif (info := get_cluster_info()) is not None and info.trial is not None:
+            # Imported here: nobody else but the chief needs HTTP.
+            from det_keras.core.backend.trial import report_early_exit
+
+            report_early_exit(info, reason)
 
     def wait_for_preemption(self, timeout_s: float) -> bool:
         assert self.chief is not None

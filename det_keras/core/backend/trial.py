@@ -14,7 +14,7 @@ from det_keras.core.backend.outbox import Outbox
 from det_keras.core.backend.wire import to_wire
 from det_keras.errors import MasterError, MasterUnavailableError
 
-__all__ = ["TrialBackend", "open_task_session", "to_record", "wait_for_preemption"]
+__all__ = ["TrialBackend", "open_task_session", "report_early_exit", "to_record", "wait_for_preemption"]
 
 logger = logging.getLogger(__name__)
 
@@ -158,8 +158,7 @@ class TrialBackend(Backend):
         self._session.post(path, body, patience_s=_PATIENCE_S)
 
     def report_early_exit(self, reason: str) -> None:
-        path = f"/api/v1/trials/{self._trial.trial_id}/early_exit"
-        self._session.post(path, {"reason": reason}, patience_s=_PATIENCE_S)
+        report_early_exit(self._info, reason, self._session)
 
     def wait_for_preemption(self, timeout_s: float) -> bool:
         return wait_for_preemption(self._preemption_session, self._info, timeout_s)
@@ -197,6 +196,19 @@ class TrialBackend(Backend):
 def open_task_session(info: ClusterInfo) -> Session:
     """Return a session that presents the token of this process's task."""
     return Session(info.master_url, info.session_token, is_task=True, cert_file=info.master_cert_file)
+
+
+def report_early_exit(info: ClusterInfo, reason: str, session: Session | None = None) -> None:
+    """Tell the master that the trial is to end and why; see `Backend.report_early_exit`.
+
+    Args:
+        info: where the process runs; it must be a trial.
+        reason: as the master names it.
+        session: calls with the task token; by default one is made from `info`.
+    """
+    assert info.trial is not None
+    path = f"/api/v1/trials/{info.trial.trial_id}/early_exit"
+    (session or open_task_session(info)).post(path, {"reason": reason}, patience_s=_PATIENCE_S)
 
 
 def wait_for_preemption(session: Session, info: ClusterInfo, timeout_s: float) -> bool:
