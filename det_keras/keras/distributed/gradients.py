@@ -30,6 +30,7 @@ class SharedStep:
         leave: 1 once this worker was asked to leave.
         end: 1 once a callback of this worker ended the training.
         told: how many workers wish to leave, and to end, as of the last step; the same on all of them.
+        is_ending_epoch: whether any worker wished to end when metrics were last summed; None if that was heard of.
     """
 
     def __init__(self) -> None:
@@ -39,6 +40,7 @@ class SharedStep:
         self.leave = tf.Variable(0.0, trainable=False)
         self.end = tf.Variable(0.0, trainable=False)
         self.told = tf.Variable([0.0, 0.0], trainable=False)
+        self.is_ending_epoch: bool | None = None
 
     def begin(self) -> None:
         """Forget the wishes of an earlier training."""

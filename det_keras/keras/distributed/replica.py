@@ -160,11 +160,15 @@ class Replica:
         self.spread_seeds()
 
     def sum_metrics(self) -> list[np.ndarray[Any, Any]]:
-        """Return the states of all metrics, summed over workers, in the order of ``metrics_variables``."""
+        """Return the states of all metrics, summed over workers, in the order of ``metrics_variables``.
+
+        What the workers wish travels along, and the step is told of it.
+        """
         values = [variable.value.read_value() for variable in self._model.metrics_variables]
-        return (
-            [np.asarray(value) for value in sum_over_workers(values, name="metric_states")] if values else []
-        )
+        wish = tf.maximum(tf.cast(self._model.stop_training, tf.float32), self._shared.end)
+        *sums, wishes = sum_over_workers([*values, wish], name="metric_states")
+        self._shared.is_ending_epoch = float(wishes) > 0
+        return [np.asarray(one) for one in sums]
 
     def check_equal(self, batches: int, checked_at: int) -> None:
         """Compare the trainable variables of all workers.

@@ -95,8 +95,12 @@ class Team:
         """Return on every worker, at an epoch's end, whether any of them wishes to end the training, or did before."""
         if self._step is None:
             return wish
-        own = tf.maximum(tf.cast(wish, tf.float32), self._step.end)
-        return float(sum_over_workers([own], name="end")[0]) > 0
+        # Keras has just asked for the epoch's metrics, and nothing came in between.
+        answer, self._step.is_ending_epoch = self._step.is_ending_epoch, None
+        if answer is None:
+            own = tf.maximum(tf.cast(wish, tf.float32), self._step.end)
+            return float(sum_over_workers([own], name="end")[0]) > 0
+        return answer
 
     def hear(self, *, leave: bool, end: bool) -> bool:
         """Take note of what this worker wishes after a batch, and return whether that calls for a boundary at once.
