@@ -104,7 +104,10 @@ def _announce(home: Home, address: Address, sock: socket.socket) -> None:
 
 
 def _try(host: str, port: int) -> socket.socket | None:
-    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With the protocol named asyncio switches Nagle's algorithm off; else every answer would wait 40 ms for the
+    # acknowledgement of its own headers.
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     # A master that starts again takes up its port although old connections linger.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
