@@ -298,7 +298,61 @@ def objects(folder: Path) -> Any:
         }
 
 
+@scenario
+def predictions(folder: Path) -> Any:
+    """Return for each kind of data whether its gathered predictions are those of the whole."""
+    with det.keras.init(run_dir=folder / "run", seed=7) as context:
+        x, model = digits()[0], network()
+        rows = tf.data.Dataset.from_tensor_slices(x[:101])
+        gathered = {
+            "arrays": context.predict(model, context.wrap_data(x[:101]), gather=True),
+            "PyDataset": context.predict(model, context.wrap_data(Batches(400)), gather=True),
+            "tf.data": context.predict(model, context.wrap_data(rows).batch(8), gather=True),
+        }
+        whole = model.predict(x, verbose=0)
+        found = {
+            name: len(one) in (101, len(x)) and bool(np.allclose(one, whole[: len(one)], atol=1e-5))
+            for name, one in gathered.items()
+        }
+        for name, data, gather in (
+            ("not dealt out", context.wrap_data(rows, shard=False).batch(8), True),
+            ("uneven", context.wrap_data(rows).take(20 - 15 * context.distributed.rank).batch(8), True),
+            ("too few batches", context.wrap_data(Batches(1797)), False),
+        ):  # fmt: skip
+            try:
+                found[name] = len(context.predict(model, data, gather=gather))
+            except ValueError as error:
+                found[name] = str(error)
+        return found
+
+
 # What has to fail, with its own message.
+
+
+@scenario
+def masked_steps(folder: Path) -> Any:
+    layers = [keras.layers.Embedding(17, 4, mask_zero=True), keras.layers.LSTM(4), keras.layers.Dense(10)]
+    with det.keras.init(run_dir=folder / "run", seed=7) as context:
+        x, y = digits()
+        data = context.wrap_data((x.reshape(-1, 64) * 16).astype("int32"), y)
+        model = keras.Sequential([keras.Input((64,)), *layers])
+        model.compile(optimizer=context.wrap_optimizer(sgd()), loss="mse")
+        return context.fit(model, *data, batch_size=32, validation_data=data, verbose=0).history
+
+
+@scenario
+def losses_reduced_in_two_ways(folder: Path) -> Any:
+    with det.keras.init(run_dir=folder / "run", seed=7) as context:
+        x, y = digits()
+        inputs = keras.Input((8, 8, 1))
+        flat = keras.layers.Flatten()(inputs)
+        model = keras.Model(inputs, {name: keras.layers.Dense(1, name=name)(flat) for name in "ab"})
+        loss = {
+            name: keras.losses.MeanSquaredError(reduction=by) for name, by in (("a", "sum"), ("b", "mean"))
+        }
+        model.compile(optimizer=context.wrap_optimizer(sgd()), loss=loss)
+        x, y = context.wrap_data(x, {"a": y, "b": y})
+        return context.fit(model, x, y, batch_size=32, validation_data=(x, y), verbose=0).history
 
 
 @scenario

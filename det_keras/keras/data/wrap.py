@@ -17,9 +17,9 @@ import tensorflow as tf
 from det_keras.core.distributed import DistributedContext
 from det_keras.keras.data.arrays import num_samples
 
-__all__ = ["ArrayShare", "DataContext", "check_data", "is_per_worker", "whole_data"]
+__all__ = ["ArrayShare", "DataContext", "check_data", "is_dealt_out", "is_per_worker", "whole_data"]
 
-# On a dataset: that it was wrapped; on a PyDataset: whether its items are batches of one worker.
+# On a tf.data.Dataset: whether it was dealt out to the workers; on a PyDataset: whether its items are batches of one.
 _MARK = "_det_keras_wrapped"
 
 
@@ -81,7 +81,7 @@ class DataContext:
             return part
         if isinstance(part, tf.data.Dataset):
             wrapped = part.shard(self._workers.size, self._workers.rank) if shard else part
-            setattr(wrapped, _MARK, True)
+            setattr(wrapped, _MARK, shard)
             return wrapped
         if part is None:
             return None
@@ -102,6 +102,13 @@ def whole_data(data: tuple[Any, ...]) -> tuple[Any, ...]:
 def is_per_worker(dataset: Any) -> bool:
     """Tell whether the items of a wrapped PyDataset are batches of one worker."""
     return bool(getattr(dataset, _MARK, False))
+
+
+def is_dealt_out(dataset: Any) -> bool:
+    """Tell whether a wrapped tf.data.Dataset comes from one that `wrap_data` dealt out to the workers."""
+    if hasattr(dataset, _MARK):
+        return bool(getattr(dataset, _MARK))
+    return all(is_dealt_out(one) for one in dataset._inputs() if _derives_from_wrapped(one))
 
 
 def _whole(part: Any) -> Any:

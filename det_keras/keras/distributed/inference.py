@@ -11,6 +11,7 @@ import tensorflow as tf
 from det_keras.core.distributed import DistributedContext
 from det_keras.keras.data import ArrayShare, whole_data
 from det_keras.keras.data.pydataset import standardize_batch
+from det_keras.keras.data.wrap import is_dealt_out
 from det_keras.keras.distributed.gradients import SharedStep
 from det_keras.keras.distributed.replica import Replica
 from det_keras.keras.validation_data import Validator
@@ -62,7 +63,10 @@ def predict(model: Any, x: Any, workers: DistributedContext, *, gather: bool, **
             `size`-th element, of arrays its rows.
         workers: who shares the data.
         gather: return the predictions of all workers on each of them.
-        options: other arguments of `model.predict`.
+        options: other arguments of `model.predict`; of no effect with a PyDataset.
+
+    Raises:
+        ValueError: the data was not wrapped, has no batch for this worker, or its original order is not known.
     """
     if isinstance(x, keras.utils.PyDataset):
         return _predict_batches(model, x, workers, gather=gather)
@@ -73,15 +77,29 @@ def predict(model: Any, x: Any, workers: DistributedContext, *, gather: bool, **
         )
         predictions = model.predict(plain, **options)
         return _joined(workers.allgather(predictions)) if gather else predictions
+    if gather and not is_dealt_out(x):
+        raise ValueError(
+            "With `shard=False` only you know which elements each worker has, and so the original order. Wrap the "
+            "dataset without it, or call `predict` without `gather=True` and `context.distributed.allgather` the parts."
+        )
     predictions = model.predict(x, **options)
     return _interleaved(workers.allgather(predictions)) if gather else predictions
 
 
 def _predict_batches(model: Any, dataset: Any, workers: DistributedContext, *, gather: bool) -> Any:
     whole_data((dataset,))
+    if dataset.num_batches is None:
+        raise ValueError(
+            "Several workers can predict a PyDataset only if it has a length: define `__len__` or `num_batches`."
+        )
     numbers = range(workers.rank, dataset.num_batches, workers.size)
     own = [model.predict_on_batch(standardize_batch(dataset[number])[0]) for number in numbers]
     if not gather:
+        if not own:
+            raise ValueError(
+                f"The {dataset.num_batches} batches of the PyDataset leave none for rank {workers.rank} of "
+                f"{workers.size}. Make smaller batches, or pass `gather=True`."
+            )
         return _joined(own)
     gathered = workers.allgather(own)
     return _joined(
@@ -97,6 +115,11 @@ def _interleaved(parts: list[Any]) -> Any:
     """Put back in order what was dealt out one element at a time."""
 
     def merge(*arrays: Any) -> Any:
+        if any(len(array) not in (len(arrays[0]), len(arrays[0]) - 1) for array in arrays):
+            raise ValueError(
+                f"The workers predicted {', '.join(str(len(array)) for array in arrays)} rows, which were not dealt "
+                "out one by one: something between `wrap_data` and `predict` leaves out or adds some. Wrap after it."
+            )
         merged = np.empty((sum(map(len, arrays)), *arrays[0].shape[1:]), arrays[0].dtype)
         for rank, array in enumerate(arrays):
             merged[rank :: len(arrays)] = array
