@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import tempfile
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ import tensorflow as tf
 from det_keras import __version__
 from det_keras.core import Context, DistributedContext, TensorboardMode
 from det_keras.errors import CheckpointError, ModelMismatchError
+from det_keras.keras.environment import configure_logs
 from det_keras.keras.events import EventWriter
 from det_keras.keras.random_state import capture_random_state, restore_random_state
 
@@ -32,7 +34,7 @@ logger = logging.getLogger(__name__)
 # Keras writes weights to no other name.
 _WEIGHTS = "model_checkpoint.weights.h5"
 _STATE = "callback_state.json"
-_OPTIMIZER = "optimizer.npz"
+_VARIABLES = "variables.npz"
 
 
 class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
@@ -77,6 +79,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
             raise ValueError(
                 f"`checkpoint_epochs` is a number of at least 0. Received: {checkpoint_epochs!r}."
             )
+        configure_logs(debug=False)
         self._core = core_context
         self._is_chief = core_context.distributed.is_chief
         self._checkpoint = checkpoint
@@ -191,7 +194,10 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         # A checkpoint of `context.fit` or of a TFKerasTrial has a whole model.
         source = path if Path(path).exists() else str(Path(path).with_name("model.keras"))
         try:
-            model.load_weights(source)
+            with warnings.catch_warnings():
+                # They are put back apart, and only where training goes on.
+                warnings.filterwarnings("ignore", message="Skipping variable loading for optimizer")
+                model.load_weights(source)
         except (ValueError, OSError) as error:
             raise ModelMismatchError(f"The weights in {source} do not fit this model: {error}") from error
 
@@ -215,7 +221,8 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         with self._core.checkpoint.store_path(metadata) as (folder, uuid):
             self.save_model(self.model, str(folder / _WEIGHTS), distributed)
             np.savez(
-                folder / _OPTIMIZER, *(np.asarray(keras.ops.convert_to_numpy(one)) for one in self._slots())
+                folder / _VARIABLES,
+                *(np.asarray(keras.ops.convert_to_numpy(one)) for one in self._variables()),
             )
             (folder / _STATE).write_text(json.dumps(self._state()), encoding="utf-8")
         logger.info("The checkpoint %s holds the state after epoch %s.", uuid, self._epochs)
@@ -228,29 +235,29 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
                 logger.info("The weights are those of checkpoint %s; training begins at epoch 0.", uuid)
                 return
             self._epochs, self._batches = state["epochs"], state["batches"]
-            self._restore_optimizer(folder / _OPTIMIZER)
+            self._restore_variables(folder / _VARIABLES)
             restore_random_state(self.model, state["random"])
         # Nothing has changed since.
         self._saved_at = self._batches
         logger.info("Training goes on from checkpoint %s after epoch %s.", uuid, self._epochs)
 
-    def _restore_optimizer(self, path: Path) -> None:
-        optimizer = self.model.optimizer
-        if not path.is_file() or optimizer is None:
-            return
-        optimizer.build(self.model.trainable_variables)
+    def _restore_variables(self, path: Path) -> None:
+        if isinstance(self.model.optimizer, keras.optimizers.Optimizer):
+            self.model.optimizer.build(self.model.trainable_variables)
         with np.load(path) as values:
-            found, slots = [values[name] for name in values.files], self._slots()
-            if [value.shape for value in found] != [tuple(slot.shape) for slot in slots]:
+            found, variables = [values[name] for name in values.files], self._variables()
+            if [value.shape for value in found] != [tuple(variable.shape) for variable in variables]:
                 raise ModelMismatchError(
                     "The optimizer of the checkpoint is not the one that the model is compiled with."
                 )
-            for slot, value in zip(slots, found, strict=True):
-                slot.assign(value)
+            for variable, value in zip(variables, found, strict=True):
+                variable.assign(value)
 
-    def _slots(self) -> list[Any]:
-        optimizer = self.model.optimizer
-        return list(optimizer.variables) if isinstance(optimizer, keras.optimizers.Optimizer) else []
+    def _variables(self) -> list[Any]:
+        """Return the variables that are no weights: of the optimizer, and of what draws at random."""
+        optimizer, weights = self.model.optimizer, {id(one) for one in self.model.weights}
+        slots = list(optimizer.variables) if isinstance(optimizer, keras.optimizers.Optimizer) else []
+        return [*slots, *(one for one in self.model.variables if id(one) not in weights)]
 
     def _state(self) -> dict[str, Any]:
         return {
