@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, func, or_, select
+from sqlalchemy import Select, bindparam, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from det_keras.master import lifecycle
@@ -33,6 +33,29 @@ _GENERIC = "generic"
 _PROFILER_GROUPS = frozenset({"gpu", "cpu", "memory", "disk", "network"})
 _MOST_NAMES = 10_000
 _EPOCHS = ("epoch", "epochs")
+
+
+_METRICS, _TRIALS = MetricRow.__table__.c, TrialRow.__table__.c
+_LIVE = (_METRICS.trial_id == bindparam("trial_id")) & _METRICS.archived.is_(False)
+_TRIAL = select(_TRIALS.run_id, _TRIALS.total_batches, _TRIALS.summary_metrics).where(
+    _TRIALS.id == bindparam("trial_id")
+)
+_OVERTAKEN = (
+    select(_METRICS.id)
+    .where(_LIVE, _METRICS.run_id < bindparam("run_id"), _METRICS.partition != _PROFILER)
+    .where(
+        or_(
+            _METRICS.total_batches > bindparam("steps"),
+            (_METRICS.partition == bindparam("partition")) & (_METRICS.total_batches >= bindparam("steps")),
+        )
+    )
+    .limit(1)
+)
+_SAME_STEP = select(_METRICS.id).where(
+    _LIVE, _METRICS.group == bindparam("group"), _METRICS.total_batches == bindparam("steps")
+)
+_INSERT = insert(MetricRow)
+_UPDATE = update(TrialRow).where(_TRIALS.id == bindparam("wanted_id"))
 
 
 @dataclass(frozen=True)
@@ -73,6 +96,8 @@ def report_metrics(tx: Transaction, report: Report) -> None:
         InvalidArgumentError: the report is malformed, of another run, or contradicts an earlier one.
     """
     _check(report)
+    if _add_quickly(tx, report):
+        return
     trial = find_trial(tx, report.trial_id)
     if report.run_id != trial.run_id:
         raise InvalidArgumentError(f"invalid run id, {report.run_id} (reported) != {trial.run_id} (expected)")
@@ -91,6 +116,43 @@ def report_metrics(tx: Transaction, report: Report) -> None:
     trial.summary_metrics = {**trial.summary_metrics, name: summary}
     if report.group == VALIDATION and new_names:
         _validated(tx, trial, row, searcher_metric)
+
+
+def _add_quickly(tx: Transaction, report: Report) -> bool:
+    """Store a report that only adds a row, as nearly all do; tell whether it was one.
+
+    Reports are what a master gets most of. Statements that are built once, and rows that no session keeps track of,
+    take a third of the time.
+    """
+    if report.partition in (VALIDATION, _PROFILER):
+        return False
+    steps = report.steps_completed or 0
+    connection = tx.connection()
+    trial = connection.execute(_TRIAL, {"trial_id": report.trial_id}).first()
+    if trial is None or trial.run_id != report.run_id:
+        return False
+    place = {
+        "trial_id": report.trial_id,
+        "run_id": report.run_id,
+        "group": report.group,
+        "partition": report.partition,
+        "steps": steps,
+    }
+    # The first run overtakes nobody, and behind everything that was reported there is nothing to merge with.
+    if report.run_id > 1 and connection.execute(_OVERTAKEN, place).first() is not None:
+        return False
+    if steps <= trial.total_batches and connection.execute(_SAME_STEP, place).first() is not None:
+        return False
+    connection.execute(_INSERT, _values(report, steps))
+    name = summary_name(report.group)
+    summary = summarise(trial.summary_metrics.get(name, {}), report.metrics)
+    changes = {
+        "wanted_id": report.trial_id,
+        "total_batches": max(trial.total_batches, steps),
+        "summary_metrics": {**trial.summary_metrics, name: summary},
+    }
+    connection.execute(_UPDATE, changes)
+    return True
 
 
 def best_validation(session: Session, experiment_id: int, *, smaller_is_better: bool) -> float | None:
@@ -183,17 +245,22 @@ def _merge_or_add(
 
 
 def _row(report: Report, steps: int | None) -> MetricRow:
-    return MetricRow(
-        trial_id=report.trial_id,
-        run_id=report.run_id,
-        group=report.group,
-        partition=report.partition,
-        total_batches=steps,
-        archived=False,
-        metrics=dict(report.metrics),
-        batch_metrics=_batch_metrics(report),
-        end_time=report.time or now(),
-    )
+    return MetricRow(**_values(report, steps))
+
+
+def _values(report: Report, steps: int | None) -> dict[str, Any]:
+    return {
+        "trial_id": report.trial_id,
+        "run_id": report.run_id,
+        "group": report.group,
+        "partition": report.partition,
+        "total_batches": steps,
+        "archived": False,
+        "metrics": dict(report.metrics),
+        "batch_metrics": _batch_metrics(report),
+        "searcher_metric": None,
+        "end_time": report.time or now(),
+    }
 
 
 def _batch_metrics(report: Report) -> list[Any] | None:
