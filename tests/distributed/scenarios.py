@@ -91,8 +91,9 @@ def train(
     epochs: int = EPOCHS,
     seed: int = 7,
     wrap: Callable[[Any, Any], Any] = lambda context, optimizer: context.wrap_optimizer(optimizer),
+    only_fit: bool = False,
 ) -> dict[str, Any]:
-    """Train on the digits and return the history, an evaluation and predictions."""
+    """Train on the digits and return the history, and unless told otherwise an evaluation and predictions."""
     with det.keras.init(run_dir=folder / "run", seed=seed, config=config) as context:
         x, y = digits()
         options: dict[str, Any] = {"metrics": ["accuracy"], **(compile_options or {})}
@@ -107,6 +108,8 @@ def train(
             model, *data, epochs=epochs, validation_data=(x_val, y_val), verbose=0,
             callbacks=list(callbacks), **more,
         )  # fmt: skip
+        if only_fit:
+            return {"history": history.history}
         result = {
             "history": history.history,
             "evaluation": context.evaluate(model, x_val, y_val),
@@ -509,40 +512,54 @@ def spoil(model: keras.Model, *, index: int, place: int, bit: int | None) -> Non
 
 @scenario
 def seeded_faults(folder: Path) -> Any:
-    """Return for each fault which variable was hit, before which batch, and what was said of it."""
-    seen = []
+    """Return for each fault which variable was hit, before which batch, and what was said of it; see `faults`."""
+    return [seeded_fault(folder / str(seed), seed) for seed in range(int(os.environ.get("FAULTS", "20")))]
+
+
+def seeded_fault(folder: Path, seed: int) -> dict[str, Any]:
+    """Train with one fault."""
+    rng = np.random.RandomState(seed)
+    kind, batch, index, rank = (int(rng.randint(limit)) for limit in (4, 21, 4, 2))
+    bit, place = int(rng.randint(32)), int(rng.randint(2**31))
+
+    def damage(model: keras.Model) -> None:
+        spoil(model, index=index, place=place, bit=bit if kind == 0 else None)
+
+    def misplaced(context: Any) -> Any:
+        order = np.arange(len(digits()[1]))
+        if context.distributed.rank == rank:
+            rng.shuffle(order)
+        return context.wrap_data(*(part[order] for part in digits())), {}
+
+    fault: dict[str, Any] = {"callbacks": [At(rank, batch + 1, damage)]}
+    if kind == 2:
+        fault, batch = {"wrap": skip_exchange_of(index)}, -1
+    elif kind == 3:
+        fault = {"make_data": misplaced}
+    keras.backend.clear_session()
+    model = network()
+    path = f"`{model.trainable_variables[index].path}`"
+    said = None
+    try:
+        train(folder, model, sgd(), config=CHECKED_OFTEN, epochs=1, only_fit=True, **fault)
+    except (det.errors.DivergenceError, ValueError) as error:
+        said = str(error)
+    return {"kind": kind, "batch": batch + 1, "variable": path, "said": said}
+
+
+@scenario
+def clean_runs(folder: Path) -> Any:
+    """Return what was said of trainings without a fault, whose ranks ask for seeds of their own."""
+    said = []
     for seed in range(int(os.environ.get("FAULTS", "20"))):
-        rng = np.random.RandomState(seed)
-        kind, batch, index, rank = (
-            rng.randint(3),
-            int(rng.randint(1, 22)),
-            int(rng.randint(4)),
-            int(rng.randint(2)),
-        )
-        bit, place = int(rng.randint(32)), int(rng.randint(2**31))
-
-        def damage(
-            model: keras.Model, kind: int = kind, index: int = index, bit: int = bit, place: int = place
-        ) -> None:
-            value = np.array(model.trainable_variables[index].value)
-            flat = value.reshape(-1)
-            if kind == 0:
-                flat.view(np.uint32)[place % flat.size] ^= np.uint32(1 << bit)
-            else:
-                flat[place % flat.size] += 0.01
-            model.trainable_variables[index].assign(value)
-
-        fault = {"wrap": skip_exchange_of(index)} if kind == 2 else {"callbacks": [At(rank, batch, damage)]}
         keras.backend.clear_session()
-        model = network()
-        path = f"`{model.trainable_variables[index].path}`"
+        own_seed = 2 * seed + int(os.environ.get("HOROVOD_RANK", 0))
+        keras.utils.set_random_seed(own_seed)
         try:
-            train(folder / str(seed), model, sgd(), config=CHECKED_OFTEN, epochs=1, **fault)
-            said = None
-        except det.errors.DivergenceError as error:
-            said = str(error)
-        seen.append({"kind": int(kind), "batch": 0 if kind == 2 else batch, "variable": path, "said": said})
-    return seen
+            train(folder / str(seed), random_network(), sgd(), config=CHECKED_OFTEN, epochs=1, seed=own_seed)
+        except (det.errors.DivergenceError, ValueError) as error:
+            said.append(f"seed {seed}: {error}")
+    return said
 
 
 @scenario
