@@ -9,6 +9,7 @@ model's variables in ``variables.npz``.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import time
@@ -327,6 +328,30 @@ def predictions(folder: Path) -> Any:
             except ValueError as error:
                 found[name] = str(error)
         return found
+
+
+@scenario
+def plain_fit(folder: Path) -> Any:
+    """Return what is logged of `context.fit`, and then of `model.fit` twice, with a wrapped optimizer."""
+    with det.keras.init(run_dir=folder / "run", seed=7) as context:
+        heard: list[str] = []
+        handler = logging.Handler(logging.WARNING)
+        handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
+        logging.getLogger("det_keras").addHandler(handler)
+        data = context.wrap_data(*digits())
+        said = []
+        for how in ("context.fit", "model.fit", "model.fit"):
+            model = network()
+            model.compile(optimizer=context.wrap_optimizer(sgd()), loss="sparse_categorical_crossentropy")
+            if how == "context.fit":
+                context.fit(model, *data, batch_size=400, validation_data=data, verbose=0)
+            else:
+                share = slice(context.distributed.rank, 1600, context.distributed.size)
+                model.fit(*(part[share] for part in digits()), batch_size=400, verbose=0)
+            said.append([*heard])
+            heard.clear()
+        logging.getLogger("det_keras").removeHandler(handler)
+        return said
 
 
 # What has to fail, with its own message.

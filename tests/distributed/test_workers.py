@@ -67,6 +67,7 @@ FAILING = {
 RESUMED = {"random_resumed": "random_undisturbed", "tf_data_resumed": "tf_data_undisturbed"}
 ALONE = [
     "objects",
+    "plain_fit",
     "predictions",
     "stopped_by_one_rank",
     "clean_runs",
@@ -174,6 +175,12 @@ def test_each_seeded_fault_is_found_and_named_within_one_period(two):
 
 def test_trainings_without_a_fault_raise_no_alarm(two):
     assert result(two, "clean_runs")["result"] == []
+
+
+def test_plain_fit_with_a_wrapped_optimizer_warns_once(two):
+    of_ours, first, second = result(two, "plain_fit")["result"]
+    assert of_ours == second == []
+    assert "Use `context.fit(model, ...)`" in "".join(first)
 
 
 def test_wrapper_of_horovods_own_still_leaves_workers_apart_on_keras_3(two):

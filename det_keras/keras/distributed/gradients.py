@@ -7,6 +7,7 @@ what they are, and a saved model knows nothing of it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ import tensorflow as tf
 from det_keras.keras.distributed.exchange import allgather_rows, sum_over_workers
 
 __all__ = ["GradientExchange", "SharedStep"]
+
+logger = logging.getLogger(__name__)
 
 _MARK = "_det_exchange"
 
@@ -30,6 +33,7 @@ class SharedStep:
         leave: 1 once this worker was asked to leave.
         end: 1 once a callback of this worker ended the training.
         told: how many workers wish to leave, and to end, as of the last step; the same on all of them.
+        is_in_fit: whether a `fit` of ours prepares the model or trains it.
         is_ending_epoch: whether any worker wished to end when metrics were last summed; None if that was heard of.
     """
 
@@ -37,6 +41,7 @@ class SharedStep:
         self.rows: tf.Tensor | None = None
         self.all_rows: tf.Tensor | None = None
         self.is_weighted = False
+        self.is_in_fit = False
         self.leave = tf.Variable(0.0, trainable=False)
         self.end = tf.Variable(0.0, trainable=False)
         self.told = tf.Variable([0.0, 0.0], trainable=False)
@@ -78,6 +83,7 @@ class GradientExchange:
         self._step = step
         self._half = half
         self._installed = 0
+        self._has_warned = False
 
     def install(self, optimizer: Any) -> None:
         """Have `optimizer` exchange gradients at the beginning of `apply`; a second call does nothing."""
@@ -109,6 +115,8 @@ class GradientExchange:
             name: of the exchange.
         """
         step = self._step
+        if not step.is_in_fit:
+            self._warn()
         dense = [index for index, one in enumerate(gradients) if isinstance(one, tf.Tensor)]
         wishes = tf.stack([step.leave, step.end])
         # How many rows the others have may be known; else they say it, and the sum is divided in the end.
@@ -137,6 +145,16 @@ class GradientExchange:
                 result[index] = _average_slices(one, own_weight, total, f"{name}.{index}")
         step.is_weighted = False
         return result
+
+    def _warn(self) -> None:
+        if self._has_warned:
+            return
+        self._has_warned = True
+        logger.warning(
+            "This training does not run in `context.fit`: gradients are averaged over the workers, each of which "
+            "counts the same, and nothing else is shared. Weights begin as each worker made them, metrics are those of one "
+            "worker, and nothing can be resumed. Use `context.fit(model, ...)` in place of `model.fit(...)`."
+        )
 
 
 def _weighted(gradients: list[tf.Tensor], weight: tf.Tensor) -> list[tf.Tensor]:

@@ -59,6 +59,9 @@ class Team:
         self._workers = run.core.distributed
         self._step = run.context.shared_step
         self._replica: Replica | None = None
+        if self._step is not None:
+            # Before a checkpoint is restored, which may trace the model's step as well.
+            self._step.is_in_fit = True
 
     @property
     def is_alone(self) -> bool:
@@ -89,7 +92,10 @@ class Team:
         with self._replica.active():
             if is_new:
                 self._replica.adopt_initial_state([one.variable for one in run.variables.tracked])
-            yield
+            try:
+                yield
+            finally:
+                self._step.is_in_fit = False
 
     def agree_to_end(self, wish: bool) -> bool:
         """Return on every worker, at an epoch's end, whether any of them wishes to end the training, or did before."""
