@@ -30,6 +30,7 @@ from det_keras.master.api import (
     users,
 )
 from det_keras.master.embedded import EmbeddedMaster
+from det_keras.master.express import Express
 from det_keras.master.gate import Gate
 from det_keras.master.openapi import describe_calls
 from det_keras.master.replies import error_reply
@@ -99,6 +100,8 @@ def create_app(master: EmbeddedMaster) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _malformed)
     app.add_exception_handler(HTTPException, _not_routed)
     app.add_exception_handler(Exception, _failed)
+    # The last one added is the first that a call meets.
+    app.add_middleware(Express, intake=master.intake)
     app.add_middleware(Gate, accounts=master.accounts, notifier=master.notifier)
     return app
 

@@ -17,6 +17,7 @@ from det_keras.master.dispatcher import Dispatcher
 from det_keras.master.environment import Identity
 from det_keras.master.events import Notifier
 from det_keras.master.experiments import Experiments
+from det_keras.master.intake import Intake
 from det_keras.master.janitor import Janitor
 from det_keras.master.jobs import Jobs
 from det_keras.master.launching import Launcher
@@ -67,6 +68,7 @@ class EmbeddedMaster:
             cert_file=cert_file,
         )
         self.accounts = Accounts(store, home)
+        self.intake = Intake(store)
         self.users = Users(store, self.accounts, home)
         self.bundles = BundleStore(home.root / "contexts")
         self.pool = pool or LocalPool(home, slots, environment)
@@ -80,11 +82,13 @@ class EmbeddedMaster:
     def start(self) -> None:
         """Make the accounts and start the threads."""
         self.accounts.open()
+        self.intake.start()
         self.dispatcher.start()
         self.janitor.start()
 
     def stop(self) -> None:
         """End the threads; tasks go on under their supervisors."""
+        self.intake.stop()
         self.dispatcher.stop()
         self.janitor.stop()
         self.store.close()

@@ -23,7 +23,16 @@ from det_keras.master.store import Transaction
 from det_keras.master.summary import number, summarise, summarise_all, summary_name
 from det_keras.master.wire import now
 
-__all__ = ["TRAINING", "VALIDATION", "Report", "best_validation", "live_rows", "report_metrics"]
+__all__ = [
+    "TRAINING",
+    "VALIDATION",
+    "Report",
+    "add_quickly",
+    "best_validation",
+    "check_report",
+    "live_rows",
+    "report_metrics",
+]
 
 TRAINING = "training"
 VALIDATION = "validation"
@@ -95,8 +104,8 @@ def report_metrics(tx: Transaction, report: Report) -> None:
         NotFoundError: there is no such trial.
         InvalidArgumentError: the report is malformed, of another run, or contradicts an earlier one.
     """
-    _check(report)
-    if _add_quickly(tx, report):
+    check_report(report)
+    if add_quickly(tx, report):
         return
     trial = find_trial(tx, report.trial_id)
     if report.run_id != trial.run_id:
@@ -118,7 +127,7 @@ def report_metrics(tx: Transaction, report: Report) -> None:
         _validated(tx, trial, row, searcher_metric)
 
 
-def _add_quickly(tx: Transaction, report: Report) -> bool:
+def add_quickly(tx: Transaction, report: Report) -> bool:
     """Store a report that only adds a row, as nearly all do; tell whether it was one.
 
     Reports are what a master gets most of. Statements that are built once, and rows that no session keeps track of,
@@ -171,7 +180,12 @@ def live_rows(trial_ids: Sequence[int]) -> Select[MetricRow]:
     return select(MetricRow).where(MetricRow.trial_id.in_(trial_ids), MetricRow.archived.is_(False))
 
 
-def _check(report: Report) -> None:
+def check_report(report: Report) -> None:
+    """Look at a report without the database.
+
+    Raises:
+        InvalidArgumentError: it is malformed.
+    """
     if not report.group or "." in report.group:
         raise InvalidArgumentError(f"The group {report.group!r} must be a name without a dot.")
     if len(report.metrics) > _MOST_NAMES:

@@ -23,6 +23,7 @@ __all__ = [
     "choices",
     "message_of",
     "paged",
+    "read_body",
 ]
 
 MessageT = TypeVar("MessageT", bound=Message)
@@ -58,18 +59,27 @@ def body(kind: type[MessageT], *, most_bytes: int | None = None) -> Any:
     """
 
     async def read(request: Request) -> MessageT:
-        content = await request.body()
-        if most_bytes is not None and len(content) > most_bytes:
-            raise InvalidArgumentError(
-                f"The body may have {most_bytes >> 20} MiB here, received {len(content)} bytes."
-            )
-        if len(content) > _LONG_BYTES:
-            return await anyio.to_thread.run_sync(parse_message, kind, content)
-        return parse_message(kind, content)
+        return await read_body(request, kind, most_bytes=most_bytes)
 
     # For the description of the calls, which could not know otherwise.
     _MESSAGES[read] = kind
     return Depends(read)
+
+
+async def read_body(request: Request, kind: type[MessageT], *, most_bytes: int | None = None) -> MessageT:
+    """Return the body of a request as a message of `kind`.
+
+    Raises:
+        InvalidArgumentError: it is none, or longer than `most_bytes`.
+    """
+    content = await request.body()
+    if most_bytes is not None and len(content) > most_bytes:
+        raise InvalidArgumentError(
+            f"The body may have {most_bytes >> 20} MiB here, received {len(content)} bytes."
+        )
+    if len(content) > _LONG_BYTES:
+        return await anyio.to_thread.run_sync(parse_message, kind, content)
+    return parse_message(kind, content)
 
 
 def message_of(dependency: object) -> type[Message] | None:

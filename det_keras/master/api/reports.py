@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response
 
 from det_keras.master import checkpoints, lifecycle, metrics
-from det_keras.master.api.calls import MasterDep, body
+from det_keras.master.api.calls import MasterDep, body, read_body
 from det_keras.master.conductor import Conductor, find_experiment, find_trial
 from det_keras.master.errors import InvalidArgumentError, NotFoundError
 from det_keras.master.experiment_config import config_of
@@ -117,26 +117,23 @@ def start_run(master: MasterDep, request: Annotated[StartBody, body(StartBody)])
 
 
 @router.post("/trials/{trial_id}/metrics")
-def report(
+async def report(
     master: MasterDep,
     trial_id: int,
     request: Annotated[MetricsBody, body(MetricsBody, most_bytes=_MOST_REPORT_BYTES)],
 ) -> Response:
     """Store a report of any group."""
-    sent = request.metrics
-    _store_report(
-        master,
-        metrics.Report(
-            trial_id=trial_id,
-            run_id=sent.trial_run_id,
-            group=request.group,
-            steps_completed=sent.steps_completed,
-            metrics=sent.metrics.avg_metrics,
-            batch_metrics=sent.metrics.batch_metrics,
-            time=None if sent.report_time is None else from_timestamp(sent.report_time),
-        ),
-    )
+    await master.intake.take(_report(trial_id, request))
     return reply()
+
+
+async def read_report(trial_id: int, request: Request) -> metrics.Report:
+    """Return the report that a request to `report` holds.
+
+    Raises:
+        InvalidArgumentError: it is malformed, or too long.
+    """
+    return _report(trial_id, await read_body(request, MetricsBody, most_bytes=_MOST_REPORT_BYTES))
 
 
 @router.post("/trials/{trial_id}/training_metrics")
@@ -255,6 +252,19 @@ def best_validation(master: MasterDep, experiment_id: int) -> Response:
     if value is None:
         raise NotFoundError(f"experiment '{experiment_id}' has no validation yet")
     return reply({"metric": value})
+
+
+def _report(trial_id: int, request: MetricsBody) -> metrics.Report:
+    sent = request.metrics
+    return metrics.Report(
+        trial_id=trial_id,
+        run_id=sent.trial_run_id,
+        group=request.group,
+        steps_completed=sent.steps_completed,
+        metrics=sent.metrics.avg_metrics,
+        batch_metrics=sent.metrics.batch_metrics,
+        time=None if sent.report_time is None else from_timestamp(sent.report_time),
+    )
 
 
 def _store_report(master: MasterDep, sent: metrics.Report) -> None:

@@ -1,0 +1,89 @@
+"""Reports that arrive together share a commit, and each gets an answer of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+from sqlalchemy import event
+
+from det_keras.master.errors import InvalidArgumentError, NotFoundError
+from det_keras.master.intake import Intake
+from det_keras.master.metrics import Report
+
+
+def report(trial_id: int, steps: int, group: str = "training", run_id: int = 1, **metrics: float) -> Report:
+    return Report(trial_id, run_id, group, steps, metrics or {"loss": 1.0 / steps})
+
+
+def take_together(store, reports):
+    """Have reports arrive while the database is busy; return what each was answered."""
+
+    async def run():
+        intake = Intake(store)
+        # The first commit has to wait for this one, so that the rest arrives meanwhile.
+        with store.writing():
+            intake.start()
+            tasks = [asyncio.create_task(intake.take(one)) for one in reports]
+            await asyncio.sleep(0)
+            assert not any(task.done() for task in tasks)
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        intake.stop()
+        return answers
+
+    return asyncio.run(run())
+
+
+@pytest.fixture
+def trial_id(world) -> int:
+    return world.launch()[1]["id"]
+
+
+def test_reports_that_arrive_together_share_a_commit(world, trial_id):
+    commits = []
+    event.listen(world.master.store.engine, "commit", lambda _: commits.append(1))
+    reports = [report(trial_id, step) for step in range(1, 31)]
+    assert take_together(world.master.store, reports) == [None] * 30
+    # The busy one, perhaps one of the first report alone, the rest, and what the dispatcher did meanwhile.
+    assert len(commits) < 10
+    assert world.client.trial(trial_id)["summaryMetrics"]["avg_metrics"]["loss"]["count"] == 30
+
+
+def test_report_that_is_refused_takes_no_other_along(world, trial_id):
+    reports = [
+        report(trial_id, 1),
+        report(trial_id, 2, run_id=7),
+        report(999, 1),
+        report(trial_id, 3),
+        report(trial_id, 3, loss=5.0),
+        report(trial_id, 3, "validation", loss=0.5),
+    ]
+    answers = take_together(world.master.store, reports)
+    kinds = [type(one) for one in answers]
+    nothing = type(None)
+    assert kinds == [nothing, InvalidArgumentError, NotFoundError, nothing, InvalidArgumentError, nothing]
+    trial = world.client.trial(trial_id)
+    assert trial["summaryMetrics"]["avg_metrics"]["loss"]["count"] == 2
+    assert trial["latestValidation"]["totalBatches"] == 3
+
+
+def test_fault_of_the_disk_is_told_to_everybody_and_nothing_is_half_stored(world, trial_id, monkeypatch):
+    store = world.master.store
+    real = type(store).writing
+    calls = []
+
+    @contextlib.contextmanager
+    def failing(self):
+        with real(self) as tx:
+            yield tx
+            calls.append(1)
+            if len(calls) > 1:
+                raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(type(store), "writing", failing)
+    world.master.dispatcher.stop()
+    answers = take_together(store, [report(trial_id, step) for step in (1, 2)])
+    assert [type(one) for one in answers] == [OSError, OSError]
+    monkeypatch.undo()
+    assert world.client.trial(trial_id)["totalBatchesProcessed"] == 0
