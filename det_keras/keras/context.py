@@ -24,6 +24,7 @@ from det_keras.keras.capture import CodeArchive
 from det_keras.keras.data import DataContext
 from det_keras.keras.distributed import inference
 from det_keras.keras.distributed.gradients import GradientExchange, SharedStep
+from det_keras.keras.environment import check_eager
 from det_keras.keras.fit import FitRun
 from det_keras.keras.history import FitHistory
 from det_keras.keras.load import load_model, open_checkpoint
@@ -389,6 +390,7 @@ class KerasContext:
 
 
 def _check_model(model: Any, what: str) -> None:
+    check_eager()
     if not isinstance(model, keras.Model):
         raise TypeError(
             f"`{what}` needs a keras.Model as its first argument. Received a {type(model).__name__}."

@@ -23,7 +23,7 @@ import tensorflow as tf
 from det_keras import __version__
 from det_keras.core import Context, DistributedContext, TensorboardMode
 from det_keras.errors import CheckpointError, ModelMismatchError
-from det_keras.keras.environment import configure_logs
+from det_keras.keras.environment import check_eager, configure_logs
 from det_keras.keras.events import EventWriter
 from det_keras.keras.random_state import capture_random_state, restore_random_state
 
@@ -65,6 +65,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         checkpoint_epochs: int = 1,
     ) -> None:
         super().__init__()
+        check_eager()
         if not isinstance(core_context, Context):
             raise TypeError(
                 "`core_context` must be what `det.core.init()` returns, in its `with` block. "

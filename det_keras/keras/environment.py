@@ -11,8 +11,9 @@ import tensorflow as tf
 from det_keras import LOG_FORMAT
 from det_keras.config import ExperimentConfig
 from det_keras.core.distributed import DistributedContext
+from det_keras.errors import DetError
 
-__all__ = ["configure_logs", "prepare_process"]
+__all__ = ["check_eager", "configure_logs", "prepare_process"]
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +36,19 @@ def prepare_process(seed: int, config: ExperimentConfig | None, workers: Distrib
         tf.config.experimental.enable_op_determinism()
     if config.optimizations.mixed_precision != "O0":
         keras.mixed_precision.set_dtype_policy("mixed_float16")
+
+
+def check_eager() -> None:
+    """Refuse TensorFlow 1's ways.
+
+    Raises:
+        DetError: eager execution is off.
+    """
+    if not tf.executing_eagerly():
+        raise DetError(
+            "TensorFlow runs without eager execution, which Keras 3 cannot train with. Leave out "
+            "`tf.compat.v1.disable_eager_execution()` and `disable_v2_behavior()`; TensorFlow 1 is not supported."
+        )
 
 
 def configure_logs(*, debug: bool) -> None:

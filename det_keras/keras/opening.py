@@ -21,7 +21,7 @@ from det_keras.core.tensorboard import TensorboardMode
 from det_keras.errors import DetError
 from det_keras.keras.context import KerasContext
 from det_keras.keras.current import set_current
-from det_keras.keras.environment import configure_logs, prepare_process
+from det_keras.keras.environment import check_eager, configure_logs, prepare_process
 from det_keras.keras.events import EventWriter
 from det_keras.keras.settings import FitSettings
 from det_keras.keras.training import HParams, TrainingInfo
@@ -66,6 +66,8 @@ def init(
         raise DetError(
             "A context with other arguments is open in this process. Call `context.close()` on it first."
         )
+    # Before a run directory is taken: a corrected call may use it.
+    check_eager()
     info = get_cluster_info()
     if info is not None:
         if any(argument is not None for argument in arguments):
