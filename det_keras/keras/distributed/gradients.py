@@ -152,8 +152,8 @@ class GradientExchange:
         self._has_warned = True
         logger.warning(
             "This training does not run in `context.fit`: gradients are averaged over the workers, each of which "
-            "counts the same, and nothing else is shared. Weights begin as each worker made them, metrics are those of one "
-            "worker, and nothing can be resumed. Use `context.fit(model, ...)` in place of `model.fit(...)`."
+            "counts the same, and nothing else is shared. Weights begin as each worker made them, metrics are those "
+            "of one worker, and nothing can be resumed. Use `context.fit(model, ...)` in place of `model.fit(...)`."
         )
 
 
