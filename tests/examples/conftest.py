@@ -77,7 +77,7 @@ class Cluster:
             state = self.get(path)["experiment"]["state"]
             return state if state in TERMINAL else None
 
-        return self.until(ended)
+        return self.until(ended, timeout_s=300)
 
     def until(self, condition, timeout_s=120):
         """Poll until `condition` gives something true, and return that."""

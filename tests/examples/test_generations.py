@@ -93,7 +93,7 @@ def test_other_trials_train_on_small_data(cluster, tmp_path, small_data, example
     assert [batches for batches, _ in cluster.metrics(trial, "validation")] == expected
 
 
-EPOCHS = 150
+EPOCHS = 80
 
 
 @pytest.fixture(scope="module")
@@ -207,6 +207,64 @@ def test_habit_of_keras_2_is_named_at_the_end_of_the_log(cluster, tmp_path):
     hint = log[log.rindex("Hint: ") :]
     assert 'old.py, line 8: model.compile(keras.optimizers.Adam(lr=0.1), "mse")' in hint
     assert "`lr` is called `learning_rate` in Keras 3." in hint
+
+
+CORE = """
+import pathlib
+import determined as det
+
+def main(core_context):
+    assert core_context.train.get_metadata() == {}
+    core_context.train.set_metadata({"lot": {"size": 3}})
+    batches = 0
+    for operation in core_context.searcher.operations():
+        while batches < operation.length:
+            batches += 1
+            core_context.train.report_training_metrics(batches, {"loss": 1 / batches})
+            operation.report_progress(batches)
+        core_context.train.report_validation_metrics(batches, {"val_loss": 1 / batches})
+        folder = pathlib.Path("out")
+        folder.mkdir(exist_ok=True)
+        (folder / "weights").write_text(str(batches))
+        uuid = core_context.checkpoint.upload(folder, {"steps_completed": batches, "note": "x"})
+        operation.report_completed(1 / batches)
+    (core_context.train.get_tensorboard_path() / "events.mine").write_text("e")
+    core_context.train.upload_tensorboard_files()
+    core_context.backend.flush()
+    assert core_context.checkpoint.get_metadata(uuid)["note"] == "x"
+    core_context.checkpoint.download(uuid, "again")
+    assert pathlib.Path("again/weights").read_text() == "7"
+    with core_context.checkpoint.store_path({"steps_completed": batches}) as (path, doomed):
+        (path / "a").write_text("b")
+    core_context.checkpoint.delete(doomed)
+    print("doomed", doomed)
+
+mode = det.core.TensorboardMode.MANUAL
+with det.core.init(preempt_mode=det.core.PreemptMode.ChiefOnly, tensorboard_mode=mode) as core_context:
+    main(core_context)
+"""
+
+
+def test_core_script_of_the_original_does_everything(cluster, tmp_path):
+    (tmp_path / "script.py").write_text(CORE)
+    config = tmp_path / "core.yaml"
+    config.write_text(yaml.safe_dump({
+        "name": "core", "entrypoint": "python3 script.py", "max_restarts": 0,
+        "searcher": {"name": "single", "metric": "val_loss", "max_length": {"batches": 7}},
+    }))  # fmt: skip
+    experiment = cluster.create(config, tmp_path)
+    trial = cluster.trial(experiment)
+    log = ended(cluster, experiment, trial)
+    assert [batches for batches, _ in cluster.metrics(trial, "training")] == [1, 2, 3, 4, 5, 6, 7]
+    assert cluster.metrics(trial, "validation") == [(7, {"val_loss": 1 / 7})]
+    assert cluster.get(f"/api/v1/runs/{trial['id']}/metadata")["metadata"] == {"lot": {"size": 3}}
+    found = cluster.get(f"/api/v1/trials/{trial['id']}/checkpoints")["checkpoints"]
+    states = {one["uuid"]: one["state"] for one in found}
+    doomed = log.split("doomed ")[1].split()[0]
+    assert states.pop(doomed) == "STATE_DELETED"
+    assert list(states.values()) == ["STATE_COMPLETED"]
+    assert not (cluster.home.checkpoints / doomed).exists()
+    assert [path.read_text() for path in cluster.home.checkpoints.rglob("events.mine")] == ["e"]
 
 
 NATIVE = """

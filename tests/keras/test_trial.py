@@ -236,6 +236,7 @@ class Log(det.keras.callbacks.Callback):
 
     def on_train_end(self, logs=None):
         self.say("train_end")
+        self.weights = self.model.get_weights()
 
     def on_epoch_begin(self, epoch, logs=None):
         self.say("epoch_begin", epoch)
@@ -323,6 +324,8 @@ def test_calls_around_a_pause_join_to_those_of_an_undisturbed_trial(tmp_path, st
     said = [call for call in again if call not in whole[: len(whole) - len(rest)]]
     assert said == [], "what is said again was said before with other arguments"
     assert second.count == undisturbed.count
+    for one, other in zip(second.weights, undisturbed.weights, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 @pytest.fixture(scope="module")
