@@ -35,11 +35,11 @@ def main() -> int:
         launcher = [sys.executable, "-m", "det_keras.launch.horovod", "--np", "2", "--"]
         script = [sys.executable, str(TESTS / "scenarios.py"), folder, "seeded_faults", "clean_runs"]
         subprocess.run([*launcher, *script], env={**os.environ, "FAULTS": str(faults)}, check=True)
-        seen, alarms = (
-            json.loads((Path(folder) / name / "rank-0.json").read_text())["result"]
-            for name in ("seeded_faults", "clean_runs")
+        seen, elsewhere, alarms = (
+            json.loads((Path(folder) / name).read_text())["result"]
+            for name in ("seeded_faults/rank-0.json", "seeded_faults/rank-1.json", "clean_runs/rank-0.json")
         )
-    problems = [(fault, problem_of(fault)) for fault in seen]
+    problems = [(fault, problem_of(fault, other)) for fault, other in zip(seen, elsewhere, strict=True)]
     bad = Counter(fault["kind"] for fault, problem in problems if problem)
     for kind, count in sorted(Counter(fault["kind"] for fault in seen).items()):
         print(f"{KINDS[kind]:<28} {count - bad[kind]:>4} of {count} found and named")

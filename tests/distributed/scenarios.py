@@ -14,6 +14,7 @@ import os
 import sys
 import time
 import traceback
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -569,7 +570,8 @@ def seeded_fault(folder: Path, seed: int) -> dict[str, Any]:
         train(folder, model, sgd(), config=CHECKED_OFTEN, epochs=1, only_fit=True, **fault)
     except (det.errors.DivergenceError, ValueError) as error:
         said = str(error)
-    return {"kind": kind, "batch": batch + 1, "variable": path, "said": said}
+    weights = b"".join(np.asarray(one.value).tobytes() for one in model.trainable_variables)
+    return {"kind": kind, "batch": batch + 1, "variable": path, "said": said, "weights": zlib.crc32(weights)}
 
 
 @scenario

@@ -167,10 +167,10 @@ def test_misuse_and_faults_are_told_on_every_rank(name, message, two):
 
 
 def test_each_seeded_fault_is_found_and_named_within_one_period(two):
-    found = result(two, "seeded_faults")["result"]
+    found, elsewhere = (result(two, "seeded_faults", rank)["result"] for rank in (0, 1))
     assert len({fault["kind"] for fault in found}) == len(faults.KINDS)
-    for fault in found:
-        assert faults.problem_of(fault) is None, fault
+    for fault, other in zip(found, elsewhere, strict=True):
+        assert faults.problem_of(fault, other) is None, fault
 
 
 def test_trainings_without_a_fault_raise_no_alarm(two):
