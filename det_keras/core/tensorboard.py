@@ -10,6 +10,7 @@ import enum
 import logging
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
@@ -21,6 +22,8 @@ __all__ = ["EventFiles", "TensorboardMode", "stored_events"]
 logger = logging.getLogger(__name__)
 
 _PERIOD_S = 5.0
+# Copying may take one part in so many of the time.
+_SHARE = 50.0
 
 
 class TensorboardMode(enum.Enum):
@@ -108,8 +111,12 @@ class EventFiles:
             shutil.rmtree(self.path, ignore_errors=True)
 
     def _watch(self) -> None:
-        while not self._closing.wait(self._period_s):
+        pause_s = self._period_s
+        while not self._closing.wait(pause_s):
+            started = time.monotonic()
             self._try_upload()
+            # A file that grew is copied whole: big ones less often, so that it costs next to nothing.
+            pause_s = max(self._period_s, _SHARE * (time.monotonic() - started))
 
     def _try_upload(self) -> bool:
         try:
