@@ -22,6 +22,7 @@ from det_keras.master.api import (
     experiments,
     jobs,
     logs,
+    master_log,
     reference,
     reports,
     tasks,
@@ -90,6 +91,7 @@ def create_app(master: EmbeddedMaster) -> FastAPI:
         jobs,
         tasks,
         cluster,
+        master_log,
     )
     routers = [module.router for module in modules]
     # Generated when somebody asks: it takes longer than the rest of the start.

@@ -48,13 +48,41 @@ def test_login_and_logout(stock):
 
 def test_users_are_listed(stock):
     names = {row["Username"]: row["Admin"] for row in stock.table("user", "list")}
-    assert names == {"admin": "True", "determined": "False"}
+    assert names["admin"] == "True"
+    assert names["determined"] == "False"
 
 
 def test_master_introduces_itself(stock):
     info = yaml.safe_load(stock.out("master", "info"))
     assert (info["version"], info["branding"]) == ("0.38.1", "determined")
     assert UUID.fullmatch(info["clusterId"])
+
+
+def test_master_shows_its_log_and_how_it_was_set_up(stock):
+    shown = yaml.safe_load(stock.out("master", "config", "show"))
+    assert shown["resource_pools"] == [{"pool_name": "default", "slots": 2}]
+    stock.out("master", "logs", "--tail", "3")
+
+
+def test_users_are_made_and_change_their_passwords(stock, stock_master):
+    administrator = ("-u", "admin", "user")
+    first = stock_master.home.admin_password_file.read_text()
+    stock.out("user", "login", "admin", typed=f"{first}\n")
+    stock.out(*administrator, "create", "someone", "--password", "Passw0rd-of-mine")
+    assert "someone" in [row["Username"] for row in stock.table("user", "list")]
+    stock.out("user", "login", "someone", typed="Passw0rd-of-mine\n")
+    stock.out("-u", "someone", "user", "change-password", typed="Passw0rd-another\nPassw0rd-another\n")
+    assert "someone" in stock.out("-u", "someone", "user", "whoami")
+    refused = stock.refused("-u", "someone", "user", "change-password", "admin", typed="Aa345678\nAa345678\n")
+    assert "administrators" in refused
+    stock.out(*administrator, "deactivate", "someone")
+    assert "user is inactive" in stock.refused("-u", "someone", "user", "whoami")
+
+
+def test_what_is_not_served_is_named(stock, done_experiment):
+    text = stock.refused("experiment", "continue", str(done_experiment))
+    assert "POST /api/v1/experiments/continue is not served by this master" in text
+    assert "/api/v1/tensorboards is not served" in stock.refused("tensorboard", "list")
 
 
 # --- Experiments are made.

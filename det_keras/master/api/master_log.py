@@ -1,0 +1,97 @@
+"""What the master itself says: its log, and how it was set up."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Annotated, Any
+
+import anyio
+import anyio.to_thread
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from det_keras.master.api.calls import MasterDep
+from det_keras.master.embedded import EmbeddedMaster
+from det_keras.master.replies import reply, result_line, stream_reply
+from det_keras.master.shapes.cluster import POOL
+from det_keras.master.wire import now, timestamp
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/api/v1/master")
+
+_LOOK_AGAIN_S = 0.5
+# As `logging` begins a line: `2026-01-02 03:04:05,678 INFO: ...`; others belong to the entry above.
+_BEGINNING = re.compile(
+    r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),(\d{3}) .*?\b(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b"
+)
+
+
+@router.get("/logs")
+def logs(
+    master: MasterDep,
+    offset: Annotated[int, Query()] = 0,
+    limit: Annotated[int, Query(ge=0)] = 0,
+    follow: bool = False,
+) -> Response:
+    """Stream the master's own log; a negative offset counts from its end."""
+    return stream_reply(_lines(master, offset, limit, follow=follow))
+
+
+@router.get("/config")
+def config(master: MasterDep) -> Response:
+    """Say how the master was set up."""
+    place = {"type": "directory", "container_path": str(master.home.checkpoints)}
+    pool = {"pool_name": POOL, "slots": len(master.pool.slots)}
+    return reply(
+        {
+            "config": {
+                "url": master.identity.url,
+                "home": str(master.home.root),
+                "checkpoint_storage": place,
+                "resource_pools": [pool],
+            }
+        }
+    )
+
+
+async def _lines(master: EmbeddedMaster, offset: int, limit: int, *, follow: bool) -> AsyncIterator[bytes]:
+    path, sent, position = master.home.master_log, 0, 0
+    entries, position = await anyio.to_thread.run_sync(_read, path, position)
+    number = max(0, len(entries) + offset) if offset < 0 else offset
+    entries = entries[number:]
+    while True:
+        for entry in entries:
+            number += 1
+            yield result_line({"logEntry": {"id": number, **entry}})
+            sent += 1
+            if limit and sent >= limit:
+                return
+        if not follow or master.notifier.is_closing:
+            return
+        # Nobody tells of a new line: the log is a file that any part of the master writes to.
+        await anyio.sleep(_LOOK_AGAIN_S)
+        entries, position = await anyio.to_thread.run_sync(_read, path, position)
+
+
+def _read(path: Path, position: int) -> tuple[list[dict[str, Any]], int]:
+    """Return the whole lines behind `position`, and where they end."""
+    try:
+        with path.open("rb") as file:
+            file.seek(position)
+            data = file.read()
+    except FileNotFoundError:
+        return [], position
+    whole = data[: data.rfind(b"\n") + 1]
+    return [_entry(line) for line in whole.decode(errors="replace").splitlines()], position + len(whole)
+
+
+def _entry(line: str) -> dict[str, Any]:
+    found = _BEGINNING.match(line)
+    if found is None:
+        return {"message": line, "level": "LOG_LEVEL_UNSPECIFIED", "timestamp": timestamp(now())}
+    time = datetime.strptime(f"{found[1]}.{found[2]}", "%Y-%m-%d %H:%M:%S.%f").astimezone(timezone.utc)
+    return {"message": line, "level": f"LOG_LEVEL_{found[3]}", "timestamp": timestamp(time)}
