@@ -22,14 +22,15 @@ import math
 import os
 import secrets
 import shutil
-import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
 
 from det_keras import LOG_FORMAT
 from det_keras.cluster_info import get_cluster_info
+from det_keras.compat import with_determined
 from det_keras.errors import ClusterInfoError
+from det_keras.launch.command import become, cannot_start
 from det_keras.launch.gang import Gang
 from det_keras.launch.heartbeat import ADDRESS_VARIABLE, Heartbeats
 from det_keras.launch.rendezvous import LOOPBACK, Rendezvous
@@ -45,7 +46,6 @@ INSTALL_COMMAND = (
 )
 
 _USAGE = "python3 -m det_keras.launch.horovod [--np N] [--trial MODULE:CLASS] [OPTIONS] -- COMMAND ..."
-_NOT_EXECUTABLE, _NOT_FOUND = 126, 127
 
 # The interface that the ranks of one machine talk over, and nobody else can reach.
 _LOOPBACK_INTERFACE = "lo"
@@ -92,9 +92,9 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     argv = _command(parser, options)
     if shutil.which(argv[0]) is None:
-        return _cannot_start(argv[0], FileNotFoundError())
+        return cannot_start(argv[0], FileNotFoundError())
     if size == 1:
-        return _become(argv)
+        return become(argv, with_determined(os.environ))
     if "HOROVOD_RANK" in os.environ:
         parser.error(
             f"This process is already rank {os.environ['HOROVOD_RANK']} of a job. "
@@ -107,7 +107,9 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     if (problem := host_name_problem(socket.gethostname())) is not None:
         logger.warning("%s", problem)
-    return _run_ranks(argv, size, {**os.environ, **options.tuning}, options.hang_timeout_seconds)
+    return _run_ranks(
+        argv, size, {**with_determined(os.environ), **options.tuning}, options.hang_timeout_seconds
+    )
 
 
 def host_name_problem(name: str) -> str | None:
@@ -167,24 +169,7 @@ def _run_ranks(argv: Sequence[str], size: int, base: Mapping[str, str], patience
         try:
             return Gang(argv, environments, heartbeats).run(when_started=rendezvous.serve)
         except OSError as error:
-            return _cannot_start(argv[0], error)
-
-
-def _become(argv: list[str]) -> int:
-    # Python ignores SIGPIPE, and a program inherits what is ignored.
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    try:
-        os.execvp(argv[0], argv)
-    except OSError as error:
-        return _cannot_start(argv[0], error)
-
-
-def _cannot_start(program: str, error: OSError) -> int:
-    if isinstance(error, FileNotFoundError):
-        logger.error("The command %r was not found. Is it on the PATH, and installed?", program)
-        return _NOT_FOUND
-    logger.error("The command %r could not be started: %s.", program, error)
-    return _NOT_EXECUTABLE
+            return cannot_start(argv[0], error)
 
 
 def _size(requested: int | None) -> int:

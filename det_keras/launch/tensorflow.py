@@ -11,19 +11,14 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import shutil
-import signal
 import sys
 from collections.abc import Sequence
 
 from det_keras import LOG_FORMAT
 from det_keras.compat import with_determined
+from det_keras.launch.command import become
 
 __all__ = ["main"]
-
-logger = logging.getLogger("det_keras.launch.tensorflow")
-
-_NOT_EXECUTABLE, _NOT_FOUND = 126, 127
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -41,16 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         del command[0]
     if not command:
         parser.error("There is nothing to run. Give the command behind `--`, such as `-- python3 train.py`.")
-    if shutil.which(command[0]) is None:
-        logger.error("The command %r was not found. Is it on the PATH, and installed?", command[0])
-        return _NOT_FOUND
-    # Python ignores SIGPIPE, and a program inherits what is ignored.
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    try:
-        os.execvpe(command[0], command, with_determined(os.environ))
-    except OSError as error:
-        logger.error("The command %r could not be started: %s.", command[0], error.strerror)
-    return _NOT_EXECUTABLE
+    return become(command, with_determined(os.environ))
 
 
 if __name__ == "__main__":

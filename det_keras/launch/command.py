@@ -1,0 +1,33 @@
+"""A launcher that starts one process becomes it; what it says where it cannot."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Mapping, Sequence
+
+__all__ = ["become", "cannot_start"]
+
+logger = logging.getLogger(__name__)
+
+_NOT_EXECUTABLE, _NOT_FOUND = 126, 127
+
+
+def become(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Replace this process by a command; return the exit code of a shell only where that cannot be."""
+    # Python ignores SIGPIPE, and a program inherits what is ignored.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        os.execvpe(argv[0], list(argv), dict(environ))
+    except OSError as error:
+        return cannot_start(argv[0], error)
+
+
+def cannot_start(program: str, error: OSError) -> int:
+    """Say why a command could not be started, and return the exit code that a shell would."""
+    if isinstance(error, FileNotFoundError):
+        logger.error("The command %r was not found. Is it on the PATH, and installed?", program)
+        return _NOT_FOUND
+    logger.error("The command %r could not be started: %s.", program, error)
+    return _NOT_EXECUTABLE
