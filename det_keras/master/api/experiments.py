@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import Field
 from sqlalchemy import ColumnElement, Select, func, select
+from sqlalchemy.orm import defer
 from starlette.responses import Response
 
 from det_keras.config import hide_secrets
@@ -177,9 +178,18 @@ def listing(
         if text:
             query = query.where(func.lower(text_column).contains(text.lower(), autoescape=True))
     with master.store.reading() as session:
-        rows = [row for row in session.scalars(query) if set(labels) <= set(row.labels)]
+        # The state of the search is large, and nobody shows it.
+        found = session.scalars(query.options(defer(ExperimentRow.searcher)))
+        rows = [row for row in found if set(labels) <= set(row.labels)]
+        order = _sort_name(sort_by, _EXPERIMENT_KEYS)
+        if order == "ID" and not shown:
+            # Which of them are shown is known before anything more is read about them.
+            rows.sort(key=lambda row: row.id, reverse=bool(page.is_descending))
+            return reply(
+                paged("experiments", rows, page, lambda part: experiment_shapes(session, part), _LIST_LIMIT)
+            )
         pairs = list(zip(rows, experiment_shapes(session, rows), strict=True))
-    key = _EXPERIMENT_KEYS[_sort_name(sort_by, _EXPERIMENT_KEYS)]
+    key = _EXPERIMENT_KEYS[order]
     pairs = [pair for pair in pairs if not shown or pair[1]["state"].removeprefix("STATE_") in _also(shown)]
     pairs.sort(key=lambda pair: (key(*pair), pair[0].id), reverse=bool(page.is_descending))
     return reply(paged("experiments", pairs, page, lambda part: [shape for _, shape in part], _LIST_LIMIT))

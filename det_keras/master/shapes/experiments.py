@@ -11,8 +11,8 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from det_keras.config import ExperimentConfig
+from det_keras.config.secrets import masked
 from det_keras.master import checkpoints
-from det_keras.master.experiment_config import config_of
 from det_keras.master.models import AllocationRow, CheckpointRow, ExperimentRow, TrialRow, UserRow
 from det_keras.master.shapes.cluster import POOL, WORKSPACE_ID
 from det_keras.master.shapes.trials import refined_state
@@ -44,7 +44,7 @@ def experiment_shapes(
     users = {row.id: row for row in session.scalars(select(UserRow))}
     shapes = []
     for row in rows:
-        shape = _experiment(row, config_of(row), facts[row.id], users[row.owner_id])
+        shape = _experiment(row, facts[row.id], users[row.owner_id])
         if is_list:
             shape["notes"] = row.notes[:_NOTES_IN_LISTS]
             shape["trialIds"] = []
@@ -69,12 +69,13 @@ def validated_shape(config: ExperimentConfig, original: str, owner: UserRow) -> 
         progress=0.0,
         start_time=now(),
     )
-    return _experiment(row, config, _Facts(), owner)
+    return _experiment(row, _Facts(), owner)
 
 
-def _experiment(
-    row: ExperimentRow, config: ExperimentConfig, facts: _Facts, owner: UserRow
-) -> dict[str, Any]:
+def _experiment(row: ExperimentRow, facts: _Facts, owner: UserRow) -> dict[str, Any]:
+    # As it is stored it is whole and in today's form. Reading it into its classes for a thousand experiments of a
+    # list would take seconds.
+    config = row.config
     return {
         "id": row.id,
         "name": row.name,
@@ -102,23 +103,23 @@ def _experiment(
         "projectOwnerId": owner.id,
         "parentArchived": False,
         "unmanaged": False,
-        "searcherType": config.searcher.name,
-        "searcherMetric": config.searcher.metric,
-        "hyperparameters": config.hyperparameters.to_dict(),
+        "searcherType": config["searcher"]["name"],
+        "searcherMetric": config["searcher"]["metric"],
+        "hyperparameters": config["hyperparameters"],
         "bestTrialId": facts.best_trial_id,
         "bestTrialSearcherMetric": facts.best_metric,
         "checkpointSize": str(facts.checkpoint_size),
         "checkpointCount": facts.checkpoint_count,
         "modelDefinitionSize": str(row.context_size),
         "externalExperimentId": None,
-        "config": config.hidden(),
+        "config": masked(config),
         "originalConfig": row.original_config,
     }
 
 
 def _facts(session: Session, rows: Sequence[ExperimentRow]) -> dict[int, _Facts]:
     facts: dict[int, _Facts] = defaultdict(_Facts)
-    smaller = {row.id: config_of(row).searcher.smaller_is_better for row in rows}
+    smaller = {row.id: bool(row.config["searcher"]["smaller_is_better"]) for row in rows}
     _add_trials(session, smaller, facts)
     states = (
         select(TrialRow.experiment_id, AllocationRow.state)
