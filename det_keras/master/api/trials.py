@@ -18,8 +18,9 @@ from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import InvalidArgumentError, NotFoundError
 from det_keras.master.metrics import TRAINING, VALIDATION, live_rows
 from det_keras.master.models import CheckpointRow, MetricRow
-from det_keras.master.replies import reply, result_line, stream_reply
+from det_keras.master.replies import reply, stream_reply
 from det_keras.master.shapes.trials import (
+    REPORT_COLUMNS,
     checkpoint_workload,
     metrics_report,
     metrics_workload,
@@ -121,13 +122,15 @@ def _lines(master: EmbeddedMaster, group: str, trial_ids: Sequence[int]) -> Iter
     with master.store.reading() as session:
         for trial_id in trial_ids:
             query = (
-                live_rows([trial_id])
+                select(*REPORT_COLUMNS)
+                .where(MetricRow.trial_id == trial_id, MetricRow.archived.is_(False))
                 .where(MetricRow.group == group, MetricRow.total_batches.is_not(None))
                 .order_by(MetricRow.run_id, MetricRow.total_batches)
                 .execution_options(yield_per=_ROWS_PER_LINE)
             )
-            for rows in session.scalars(query).partitions(_ROWS_PER_LINE):
-                yield result_line({"metrics": [metrics_report(row) for row in rows]})
+            for rows in session.execute(query).partitions(_ROWS_PER_LINE):
+                texts = ",".join(metrics_report(row) for row in rows)
+                yield f'{{"result":{{"metrics":[{texts}]}}}}\n'.encode()
 
 
 def _metric_entries(

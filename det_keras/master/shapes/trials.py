@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import Text, func, select, type_coerce
 from sqlalchemy.orm import Session
 
 from det_keras.master import checkpoints, lifecycle
@@ -18,6 +19,7 @@ from det_keras.master.models import AllocationRow, CheckpointRow, ExperimentRow,
 from det_keras.master.wire import int64_map, now, timestamp
 
 __all__ = [
+    "REPORT_COLUMNS",
     "checkpoint_workload",
     "metrics_report",
     "metrics_workload",
@@ -25,6 +27,20 @@ __all__ = [
     "states_of_allocations",
     "trial_shapes",
 ]
+
+
+#: What `metrics_report` needs.
+REPORT_COLUMNS = (
+    MetricRow.id,
+    MetricRow.trial_id,
+    MetricRow.run_id,
+    MetricRow.total_batches,
+    MetricRow.end_time,
+    MetricRow.group,
+    MetricRow.archived,
+    type_coerce(MetricRow.metrics, Text).label("metrics"),
+    type_coerce(MetricRow.batch_metrics, Text).label("batch_metrics"),
+)
 
 
 @dataclass
@@ -101,23 +117,22 @@ def checkpoint_workload(row: CheckpointRow) -> dict[str, Any]:
     }
 
 
-def metrics_report(row: MetricRow) -> dict[str, Any]:
-    """Return a report in the form of the metrics stream, whose inner keys are snake_case."""
+def metrics_report(row: Any) -> str:
+    """Return a report, of the columns `REPORT_COLUMNS`, in the form of the metrics stream as JSON text.
+
+    Its inner keys are snake_case. What was stored as JSON goes out as it is: reading and writing it again would be
+    most of the work of a stream.
+    """
     if row.group == VALIDATION:
-        metrics: dict[str, Any] = {"validation_metrics": row.metrics}
+        metrics = f'{{"validation_metrics":{row.metrics}}}'
     else:
-        metrics = {"avg_metrics": row.metrics, "batch_metrics": row.batch_metrics}
+        metrics = f'{{"avg_metrics":{row.metrics},"batch_metrics":{row.batch_metrics or "null"}}}'
     time = row.end_time.replace(microsecond=row.end_time.microsecond // 1000 * 1000)
-    return {
-        "id": row.id,
-        "trialId": row.trial_id,
-        "trialRunId": row.run_id,
-        "totalBatches": row.total_batches or 0,
-        "endTime": timestamp(time),
-        "group": row.group,
-        "archived": row.archived,
-        "metrics": metrics,
-    }
+    return (
+        f'{{"id":{row.id},"trialId":{row.trial_id},"trialRunId":{row.run_id},'
+        f'"totalBatches":{row.total_batches or 0},"endTime":"{timestamp(time)}",'
+        f'"group":{json.dumps(row.group)},"archived":{json.dumps(row.archived)},"metrics":{metrics}}}'
+    )
 
 
 def _trial(
