@@ -56,7 +56,6 @@ class WorkerInfo:
             **{name: _variable(environ, f"HOROVOD_{name.upper()}", int, "an integer") for name in names}
         )
 
-
     @classmethod
     def from_torch_variables(cls, environ: Mapping[str, str]) -> WorkerInfo:
         """Read the variables that torchrun sets."""
@@ -78,11 +77,13 @@ class ChiefInfo:
         ip: address of the chief's machine; None if nobody said.
         key: what only the workers of this job know; None if nobody made one.
         port: where the chief listens.
+        job: what another launcher calls this job; empty if it says nothing.
     """
 
     ip: str | None = None
     key: str | None = field(default=None, repr=False)
     port: int = 12360
+    job: str = ""
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> ChiefInfo:
@@ -92,6 +93,9 @@ class ChiefInfo:
             ip=environ.get("DET_CHIEF_IP") or None,
             key=environ.get("DET_CHIEF_KEY") or None,
             port=_variable(environ, name, int, "a port") if environ.get(name) else cls.port,
+            job=" ".join(
+                environ.get(one, "") for one in ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")
+            ),
         )
 
 
@@ -182,6 +186,33 @@ class ClusterInfo:
     master_cert_name: str | None = None
     trial: TrialInfo | None = None
     task_config: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def user_data(self) -> dict[str, Any]:
+        """The config's ``data`` field, {} if it has none."""
+        config = self.trial.config if self.trial is not None else self.task_config
+        return dict(config.get("data") or {})
+
+    @property
+    def gpu_uuids(self) -> list[str]:
+        """The GPUs of this task, as the launcher made them visible."""
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        return [gpu for gpu in visible.split(",") if gpu]
+
+    @property
+    def container_addrs(self) -> list[str]:
+        """Addresses of the task's machines: one."""
+        return ["127.0.0.1"]
+
+    @property
+    def container_slot_counts(self) -> list[int]:
+        """Slots on each of the task's machines."""
+        return [len(self.slot_ids)]
+
+    @property
+    def container_rank(self) -> int:
+        """Index of this machine among the task's."""
+        return 0
 
 
 @functools.cache

@@ -47,6 +47,15 @@ def test_installed_determined_comes_first(tmp_path):
     assert run(code).stdout == "theirs\n"
 
 
+def test_plain_folder_of_the_name_is_no_package(tmp_path):
+    (tmp_path / "determined").mkdir()
+    (tmp_path / "determined" / "const.yaml").write_text("a: 1")
+    done = run(
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import determined as d; print(d.core.init.__name__)"
+    )
+    assert done.stdout == "init\n", done.stderr
+
+
 def test_switch_keeps_it_away():
     assert with_determined({"DET_KERAS_COMPAT": "0", "PYTHONPATH": "a"})["PYTHONPATH"] == "a"
     # Also where a parent process had put it on the path.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,17 +70,22 @@ def _start(args: argparse.Namespace, settings: Settings) -> int:
                 try:
                     return process.wait(_REFRESH_S)
                 except subprocess.TimeoutExpired:
-                    # Searches make new trials as they go on.
-                    _refresh(args, settings, Path(folder))
+                    # Searches make new trials as they go on; a master that is away comes back.
+                    with contextlib.suppress(DetError):
+                        _refresh(args, settings, Path(folder))
         except KeyboardInterrupt:
+            return 0
+        finally:
             process.terminate()
             process.wait()
-            return 0
 
 
 def _refresh(args: argparse.Namespace, settings: Settings, folder: Path) -> int:
     """Make a link for each trial and run, and return how many have events."""
-    targets = {f"run-{path.name}": path / "tensorboard" for path in args.run_dir}
+    targets = {
+        f"run-{number}-{path.resolve().name}": path / "tensorboard"
+        for number, path in enumerate(args.run_dir, 1)
+    }
     missing = [str(path) for path in args.run_dir if not path.is_dir()]
     if missing:
         raise DetError(f"There is no run directory {', '.join(missing)}.")

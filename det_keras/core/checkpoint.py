@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 import uuid as uuid_module
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 from det_keras.core.backend.base import Backend, CheckpointRecord
 from det_keras.core.distributed import DistributedContext
 from det_keras.core.file_plan import FilePlan
-from det_keras.core.sharded import copy_files, join_files, join_metadata, list_shard
+from det_keras.core.sharded import Listing, copy_files, join_files, join_metadata, list_shard
 from det_keras.errors import CheckpointError, DetError
 from det_keras.storage import Storage
 from det_keras.storage.manifest import MANIFEST_NAME
@@ -110,7 +110,7 @@ class CheckpointContext:
                 or different values of one key; then nothing is stored, and every rank raises.
             OSError: the storage cannot be written; nothing of the checkpoint remains.
         """
-        source = None if ckpt_dir is None else _existing(Path(ckpt_dir))
+        source = None if ckpt_dir is None else Path(ckpt_dir)
         if shard and self._distributed.size > 1:
             uuid: str = self._distributed.broadcast(str(uuid_module.uuid4()))
             self._store_shards(uuid, source, metadata, selector)
@@ -121,7 +121,7 @@ class CheckpointContext:
                 "`upload` needs a directory: None is for workers without files, with `shard=True`."
             )
         with self.store_path(metadata) as (directory, uuid):
-            copy_files(source, list(list_shard(source, selector)), directory)
+            copy_files(source, list(list_shard(_existing(source), selector)), directory)
         return uuid
 
     @contextmanager
@@ -217,31 +217,44 @@ class CheckpointContext:
     def _store_shards(
         self, uuid: str, source: Path | None, metadata: Mapping[str, Any] | None, selector: Selector | None
     ) -> None:
-        listing = {} if source is None else list_shard(source, selector)
-        gathered = self._distributed.allgather((listing, dict(metadata) if metadata else None))
+        listing: Listing = {}
+        problem: Exception | None = None
+        try:
+            listing = {} if source is None else list_shard(_existing(source), selector)
+        except Exception as error:
+            # Whatever it is, the others wait in the exchange and have to hear of it; here it is raised after that.
+            problem = error
+        said = f"rank {self._distributed.rank}: {problem}" if problem is not None else None
+        gathered = self._distributed.allgather((listing, dict(metadata) if metadata else None, said))
+        if problem is not None:
+            raise problem
+        self._refuse(uuid, [one for _, _, one in gathered])
         # Every rank joins for itself, and comes to the same conclusion.
-        shares = join_files([files for files, _ in gathered])
-        joined = join_metadata([part for _, part in gathered])
+        shares = join_files([files for files, _, _ in gathered])
+        joined = join_metadata([part for _, part, _ in gathered])
         content = _document(joined)
         own = list(shares[self._distributed.rank])
         with ExitStack() as stack:
             opened = self._distributed.on_chief(
                 lambda: _translated(lambda: stack.enter_context(self.storage.store_path(uuid)))
             )
-            problem = None
+            failure = None
             try:
                 if source is not None:
                     copy_files(source, own, opened)
+                if self._distributed.is_chief:
+                    (opened / _METADATA_NAME).write_bytes(content)
             except OSError as error:
-                problem = f"rank {self._distributed.rank}: {error}"
-            problems = [one for one in self._distributed.allgather(problem) if one is not None]
-            if problems:
-                raise CheckpointError(f"Checkpoint `{uuid}` could not be written: {'; '.join(problems)}.")
-            if self._distributed.is_chief:
-                (opened / _METADATA_NAME).write_bytes(content)
+                failure = f"rank {self._distributed.rank}: {error}"
+            self._refuse(uuid, self._distributed.allgather(failure))
             self._distributed.on_chief(lambda: _translated(stack.close))
         if self._distributed.is_chief:
             self.report(uuid, joined)
+
+    def _refuse(self, uuid: str, said: Sequence[str | None]) -> None:
+        problems = [one for one in said if one is not None]
+        if problems:
+            raise CheckpointError(f"Checkpoint `{uuid}` could not be written: {'; '.join(problems)}.")
 
     @contextmanager
     def _open(self, uuid: str, selector: Selector | None) -> Iterator[Path]:

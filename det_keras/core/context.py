@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -56,7 +55,8 @@ class Context:
         self.info = info
         self.backend = backend
         self.distributed = distributed or DistributedContext()
-        self.tensorboard_mode = tensorboard_mode
+        self.tensorboard_mode = tensorboard_mode = TensorboardMode(tensorboard_mode)
+        preempt_mode = PreemptMode(preempt_mode)
         self._events = _event_files(info, backend, checkpoint_storage, self.distributed, tensorboard_mode)
         self.train = TrainContext(backend, self.distributed, self._events)
         self.checkpoint = CheckpointContext(checkpoint_storage, backend, self.distributed)
@@ -223,11 +223,10 @@ def _event_files(
         run = getattr(getattr(backend, "chief", None) or backend, "run", None)
         if run is not None and workers.is_chief:
             return EventFiles(run.tensorboard)
-        return EventFiles(Path(tempfile.gettempdir()) / f"det-tensorboard-{os.getpid()}-{workers.rank}")
-    directory = Path(tempfile.gettempdir()) / f"tensorboard-{info.allocation_id}-{workers.rank}"
+        return EventFiles(None)
     # In AUTO mode the files of the other workers stay where they are.
     watched = mode is TensorboardMode.AUTO and workers.is_chief
-    return EventFiles(directory, store, prefix_of(info), rank=workers.rank, watched=watched)
+    return EventFiles(None, store, prefix_of(info), rank=workers.rank, watched=watched)
 
 
 def _own_poll(info: ClusterInfo | None, mode: PreemptMode) -> Callable[[float], bool] | None:

@@ -268,4 +268,5 @@ def _key(worker: WorkerInfo, chief: ChiefInfo) -> bytes:
             f"{worker.cross_size} machines need a key that nobody else knows: set DET_CHIEF_KEY to the same long "
             "random text on all of them."
         )
-    return own_key(Home.from_environment())
+    # Jobs of one user must not take each other's workers for their own.
+    return own_key(Home.from_environment()) + chief.job.encode()

@@ -155,15 +155,19 @@ def _accept(size: int, address: str, port: int, key: bytes, deadline: float) -> 
             deliver_challenge(connection, key)
             answer_challenge(connection, key)
             place = connection.recv()
-        except (AuthenticationError, OSError, EOFError, ValueError) as error:
+        except (AuthenticationError, AssertionError, OSError, EOFError, ValueError) as error:
             logger.warning(
                 "A connection to port %s was refused: it does not know the job's key (%s).", port, error
             )
             connection.close()
             return
         with changed:
-            found[place] = connection
-            changed.notify_all()
+            if isinstance(place, int) and 1 <= place < size and place not in found:
+                found[place] = connection
+                changed.notify_all()
+                return
+        logger.warning("A second rank %r of a job of %s was refused at port %s.", place, size, port)
+        connection.close()
 
     with _listen(address, port, size) as listener:
         while len(found) < size - 1:
@@ -208,10 +212,12 @@ def _connect(place: int, address: str, port: int, key: bytes, deadline: float) -
     connected.settimeout(None)
     connection = Connection(connected.detach())
     try:
+        if not connection.poll(max(deadline - time.monotonic(), 0.0)):
+            raise EOFError("it says nothing")
         answer_challenge(connection, key)
         deliver_challenge(connection, key)
         connection.send(place)
-    except (AuthenticationError, OSError, EOFError) as error:
+    except (AuthenticationError, AssertionError, OSError, EOFError) as error:
         connection.close()
         raise DetError(
             f"Rank 0 at {address}:{port} does not know the key of this job. Every worker needs the same DET_CHIEF_KEY."

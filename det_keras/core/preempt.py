@@ -57,7 +57,7 @@ class PreemptContext:
     ) -> None:
         self._backend = backend
         self._distributed = distributed or DistributedContext()
-        self._mode = mode
+        self._mode = PreemptMode(mode)
         self._ask = ask or (backend.wait_for_preemption if backend.is_preemptible else None)
         self._requested = threading.Event()
         self._closing = threading.Event()

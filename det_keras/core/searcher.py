@@ -142,6 +142,7 @@ class SearcherContext:
         Raises:
             RuntimeError: a worker iterates in `SearcherMode.ChiefOnly`, or an operation was not completed.
         """
+        searcher_mode = SearcherMode(searcher_mode)
         if searcher_mode is SearcherMode.ChiefOnly and not self._distributed.is_chief:
             raise RuntimeError(
                 f"Rank {self._distributed.rank} asked for operations, which is the chief's alone "

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import logging
 import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -42,7 +43,7 @@ class EventFiles:
     """A local directory of event files and, in a trial, its copy in the storage.
 
     Args:
-        directory: where files are written; made at once.
+        directory: where files are written; None for a temporary one, gone when this is closed.
         storage: keeps the copy; None where the directory itself is kept.
         prefix: of the copy's names in the storage.
         rank: of this worker.
@@ -52,7 +53,7 @@ class EventFiles:
 
     def __init__(
         self,
-        directory: Path,
+        directory: Path | None,
         storage: Storage | None = None,
         prefix: str = "",
         *,
@@ -60,7 +61,8 @@ class EventFiles:
         watched: bool = False,
         period_s: float = _PERIOD_S,
     ) -> None:
-        self.path = directory
+        self._is_temporary = directory is None
+        self._path = directory
         self._storage = storage
         self._prefix = prefix
         self._rank = rank
@@ -72,6 +74,14 @@ class EventFiles:
         if watched and storage is not None:
             self._thread = threading.Thread(target=self._watch, name="det-tensorboard", daemon=True)
             self._thread.start()
+
+    @property
+    def path(self) -> Path:
+        """The directory; a temporary one is made when it is first asked for."""
+        with self._lock:
+            if self._path is None:
+                self._path = Path(tempfile.mkdtemp(prefix="det-tensorboard-"))
+            return self._path
 
     def upload(
         self,
@@ -88,11 +98,12 @@ class EventFiles:
             ValueError: `mangler` returned a path outside of the trial's own.
             OSError: the storage cannot be written.
         """
-        if self._storage is None or not self.path.is_dir():
-            return
         with self._lock:
-            for path in sorted(one for one in self.path.rglob("*") if one.is_file()):
-                relative = path.relative_to(self.path)
+            root = self._path
+            if self._storage is None or root is None or not root.is_dir():
+                return
+            for path in sorted(one for one in root.rglob("*") if one.is_file()):
+                relative = path.relative_to(root)
                 status = path.stat()
                 mark = (status.st_size, status.st_mtime_ns)
                 if self._sent.get(path) == mark or not selector(relative):
@@ -101,14 +112,15 @@ class EventFiles:
                 self._sent[path] = mark
 
     def close(self) -> None:
-        """Copy what is left, where files are watched."""
-        if self._thread is None:
-            return
-        self._closing.set()
-        self._thread.join()
-        self._thread = None
-        if self._try_upload():
-            shutil.rmtree(self.path, ignore_errors=True)
+        """Copy what is left, where files are watched, and remove a temporary directory; a second call does nothing."""
+        is_copied = True
+        if self._thread is not None:
+            self._closing.set()
+            self._thread.join()
+            self._thread = None
+            is_copied = self._try_upload()
+        if self._is_temporary and is_copied and self._path is not None:
+            shutil.rmtree(self._path, ignore_errors=True)
 
     def _watch(self) -> None:
         pause_s = self._period_s
@@ -122,7 +134,7 @@ class EventFiles:
         try:
             self.upload()
         except OSError as error:
-            logger.warning("TensorBoard's files could not be stored from %s: %s", self.path, error)
+            logger.warning("TensorBoard's files could not be stored from %s: %s", self._path, error)
             return False
         return True
 

@@ -158,5 +158,16 @@ class TrainContext:
             self._events.upload(selector, mangler)
 
     def get_experiment_best_validation(self) -> float | None:
-        """Return the best searcher metric of the experiment so far, None while there is none. All workers call it."""
-        return self._backend.best_validation()
+        """Return the best searcher metric of the experiment so far, None while there is none. On the chief only.
+
+        Raises:
+            RuntimeError: another rank asks.
+        """
+        if not self._distributed.is_chief:
+            raise RuntimeError(
+                f"Rank {self._distributed.rank} asked for the best validation, which only the chief can. Ask on rank 0 "
+                "and `distributed.broadcast` the answer."
+            )
+        # The chief's own call: the backend that the workers share would wait for the others.
+        chief: Backend = getattr(self._backend, "chief", None) or self._backend
+        return chief.best_validation()

@@ -32,9 +32,11 @@ if _TYPE_CHECKING:
     from det_keras.keras.trial import TFKerasTrial
 
 __all__ = [
+    "ArrayLike",
     "DeterminedCallback",
     "FitHistory",
     "InMemorySequence",
+    "InputData",
     "KerasContext",
     "SequenceAdapter",
     "TFKerasExperimentalContext",
@@ -46,6 +48,10 @@ __all__ = [
     "init",
     "load_model_from_checkpoint_path",
 ]
+
+# Types that older scripts annotate with.
+ArrayLike = _Any
+InputData = _Any
 
 _install_hints()
 

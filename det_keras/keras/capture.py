@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from det_keras import __version__
 from det_keras.core import Context
+from det_keras.core.backend.base import ENGINE_FORMAT
 from det_keras.errors import DetError
 from det_keras.keras.callback_state import capture_callbacks
 from det_keras.keras.callbacks.callback import hooks
@@ -86,7 +87,7 @@ class StateCapture:
             "framework": f"tensorflow-{tf.__version__}",
             "keras": keras.__version__,
             "det_keras": __version__,
-            "format": "keras",
+            "format": ENGINE_FORMAT,
             "metrics": metrics,
             "searcher_metric": metrics.get(run.settings.metric),
             "trial_id": trial.trial_id if trial is not None else None,

@@ -25,6 +25,7 @@ from det_keras.core import Context, DistributedContext, TensorboardMode
 from det_keras.errors import CheckpointError, ModelMismatchError
 from det_keras.keras.environment import check_eager, configure_logs
 from det_keras.keras.events import EventWriter
+from det_keras.keras.metric_values import metrics_text, plain_value
 from det_keras.keras.random_state import capture_random_state, restore_random_state
 
 __all__ = ["DeterminedCallback"]
@@ -101,7 +102,8 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Go on from the checkpoint, if there is one."""
-        self._batches = self._epochs = 0
+        # Batches count on through several `fit` calls.
+        self._epochs = 0
         self._saved_at = None
         self._is_training = True
         if self._checkpoint is not None:
@@ -230,8 +232,11 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
 
     def _restore(self, uuid: str) -> None:
         with self._core.checkpoint.restore_path(uuid) as folder:
-            self.load_model(self.model, str(folder / _WEIGHTS), self._core.distributed)
             state = _read_state(folder / _STATE)
+            if not self.model.built and state is not None and state.get("build") is not None:
+                # Without an `Input` the model is built by its first batch, which comes later.
+                self.model.build_from_config(state["build"])
+            self.load_model(self.model, str(folder / _WEIGHTS), self._core.distributed)
             if state is None or state["continue_id"] != self._continue_id:
                 logger.info("The weights are those of checkpoint %s; training begins at epoch 0.", uuid)
                 return
@@ -265,21 +270,22 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
             "continue_id": self._continue_id,
             "epochs": self._epochs,
             "batches": self._batches,
+            "build": self.model.get_build_config(),
             "random": capture_random_state(self.model),
         }
 
     def _report(self, group: str, logs: Mapping[str, Any]) -> None:
         if not self._is_chief:
             return
-        metrics = {name: float(value) for name, value in logs.items()}
+        metrics = {name: plain_value(value) for name, value in logs.items()}
         counters = {"batches": self._batches, "epochs": self._epochs}
         self._core.train.report_metrics(group, self._batches, {**counters, **metrics})
 
     def _show(self, logs: Mapping[str, Any]) -> None:
         if self._is_chief and self._params.get("verbose"):
-            values = ", ".join(f"{name}: {float(value):.4g}" for name, value in logs.items())
             # The log is the output here.
-            print(f"epoch {self._epochs}/{self._params.get('epochs', '?')}: {values}", flush=True)  # noqa: T201
+            text = f"epoch {self._epochs}/{self._params.get('epochs', '?')}: {metrics_text(logs)}"
+            print(text, flush=True)  # noqa: T201
 
 
 class _Epoch(int):

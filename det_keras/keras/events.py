@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,6 @@ class EventWriter:
             self._writers[group] = writer
         with writer.as_default(step=steps_completed):
             for name, value in metrics.items():
-                if isinstance(value, int | float):
+                if isinstance(value, Real):
                     tf.summary.write(name, tf.constant(float(value)), metadata=_SCALAR)
         writer.flush()

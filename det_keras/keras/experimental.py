@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import shlex
@@ -37,32 +38,47 @@ class NativeContext(TFKerasTrialContext):
         super().wrap_model(model)
         plain, is_running = model.fit, False
 
-        def fit(x: Any = None, y: Any = None, batch_size: int | None = None, **options: Any) -> Any:
+        def fit(*args: Any, **options: Any) -> Any:
             nonlocal is_running
             if is_running:
                 # `context.fit` trains with the model's own.
-                return plain(x, y, batch_size, **options)
+                return plain(*args, **options)
             is_running = True
             try:
-                return self._fit(model, x, y, batch_size, options)
+                return self._fit(model, inspect.signature(plain).bind(*args, **options).arguments)
             finally:
                 is_running = False
 
         model.fit = fit
         return model
 
-    def _fit(self, model: Any, x: Any, y: Any, batch_size: int | None, options: dict[str, Any]) -> Any:
+    def _fit(self, model: Any, options: dict[str, Any]) -> Any:
         context = self.keras_context
         context.wrap_optimizer(model.optimizer)
-        if isinstance(x, keras.utils.PyDataset):
-            x = context.wrap_data(self.prepare_sequence(x))
-        elif not isinstance(x, tf.data.Dataset):
-            x, y = context.wrap_data(x, y)
-            batch_size = self.get_per_slot_batch_size()
+        x = options.get("x")
+        if not isinstance(x, keras.utils.PyDataset | tf.data.Dataset):
+            options["batch_size"] = self.get_per_slot_batch_size()
+        names = [name for name in ("x", "y", "sample_weight") if options.get(name) is not None]
+        options |= zip(names, _as_tuple(self._wrapped(*(options[name] for name in names))), strict=True)
+        validation = options.get("validation_data")
+        if validation is not None:
+            wrapped = self._wrapped(*_as_tuple(validation))
+            options["validation_data"] = wrapped
+        records = context.settings.records_per_epoch
+        if records:
+            options["steps_per_epoch"] = max(records // self.get_global_batch_size(), 1)
         length = length_as_epochs(context)
         if length is not None:
             options["epochs"] = length
-        return context.fit(model, x, y, batch_size, **options)
+        return context.fit(model, **options)
+
+    def _wrapped(self, *data: Any) -> Any:
+        if isinstance(data[0], tf.data.Dataset):
+            # By `wrap_dataset`, which knows where in the pipeline it belongs.
+            return data[0]
+        if isinstance(data[0], keras.utils.PyDataset):
+            self.prepare_sequence(data[0])
+        return self.keras_context.wrap_data(*data)
 
 
 def init(
@@ -107,16 +123,24 @@ def _submit(
 ) -> int:
     script = Path(sys.argv[0]).absolute()
     folder = Path(context_dir).absolute() if os.fspath(context_dir) else script.parent
+    content = _read(config)
     words = list(command) if command is not None else [_inside(script, folder), *sys.argv[1:]]
     entrypoint = words if words and words[0].startswith("python") else ["python3", *words]
+    resources = content.get("resources") or {}
+    if max(resources.get("slots_per_trial") or 1, resources.get("slots") or 1) > 1:
+        entrypoint = ["python3", "-m", "det_keras.launch.horovod", "--", *entrypoint]
     argv = [sys.executable, "-m", "det_keras.cli"]
     if master_url is not None:
         argv += ["--master", master_url]
     with tempfile.TemporaryDirectory(prefix="det-submit-") as drafts:
         path = Path(drafts) / "experiment.yaml"
         # JSON is YAML, and needs no library here.
-        path.write_text(json.dumps({**_read(config), "entrypoint": shlex.join(entrypoint)}), encoding="utf-8")
+        path.write_text(json.dumps({**content, "entrypoint": shlex.join(entrypoint)}), encoding="utf-8")
         return subprocess.run([*argv, "experiment", "create", str(path), str(folder)], check=False).returncode
+
+
+def _as_tuple(data: Any) -> tuple[Any, ...]:
+    return tuple(data) if isinstance(data, tuple | list) else (data,)
 
 
 def _inside(script: Path, folder: Path) -> str:

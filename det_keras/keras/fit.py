@@ -33,6 +33,7 @@ from det_keras.keras.capture import StateCapture
 from det_keras.keras.data import plan_seed
 from det_keras.keras.distributed.team import Team
 from det_keras.keras.history import FitHistory
+from det_keras.keras.metric_values import plain_value
 from det_keras.keras.phase import PhaseRecord, phase_signature
 from det_keras.keras.position import Position, Segment, Target, next_segment
 from det_keras.keras.variables import VariableSet
@@ -176,9 +177,9 @@ class FitRun:
         """Whether no further batch is to be trained, as far as is known now."""
         return bool(self.model.stop_training) or self.target.is_reached(self.position)
 
-    def training_metrics(self) -> dict[str, float]:
+    def training_metrics(self) -> dict[str, Any]:
         """Return Keras's running training metrics as they were at the newest boundary."""
-        return {name: float(value) for name, value in self._logs.items() if not name.startswith("val_")}
+        return {name: plain_value(value) for name, value in self._logs.items() if not name.startswith("val_")}
 
     def next_interruption(self, start: int, unit: int) -> int:
         """Return the batch before which training is sure to stop for something, when it goes on from `start`.
@@ -227,7 +228,7 @@ class FitRun:
             self.variables.assign_metrics(metrics)
         self.core.train.set_status("training")
         self.validations += 1
-        values = {f"val_{name}": float(value) for name, value in logs.items()}
+        values = {f"val_{name}": plain_value(value) for name, value in logs.items()}
         validation = Validation(self.total_batches, values, self._is_best(values))
         self.last_validation = validation
         self.last_validation_batch = self.position.batches
@@ -428,7 +429,7 @@ class FitRun:
 
     def _is_best(self, metrics: dict[str, float]) -> bool:
         value = metrics.get(self.settings.metric)
-        if value is None or not self.settings.is_better(value, self.best_metric):
+        if not isinstance(value, float) or not self.settings.is_better(value, self.best_metric):
             return False
         self.best_metric = value
         if self.settings.checkpoint_policy != "best":

@@ -26,6 +26,7 @@ from det_keras.keras.callbacks.callback import Callback
 from det_keras.keras.context import KerasContext
 from det_keras.keras.data.sequences import SequenceAdapter
 from det_keras.keras.history import FitHistory
+from det_keras.keras.metric_values import metrics_text
 from det_keras.keras.opening import init
 from det_keras.keras.trial_context import TFKerasTrialContext
 
@@ -102,7 +103,7 @@ def train(trial_class: type[TFKerasTrial], context: KerasContext) -> FitHistory:
     records, batch = context.settings.records_per_epoch, trial_context.get_global_batch_size()
     chosen = trial_context.fit_configuration
     is_arrays = not isinstance(x, keras.utils.PyDataset | tf.data.Dataset)
-    callbacks = list(trial.keras_callbacks())
+    callbacks = [*trial.keras_callbacks(), _StopIfAsked(trial_context)]
     if chosen.verbose:
         callbacks.append(_Progress(context))
     return context.fit(
@@ -116,7 +117,7 @@ def train(trial_class: type[TFKerasTrial], context: KerasContext) -> FitHistory:
         # Never at epochs' ends.
         validation_freq=(),
         epochs=epochs,
-        steps_per_epoch=max(records // batch, 1) if records else None,
+        steps_per_epoch=_steps_per_epoch(x, records // batch, context.settings.scheduling_unit),
         class_weight=chosen.class_weight,
         shuffle=chosen.shuffle,
         callbacks=callbacks,
@@ -238,6 +239,16 @@ def length_as_epochs(context: KerasContext) -> int | None:
     return _UNLIMITED_EPOCHS
 
 
+def _steps_per_epoch(x: Any, configured: int, scheduling_unit: int) -> int | None:
+    """Return the batches of an epoch as the config has it; None for a pass over the data."""
+    if configured:
+        return configured
+    if isinstance(x, tf.data.Dataset) and int(x.cardinality()) == tf.data.INFINITE_CARDINALITY:
+        # `.repeat()` was as good as none: the length said when to stop.
+        return scheduling_unit
+    return None
+
+
 def _only_class(module: Any) -> type[TFKerasTrial]:
     found = [
         one
@@ -257,6 +268,18 @@ def _tell_of_session_config(trial: TFKerasTrial) -> None:
         logger.warning("`session_config` has no effect: TensorFlow 2 has no sessions.")
 
 
+class _StopIfAsked(keras.callbacks.Callback):  # type: ignore[misc]
+    """Ends a training that was asked to stop before it began: Keras forgets that when it begins."""
+
+    def __init__(self, context: TFKerasTrialContext) -> None:
+        super().__init__()
+        self._context = context
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if self._context.get_stop_requested():
+            self.model.stop_training = True
+
+
 class _Progress(Callback):
     """Prints a line for each workload and each validation, as logs can show it."""
 
@@ -274,8 +297,7 @@ class _Progress(Callback):
 
     def _print(self, what: str, logs: dict[str, Any]) -> None:
         if self._is_chief:
-            values = ", ".join(f"{name}: {float(value):.4g}" for name, value in logs.items())
-            print(f"batch {self._batches}: {what} {values}", flush=True)  # noqa: T201 - the log is the output here
+            print(f"batch {self._batches}: {what} {metrics_text(logs)}", flush=True)  # noqa: T201 - the log is the output here
 
 
 if __name__ == "__main__":

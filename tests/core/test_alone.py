@@ -43,9 +43,18 @@ def test_line_that_a_kill_cut_off_is_dropped(tmp_path):
 def test_newest_two_and_the_best_checkpoint_are_kept(tmp_path):
     with core.init(run_dir=tmp_path) as context:
         for steps, metric in enumerate([0.5, 0.1, 0.9, 0.8, 0.7], start=1):
-            with context.checkpoint.store_path({"steps_completed": steps, "searcher_metric": metric}):
+            with context.checkpoint.store_path(
+                {"steps_completed": steps, "searcher_metric": metric, "format": "keras"}
+            ):
                 pass
         assert [record.steps_completed for record in context.backend.checkpoints()] == [5, 4, 2]
+
+
+def test_checkpoints_of_a_script_of_ones_own_are_all_kept(tmp_path):
+    with core.init(run_dir=tmp_path / "run") as context:
+        (tmp_path / "a").mkdir()
+        uuids = [context.checkpoint.upload(tmp_path / "a", {"steps_completed": steps}) for steps in range(5)]
+        assert {record.uuid for record in context.backend.checkpoints()} == set(uuids)
 
 
 @pytest.mark.parametrize("group", ["", "a.b", "gpu"])

@@ -153,26 +153,36 @@ def test_key_of_a_user_is_made_once_and_theirs_alone(tmp_path):
     assert stat.S_IMODE(mode) == 0o600
 
 
+class Noted(DistributedContext):
+    """Writes down what it is made of instead of connecting."""
+
+    def __init__(self, **given):
+        self.given = given
+
+
+PLACE = {"rank": 3, "size": 4, "local_rank": 1, "local_size": 2, "cross_rank": 5, "cross_size": 6}
+
+
 class Hvd:
-    """What Horovod's modules answer in a job with one worker."""
+    """What Horovod's modules answer."""
 
     def __getattr__(self, name):
-        return lambda: 1 if name.endswith("size") else 0
+        return lambda: PLACE[name]
 
 
 def test_context_from_a_horovod_module():
-    assert DistributedContext.from_horovod(Hvd()).size == 1
+    assert Noted.from_horovod(Hvd(), "1.2.3.4").given == {**PLACE, "chief_ip": "1.2.3.4"}
 
 
 @pytest.mark.parametrize(
     ("make", "names"),
     [
         (
-            DistributedContext.from_torch_distributed,
+            Noted.from_torch_distributed,
             ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"],
         ),
         (
-            DistributedContext.from_deepspeed,
+            Noted.from_deepspeed,
             ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE"],
         ),
     ],
@@ -181,6 +191,32 @@ def test_context_from_a_horovod_module():
 def test_context_from_variables_of_other_launchers(monkeypatch, make, names):
     with pytest.raises(ClusterInfoError, match="RANK"):
         make()
-    for name, value in zip(names, "010101", strict=True):
-        monkeypatch.setenv(name, value)
-    assert (make().rank, make().size) == (0, 1)
+    for name, value in zip(names, PLACE.values(), strict=True):
+        monkeypatch.setenv(name, str(value))
+    assert make().given == {**PLACE, "chief_ip": None}
+
+
+def test_second_worker_of_one_rank_is_refused(caplog):
+    port, key, found = free_port(), b"k", []
+    chief = threading.Thread(
+        target=lambda: found.append(SocketExchange(WorkerInfo(0, 3, 0, 3), "127.0.0.1", port, key)),
+        daemon=True,
+    )
+    chief.start()
+    with caplog.at_level(logging.WARNING):
+        workers = [
+            SocketExchange(WorkerInfo(rank, 3, rank, 3), "127.0.0.1", port, key, patience_s=10)
+            for rank in (1, 1, 2)
+        ]
+        chief.join(10)
+    assert found
+    assert "A second rank 1 of a job of 3 was refused" in caplog.text
+    for one in (*workers, *found):
+        one.close()
+
+
+def test_jobs_of_one_user_do_not_take_each_others_workers(monkeypatch):
+    from det_keras.cluster_info import ChiefInfo
+
+    jobs = {ChiefInfo.from_environment({"MASTER_PORT": str(port)}).job for port in (1, 2)}
+    assert len(jobs) == 2

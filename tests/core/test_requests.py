@@ -177,6 +177,29 @@ def test_metadata_of_a_run_is_replaced_as_a_whole(tmp_path):
         assert context.train.get_metadata() == {"c": 2}
 
 
+def test_best_validation_is_the_chiefs_to_ask(master):
+    def work(distributed):
+        backend = SharedBackend(master if distributed.is_chief else None, distributed)
+        train = core.Context(backend, DirectoryStorage(master.run.checkpoints), distributed=distributed).train
+        answer = train.get_experiment_best_validation() if distributed.is_chief else None
+        return answer, distributed.allgather(1), train
+
+    (answer, together, _), (_, _, worker) = on_ranks(2, work)
+    assert (answer, together) == (None, [1, 1])
+    with pytest.raises(RuntimeError, match="only the chief"):
+        worker.get_experiment_best_validation()
+
+
+def test_modes_may_be_given_by_their_values(master):
+    context = core.Context(
+        master, DirectoryStorage(master.run.checkpoints), preempt_mode="CHIEF_ONLY", tensorboard_mode="MANUAL"
+    )
+    assert context.tensorboard_mode is core.TensorboardMode.MANUAL
+    assert context.preempt._mode is core.PreemptMode.ChiefOnly
+    with pytest.raises(ValueError, match="SOMETIMES"):
+        next(context.searcher.operations("SOMETIMES"))
+
+
 def test_invalid_hyperparameters_are_reported(master):
     context = core.Context(master, DirectoryStorage(master.run.checkpoints))
     with pytest.raises(InvalidHP), context:
@@ -207,7 +230,16 @@ def test_event_files_are_copied_as_they_grow(tmp_path):
     events.close()
     assert copy.read_text() == "abc"
     assert [path.name for path in copy.parent.iterdir()] == ["events"]
-    assert not events.path.exists()
+
+
+def test_temporary_event_files_are_stored_and_gone_at_the_end(tmp_path):
+    events = EventFiles(None, DirectoryStorage(tmp_path), "p", watched=True)
+    path = events.path
+    (path / "a").write_text("b")
+    events.close()
+    events.close()
+    assert (tmp_path / "p" / "a").read_text() == "b"
+    assert not path.exists()
 
 
 def test_event_files_are_chosen_and_renamed_by_hand(tmp_path):

@@ -132,6 +132,29 @@ def test_rank_without_files_passes_none(tmp_path):
     assert stored[results[1]] == {"a": "1"}
 
 
+def test_failure_on_one_rank_is_an_error_on_all(tmp_path):
+    def files_of(rank):
+        return {"metadata.json/x": ""} if rank == 1 else {"a": ""}
+
+    results, stored, _ = uploaded(tmp_path / "taken", 2, files_of, lambda _: {"steps_completed": 1})
+    assert stored == {}
+    assert all(isinstance(result, CheckpointError) and "metadata.json" in str(result) for result in results)
+
+    def work(distributed):
+        shared = SharedBackend(None, distributed)
+        context = CheckpointContext(DirectoryStorage(tmp_path / "storage"), shared, distributed)
+        folder = tmp_path / ("missing" if distributed.rank else "taken")
+        try:
+            context.upload(folder, {"steps_completed": 1}, shard=True)
+        except (ValueError, CheckpointError) as error:
+            return str(error), distributed.allgather(distributed.rank)
+
+    first, second = on_ranks(2, work)
+    assert "rank 1: There is no directory" in first[0]
+    assert second[0].startswith("There is no directory")
+    assert first[1] == second[1] == [0, 1], "the ranks are still in step"
+
+
 def test_metadata_without_steps_completed_is_refused(tmp_path):
     results, stored, _ = uploaded(tmp_path, 2, lambda _: {"a": ""}, lambda _: {"x": 1})
     assert stored == {}

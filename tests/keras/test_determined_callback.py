@@ -211,6 +211,60 @@ def test_something_else_than_a_core_context_is_refused():
         det.keras.DeterminedCallback(None, None, 1)
 
 
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, x):
+        return self.dense(x)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: keras.Sequential([keras.layers.Dense(1)]), Subclassed], ids=["lazy", "subclass"]
+)
+def test_model_that_its_first_batch_builds_goes_on(tmp_path, make):
+    def lazy():
+        keras.utils.clear_session()
+        keras.utils.set_random_seed(1)
+        model = make()
+        model.compile("adam", "mse")
+        return model
+
+    whole, _, _ = train(tmp_path / "whole", 2, model=lazy())
+    _, _, checkpoints = train(tmp_path / "parts", 1, model=lazy())
+    model, history, _ = train(tmp_path / "parts", 2, checkpoint=checkpoints[0].uuid, model=lazy())
+    assert history.epoch == [1]
+    for one, other in zip(model.get_weights(), whole.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_batches_count_on_over_several_fits(tmp_path):
+    with det.core.init(run_dir=tmp_path) as core:
+        managed, model = det.keras.DeterminedCallback(core, None, 1), network()
+        for _ in range(2):
+            model.fit(Batches(), epochs=2, callbacks=[managed], verbose=0)
+        assert [one.steps_completed for one in core.backend.checkpoints()] == [12, 9, 6, 3]
+    assert [steps for _, steps, _ in reports(tmp_path)] == [3, 6, 9, 12]
+
+
+def test_metric_with_a_value_for_each_class_is_reported(tmp_path, capsys):
+    x, y = np.eye(4, dtype="float32"), np.eye(4, dtype="float32")
+    keras.utils.clear_session()
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4, activation="softmax")])
+    model.compile("sgd", "categorical_crossentropy", metrics=[keras.metrics.F1Score(average=None, name="f1")])
+    with det.core.init(run_dir=tmp_path / "own") as core:
+        model.fit(
+            x, y, validation_data=(x, y), verbose=1, callbacks=[det.keras.DeterminedCallback(core, None, 1)]
+        )
+    with det.keras.init(run_dir=tmp_path / "fit") as context:
+        context.fit(model, x, y, validation_data=(x, y), verbose=0)
+    for folder in ("own", "fit"):
+        rows = [json.loads(line) for line in (tmp_path / folder / "metrics.jsonl").read_text().splitlines()]
+        assert [len(row["metrics"].get("f1") or row["metrics"]["val_f1"]) for row in rows] == [4, 4]
+    assert "f1: [" in capsys.readouterr().out
+
+
 def test_lines_take_the_place_of_the_progress_bar(tmp_path, capsys):
     with det.core.init(run_dir=tmp_path) as core:
         network().fit(Batches(), epochs=1, callbacks=[det.keras.DeterminedCallback(core, None, 1)], verbose=1)

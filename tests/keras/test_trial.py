@@ -115,6 +115,10 @@ def tf_data(self):
     return self.context.wrap_dataset(tf.data.Dataset.from_tensor_slices(arrays())).batch(BATCH)
 
 
+def repeated(self):
+    return tf_data(self).repeat()
+
+
 def cached(self):
     @self.context.experimental.cache_train_dataset("tiny", "1", shuffle=True)
     def make():
@@ -125,15 +129,16 @@ def cached(self):
 
 @pytest.mark.parametrize(
     "make",
-    [None, weights_of, lambda self: Batches(), in_memory, adapter, tf_data, cached],
-    ids=["arrays", "weights", "sequence", "in_memory", "adapter", "tf_data", "cached"],
+    [None, weights_of, lambda self: Batches(), in_memory, adapter, tf_data, repeated, cached],
+    ids=["arrays", "weights", "sequence", "in_memory", "adapter", "tf_data", "repeated", "cached"],
 )
 def test_every_kind_of_loader_trains_to_the_very_batch(tmp_path, make):
     _, found = run(tmp_path, Tiny if make is None else loader(make))
     assert [steps for steps, _ in found["validation"]] == [6, 12]
     assert set(found["validation"][0][1]) >= {"val_loss", "val_mae", "batches", "epochs"}
-    # Every scheduling unit, and at epochs' ends.
-    assert [steps for steps, _ in found["training"]] == [4, 5, 8, 10, 12]
+    # Every scheduling unit, and at epochs' ends; data without an end has epochs of a scheduling unit.
+    ends = [] if make is repeated else [5, 10]
+    assert [steps for steps, _ in found["training"]] == sorted([4, 8, 12, *ends])
 
 
 @pytest.mark.parametrize(
@@ -339,9 +344,13 @@ def undisturbed(tmp_path_factory):
 def test_files_of_callbacks_are_in_the_checkpoint(tmp_path):
     log = Log()
     run(tmp_path, trial_of(callbacks=[log]))
-    notes = [int(path.read_text()) for path in (tmp_path / "checkpoints").glob("*/note.txt")]
-    assert notes
-    assert max(notes) <= log.count
+    notes = {
+        json.loads((path.parent / "metadata.json").read_text())["steps_completed"]: int(path.read_text())
+        for path in (tmp_path / "checkpoints").glob("*/note.txt")
+    }
+    # The calls up to a checkpoint; the last comes after the training's end.
+    assert notes[12] in (EXPECTED.index("train_end"), len(EXPECTED))
+    assert notes.get(6, EXPECTED.index("workload_begin 6 2 {}")) == EXPECTED.index("workload_begin 6 2 {}")
 
 
 def test_early_stopping_counts_validations(tmp_path):
@@ -379,6 +388,15 @@ def test_stop_on_request_ends_the_trial(tmp_path):
             self.context.set_stop_requested(True)
 
     _, found = run(tmp_path, trial_of(keras_callbacks=lambda self: [Stops(self.context)]))
+    assert max(steps for steps, _ in found["training"]) == 1
+
+
+def test_request_to_stop_before_training_is_heard(tmp_path):
+    def build_model(self):
+        self.context.set_stop_requested(True)
+        return Tiny.build_model(self)
+
+    _, found = run(tmp_path, trial_of(build_model=build_model))
     assert max(steps for steps, _ in found["training"]) == 1
 
 

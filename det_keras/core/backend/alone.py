@@ -20,7 +20,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Any
 
-from det_keras.core.backend.base import Backend, CheckpointRecord, Operation
+from det_keras.core.backend.base import ENGINE_FORMAT, Backend, CheckpointRecord, Operation
 from det_keras.core.backend.wire import to_wire
 from det_keras.errors import CheckpointError, DetError
 from det_keras.storage import DirectoryStorage
@@ -247,8 +247,9 @@ class AloneBackend(Backend):
         return float(value) if isinstance(value, int | float) else None
 
     def _prune(self) -> None:
-        """Keep the two newest checkpoints and the best; a resume may need the one before the newest."""
-        records = self.checkpoints()
+        """Keep the two newest checkpoints of `fit` and its best; a resume may need the one before the newest."""
+        # What a script stores by itself is its own.
+        records = [record for record in self.checkpoints() if record.metadata.get("format") == ENGINE_FORMAT]
         kept = {record.uuid for record in records[:2]}
         sign = 1.0 if self._smaller_is_better else -1.0
         ranked = [

@@ -11,7 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Backend", "CheckpointRecord", "Operation"]
+__all__ = ["ENGINE_FORMAT", "Backend", "CheckpointRecord", "Operation"]
+
+#: ``format`` in the metadata of the checkpoints that `context.fit` writes, and looks after.
+ENGINE_FORMAT = "keras"
 
 
 @dataclass(frozen=True)
