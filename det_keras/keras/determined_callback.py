@@ -236,6 +236,8 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
             if not self.model.built and state is not None and state.get("build") is not None:
                 # Without an `Input` the model is built by its first batch, which comes later.
                 self.model.build_from_config(state["build"])
+                # Keras 3.15 makes the weights of a subclassed model and forgets to say so.
+                self.model.built = self.model.built or bool(self.model.weights)
             self.load_model(self.model, str(folder / _WEIGHTS), self._core.distributed)
             if state is None or state["continue_id"] != self._continue_id:
                 logger.info("The weights are those of checkpoint %s; training begins at epoch 0.", uuid)
