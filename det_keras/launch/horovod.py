@@ -64,6 +64,7 @@ _DEFAULTS = {
     # A buffer of this size in each rank; ours are flat already and need none.
     "HOROVOD_FUSION_THRESHOLD": str(64 << 20),
 }
+_MEETING_PORT = "INTER_TRAIN_PROCESS_COMM_PORT_1"
 # horovodrun's own options, for those who bring them along, and the variable that says the same.
 _TUNING = {
     "--cycle-time-ms": "HOROVOD_CYCLE_TIME",
@@ -164,7 +165,8 @@ def rank_environments(base: Mapping[str, str], size: int, port: int, cores: int)
 
 def _run_ranks(argv: Sequence[str], size: int, base: Mapping[str, str], patience_s: float) -> int:
     with Rendezvous() as rendezvous, contextlib.closing(Heartbeats(patience_s)) as heartbeats:
-        base = {**base, ADDRESS_VARIABLE: heartbeats.address}
+        # Where a DistributedContext of the script's own meets; the master gives each of its tasks another.
+        base = {_MEETING_PORT: str(_free_port()), **base, ADDRESS_VARIABLE: heartbeats.address}
         environments = rank_environments(base, size, rendezvous.port, len(os.sched_getaffinity(0)))
         try:
             return Gang(argv, environments, heartbeats).run(when_started=rendezvous.serve)
@@ -180,6 +182,14 @@ def _size(requested: int | None) -> int:
     if slots is not None and requested != slots:
         logger.warning("Starting %d ranks, as --np says, on an allocation of %d slots.", requested, slots)
     return requested
+
+
+def _free_port() -> int:
+    """Return a port of 127.0.0.1 that nobody listens on now."""
+    with socket.socket() as one:
+        one.bind((LOOPBACK, 0))
+        port: int = one.getsockname()[1]
+        return port
 
 
 def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:

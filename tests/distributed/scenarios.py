@@ -157,6 +157,20 @@ def tf_data(folder: Path) -> Any:
     return train(folder, network(), sgd(), lambda context: ((shuffled(context, known=True),), {}))
 
 
+def adam() -> keras.optimizers.Optimizer:
+    return keras.optimizers.Adam(0.003)
+
+
+@scenario
+def pydataset_adam(folder: Path) -> Any:
+    return train(folder, network(), adam(), lambda context: ((context.wrap_data(Batches(GLOBAL_BATCH)),), {}))
+
+
+@scenario
+def tf_data_adam(folder: Path) -> Any:
+    return train(folder, network(), adam(), lambda context: ((shuffled(context, known=True),), {}))
+
+
 @scenario
 def tf_data_of_unknown_length(folder: Path) -> Any:
     return train(folder, network(), sgd(), lambda context: ((shuffled(context, known=False),), {}))

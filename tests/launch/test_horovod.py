@@ -143,6 +143,18 @@ def test_each_launch_has_a_key_of_its_own():
     assert len(keys) == 2
 
 
+def test_two_launches_at_once_exchange_objects_apart(launch):
+    code = RANK + (
+        "from det_keras.core import DistributedContext\n"
+        "workers = DistributedContext(rank=rank, size=2, local_rank=rank, local_size=2)\n"
+        "print(workers.allgather(rank))"
+    )
+    launches = [launch("--np", "2", code=code) for _ in range(2)]
+    for launched in launches:
+        assert launched.finish() == 0, launched.stderr
+        assert sorted(launched.stdout.splitlines()) == ["[rank=0] [0, 1]", "[rank=1] [0, 1]"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "variables"),
     [
