@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,7 +64,11 @@ def _start(args: argparse.Namespace, settings: Settings) -> int:
         print(f"TensorBoard shows {shown} runs. End it with Ctrl-C.", flush=True)
         command = [sys.executable, "-m", "tensorboard.main", "--logdir", folder, "--host", "127.0.0.1"]
         process = subprocess.Popen(
-            [*command, "--port", str(args.port), "--reload_interval", str(int(_REFRESH_S))]
+            [*command, "--port", str(args.port), "--reload_interval", str(int(_REFRESH_S))],
+            # TensorFlow's own start-up messages tell nothing of the events.
+            env={"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ},
+            # Ctrl-C is for us; it would have the other print a traceback while it starts.
+            start_new_session=True,
         )
         try:
             while True:
