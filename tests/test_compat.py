@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -101,3 +102,10 @@ def test_launcher_without_a_command_says_so(arguments, code, message):
 
 def test_package_is_in_the_folder_that_is_put_on_the_path():
     assert (Path(with_determined({})["PYTHONPATH"]) / "determined" / "__init__.py").is_file()
+
+
+def test_two_copies_of_the_package_on_the_path_are_no_ring(tmp_path):
+    copy = tmp_path / "det_keras" / "compat" / "path"
+    shutil.copytree(Path(with_determined({})["PYTHONPATH"]), copy)
+    done = run("import determined; print(determined.__version__)", PYTHONPATH=str(copy))
+    assert done.stdout == "0.38.1+det.keras\n", done.stderr

@@ -20,7 +20,10 @@ __version__ = "0.38.1+det.keras"
 
 def _installed() -> Any:
     """Return where another `determined` is found, None if this is the only one."""
-    others = [entry for entry in sys.path if Path(entry or ".").resolve() != _OWN_FOLDER]
+    # Another copy of det_keras may have put its own folder on the path as well.
+    others = [
+        entry for entry in sys.path if Path(entry or ".").resolve().parts[-3:] != _OWN_FOLDER.parts[-3:]
+    ]
     spec = importlib.machinery.PathFinder.find_spec("determined", others)
     # A plain folder of that name is no package.
     return spec if spec is not None and spec.loader is not None and spec.origin is not None else None
