@@ -112,6 +112,7 @@ def link_events(folder: Path, targets: dict[str, Path]) -> int:
 def _events_of(session: Session, experiment_ids: list[int], trial_ids: list[int]) -> dict[str, Path]:
     """Return where the events of each trial are stored, by a name to show."""
     from det_keras import storage
+    from det_keras.storage.events import events_prefix
 
     cluster = session.get("/api/v1/master").get("clusterId", "")
     trials: list[dict[str, Any]] = [session.get(f"/api/v1/trials/{number}")["trial"] for number in trial_ids]
@@ -124,7 +125,7 @@ def _events_of(session: Session, experiment_ids: list[int], trial_ids: list[int]
         if experiment not in sections:
             config = session.get(f"/api/v1/experiments/{experiment}")["experiment"]["config"]
             sections[experiment] = config["checkpoint_storage"]
-        place = f"{cluster or 'local'}/tensorboard/experiment/{experiment}/trial/{trial['id']}"
+        place = events_prefix(cluster, experiment, trial["id"])
         store = storage.from_config(sections[experiment])
         found[f"experiment-{experiment}-trial-{trial['id']}"] = store.files_path(place)
     return found

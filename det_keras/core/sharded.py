@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from det_keras.storage.manifest import hash_file
+
 __all__ = ["Listing", "copy_files", "join_files", "join_metadata", "list_shard"]
 
 #: Relative path -> (size in bytes, SHA-256) of a file; (0, "") of a directory, whose path ends with ``/``.
 Listing = dict[str, tuple[int, str]]
-
-_CHUNK_BYTES = 1 << 22
 
 
 def list_shard(directory: Path, selector: Callable[[str], bool] | None = None) -> Listing:
@@ -28,7 +27,7 @@ def list_shard(directory: Path, selector: Callable[[str], bool] | None = None) -
     for path in sorted(directory.rglob("*")):
         name = path.relative_to(directory).as_posix() + ("/" if path.is_dir() else "")
         if selector is None or selector(name):
-            found[name] = (0, "") if path.is_dir() else (path.stat().st_size, _hash(path))
+            found[name] = (0, "") if path.is_dir() else (path.stat().st_size, hash_file(path))
     return found
 
 
@@ -113,11 +112,3 @@ def _refuse(what: str, conflicts: Mapping[str, Sequence[int]]) -> None:
         raise RuntimeError(
             f"The ranks do not agree on the {what} of a checkpoint, which is not stored:\n{lines}"
         )
-
-
-def _hash(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb", buffering=0) as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()

@@ -13,12 +13,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from det_keras.cluster_info import ClusterInfo
 from det_keras.storage import Storage
+from det_keras.storage.events import events_prefix
 
-__all__ = ["EventFiles", "TensorboardMode", "stored_events"]
+__all__ = ["EventFiles", "TensorboardMode", "prefix_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -139,16 +140,10 @@ class EventFiles:
         return True
 
 
-def stored_events(cluster_id: str, experiment_id: int, trial_id: int | None = None) -> str:
-    """Return where the storage keeps the events of an experiment, or of one trial of it."""
-    folder = PurePosixPath(cluster_id or "local") / "tensorboard" / "experiment" / str(experiment_id)
-    return str(folder if trial_id is None else folder / "trial" / str(trial_id))
-
-
 def prefix_of(info: ClusterInfo) -> str:
     """Return where the storage keeps the events of this process's trial."""
     assert info.trial is not None
-    return stored_events(info.cluster_id, info.trial.experiment_id, info.trial.trial_id)
+    return events_prefix(info.cluster_id, info.trial.experiment_id, info.trial.trial_id)
 
 
 def _inside(path: Path) -> str:

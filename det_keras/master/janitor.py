@@ -34,6 +34,7 @@ from det_keras.master.models import (
 from det_keras.master.resources import ResourcePool
 from det_keras.master.store import Store
 from det_keras.master.wire import now
+from det_keras.storage.events import events_prefix
 
 __all__ = ["Janitor"]
 
@@ -176,7 +177,7 @@ class Janitor:
         """Delete the TensorBoard events that trials wrote beside their checkpoints."""
         place = storage.from_config(section)
         if isinstance(place, storage.DirectoryStorage):
-            events = place.root / self._cluster_id / "tensorboard" / "experiment" / str(experiment_id)
+            events = place.files_path(events_prefix(self._cluster_id, experiment_id))
             shutil.rmtree(events, ignore_errors=True)
 
     def _fail(self, experiment_id: int) -> None:

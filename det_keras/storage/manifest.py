@@ -15,7 +15,7 @@ from pathlib import Path
 
 from det_keras.errors import CheckpointError
 
-__all__ = ["MANIFEST_NAME", "fsync_directory", "list_files", "verify_manifest", "write_manifest"]
+__all__ = ["MANIFEST_NAME", "fsync_directory", "hash_file", "list_files", "verify_manifest", "write_manifest"]
 
 MANIFEST_NAME = "manifest.json"
 _CHUNK_BYTES = 1 << 22
@@ -59,7 +59,7 @@ def write_manifest(directory: Path, hashes: Mapping[str, str] | None = None) -> 
             fsync_directory(directory / name)
         elif name != MANIFEST_NAME:
             _flush(directory / name)
-            files[name] = {"size": size_bytes, "sha256": known.get(name) or _hash(directory / name)}
+            files[name] = {"size": size_bytes, "sha256": known.get(name) or hash_file(directory / name)}
     target = directory / MANIFEST_NAME
     with target.open("w", encoding="utf-8") as file:
         json.dump({"version": 1, "files": files}, file, indent=1)
@@ -122,13 +122,14 @@ def _verify_file(directory: Path, name: str, size_bytes: int, sha256: str) -> No
             f"Checkpoint `{directory.name}` is corrupt: `{name}` has {found_bytes} bytes, "
             f"its manifest says {size_bytes}."
         )
-    if _hash(path) != sha256:
+    if hash_file(path) != sha256:
         raise CheckpointError(
             f"Checkpoint `{directory.name}` is corrupt: the content of `{name}` does not match its SHA-256."
         )
 
 
-def _hash(path: Path) -> str:
+def hash_file(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb", buffering=0) as file:
         while chunk := file.read(_CHUNK_BYTES):
