@@ -6,9 +6,12 @@ import base64
 import io
 import json
 import tarfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from det_keras.master.api import allocations as allocations_api
 from master.fakes import SINGLE, FakePool, eventually, file_entry
 
 RANDOM = (
@@ -133,6 +136,30 @@ def test_activation_before_the_paused_trial_has_left_runs_it_again_afterwards(wo
     world.client.post(f"/api/v1/allocations/{first}/signals/ack_preemption")
     world.pool.finish(first)
     world.wait_for_launch(trial, 2)
+
+
+def test_trial_that_leaves_before_its_poll_looks_again_was_still_asked_to_stop(world, monkeypatch):
+    experiment_id, _, first = world.launch()
+    looked, is_gone, look = threading.Event(), threading.Event(), allocations_api._look
+
+    def slow_look(master, allocation_id):
+        if looked.is_set():
+            is_gone.wait(30)
+        seen = look(master, allocation_id)
+        looked.set()
+        return seen
+
+    monkeypatch.setattr(allocations_api, "_look", slow_look)
+    path = f"/api/v1/allocations/{first}/signals/preemption"
+    with ThreadPoolExecutor() as pool:
+        poll = pool.submit(world.client.get, f"{path}?timeout_seconds=20")
+        looked.wait(30)
+        world.client.move(experiment_id, "pause")
+        world.pool.finish(first)
+        eventually(lambda: world.client.get(f"/api/v1/allocations/{first}")["allocation"]["endTime"])
+        is_gone.set()
+        assert poll.result() == {"preempt": True}
+    assert world.client.get(f"{path}?timeout_seconds=0") == {"preempt": False}
 
 
 def test_paused_trial_that_exits_without_acknowledging_is_done(world):

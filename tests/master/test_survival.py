@@ -416,7 +416,8 @@ def test_tokens_of_a_task_are_not_left_on_disk(shared, tmp_path):
 
 def test_hundred_long_polls_keep_nobody_waiting(shared):
     """They wait on the event loop: a thread for each would leave none for anything else."""
-    _, trial = submit(shared, "should_stop(60)\n", CONFIG + "preemption_timeout: 1\n")
+    # The trial outlives the answers: a poll that came only after its end would be told nothing.
+    _, trial = submit(shared, "time.sleep(120)\n", CONFIG + "preemption_timeout: 120\n")
     eventually(lambda: processes_of(f"{trial['taskId']}.1"))
     path = f"/api/v1/allocations/{trial['taskId']}.1/signals/preemption?timeout_seconds=30"
     headers = {"Authorization": f"Bearer {shared.client.token}"}

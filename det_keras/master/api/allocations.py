@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import anyio.to_thread
 from fastapi import APIRouter, Query
@@ -44,12 +44,17 @@ async def preemption(
     """Answer as soon as the allocation is asked to stop, or when the time is up; no thread waits meanwhile."""
     deadline = time.monotonic() + min(timeout_seconds, _LONGEST_POLL_S)
     with master.notifier.waiting(allocation_topic(allocation_id)) as news:
+        look = await anyio.to_thread.run_sync(_look, master, allocation_id)
+        # One that was over before anybody asked is never told to stop; one that ends while its request to stop
+        # wakes those who wait still is.
+        was_over = look.is_over
         while True:
-            is_preempted = await anyio.to_thread.run_sync(_is_preempted, master, allocation_id)
+            is_preempted = look.is_preempted and not was_over
             left_s = deadline - time.monotonic()
             if is_preempted or left_s <= 0 or master.notifier.is_closing:
                 return reply({"preempt": is_preempted})
             await news.wait(left_s)
+            look = await anyio.to_thread.run_sync(_look, master, allocation_id)
 
 
 @router.post("/signals/ack_preemption")
@@ -93,11 +98,17 @@ def noted(master: MasterDep, allocation_id: str) -> Response:
     return reply()
 
 
-def _is_preempted(master: EmbeddedMaster, allocation_id: str) -> bool:
+class _Look(NamedTuple):
+    """What one look at an allocation sees; an unknown one is taken as over: clients expect a plain no."""
+
+    is_preempted: bool
+    is_over: bool
+
+
+def _look(master: EmbeddedMaster, allocation_id: str) -> _Look:
     with master.store.reading() as session:
         row = session.get(AllocationRow, allocation_id)
-        # One that is unknown or over is never asked to stop: clients expect a plain no.
-        return row is not None and row.is_preempted and row.end_time is None
+        return _Look(False, True) if row is None else _Look(row.is_preempted, row.end_time is not None)
 
 
 def _timeout(tx: Transaction, row: AllocationRow) -> int | None:
