@@ -25,10 +25,11 @@ ALLOWED = {
     "config": set(),
     "storage": set(),
     "cluster_info": set(),
+    "display": set(),
     "home": set(),
     "errors": set(),
 }
-BELOW_EVERYTHING = {"errors", "home"}
+BELOW_EVERYTHING = {"display", "errors", "home"}
 FOREIGN = {
     "keras": {"tensorflow", "keras", "horovod", "h5py"},
     "master": {"fastapi", "sqlalchemy", "starlette", "uvicorn", "alembic", "argon2", "jinja2", "plotly"},

@@ -1,0 +1,112 @@
+"""How values read: times, sizes and numbers as people write them, on a terminal and on a page."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+__all__ = [
+    "duration_text",
+    "flat_hparams",
+    "hparams_text",
+    "metric_text",
+    "number_text",
+    "parse_time",
+    "percent_text",
+    "size_text",
+    "state_text",
+    "time_text",
+]
+
+_NOTHING = "-"
+
+
+def state_text(state: str | None) -> str:
+    """Return a state without its prefix: ``COMPLETED``."""
+    return (state or "").removeprefix("STATE_") or _NOTHING
+
+
+def parse_time(text: str | None) -> datetime | None:
+    """Return a time of the REST API, which has any number of digits after the second."""
+    match = re.fullmatch(r"(.*?)(?:\.(\d+))?(Z|[+-]\d\d:\d\d)?", (text or "").strip())
+    if match is None or not match[1]:
+        return None
+    try:
+        moment = datetime.fromisoformat(match[1] + (match[3] or "Z").replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    return moment + timedelta(microseconds=int((match[2] or "0").ljust(6, "0")[:6]))
+
+
+def time_text(text: str | None) -> str:
+    """Return a time of the REST API in this place's time."""
+    moment = parse_time(text)
+    return _NOTHING if moment is None else f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def duration_text(start: str | None, end: str | None) -> str:
+    """Return how long it took from `start`, until now if there is no `end`: ``1h 02m``."""
+    first, last = parse_time(start), parse_time(end) or datetime.now(timezone.utc)
+    if first is None:
+        return _NOTHING
+    seconds = max(0, round((last - first).total_seconds()))
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}d {hours:02}h"
+    if hours:
+        return f"{hours}h {minutes:02}m"
+    return f"{minutes}m {seconds:02}s" if minutes else f"{seconds}s"
+
+
+def size_text(size_bytes: float) -> str:
+    """Return a number of bytes: ``2.5KB``."""
+    if size_bytes < 1024:
+        return f"{size_bytes:.0f}B"
+    for unit in ("KB", "MB", "GB"):
+        size_bytes /= 1024
+        if size_bytes < 1024:
+            return f"{size_bytes:.1f}{unit}"
+    return f"{size_bytes / 1024:.1f}TB"
+
+
+def percent_text(fraction: float | None) -> str:
+    """Return a fraction as a whole percentage, never rounded up to done."""
+    return _NOTHING if fraction is None else f"{math.floor(fraction * 100 + 1e-9)}%"
+
+
+def number_text(value: Any) -> str:
+    """Return a number with four significant digits, integers whole, anything else as it is."""
+    if value is None:
+        return _NOTHING
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value if isinstance(value, str) else json.dumps(value)
+    if isinstance(value, int) or (value.is_integer() and abs(value) < 1e15):
+        return str(int(value))
+    return f"{value:.4g}"
+
+
+def metric_text(value: Any) -> str:
+    """Return a metric; unlike a count it keeps its decimals: ``1.0``."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e6:
+        return f"{value:.1f}"
+    return number_text(value)
+
+
+def hparams_text(hparams: Mapping[str, Any]) -> str:
+    """Return hyperparameters on one line: ``learning_rate=0.01  optimizer.name=adam``."""
+    return "  ".join(f"{name}={number_text(value)}" for name, value in flat_hparams(hparams)) or _NOTHING
+
+
+def flat_hparams(hparams: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of hyperparameters, nested ones under names with dots."""
+    for name, value in hparams.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat_hparams(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
