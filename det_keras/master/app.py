@@ -27,6 +27,7 @@ from det_keras.master.api import (
     reports,
     tasks,
     trials,
+    unmanaged,
     unserved,
     users,
 )
@@ -86,6 +87,7 @@ def create_app(master: EmbeddedMaster) -> FastAPI:
         logs,
         experiments,
         trials,
+        unmanaged,
         checkpoints,
         allocations,
         jobs,

@@ -209,6 +209,10 @@ class Conductor:
             raise InvalidArgumentError(str(error)) from None
         self._feed(lambda: actions)
 
+    def operation(self, trial: TrialRow) -> search.Operation | None:
+        """Return the length that a trial has to reach; None where the search gives none."""
+        return self.searcher.operation(trial.request_id)
+
     def progressed(self, trial: TrialRow, progress: float, *, is_fraction: bool) -> None:
         """Note how far a trial is; the experiment's progress never goes back."""
         operation = self.searcher.operation(trial.request_id)

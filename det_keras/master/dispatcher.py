@@ -19,7 +19,7 @@ from sqlalchemy import select
 
 from det_keras.master import allocations, jobs
 from det_keras.master.auth import Accounts
-from det_keras.master.conductor import Conductor, find_experiment
+from det_keras.master.conductor import Conductor, find_experiment, find_trial
 from det_keras.master.events import WORK, Notifier
 from det_keras.master.launching import Launcher
 from det_keras.master.lifecycle import Ending, Exit
@@ -28,6 +28,7 @@ from det_keras.master.resources import ResourcePool, State
 from det_keras.master.scheduler import plan
 from det_keras.master.store import Store
 from det_keras.master.task_logs import store_entries
+from det_keras.master.unmanaged import UnmanagedConductor, find_lost, hear_all_again
 from det_keras.master.waiting import slots_by_owner, still_waits, waiting_requests
 from det_keras.master.wire import now
 
@@ -85,6 +86,8 @@ class Dispatcher:
         """Take up what an earlier master left, and begin."""
         with self._store.reading() as session:
             self._live = {row.id: _Watched(row.log_offset) for row in allocations.live_allocations(session)}
+        with self._store.writing() as tx:
+            hear_all_again(tx)
         if self._live:
             logger.info("%d running tasks of an earlier start are watched again.", len(self._live))
         self._disown_unreachable()
@@ -111,6 +114,7 @@ class Dispatcher:
                 checked_at = time.monotonic()
                 self._guarded(self._kill_due)
                 self._guarded(self._schedule)
+                self._guarded(self._give_up_silent)
 
     def _guarded(self, step: Callable[..., None], *arguments: Any) -> None:
         """Take a step; a fault in it, such as a full disk, must not keep the others from being taken."""
@@ -202,6 +206,17 @@ class Dispatcher:
         free = [slot.id for slot in self._pool.slots if slot.id not in taken]
         for grant in plan(requests, free, in_use, len(self._pool.slots)):
             self._launch(grant.task_id, grant.slot_ids)
+
+    def _give_up_silent(self) -> None:
+        """End the trials of other machines that were not heard of for too long."""
+        with self._store.reading() as session:
+            if not find_lost(session, now()):
+                return
+        with self._store.writing() as tx:
+            # Looked for again: one may have been heard of just now.
+            for trial_id in find_lost(tx, now()):
+                trial = find_trial(tx, trial_id)
+                UnmanagedConductor(tx, find_experiment(tx, trial.experiment_id)).lose(trial)
 
     def _launch(self, task_id: str, slot_ids: tuple[int, ...]) -> None:
         with self._store.writing() as tx:

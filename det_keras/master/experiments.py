@@ -25,6 +25,8 @@ from det_keras.master.wire import now
 __all__ = ["Draft", "Experiments"]
 
 _MOST_CONFIG_BYTES = 1 << 20
+# Experiments that report from outside have no search, and yet a metric by which the best is found.
+_UNMANAGED = {"searcher": {"name": "single", "metric": "unmanaged"}}
 
 
 @dataclass(frozen=True)
@@ -68,23 +70,30 @@ class Experiments:
         Raises:
             InvalidArgumentError: it could not; everything that is wrong is named.
         """
-        if len(text) > _MOST_CONFIG_BYTES:
-            # Reading YAML takes a second for every few ten thousand letters.
-            raise InvalidArgumentError(
-                f"A config may have {_MOST_CONFIG_BYTES >> 20} MiB, received {len(text)} letters."
-            )
-        try:
-            loaded = load_experiment_config(text, default_storage=self._default_storage)
-            search.from_config(loaded.config)
-            storage.from_config(loaded.config.checkpoint_storage.to_dict())
-        except ConfigError as error:
-            raise InvalidArgumentError(str(error)) from None
+        loaded = self._parse(text)
         wanted = loaded.config.resources.slots_per_trial
         if wanted > self._slots:
             raise InvalidArgumentError(
                 f"slots requested exceed capacity: `resources.slots_per_trial` is {wanted} and this machine has "
                 f"{self._slots}."
             )
+        return loaded
+
+    def _parse(self, text: str, *, alone: bool = False) -> LoadedConfig[ExperimentConfig]:
+        if len(text) > _MOST_CONFIG_BYTES:
+            # Reading YAML takes a second for every few ten thousand letters.
+            raise InvalidArgumentError(
+                f"A config may have {_MOST_CONFIG_BYTES >> 20} MiB, received {len(text)} letters."
+            )
+        layers = [_UNMANAGED] if alone else []
+        try:
+            loaded = load_experiment_config(
+                text, default_storage=self._default_storage, alone=alone, layers=layers
+            )
+            search.from_config(loaded.config)
+            storage.from_config(loaded.config.checkpoint_storage.to_dict())
+        except ConfigError as error:
+            raise InvalidArgumentError(str(error)) from None
         return loaded
 
     def create(self, owner_id: int, draft: Draft) -> tuple[int, tuple[str, ...]]:
@@ -95,6 +104,7 @@ class Experiments:
             NotFoundError: there is no such parent.
         """
         loaded = self.load(draft.config)
+        config = loaded.config
         context, size = self._bundles.add(draft.files)
         with self._store.writing() as tx:
             # Deleting the last experiment with the same files may have taken them away in between.
@@ -102,22 +112,14 @@ class Experiments:
             if draft.parent_id is not None and context is None:
                 parent = find_experiment(tx, draft.parent_id)
                 context, size = parent.context, parent.context_size
-            config = loaded.config
-            experiment = ExperimentRow(
+            experiment = _row(
+                owner_id,
+                loaded,
                 state=lifecycle.PAUSED,
-                owner_id=owner_id,
-                job_id=str(uuid.uuid4()),
                 parent_id=draft.parent_id,
-                name=config.name,
-                description=config.description or "",
-                labels=list(config.labels),
-                config=config.to_dict(),
-                original_config=hide_secrets(loaded.original),
                 context=context,
                 context_size=size,
-                searcher={},
                 warm_start_uuid=_warm_start(tx, config),
-                start_time=now(),
             )
             tx.add(experiment)
             tx.flush()
@@ -125,6 +127,27 @@ class Experiments:
             conductor.begin()
             if draft.activate:
                 conductor.activate()
+            return experiment.id, loaded.notices
+
+    def create_unmanaged(
+        self, owner_id: int, text: str, external_id: str | None = None
+    ) -> tuple[int, tuple[str, ...]]:
+        """Make an experiment whose trials report from outside, or find the one of that `external_id`.
+
+        Raises:
+            InvalidArgumentError: the config cannot be used; nothing is stored.
+        """
+        loaded = self._parse(text, alone=True)
+        with self._store.writing() as tx:
+            query = select(ExperimentRow.id).where(ExperimentRow.external_id == external_id)
+            known = None if external_id is None else tx.scalar(query)
+            if known is not None:
+                return known, ()
+            experiment = _row(
+                owner_id, loaded, state=lifecycle.ACTIVE, is_unmanaged=True, external_id=external_id
+            )
+            tx.add(experiment)
+            tx.flush()
             return experiment.id, loaded.notices
 
     def change(self, experiment_id: int, changes: Mapping[str, Any]) -> None:
@@ -189,6 +212,22 @@ class Experiments:
                 raise FailedPreconditionError(f"experiment in incompatible state {experiment.state}")
             experiment.state = lifecycle.DELETING
             tx.notify(DELETIONS)
+
+
+def _row(owner_id: int, loaded: LoadedConfig[ExperimentConfig], **fields: Any) -> ExperimentRow:
+    config = loaded.config
+    return ExperimentRow(
+        owner_id=owner_id,
+        job_id=str(uuid.uuid4()),
+        name=config.name,
+        description=config.description or "",
+        labels=list(config.labels),
+        config=config.to_dict(),
+        original_config=hide_secrets(loaded.original),
+        searcher={},
+        start_time=now(),
+        **fields,
+    )
 
 
 def _check_changes(experiment: ExperimentRow, changes: Mapping[str, Any]) -> None:

@@ -15,7 +15,8 @@ from sqlalchemy import Select, bindparam, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from det_keras.master import lifecycle
-from det_keras.master.conductor import Conductor, find_experiment, find_trial
+from det_keras.master.conducting import conductor_of
+from det_keras.master.conductor import find_experiment, find_trial
 from det_keras.master.errors import InvalidArgumentError
 from det_keras.master.experiment_config import config_of
 from det_keras.master.models import MetricRow, TrialRow
@@ -299,7 +300,7 @@ def _validated(tx: Transaction, trial: TrialRow, row: MetricRow, searcher_metric
         _note_validation(trial, row, config.searcher.smaller_is_better)
     if experiment.state in lifecycle.TERMINAL:
         return
-    Conductor(tx, experiment).validated(trial, row.metrics)
+    conductor_of(tx, experiment).validated(trial, row.metrics)
 
 
 def _note_validation(trial: TrialRow, row: MetricRow, smaller_is_better: bool) -> None:

@@ -10,7 +10,7 @@ import json
 from datetime import datetime, timezone
 from typing import Any
 
-from sqlalchemy import DateTime, Float, ForeignKey, Index, MetaData, String, Text
+from sqlalchemy import DateTime, Float, ForeignKey, Index, MetaData, String, Text, false
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import BigInteger, Integer, TypeDecorator
@@ -157,6 +157,10 @@ class ExperimentRow(Base):
     searcher: Mapped[dict[str, Any]]
     progress: Mapped[float] = mapped_column(default=0.0)
     warm_start_uuid: Mapped[str | None] = mapped_column(String(36))
+    # Its trials run wherever their user starts them, and report from there.
+    is_unmanaged: Mapped[bool] = mapped_column(default=False, server_default=false())
+    # By which a script finds again the unmanaged experiment that it made.
+    external_id: Mapped[str | None] = mapped_column(String(255), unique=True, index=True)
     # The experiment is over and its checkpoints are still to be pruned.
     is_pruning_due: Mapped[bool] = mapped_column(default=False)
     start_time: Mapped[datetime]
@@ -186,12 +190,21 @@ class TrialRow(Base):
     """One training run with one set of hyperparameters; it may restart."""
 
     __tablename__ = "trials"
-    # A number is never used again, even after a deletion.
-    __table_args__ = {"sqlite_autoincrement": True}  # noqa: RUF012 - SQLAlchemy's own way
+    __table_args__ = (
+        Index("ix_trials_external_id", "experiment_id", "external_id", unique=True),
+        # A number is never used again, even after a deletion.
+        {"sqlite_autoincrement": True},
+    )
 
     id: Mapped[int] = mapped_column(primary_key=True)
     experiment_id: Mapped[int] = mapped_column(ForeignKey("experiments.id"), index=True)
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id"), unique=True)
+    # Those that it had before it was continued, oldest first.
+    earlier_task_ids: Mapped[list[Any]] = mapped_column(default=list, server_default="[]")
+    # By which a script finds again the unmanaged trial that it made.
+    external_id: Mapped[str | None] = mapped_column(String(255))
+    # When an unmanaged trial was last heard of; None once it said how it ended.
+    heartbeat_at: Mapped[datetime | None]
     request_id: Mapped[str] = mapped_column(String(36))
     state: Mapped[str] = mapped_column(String(32), index=True)
     hparams: Mapped[dict[str, Any]]
@@ -237,6 +250,9 @@ class AllocationRow(Base):
     is_preempted: Mapped[bool] = mapped_column(default=False)
     is_acknowledged: Mapped[bool] = mapped_column(default=False)
     is_killed: Mapped[bool] = mapped_column(default=False)
+    # Of a service: whether it can be asked, and where.
+    is_ready: Mapped[bool] = mapped_column(default=False, server_default=false())
+    proxy_address: Mapped[str | None] = mapped_column(Text)
     # When it is killed unless it ended before.
     kill_at: Mapped[datetime | None]
     # Up to which byte of its log file the lines are stored.

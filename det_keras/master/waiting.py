@@ -62,6 +62,7 @@ def _trial_requests(session: Session) -> list[Request]:
         .join(ExperimentRow, ExperimentRow.id == TrialRow.experiment_id)
         .where(
             ExperimentRow.state == lifecycle.ACTIVE,
+            ExperimentRow.is_unmanaged.is_(False),
             TrialRow.state == lifecycle.ACTIVE,
             TrialRow.has_work.is_(True),
             TrialRow.task_id.not_in(_running_tasks()),

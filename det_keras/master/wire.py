@@ -71,13 +71,20 @@ def fits_64_bits(number: int) -> bool:
     return -(1 << 63) <= number < 1 << 63
 
 
-def parse_message(kind: type[MessageT], body: bytes) -> MessageT:
+def parse_message(kind: type[MessageT], body: bytes, bare_list: str | None = None) -> MessageT:
     """Return the message of `kind` that a request body holds; an empty body is an empty message.
+
+    Args:
+        kind: of the message.
+        body: JSON text.
+        bare_list: the body is a list, and the message has it under this name.
 
     Raises:
         InvalidArgumentError: the body is no JSON object, or not of this kind; every wrong field is named.
     """
     content = decode_json(body) if body.strip() else {}
+    if bare_list is not None and isinstance(content, list):
+        content = {bare_list: content}
     if not isinstance(content, dict):
         raise InvalidArgumentError(f"The body must be a JSON object, received {type(content).__name__}.")
     try:

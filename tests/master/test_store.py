@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
@@ -15,7 +16,7 @@ from det_keras.errors import DetError
 from det_keras.master import migrations
 from det_keras.master.embedded import open_store
 from det_keras.master.events import Notifier
-from det_keras.master.models import Base, SettingRow
+from det_keras.master.models import Base, ExperimentRow, SettingRow
 from det_keras.master.store import Store
 
 
@@ -95,3 +96,30 @@ def test_other_database_is_used_when_the_environment_names_one(home, tmp_path):
     open_store(home, Notifier(), {"DET_KERAS_DB_URL": url}).close()
     assert (tmp_path / "elsewhere.db").exists()
     assert not home.database.exists()
+
+
+def test_experiments_of_an_earlier_release_are_kept(home):
+    store = Store(Store.url_of(home.database), Notifier())
+    config = Config()
+    config.set_main_option("script_location", next(iter(migrations.__path__)))
+    with store.engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        connection.execute(
+            text(
+                "INSERT INTO users (id, username, display_name, admin, active, modified_at)"
+                " VALUES (1, 'one', '', 0, 1, '2026-01-01')"
+            )
+        )
+        connection.execute(
+            text(
+                "INSERT INTO experiments (id, state, archived, owner_id, job_id, name, description, labels, notes,"
+                " config, original_config, context_size, searcher, progress, is_pruning_due, start_time)"
+                " VALUES (7, 'COMPLETED', 0, 1, 'j', 'kept', '', '[]', '', '{}', '', 0, '{}', 1, 0, '2026-01-01')"
+            )
+        )
+    store.migrate()
+    with store.reading() as session:
+        row = session.get(ExperimentRow, 7)
+        assert (row.name, row.is_unmanaged, row.external_id) == ("kept", False, None)
+    store.close()

@@ -50,24 +50,31 @@ MasterDep = Annotated[EmbeddedMaster, Depends(_master)]
 CallerDep = Annotated[Caller, Depends(_caller)]
 
 
-def body(kind: type[MessageT], *, most_bytes: int | None = None) -> Any:
+def body(kind: type[MessageT], *, most_bytes: int | None = None, bare_list: str | None = None) -> Any:
     """Return the dependency that reads the body as a message of `kind`, whatever its Content-Type.
 
     Args:
         kind: of the message.
         most_bytes: that it may have; None for what the master takes at all.
+        bare_list: the body is a list, and the message has it under this name.
     """
 
     async def read(request: Request) -> MessageT:
-        return await read_body(request, kind, most_bytes=most_bytes)
+        return await read_body(request, kind, most_bytes=most_bytes, bare_list=bare_list)
 
     # For the description of the calls, which could not know otherwise.
     _MESSAGES[read] = kind
     return Depends(read)
 
 
-async def read_body(request: Request, kind: type[MessageT], *, most_bytes: int | None = None) -> MessageT:
-    """Return the body of a request as a message of `kind`.
+async def read_body(
+    request: Request,
+    kind: type[MessageT],
+    *,
+    most_bytes: int | None = None,
+    bare_list: str | None = None,
+) -> MessageT:
+    """Return the body of a request as a message of `kind`; `body` says more.
 
     Raises:
         InvalidArgumentError: it is none, or longer than `most_bytes`.
@@ -78,8 +85,8 @@ async def read_body(request: Request, kind: type[MessageT], *, most_bytes: int |
             f"The body may have {most_bytes >> 20} MiB here, received {len(content)} bytes."
         )
     if len(content) > _LONG_BYTES:
-        return await anyio.to_thread.run_sync(parse_message, kind, content)
-    return parse_message(kind, content)
+        return await anyio.to_thread.run_sync(parse_message, kind, content, bare_list)
+    return parse_message(kind, content, bare_list)
 
 
 def message_of(dependency: object) -> type[Message] | None:

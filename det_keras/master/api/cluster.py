@@ -108,7 +108,9 @@ def _queue(session: Session) -> list[dict[str, Any]]:
         assert task is not None
         live[task.job_id] = live.get(task.job_id, 0) + len(allocation.slot_ids)
     users = {row.id: row for row in session.scalars(select(UserRow))}
-    active = select(ExperimentRow).where(ExperimentRow.state == lifecycle.ACTIVE)
+    active = select(ExperimentRow).where(
+        ExperimentRow.state == lifecycle.ACTIVE, ExperimentRow.is_unmanaged.is_(False)
+    )
     waiting = select(TaskRow).where(TaskRow.kind == jobs.KIND, TaskRow.end_time.is_(None))
     entities: list[ExperimentRow | TaskRow] = [*session.scalars(active), *session.scalars(waiting)]
     entities.sort(key=lambda entity: (entity.job_id not in live, entity.start_time))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Path, Query
 from pydantic import Field
 from sqlalchemy import ColumnElement, Select, func, select
 from sqlalchemy.orm import defer
@@ -15,6 +15,7 @@ from det_keras.config import hide_secrets
 from det_keras.master import lifecycle
 from det_keras.master.api.calls import CallerDep, MasterDep, PageDep, body, choice, choices, paged
 from det_keras.master.bundles import FileEntry
+from det_keras.master.conducting import conductor_of
 from det_keras.master.conductor import Conductor, find_experiment
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import InvalidArgumentError
@@ -22,34 +23,19 @@ from det_keras.master.experiments import Draft
 from det_keras.master.models import ExperimentRow, TrialRow, UserRow
 from det_keras.master.replies import reply
 from det_keras.master.shapes.experiments import experiment_shapes, validated_shape
-from det_keras.master.shapes.trials import trial_shapes
+from det_keras.master.shapes.trials import TRIAL_STATES, trial_shapes
+from det_keras.master.unmanaged import UnmanagedConductor
 from det_keras.master.wire import Message
 
 __all__ = ["router"]
 
 router = APIRouter(prefix="/api/v1")
 
-_STATES = (
-    "ACTIVE",
-    "PAUSED",
-    "STOPPING_COMPLETED",
-    "STOPPING_CANCELED",
-    "STOPPING_KILLED",
-    "STOPPING_ERROR",
-    "COMPLETED",
-    "CANCELED",
-    "ERROR",
-    "DELETING",
-    "DELETE_FAILED",
-    "DELETED",
-    "QUEUED",
-    "PULLING",
-    "STARTING",
-    "RUNNING",
-)
+_STATES = (*TRIAL_STATES, "DELETING", "DELETE_FAILED", "DELETED")
 # What a list shows for rows that are stored as ACTIVE.
 _SHOWN_ACTIVE = frozenset({"ACTIVE", "QUEUED", "PULLING", "STARTING", "RUNNING"})
 _LIST_LIMIT = 100
+_LONGEST_EXTERNAL_ID = 255
 
 _Key = Callable[[ExperimentRow, dict[str, Any]], Any]
 _EXPERIMENT_KEYS: dict[str, _Key] = {
@@ -128,15 +114,28 @@ def create(
     master: MasterDep, caller: CallerDep, request: Annotated[CreateBody, body(CreateBody)]
 ) -> Response:
     """Make an experiment, or only look whether it could be made."""
-    if request.unmanaged:
-        raise InvalidArgumentError("Unmanaged experiments are not served by this master.")
     if request.template:
         raise InvalidArgumentError(f"There is no template {request.template!r}.")
     if request.validate_only:
         return _validated(master, caller.user_id, request.config)
+    if request.unmanaged:
+        return _created_unmanaged(master, caller.user_id, request.config, None)
     draft = Draft(request.config, request.model_definition, request.activate, request.parent_id)
     experiment_id, notices = master.experiments.create(caller.user_id, draft)
     return reply({**_detail(master, experiment_id), "warnings": [], "notices": list(notices)})
+
+
+@router.put("/experiments/by-external-id/{external_id}")
+def put(
+    master: MasterDep,
+    caller: CallerDep,
+    external_id: Annotated[str, Path(max_length=_LONGEST_EXTERNAL_ID)],
+    request: Annotated[CreateBody, body(CreateBody)],
+) -> Response:
+    """Make an experiment that reports from outside, or find the one that was made under this id."""
+    if not request.unmanaged:
+        raise InvalidArgumentError("Only unmanaged experiments have external ids.")
+    return _created_unmanaged(master, caller.user_id, request.config, external_id)
 
 
 @router.get("/experiments")
@@ -218,13 +217,13 @@ def delete(master: MasterDep, experiment_id: int) -> Response:
 @router.post("/experiments/{experiment_id}/activate")
 def activate(master: MasterDep, experiment_id: int) -> Response:
     """Let an experiment run."""
-    return _move(master, experiment_id, Conductor.activate)
+    return _move(master, experiment_id, lambda conductor: conductor.activate())
 
 
 @router.post("/experiments/{experiment_id}/pause")
 def pause(master: MasterDep, experiment_id: int) -> Response:
     """Stop an experiment's trials where they are, to go on later."""
-    return _move(master, experiment_id, Conductor.pause)
+    return _move(master, experiment_id, lambda conductor: conductor.pause())
 
 
 @router.post("/experiments/{experiment_id}/cancel")
@@ -320,9 +319,18 @@ def _validated(master: EmbeddedMaster, owner_id: int, text: str) -> Response:
     )
 
 
-def _move(master: EmbeddedMaster, experiment_id: int, action: Callable[[Conductor], None]) -> Response:
+def _created_unmanaged(
+    master: EmbeddedMaster, owner_id: int, config: str, external_id: str | None
+) -> Response:
+    experiment_id, notices = master.experiments.create_unmanaged(owner_id, config, external_id)
+    return reply({**_detail(master, experiment_id), "warnings": [], "notices": list(notices)})
+
+
+def _move(
+    master: EmbeddedMaster, experiment_id: int, action: Callable[[Conductor | UnmanagedConductor], None]
+) -> Response:
     with master.store.writing() as tx:
-        action(Conductor(tx, find_experiment(tx, experiment_id)))
+        action(conductor_of(tx, find_experiment(tx, experiment_id)))
     return reply()
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import anyio.to_thread
 from fastapi import APIRouter, Depends, Query
-from pydantic import Field
+from pydantic import AliasChoices, Field
 from starlette.responses import Response
 
 from det_keras.master import task_logs
@@ -24,7 +25,7 @@ from det_keras.master.wire import Message, from_timestamp, now
 
 __all__ = ["router"]
 
-router = APIRouter(prefix="/api/v1")
+router = APIRouter()
 
 _LEVELS = ("UNSPECIFIED", "TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 # How many lines are fetched at a time.
@@ -46,7 +47,8 @@ class ShippedLine(Message):
     source: str | None = None
     container_id: str | None = None
     agent_id: str | None = None
-    rank_id: int | None = None
+    # `rank` in the lines of scripts that report from outside.
+    rank_id: int | None = Field(None, validation_alias=AliasChoices("rankId", "rank_id", "rank"))
 
 
 class ShippedBody(Message):
@@ -63,7 +65,7 @@ class _Source:
     trial_id: int | None
 
 
-@router.post("/task/logs")
+@router.post("/api/v1/task/logs")
 def take_in(master: MasterDep, request: Annotated[ShippedBody, body(ShippedBody)]) -> Response:
     """Store lines that a shipper sends."""
     task_ids = {line.task_id for line in request.logs}
@@ -71,12 +73,28 @@ def take_in(master: MasterDep, request: Annotated[ShippedBody, body(ShippedBody)
         raise InvalidArgumentError("The lines must be at least one, and all of one task.")
     if any(line.id is not None for line in request.logs):
         raise InvalidArgumentError("A line must not have an `id`: the master numbers them.")
-    task_id = task_ids.pop()
-    with master.store.writing() as tx:
-        if tx.get(TaskRow, task_id) is None:
-            raise NotFoundError(f"task '{task_id}' not found")
-        task_logs.store_rows(tx, task_id, [_row(line) for line in request.logs])
+    _store(master, request.logs)
     return reply()
+
+
+@router.post("/task-logs")
+def take_in_plain(
+    master: MasterDep, request: Annotated[ShippedBody, body(ShippedBody, bare_list="logs")]
+) -> Response:
+    """Store lines that a script sends which reports from outside: a bare list of them."""
+    _store(master, request.logs)
+    return reply()
+
+
+def _store(master: EmbeddedMaster, lines: Sequence[ShippedLine]) -> None:
+    of_task: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for line in lines:
+        of_task[line.task_id].append(_row(line))
+    with master.store.writing() as tx:
+        for task_id, rows in of_task.items():
+            if tx.get(TaskRow, task_id) is None:
+                raise NotFoundError(f"task '{task_id}' not found")
+            task_logs.store_rows(tx, task_id, rows)
 
 
 async def _filter(
@@ -112,7 +130,7 @@ async def _filter(
 FilterDep = Annotated[LogFilter, Depends(_filter)]
 
 
-@router.get("/trials/{trial_id}/logs")
+@router.get("/api/v1/trials/{trial_id}/logs")
 def trial_logs(
     master: MasterDep, trial_id: int, page: PageDep, wanted: FilterDep, follow: bool = False
 ) -> Response:
@@ -122,7 +140,7 @@ def trial_logs(
     return _stream(master, source, page.limit, bool(page.is_descending), wanted, follow=follow)
 
 
-@router.get("/tasks/{task_id}/logs")
+@router.get("/api/v1/tasks/{task_id}/logs")
 def logs_of_task(
     master: MasterDep, task_id: str, page: PageDep, wanted: FilterDep, follow: bool = False
 ) -> Response:

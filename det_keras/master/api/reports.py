@@ -11,7 +11,8 @@ from starlette.responses import Response
 
 from det_keras.master import checkpoints, lifecycle, metrics
 from det_keras.master.api.calls import MasterDep, body, read_body
-from det_keras.master.conductor import Conductor, find_experiment, find_trial
+from det_keras.master.conducting import conductor_of
+from det_keras.master.conductor import find_experiment, find_trial
 from det_keras.master.errors import InvalidArgumentError, NotFoundError
 from det_keras.master.experiment_config import config_of
 from det_keras.master.models import ExperimentRow, TrialRow
@@ -166,7 +167,7 @@ def report_progress(
     with master.store.writing() as tx:
         trial = find_trial(tx, trial_id)
         # Raw is today's form, a fraction; without it, units of the searcher.
-        Conductor(tx, find_experiment(tx, trial.experiment_id)).progressed(
+        conductor_of(tx, find_experiment(tx, trial.experiment_id)).progressed(
             trial, request.progress or 0.0, is_fraction=request.is_raw
         )
     return reply()
@@ -189,7 +190,7 @@ def early_exit(
     """Note that a trial refuses its hyperparameters."""
     with master.store.writing() as tx:
         trial = find_trial(tx, trial_id)
-        Conductor(tx, _going_on(tx, trial)).early_exit(trial, request.reason)
+        conductor_of(tx, _going_on(tx, trial)).early_exit(trial, request.reason)
     return reply()
 
 
@@ -218,7 +219,7 @@ def current_operation(master: MasterDep, trial_id: int) -> Response:
     """Return the length that a trial has to reach; 404 where the search gives none."""
     with master.store.writing() as tx:
         trial = find_trial(tx, trial_id)
-        operation = Conductor(tx, _going_on(tx, trial)).searcher.operation(trial.request_id)
+        operation = conductor_of(tx, _going_on(tx, trial)).operation(trial)
     if operation is None:
         raise NotFoundError(f"The search gives trial {trial_id} no length.")
     target = {"requestId": trial.request_id, "length": str(operation.length)}
@@ -239,7 +240,7 @@ def complete_operation(
         trial = find_trial(tx, trial_id)
         experiment = _going_on(tx, trial)
         named = {config_of(experiment).searcher.metric: value}
-        Conductor(tx, experiment).operation_completed(trial, request.op.length, value, named)
+        conductor_of(tx, experiment).operation_completed(trial, request.op.length, value, named)
     return reply()
 
 

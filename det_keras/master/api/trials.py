@@ -13,7 +13,8 @@ from starlette.responses import Response
 
 from det_keras.master import checkpoints, lifecycle
 from det_keras.master.api.calls import MasterDep, PageDep, choice, paged
-from det_keras.master.conductor import Conductor, find_experiment, find_trial
+from det_keras.master.conducting import conductor_of
+from det_keras.master.conductor import find_experiment, find_trial
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import InvalidArgumentError, NotFoundError
 from det_keras.master.metrics import TRAINING, VALIDATION, live_rows
@@ -51,7 +52,7 @@ def kill(master: MasterDep, trial_id: int) -> Response:
         experiment = find_experiment(tx, trial.experiment_id)
         if experiment.state in lifecycle.TERMINAL:
             raise NotFoundError(f"experiment '{experiment.id}' not found among those that run")
-        Conductor(tx, experiment).stop_trial(trial, lifecycle.STOPPING_KILLED)
+        conductor_of(tx, experiment).stop_trial(trial, lifecycle.STOPPING_KILLED)
     return reply()
 
 

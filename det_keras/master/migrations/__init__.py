@@ -5,4 +5,4 @@ from __future__ import annotations
 __all__ = ["HEAD"]
 
 #: The newest revision, named here so that a start with nothing to migrate need not import Alembic.
-HEAD = "0001"
+HEAD = "0002"

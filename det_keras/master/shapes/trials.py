@@ -20,6 +20,7 @@ from det_keras.master.wire import int64_map, now, timestamp
 
 __all__ = [
     "REPORT_COLUMNS",
+    "TRIAL_STATES",
     "checkpoint_workload",
     "metrics_report",
     "metrics_workload",
@@ -28,6 +29,22 @@ __all__ = [
     "trial_shapes",
 ]
 
+#: All that a trial may be shown in.
+TRIAL_STATES = (
+    "ACTIVE",
+    "PAUSED",
+    "STOPPING_COMPLETED",
+    "STOPPING_CANCELED",
+    "STOPPING_KILLED",
+    "STOPPING_ERROR",
+    "COMPLETED",
+    "CANCELED",
+    "ERROR",
+    "QUEUED",
+    "PULLING",
+    "STARTING",
+    "RUNNING",
+)
 
 #: What `metrics_report` needs.
 REPORT_COLUMNS = (
@@ -64,7 +81,9 @@ def trial_shapes(session: Session, rows: Sequence[TrialRow]) -> list[dict[str, A
     return [
         _trial(
             row,
-            state=refined_state(row.state, allocation_states[row.task_id]),
+            state=refined_state(
+                row.state, allocation_states[row.task_id], experiments[row.experiment_id].is_unmanaged
+            ),
             stored=stored[row.id],
             best=validations.get(row.best_validation_id),
             latest=validations.get(row.latest_validation_id),
@@ -75,12 +94,12 @@ def trial_shapes(session: Session, rows: Sequence[TrialRow]) -> list[dict[str, A
     ]
 
 
-def refined_state(state: str, allocation_states: Iterable[str]) -> str:
-    """Return the state that is shown: ACTIVE says how far its allocations are."""
+def refined_state(state: str, allocation_states: Iterable[str], is_unmanaged: bool) -> str:
+    """Return the state that is shown: ACTIVE says how far its allocations are, if it has any."""
     if state != lifecycle.ACTIVE:
         return f"STATE_{state}"
     states = set(allocation_states)
-    if RUNNING in states:
+    if RUNNING in states or is_unmanaged:
         return "STATE_RUNNING"
     return "STATE_STARTING" if states else "STATE_QUEUED"
 
@@ -155,7 +174,8 @@ def _trial(
         "restarts": min(row.restarts, max_restarts),
         "totalBatchesProcessed": row.total_batches,
         "taskId": row.task_id,
-        "taskIds": [row.task_id],
+        "taskIds": [*row.earlier_task_ids, row.task_id],
+        "externalTrialId": row.external_id,
         "runnerState": row.runner_state,
         "progress": row.progress,
         "bestValidation": None if best is None else metrics_workload(best),

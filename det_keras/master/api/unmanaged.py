@@ -1,0 +1,110 @@
+"""Trials of scripts that run wherever their users start them: made, started, heard of and ended."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter
+from pydantic import Field
+from starlette.responses import Response
+
+from det_keras.master.api.calls import MasterDep, body, choice
+from det_keras.master.checkpoints import latest_checkpoint
+from det_keras.master.conductor import find_experiment, find_trial
+from det_keras.master.embedded import EmbeddedMaster
+from det_keras.master.errors import FailedPreconditionError
+from det_keras.master.models import ExperimentRow
+from det_keras.master.replies import reply
+from det_keras.master.shapes.trials import TRIAL_STATES, trial_shapes
+from det_keras.master.store import Transaction
+from det_keras.master.unmanaged import UnmanagedConductor
+from det_keras.master.wire import Message
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/api/v1/trials")
+
+
+class CreateBody(Message):
+    """A trial that will report."""
+
+    experiment_id: int
+    hparams: dict[str, Any] = Field(default_factory=dict)
+
+
+class PutBody(Message):
+    """A trial that will report, or reported before, under an id of its script's."""
+
+    create_trial_request: CreateBody
+    external_trial_id: str = Field(min_length=1, max_length=255)
+
+
+class StartBody(Message):
+    """A run that begins."""
+
+    resume: bool = False
+
+
+class PatchBody(Message):
+    """A sign of life, or how a trial ended."""
+
+    state: str | None = None
+
+
+@router.post("")
+def create(master: MasterDep, request: Annotated[CreateBody, body(CreateBody)]) -> Response:
+    """Make a trial."""
+    return _created(master, request, None)
+
+
+@router.put("")
+def put(master: MasterDep, request: Annotated[PutBody, body(PutBody)]) -> Response:
+    """Make a trial, or find the one that was made under this id."""
+    return _created(master, request.create_trial_request, request.external_trial_id)
+
+
+@router.post("/{trial_id}/start")
+def start(master: MasterDep, trial_id: int, request: Annotated[StartBody, body(StartBody)]) -> Response:
+    """Begin the next run of a trial, and say where it can go on."""
+    with master.store.writing() as tx:
+        trial = find_trial(tx, trial_id)
+        _conductor(tx, find_experiment(tx, trial.experiment_id)).start_run(trial)
+        latest = latest_checkpoint(tx, trial_id) if request.resume else None
+        return reply(
+            {
+                "trialRunId": trial.run_id,
+                "latestCheckpoint": None if latest is None else latest.uuid,
+                "stepsCompleted": 0 if latest is None else latest.steps_completed,
+            }
+        )
+
+
+@router.patch("/{trial_id}")
+def hear(master: MasterDep, trial_id: int, request: Annotated[PatchBody, body(PatchBody)]) -> Response:
+    """Note that a trial's script is there, or how it ended."""
+    state = None if request.state is None else choice(request.state, "STATE_", TRIAL_STATES)
+    with master.store.writing() as tx:
+        trial = find_trial(tx, trial_id)
+        _conductor(tx, find_experiment(tx, trial.experiment_id)).heard(trial, state)
+    return _described(master, trial_id)
+
+
+def _created(master: EmbeddedMaster, request: CreateBody, external_id: str | None) -> Response:
+    with master.store.writing() as tx:
+        experiment = find_experiment(tx, request.experiment_id)
+        trial_id = _conductor(tx, experiment).create_trial(request.hparams, external_id).id
+    return _described(master, trial_id)
+
+
+def _described(master: EmbeddedMaster, trial_id: int) -> Response:
+    with master.store.reading() as session:
+        (shape,) = trial_shapes(session, [find_trial(session, trial_id)])
+    return reply({"trial": shape})
+
+
+def _conductor(tx: Transaction, experiment: ExperimentRow) -> UnmanagedConductor:
+    if not experiment.is_unmanaged:
+        raise FailedPreconditionError(
+            f"Experiment {experiment.id} is run by the master: only those made with `unmanaged` report from outside."
+        )
+    return UnmanagedConductor(tx, experiment)
