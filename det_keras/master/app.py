@@ -25,6 +25,7 @@ from det_keras.master.api import (
     master_log,
     reference,
     reports,
+    series,
     tasks,
     trials,
     unmanaged,
@@ -79,13 +80,14 @@ def create_app(master: EmbeddedMaster) -> FastAPI:
         redoc_url=None,
     )
     app.state.master = master
-    # The routers of reports and of log streams have fixed words where others have ids: they come first.
+    # The routers of reports, series and log streams have fixed words where others have ids: they come first.
     modules = (
         auth,
         users,
         reports,
         logs,
         experiments,
+        series,
         trials,
         unmanaged,
         checkpoints,

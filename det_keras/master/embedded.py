@@ -23,6 +23,7 @@ from det_keras.master.jobs import Jobs
 from det_keras.master.launching import Launcher
 from det_keras.master.models import SettingRow
 from det_keras.master.resources import LocalPool, ResourcePool, Slot
+from det_keras.master.series import Curves
 from det_keras.master.store import Store
 from det_keras.master.users import Users
 from det_keras.master.wire import now
@@ -69,6 +70,7 @@ class EmbeddedMaster:
         )
         self.accounts = Accounts(store, home)
         self.intake = Intake(store)
+        self.curves = Curves(store)
         self.users = Users(store, self.accounts, home)
         self.bundles = BundleStore(home.root / "contexts")
         self.pool = pool or LocalPool(home, slots, environment)

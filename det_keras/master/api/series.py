@@ -1,0 +1,135 @@
+"""Metrics of several trials side by side, thinned for plots."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from det_keras.master.api.calls import MasterDep, choice
+from det_keras.master.conductor import find_trial
+from det_keras.master.embedded import EmbeddedMaster
+from det_keras.master.errors import InvalidArgumentError
+from det_keras.master.metrics import TRAINING, VALIDATION
+from det_keras.master.replies import reply
+from det_keras.master.series import Series
+from det_keras.master.shapes.trials import trial_shapes
+from det_keras.master.wire import timestamp
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/api/v1/trials")
+
+_DEFAULT_POINTS = 200
+_MOST_POINTS = 100_000
+_TYPES = ("UNSPECIFIED", "TRAINING", "VALIDATION", "PROFILING")
+_GROUP_OF_TYPE = {"TRAINING": TRAINING, "VALIDATION": VALIDATION}
+
+
+@router.get("/time-series")
+def compare(
+    request: Request,
+    master: MasterDep,
+    trial_ids: Annotated[list[int], Query(alias="trialIds")] = [],  # noqa: B006 - FastAPI copies it
+    metric_names: Annotated[list[str], Query(alias="metricNames")] = [],  # noqa: B006
+    metric_ids: Annotated[list[str], Query(alias="metricIds")] = [],  # noqa: B006
+    group: str = "",
+    metric_type: Annotated[str, Query(alias="metricType")] = "METRIC_TYPE_UNSPECIFIED",
+    max_points: Annotated[int, Query(alias="maxDatapoints", ge=0, le=_MOST_POINTS)] = 0,
+    start_batches: Annotated[int, Query(alias="startBatches", ge=0, lt=1 << 63)] = 0,
+    end_batches: Annotated[int, Query(alias="endBatches", ge=0, lt=1 << 63)] = 0,
+    smoothing: Annotated[float, Query(ge=0.0, lt=1.0)] = 0.0,
+) -> Response:
+    """Return curves of metrics, each thinned to `maxDatapoints` points that look the same. Smoothing is ours."""
+    for name in request.query_params:
+        if name.startswith("timeSeriesFilter"):
+            raise InvalidArgumentError(
+                f"`{name}` is not served: `startBatches` and `endBatches` say which part is wanted."
+            )
+    if end_batches and end_batches <= start_batches:
+        raise InvalidArgumentError("`endBatches` must be above `startBatches`.")
+    wanted = _wanted(metric_ids, metric_names, _groups(group, metric_type))
+    view: dict[str, Any] = {
+        # Fewer than the ends and the extremes make no curve.
+        "most_points": max(4, max_points or _DEFAULT_POINTS),
+        "smoothing": smoothing,
+        "start_batches": start_batches,
+        "end_batches": end_batches or None,
+    }
+    with master.store.reading() as session:
+        rows = [find_trial(session, trial_id) for trial_id in dict.fromkeys(trial_ids)]
+        trials: dict[int, dict[str, Any]] = {
+            shape["id"]: {"trial": shape, "metrics": []} for shape in trial_shapes(session, rows)
+        }
+    for one in wanted:
+        for trial_id, points in _points(master, list(trials), one, wanted[one], view).items():
+            trials[trial_id]["metrics"].append({"data": points, "group": one, "type": _type_of(one)})
+    return reply({"trials": list(trials.values())})
+
+
+def _groups(group: str, metric_type: str) -> list[str]:
+    kind = choice(metric_type, "METRIC_TYPE_", _TYPES)
+    if group:
+        return [group]
+    if kind == "PROFILING":
+        raise InvalidArgumentError("Metrics of a profiler are asked for by their `group`.")
+    return [_GROUP_OF_TYPE[kind]] if kind in _GROUP_OF_TYPE else [TRAINING, VALIDATION]
+
+
+def _wanted(ids: Sequence[str], names: Sequence[str], groups: Sequence[str]) -> Mapping[str, list[str]]:
+    """Return the names of metrics that are asked for, by group."""
+    result: dict[str, list[str]] = defaultdict(list)
+    for one in ids:
+        group, dot, name = one.partition(".")
+        if not (group and dot and name):
+            raise InvalidArgumentError(f"{one!r} in `metricIds` is not in the form group.metric_name.")
+        result[group].append(name)
+    for group in groups if names else ():
+        result[group] += names
+    if not result:
+        raise InvalidArgumentError("`metricNames` or `metricIds` must name metrics.")
+    return {group: list(dict.fromkeys(names)) for group, names in result.items()}
+
+
+def _points(
+    master: EmbeddedMaster,
+    trial_ids: Sequence[int],
+    group: str,
+    names: Sequence[str],
+    view: Mapping[str, Any],
+) -> dict[int, list[dict[str, Any]]]:
+    """Return the points of each trial that has any, those of one report joined."""
+    found: dict[int, dict[tuple[int, float], dict[str, Any]]] = defaultdict(dict)
+    for name in names:
+        for series in master.curves.read(trial_ids, group=group, metric=name, **view):
+            _join(found[series.trial_id], series, name)
+    return {trial_id: [points[key] for key in sorted(points)] for trial_id, points in found.items()}
+
+
+def _join(points: dict[tuple[int, float], dict[str, Any]], series: Series, name: str) -> None:
+    epochs = [None] * len(series.values) if series.epochs is None else series.epochs.tolist()
+    columns = (series.batches.tolist(), series.seconds.tolist(), epochs, series.values.tolist())
+    for batches, seconds, epoch, value in zip(*columns, strict=True):
+        point = points.get((batches, seconds))
+        if point is None:
+            time = timestamp(series.started + timedelta(seconds=seconds))
+            # NaN where this one report came without its epoch.
+            point = {
+                "batches": batches,
+                "time": time,
+                "epoch": epoch if epoch == epoch else None,
+                "values": {},
+            }
+            points[batches, seconds] = point
+        point["values"][name] = value
+
+
+def _type_of(group: str) -> str:
+    for name, known in _GROUP_OF_TYPE.items():
+        if group == known:
+            return f"METRIC_TYPE_{name}"
+    return "METRIC_TYPE_UNSPECIFIED"
