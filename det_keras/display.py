@@ -17,6 +17,7 @@ __all__ = [
     "number_text",
     "parse_time",
     "percent_text",
+    "seconds_text",
     "size_text",
     "state_text",
     "time_text",
@@ -51,9 +52,12 @@ def time_text(text: str | None) -> str:
 def duration_text(start: str | None, end: str | None) -> str:
     """Return how long it took from `start`, until now if there is no `end`: ``1h 02m``."""
     first, last = parse_time(start), parse_time(end) or datetime.now(timezone.utc)
-    if first is None:
-        return _NOTHING
-    seconds = max(0, round((last - first).total_seconds()))
+    return _NOTHING if first is None else seconds_text((last - first).total_seconds())
+
+
+def seconds_text(duration_s: float) -> str:
+    """Return a duration in the two largest of its units: ``1h 02m``."""
+    seconds = max(0, round(duration_s))
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)

@@ -25,6 +25,7 @@ from det_keras.master.api import (
     master_log,
     reference,
     reports,
+    rungs,
     series,
     tasks,
     trials,
@@ -37,6 +38,8 @@ from det_keras.master.express import Express
 from det_keras.master.gate import Gate
 from det_keras.master.openapi import describe_calls
 from det_keras.master.replies import error_reply
+from det_keras.master.web import site
+from det_keras.master.web.rendering import error_page, wants_page
 from det_keras.master.wire import validation_text
 
 __all__ = ["create_app"]
@@ -85,6 +88,7 @@ def create_app(master: EmbeddedMaster) -> FastAPI:
         auth,
         users,
         reports,
+        rungs,
         logs,
         experiments,
         series,
@@ -100,7 +104,7 @@ def create_app(master: EmbeddedMaster) -> FastAPI:
     routers = [module.router for module in modules]
     # Generated when somebody asks: it takes longer than the rest of the start.
     app.state.describe = functools.cache(lambda: describe_calls(routers))
-    for router in (*routers, reference.router, unserved.router):
+    for router in (*routers, reference.router, site.router, unserved.router):
         app.include_router(router)
     app.add_exception_handler(errors.ApiError, _refused)
     app.add_exception_handler(RequestValidationError, _malformed)
@@ -114,18 +118,27 @@ def create_app(master: EmbeddedMaster) -> FastAPI:
 
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, errors.ApiError)
-    return error_reply(request.url.path, error)
+    return await _answer(request, error)
 
 
 async def _malformed(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return error_reply(request.url.path, errors.InvalidArgumentError(validation_text(list(error.errors()))))
+    return await _answer(request, errors.InvalidArgumentError(validation_text(list(error.errors()))))
 
 
 async def _not_routed(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     kind = _BY_STATUS.get(error.status_code, errors.ApiError)
+    if wants_page(request.scope):
+        return await error_page(request, kind(str(error.detail)))
     return error_reply(request.url.path, kind(str(error.detail)), status=error.status_code)
+
+
+async def _answer(request: Request, error: errors.ApiError) -> Response:
+    """Return an error in the form that its reader takes: a page for a browser that asked for one."""
+    if wants_page(request.scope):
+        return await error_page(request, error)
+    return error_reply(request.url.path, error)
 
 
 async def _failed(request: Request, error: Exception) -> Response:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import hmac
 import os
 import secrets
 import threading
@@ -25,7 +26,7 @@ from det_keras.master.models import TokenRow, UserRow
 from det_keras.master.store import Store, Transaction
 from det_keras.master.wire import now
 
-__all__ = ["DEFAULT_USER", "Accounts", "Caller", "hash_for_wire", "password_hash"]
+__all__ = ["DEFAULT_USER", "Accounts", "Caller", "hash_for_wire", "page_token", "password_hash"]
 
 #: The ordinary user that the command line is.
 DEFAULT_USER = "determined"
@@ -283,6 +284,14 @@ class Accounts:
 def hash_for_wire(password: str) -> str:
     """Return what clients send instead of a clear password; an empty one stays empty."""
     return hashlib.sha512((_SALT + password).encode()).hexdigest() if password else ""
+
+
+def page_token(token: str) -> str:
+    """Return what a page of ours sends back with every change that it makes by a cookie.
+
+    A page of another site makes a browser send the cookie, but can read neither it nor our pages.
+    """
+    return hmac.new(token.encode(), b"det_keras page", hashlib.sha256).hexdigest()
 
 
 def _digest(token: str) -> str:

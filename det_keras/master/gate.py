@@ -5,14 +5,16 @@ A route is closed unless it is named here, so that one added later is safe by de
 
 from __future__ import annotations
 
+import hmac
 import re
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from starlette.datastructures import Headers
+from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from det_keras.master.auth import Accounts
+from det_keras.master.auth import Accounts, page_token
 from det_keras.master.errors import (
     ApiError,
     InvalidArgumentError,
@@ -22,6 +24,7 @@ from det_keras.master.errors import (
 )
 from det_keras.master.events import Notifier
 from det_keras.master.replies import error_reply
+from det_keras.master.web.rendering import wants_page
 from det_keras.master.wire import fits_64_bits
 
 __all__ = ["Gate"]
@@ -33,8 +36,11 @@ _OPEN = frozenset(
         ("POST", "/api/v1/auth/login"),
         ("GET", "/api/v1/master"),
         ("GET", "/login"),
+        ("GET", "/signin"),
     }
 )
+# The same for everybody: how pages look, and how they move.
+_OPEN_BELOW = "/static/"
 _HARMLESS = frozenset({"GET", "HEAD", "OPTIONS"})
 # Code travels inside of the body: about 95 MB of it, in base64.
 _MOST_BYTES = 128 * 1024 * 1024
@@ -74,7 +80,7 @@ class Gate:
         try:
             self._admit(scope)
         except ApiError as error:
-            await error_reply(scope["path"], error)(scope, receive, send)
+            await _refusal(scope, error)(scope, receive, send)
             return
         await self._app(scope, _bounded(receive), send)
 
@@ -87,13 +93,17 @@ class Gate:
             raise TooLargeError(f"A body may have {_MOST_BYTES >> 20} MiB, received {length} bytes.")
         _refuse_large_numbers(scope)
         is_presented, token = _token(headers)
-        is_open = (scope["method"], scope["path"]) in _OPEN
+        is_open = (scope["method"], scope["path"]) in _OPEN or (
+            scope["method"] in _HARMLESS and scope["path"].startswith(_OPEN_BELOW)
+        )
         if scope["method"] not in _HARMLESS and not is_presented:
             _refuse_other_sites(headers, is_by_cookie=bool(token) and not is_open)
         if not is_open:
             if not token:
                 raise UnauthenticatedError("token missing")
-            scope.setdefault("state", {})["caller"] = self._accounts.caller(token)
+            scope.setdefault("state", {}).update(caller=self._accounts.caller(token), token=token)
+            if scope["method"] not in _HARMLESS and not is_presented:
+                _refuse_other_pages(headers, token)
 
 
 def _refuse_large_numbers(scope: Scope) -> None:
@@ -123,6 +133,21 @@ def _refuse_other_sites(headers: Headers, *, is_by_cookie: bool) -> None:
         is_own = not is_by_cookie
     if not is_own:
         raise PermissionDeniedError("A page of another site may not do that with your login.")
+
+
+def _refuse_other_pages(headers: Headers, token: str) -> None:
+    """Refuse a change by cookie without the page's token, which nobody knows who cannot read our pages."""
+    if not hmac.compare_digest(headers.get("x-csrf-token", "").encode(), page_token(token).encode()):
+        raise PermissionDeniedError("A change by cookie needs the token of the page in `X-CSRF-Token`.")
+
+
+def _refusal(scope: Scope, error: ApiError) -> Response:
+    """Return the answer to one who was not let in: a browser that has to log in is shown where."""
+    if isinstance(error, UnauthenticatedError) and wants_page(scope):
+        query = scope["query_string"].decode("latin-1")
+        target = scope["path"] + (f"?{query}" if query else "")
+        return RedirectResponse(f"/signin?next={quote(target, safe='')}", status_code=303)
+    return error_reply(scope["path"], error)
 
 
 def _token(headers: Headers) -> tuple[bool, str]:

@@ -58,6 +58,8 @@ class Store:
         self._lock = threading.Lock()
         self._readers = sessionmaker(self._engine, expire_on_commit=False)
         self._writers = sessionmaker(self._engine, class_=Transaction, expire_on_commit=False)
+        #: How many transactions were committed: who saw this number knows whether there is anything new.
+        self.changes = 0
 
     @staticmethod
     def url_of(path: Path) -> str:
@@ -110,6 +112,7 @@ class Store:
             with transaction.begin():
                 yield transaction
             consequences, topics = transaction.consequences, transaction.topics
+        self.changes += 1
         for topic in topics:
             self._notifier.notify(topic)
         for action in consequences:

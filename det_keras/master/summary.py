@@ -7,14 +7,22 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["number", "summarise", "summarise_all", "summary_name"]
+__all__ = ["group_of", "number", "summarise", "summarise_all", "summary_name"]
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d")
 
 
+_SUMMARY_NAMES = {"training": "avg_metrics", "validation": "validation_metrics"}
+
+
 def summary_name(group: str) -> str:
     """Return under which name the summary of a group is kept."""
-    return {"training": "avg_metrics", "validation": "validation_metrics"}.get(group, group)
+    return _SUMMARY_NAMES.get(group, group)
+
+
+def group_of(name: str) -> str:
+    """Return the group whose summary is kept under `name`."""
+    return next((group for group, kept in _SUMMARY_NAMES.items() if kept == name), name)
 
 
 def summarise(summary: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:

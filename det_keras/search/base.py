@@ -23,6 +23,7 @@ __all__ = [
     "Create",
     "Draw",
     "ExitedReason",
+    "FilledRung",
     "SearchMethod",
     "Shutdown",
     "Stop",
@@ -123,6 +124,23 @@ class TrialProgress:
     is_invalid: bool
 
 
+@dataclass(frozen=True)
+class FilledRung:
+    """How far a rung is.
+
+    Attributes:
+        bracket: counted from 0.
+        length: at which trials are compared there.
+        trials: how many its bracket tries in all.
+        results: (request id, metric) of those that reached it, best first.
+    """
+
+    bracket: int
+    length: int
+    trials: int
+    results: tuple[tuple[str, float], ...]
+
+
 class Draw:
     """What a method needs to create trials.
 
@@ -208,6 +226,10 @@ class SearchMethod(abc.ABC):
 
     def compared_lengths(self) -> Sequence[int]:
         """Return the lengths at which trials are compared, shortest first; empty if they are not."""
+        return ()
+
+    def filled_rungs(self) -> Sequence[FilledRung]:
+        """Return who reached which rung; empty if there are none."""
         return ()
 
     @abc.abstractmethod

@@ -15,6 +15,7 @@ from det_keras.search.base import (
     Close,
     Draw,
     ExitedReason,
+    FilledRung,
     Stop,
     ValidateAfter,
     refused_too_often,
@@ -51,6 +52,10 @@ class Rung:
         if request_id in self._ids:
             index = self._ids.index(request_id)
             del self._metrics[index], self._ids[index]
+
+    def results(self) -> tuple[tuple[str, float], ...]:
+        """Return (request id, metric) of the trials, best first."""
+        return tuple(zip(self._ids, self._metrics, strict=True))
 
     def ids(self) -> tuple[str, ...]:
         """Return the trials, best first."""
@@ -124,6 +129,13 @@ class Bracket(abc.ABC):
     def request_ids(self) -> list[str]:
         """Return all trials of this bracket, in the order in which they were made."""
         return list(self._rung_of)
+
+    def filled_rungs(self, number: int) -> list[FilledRung]:
+        """Return who reached which rung, in the bracket that has this number."""
+        return [
+            FilledRung(number, length, self.plan.trials, rung.results())
+            for length, rung in zip(self.plan.lengths, self._rungs, strict=True)
+        ]
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state as plain values for JSON."""

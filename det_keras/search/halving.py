@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from det_keras.search.base import Action, Create, Draw, ExitedReason, SearchMethod, TrialProgress
+from det_keras.search.base import Action, Create, Draw, ExitedReason, FilledRung, SearchMethod, TrialProgress
 from det_keras.search.bracket import Bracket
 
 __all__ = ["HalvingSearch"]
@@ -62,6 +62,11 @@ class HalvingSearch(SearchMethod):
 
     def compared_lengths(self) -> Sequence[int]:
         return sorted({length for bracket in self._brackets for length in bracket.plan.lengths})
+
+    def filled_rungs(self) -> Sequence[FilledRung]:
+        return [
+            rung for number, bracket in enumerate(self._brackets) for rung in bracket.filled_rungs(number)
+        ]
 
     def snapshot(self) -> dict[str, Any]:
         return {"brackets": [bracket.snapshot() for bracket in self._brackets]}

@@ -138,7 +138,7 @@ def test_web_code_logs_a_browser_in_once(world):
     url = world.client.post("/api/v1/auth/web-code")["url"]
     path = url.removeprefix("http://127.0.0.1:8080")
     answer = world.http.get(path, follow_redirects=False)
-    assert (answer.status_code, answer.headers["location"]) == (303, "/docs")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
     cookie = answer.headers["set-cookie"]
     assert "HttpOnly" in cookie
     assert "SameSite=strict" in cookie
@@ -182,11 +182,20 @@ def test_page_of_another_site_may_not_act_by_cookie(world, headers):
 @pytest.mark.parametrize(
     "headers", [{"Sec-Fetch-Site": "same-origin"}, {"Origin": "http://testserver"}], ids=str
 )
-def test_page_of_the_master_may_act_by_cookie(world, headers):
+def test_page_of_the_master_may_act_by_cookie_and_its_token(world, headers):
     experiment_id = world.client.create(activate=False)
-    cookie = {"Cookie": f"auth={world.client.token}"}
+    own = {"Cookie": f"auth={world.client.token}", **headers}
     path = f"/api/v1/experiments/{experiment_id}/kill"
-    assert world.http.post(path, headers={**cookie, **headers}).status_code == 200
+    for wrong in ({}, {"X-CSRF-Token": "guess"}, {"X-CSRF-Token": auth.page_token("another login")}):
+        assert world.http.post(path, headers={**own, **wrong}).status_code == 403
+    own["X-CSRF-Token"] = auth.page_token(world.client.token)
+    assert world.http.post(path, headers=own).status_code == 200
+
+
+def test_browser_that_has_to_log_in_is_shown_where(world):
+    answer = world.http.get("/experiments/3?x=1", headers={"Accept": "text/html"}, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/signin?next=%2Fexperiments%2F3%3Fx%3D1")
+    assert world.http.get("/experiments/3", headers={"Accept": "*/*"}).status_code == 401
 
 
 def test_page_of_another_site_may_not_log_a_browser_in_as_somebody(world):

@@ -67,7 +67,7 @@ def web_code(master: MasterDep, caller: CallerDep) -> Response:
 def web_login(master: MasterDep, code: str = "") -> Response:
     """Log a browser in by the code of an address that a terminal printed."""
     token = master.accounts.redeem(code)
-    response = RedirectResponse("/docs", status_code=303)
+    response = RedirectResponse("/", status_code=303)
     _set_cookie(master, response, token)
     # The code is worthless by now, and still nobody else's business.
     response.headers["Referrer-Policy"] = "no-referrer"

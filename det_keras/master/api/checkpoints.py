@@ -32,7 +32,7 @@ from det_keras.master.shapes.checkpoints import checkpoint_shapes, doomed_shape
 from det_keras.master.summary import number
 from det_keras.master.wire import Message, from_timestamp
 
-__all__ = ["router"]
+__all__ = ["archive_reply", "router"]
 
 router = APIRouter()
 
@@ -226,6 +226,21 @@ def download(master: MasterDep, request: Request, uuid: str) -> Response:
     if mode is None:
         wanted = ", ".join(_ARCHIVES)
         return error_reply(request.url.path, _UnsupportedError(f"`Accept` must be one of {wanted}."))
+    return archive_reply(master, uuid, accepted)
+
+
+def archive_reply(master: EmbeddedMaster, uuid: str, media_type: str) -> Response:
+    """Return the files of a checkpoint in one archive.
+
+    Args:
+        master: that has the checkpoint.
+        uuid: of it.
+        media_type: the kind of the archive.
+
+    Raises:
+        NotFoundError: there is no such checkpoint, or its files are gone.
+    """
+    mode = _ARCHIVES[media_type]
     with master.store.reading() as session:
         row = checkpoints.find_checkpoint(session, uuid)
         section = checkpoints.storage_section(session, row)
@@ -236,7 +251,7 @@ def download(master: MasterDep, request: Request, uuid: str) -> Response:
             archive = _archived(directory, mode)
     except (CheckpointError, ConfigError, OSError) as error:
         raise NotFoundError(str(error)) from error
-    return StreamingResponse(_chunks(archive), media_type=accepted)
+    return StreamingResponse(_chunks(archive), media_type=media_type)
 
 
 def _detail(master: EmbeddedMaster, uuid: str) -> dict[str, Any]:

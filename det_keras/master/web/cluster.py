@@ -1,0 +1,76 @@
+"""The pages of the machine: its slots, the queue, and jobs with what they print."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import yaml
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from det_keras.master.web.rendering import page
+from det_keras.master.web.rest import Rest
+
+__all__ = ["router"]
+
+router = APIRouter(include_in_schema=False)
+
+_TRIAL = re.compile(r"Trial (\d+) \(Experiment \d+\)$")
+
+
+@router.get("/cluster")
+async def cluster(request: Request) -> Response:
+    """Show the slots, what runs on each, and who waits."""
+    rest = Rest(request)
+    agents, tasks, queue, about = await asyncio.gather(
+        rest.get("/agents"), rest.get("/tasks"), rest.get("/job-queues-v2"), rest.get("/master")
+    )
+    running = [{**task, "page": _page_of(task)} for task in tasks["allocationIdToSummary"].values()]
+    return await page(
+        request,
+        "cluster.html",
+        slots=_slots(agents["agents"], running),
+        running=running,
+        queue=[entry["full"] for entry in queue["jobs"]],
+        about=about,
+    )
+
+
+@router.get("/jobs")
+async def jobs(request: Request) -> Response:
+    """List jobs, the latest first."""
+    rows = (await Rest(request).get("/commands"))["commands"]
+    rows.sort(key=lambda row: row["startTime"] or "", reverse=True)
+    return await page(request, "jobs.html", rows=rows)
+
+
+@router.get("/jobs/{job_id}")
+async def job(request: Request, job_id: str) -> Response:
+    """Show a job and what it prints."""
+    answer = await Rest(request).get(f"/commands/{job_id}")
+    text = yaml.safe_dump(answer["config"], sort_keys=False, allow_unicode=True, width=100)
+    return await page(request, "job.html", job=answer["command"], config=text)
+
+
+def _page_of(task: dict[str, Any]) -> str:
+    """Return the address of what a task is: the protocol tells a trial's number only in words."""
+    trial = _TRIAL.match(task["name"])
+    return f"/trials/{trial[1]}" if trial else f"/jobs/{task['taskId']}"
+
+
+def _slots(agents: list[dict[str, Any]], running: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the slots of all agents, each with the task that uses it."""
+    used: dict[tuple[str, str], dict[str, Any]] = {}
+    for task in running:
+        for resources in task["resources"]:
+            for agent_id, devices in resources["agentDevices"].items():
+                for device in devices["devices"]:
+                    used[agent_id, str(device["id"])] = task
+    slots = []
+    for agent in agents:
+        for name, slot in sorted(agent["slots"].items(), key=lambda item: int(item[0])):
+            user = used.get((agent["id"], str(slot["device"]["id"])))
+            slots.append({"agent": agent["id"], "name": name, "slot": slot, "task": user})
+    return slots

@@ -1,0 +1,203 @@
+"""The pages of experiments: the list, and what one of them is, tries, keeps and runs."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import tarfile
+from collections import Counter
+from typing import Any
+
+import anyio.to_thread
+import yaml
+from fastapi import APIRouter, Request
+from starlette.responses import RedirectResponse, Response
+
+from det_keras.display import flat_hparams
+from det_keras.master.api.calls import MasterDep
+from det_keras.master.api.checkpoints import archive_reply
+from det_keras.master.errors import NotFoundError
+from det_keras.master.web.metric_choice import metric_choices
+from det_keras.master.web.rendering import page
+from det_keras.master.web.rest import Rest
+
+__all__ = ["router", "varied"]
+
+router = APIRouter(include_in_schema=False)
+
+#: How many a list shows at once.
+_MOST_ROWS = 1000
+_LONGEST_FILE = 400_000
+_NAMES_OF_ACTIONS = {
+    "ACTIVE": ("pause", "cancel", "kill"),
+    "PAUSED": ("activate", "cancel", "kill"),
+    "STOPPING": ("kill",),
+    "OVER": ("archive",),
+}
+
+
+@router.get("/")
+async def first_page() -> Response:
+    """Show what most people come for."""
+    return RedirectResponse("/experiments", status_code=303)
+
+
+@router.get("/experiments")
+async def listing(request: Request, archived: bool = False, offset: int = 0) -> Response:
+    """List experiments, the latest first."""
+    answer = await Rest(request).get(
+        "/experiments",
+        orderBy="ORDER_BY_DESC",
+        archived=str(archived).lower(),
+        offset=max(offset, 0),
+        limit=_MOST_ROWS,
+    )
+    rows = answer["experiments"]
+    states = Counter(row["state"].removeprefix("STATE_") for row in rows)
+    return await page(
+        request,
+        "experiments.html",
+        rows=rows,
+        states=sorted(states),
+        archived=archived,
+        pagination=answer["pagination"],
+        most_rows=_MOST_ROWS,
+    )
+
+
+@router.get("/experiments/{experiment_id}")
+async def overview(request: Request, experiment_id: int) -> Response:
+    """Show an experiment, its curves and its trials."""
+    rest = Rest(request)
+    shown, trials = await asyncio.gather(_experiment(rest, experiment_id), _trials(rest, experiment_id))
+    return await page(
+        request,
+        "experiment.html",
+        **shown,
+        tab="overview",
+        trials=trials,
+        states=Counter(trial["state"] for trial in trials),
+        varied=varied(trials),
+        metrics=metric_choices(trials, shown["experiment"]["searcherMetric"]),
+    )
+
+
+@router.get("/experiments/{experiment_id}/search")
+async def search(request: Request, experiment_id: int) -> Response:
+    """Show what an experiment's search found out."""
+    rest = Rest(request)
+    shown, trials, ladders = await asyncio.gather(
+        _experiment(rest, experiment_id),
+        _trials(rest, experiment_id),
+        rest.get(f"/experiments/{experiment_id}/searcher/rungs"),
+    )
+    return await page(
+        request,
+        "experiment_search.html",
+        **shown,
+        tab="search",
+        trials=trials,
+        varied=varied(trials),
+        brackets=ladders["brackets"],
+        unit=ladders["unit"],
+    )
+
+
+@router.get("/experiments/{experiment_id}/checkpoints")
+async def checkpoints(request: Request, experiment_id: int) -> Response:
+    """List what an experiment keeps."""
+    rest = Rest(request)
+    shown, answer = await asyncio.gather(
+        _experiment(rest, experiment_id), rest.get(f"/experiments/{experiment_id}/checkpoints")
+    )
+    rows = sorted(answer["checkpoints"], key=lambda one: one["reportTime"] or "", reverse=True)
+    return await page(request, "experiment_checkpoints.html", **shown, tab="checkpoints", checkpoints=rows)
+
+
+@router.get("/experiments/{experiment_id}/code")
+async def code(request: Request, experiment_id: int, file: str = "") -> Response:
+    """Show the code as it was submitted."""
+    rest = Rest(request)
+    shown, answer = await asyncio.gather(
+        _experiment(rest, experiment_id), rest.get(f"/experiments/{experiment_id}/model_def")
+    )
+    files = await anyio.to_thread.run_sync(_files, answer["b64Tgz"])
+    name = file or next((one for one in files if one.endswith(".py")), next(iter(files), ""))
+    if name and name not in files:
+        raise NotFoundError(f"Experiment {experiment_id} has no file {name!r}.")
+    text = _text(files[name]) if name else None
+    return await page(request, "experiment_code.html", **shown, tab="code", files=files, file=name, text=text)
+
+
+@router.get("/experiments/{experiment_id}/code.tar.gz")
+async def code_archive(request: Request, experiment_id: int) -> Response:
+    """Return the code as it was submitted."""
+    answer = await Rest(request).get(f"/experiments/{experiment_id}/model_def")
+    headers = {"Content-Disposition": f'attachment; filename="experiment-{experiment_id}.tar.gz"'}
+    return Response(base64.b64decode(answer["b64Tgz"]), media_type="application/gzip", headers=headers)
+
+
+@router.get("/checkpoints/{uuid}/archive")
+def checkpoint_archive(master: MasterDep, uuid: str) -> Response:
+    """Return a checkpoint in the kind of archive that every desktop opens."""
+    response = archive_reply(master, uuid, "application/zip")
+    response.headers["Content-Disposition"] = f'attachment; filename="checkpoint-{uuid}.zip"'
+    return response
+
+
+@router.get("/experiments/{experiment_id}/config")
+async def config(request: Request, experiment_id: int) -> Response:
+    """Show the config, with its secrets hidden."""
+    shown = await _experiment(Rest(request), experiment_id)
+    text = yaml.safe_dump(shown["experiment"]["config"], sort_keys=False, allow_unicode=True, width=100)
+    return await page(request, "experiment_config.html", **shown, tab="config", text=text)
+
+
+def varied(trials: list[dict[str, Any]]) -> list[str]:
+    """Return the names of the hyperparameters in which trials differ; of a single trial, all."""
+    values: dict[str, set[str]] = {}
+    for trial in trials:
+        for name, value in flat_hparams(trial["hparams"]):
+            values.setdefault(name, set()).add(repr(value))
+    if len(trials) < 2:
+        return list(values)
+    return [name for name, found in values.items() if len(found) > 1]
+
+
+async def _experiment(rest: Rest, experiment_id: int) -> dict[str, Any]:
+    experiment = (await rest.get(f"/experiments/{experiment_id}"))["experiment"]
+    state = experiment["state"].removeprefix("STATE_")
+    stage = state if state == "PAUSED" else "OVER"
+    if state.startswith("STOPPING"):
+        stage = "STOPPING"
+    elif experiment["endTime"] is None and state != "PAUSED":
+        stage = "ACTIVE"
+    actions = list(_NAMES_OF_ACTIONS[stage])
+    if experiment["archived"]:
+        actions = ["unarchive"]
+    return {"experiment": experiment, "actions": actions}
+
+
+async def _trials(rest: Rest, experiment_id: int) -> list[dict[str, Any]]:
+    trials: list[dict[str, Any]] = (await rest.get(f"/experiments/{experiment_id}/trials", limit=-1))[
+        "trials"
+    ]
+    return trials
+
+
+def _files(archive: str) -> dict[str, bytes]:
+    """Return the files of a base64 tar archive by their paths."""
+    if not archive:
+        return {}
+    with tarfile.open(fileobj=io.BytesIO(base64.b64decode(archive))) as tar:
+        members = [member for member in tar if member.isfile()]
+        read = {member.name: tar.extractfile(member) for member in members}
+        return {name: file.read(_LONGEST_FILE + 1) for name, file in sorted(read.items()) if file is not None}
+
+
+def _text(content: bytes) -> str | None:
+    """Return a file as text; None for one that is none, or too long to be read."""
+    if len(content) > _LONGEST_FILE or b"\0" in content:
+        return None
+    return content.decode("utf-8", errors="replace")

@@ -1,0 +1,392 @@
+"""Plots as plain dictionaries of plotly: what is drawn, not how it is coloured for light or dark.
+
+Pages and reports draw the same figures. The page's own script adds the colours of the text and the grid, which
+depend on what the reader prefers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from det_keras.display import number_text
+
+__all__ = ["Figure", "Line", "Point", "Run", "Rung", "curves", "parallel", "rungs", "runs", "scatter"]
+
+Figure = dict[str, Any]
+
+# Okabe and Ito, "Color Universal Design" (2008), without the yellow that nobody sees on white and the black that
+# nobody sees at night. More lines than colours differ by their dashes.
+_COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8a7bd1", "#7a8b2a")
+_DASHES = ("solid", "dash", "dot", "dashdot")
+_MARGIN = {"l": 64, "r": 16, "t": 16, "b": 48}
+_PER_ROW = 3
+_ROW_PX = 240
+_LONGEST_LABEL = 40
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve.
+
+    Attributes:
+        label: in the legend.
+        x: batches, epochs or seconds, as the axis says.
+        y: values; None for a gap.
+        style: lines of one style look alike.
+    """
+
+    label: str
+    x: Sequence[float | None]
+    y: Sequence[float | None]
+    style: int
+
+
+@dataclass(frozen=True)
+class Point:
+    """One trial of a search.
+
+    Attributes:
+        trial_id: of it.
+        hparams: by flat names.
+        metric: its best.
+    """
+
+    trial_id: int
+    hparams: Mapping[str, Any]
+    metric: float
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One rung of a bracket.
+
+    Attributes:
+        bracket: counted from 0.
+        length: where trials are compared.
+        results: (trial id, metric) of those that reached it, best first.
+    """
+
+    bracket: int
+    length: int
+    results: Sequence[tuple[int, float]]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a trial.
+
+    Attributes:
+        label: its number.
+        start: ISO 8601.
+        end: ISO 8601; now, while it runs.
+        outcome: how it ended, in words.
+        is_failure: whether that was one.
+    """
+
+    label: str
+    start: str
+    end: str
+    outcome: str
+    is_failure: bool = field(default=False)
+
+
+def curves(
+    lines: Sequence[Line], *, x_title: str, y_title: str, log_x: bool = False, log_y: bool = False
+) -> Figure:
+    """Return curves over one axis."""
+    data = [
+        {
+            "type": "scatter",
+            "mode": "lines+markers" if len(line.x) == 1 else "lines",
+            "name": _short(line.label),
+            "x": list(line.x),
+            "y": [None if value is None or not math.isfinite(value) else value for value in line.y],
+            "line": {"color": _color(line.style), "dash": _dash(line.style), "width": 2},
+            "hovertemplate": "%{y:.5g}<extra>%{fullData.name}</extra>",
+        }
+        for line in lines
+    ]
+    layout = {
+        "xaxis": {"title": {"text": _plain(x_title)}, "type": "log" if log_x else "linear"},
+        "yaxis": {"title": {"text": _plain(y_title)}, "type": "log" if log_y else "linear"},
+        "hovermode": "x unified" if len(lines) <= len(_COLORS) else "closest",
+        "showlegend": True,
+        "legend": {"orientation": "h", "y": -0.2, "yanchor": "top", "maxheight": 0.35},
+        "margin": _MARGIN,
+        # A curve that grows keeps the part that the reader zoomed into.
+        "uirevision": "curves",
+    }
+    return {"data": data, "layout": layout}
+
+
+def scatter(points: Sequence[Point], names: Sequence[str], *, metric: str, log_y: bool = False) -> Figure:
+    """Return the metric against each hyperparameter, in a plot of its own each."""
+    columns = min(_PER_ROW, max(len(names), 1))
+    rows = math.ceil(len(names) / columns) if names else 1
+    layout: Figure = {
+        "grid": {"rows": rows, "columns": columns, "pattern": "independent"},
+        "height": rows * _ROW_PX + 60,
+        "showlegend": False,
+        "margin": _MARGIN,
+        "hovermode": "closest",
+        "uirevision": "scatter",
+    }
+    data = []
+    for index, name in enumerate(names):
+        end = "" if index == 0 else str(index + 1)
+        shown = [point for point in points if name in point.hparams]
+        values = [_axis_value(point.hparams[name]) for point in shown]
+        layout[f"xaxis{end}"] = {"title": {"text": _plain(name)}, "type": _axis_type(values)}
+        layout[f"yaxis{end}"] = {
+            "title": {"text": _plain(metric) if index % columns == 0 else ""},
+            "type": "log" if log_y else "linear",
+        }
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "x": values,
+                "y": [point.metric for point in shown],
+                "xaxis": f"x{end}",
+                "yaxis": f"y{end}",
+                "text": [f"Trial {point.trial_id}" for point in shown],
+                "customdata": [f"/trials/{point.trial_id}" for point in shown],
+                "marker": {"size": 8, "opacity": 0.8, "color": _COLORS[0]},
+                "hovertemplate": "%{text}<br>%{x}<br>%{y:.5g}<extra></extra>",
+            }
+        )
+    return {"data": data, "layout": layout}
+
+
+def parallel(
+    points: Sequence[Point], names: Sequence[str], *, metric: str, smaller_is_better: bool
+) -> Figure:
+    """Return one line per trial through all of its hyperparameters to its metric.
+
+    Plotly's own parallel coordinates compile programs while they run, which our pages forbid; these are lines.
+    """
+    axes = [*(_Axis.of(name, [point.hparams.get(name) for point in points]) for name in names)]
+    axes.append(_Axis.of(metric, [point.metric for point in points], is_metric=True))
+    shades = _shades([point.metric for point in points], smaller_is_better=smaller_is_better)
+    # The best are drawn last, above the others.
+    order = sorted(range(len(points)), key=lambda index: shades[index])
+    data: list[Figure] = []
+    for index in order:
+        point = points[index]
+        told = [*(point.hparams.get(name) for name in names), point.metric]
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "x": list(range(len(axes))),
+                "y": [axis.height(value) for axis, value in zip(axes, told, strict=True)],
+                "name": f"Trial {point.trial_id}",
+                "text": [
+                    _plain(f"{axis.name}: {_told(value)}") for axis, value in zip(axes, told, strict=True)
+                ],
+                "customdata": [f"/trials/{point.trial_id}"] * len(axes),
+                "line": {"color": _viridis(shades[index]), "width": 1 + 2 * shades[index]},
+                "marker": {"size": 5},
+                "opacity": 0.35 + 0.65 * shades[index],
+                "hovertemplate": "%{text}<extra>%{fullData.name}</extra>",
+            }
+        )
+    layout = {
+        "xaxis": {
+            "tickvals": list(range(len(axes))),
+            "ticktext": [_short(axis.name) for axis in axes],
+            "range": [-0.15, len(axes) - 0.6],
+            "showgrid": True,
+            "zeroline": False,
+        },
+        "yaxis": {"visible": False, "range": [-0.08, 1.08]},
+        "annotations": [label for place, axis in enumerate(axes) for label in axis.labels(place)],
+        "showlegend": False,
+        "hovermode": "closest",
+        "margin": {**_MARGIN, "l": 16},
+        "uirevision": "parallel",
+    }
+    return {"data": data, "layout": layout}
+
+
+def rungs(ladder: Sequence[Rung], *, metric: str, unit: str) -> Figure:
+    """Return who reached which rung with which metric."""
+    many = len({rung.bracket for rung in ladder}) > 1
+    data = [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": f"bracket {bracket + 1}" if many else "trials",
+            "x": [rung.length for rung in ladder if rung.bracket == bracket for _ in rung.results],
+            "y": [value for rung in ladder if rung.bracket == bracket for _, value in rung.results],
+            "text": [
+                f"Trial {trial}" for rung in ladder if rung.bracket == bracket for trial, _ in rung.results
+            ],
+            "customdata": [
+                f"/trials/{trial}" for rung in ladder if rung.bracket == bracket for trial, _ in rung.results
+            ],
+            "marker": {"size": 9, "symbol": bracket, "color": _color(bracket), "opacity": 0.8},
+            "hovertemplate": "%{text}<br>%{y:.5g}<extra>%{x} " + _plain(unit) + "</extra>",
+        }
+        for bracket in sorted({rung.bracket for rung in ladder})
+    ]
+    layout = {
+        "xaxis": {"title": {"text": f"rung ({_plain(unit)})"}, "type": "log"},
+        "yaxis": {"title": {"text": _plain(metric)}},
+        "hovermode": "closest",
+        "showlegend": many,
+        "legend": {"orientation": "h", "y": -0.25},
+        "margin": _MARGIN,
+        "uirevision": "rungs",
+    }
+    lengths = sorted({rung.length for rung in ladder})
+    layout["xaxis"].update(tickvals=lengths, ticktext=[str(length) for length in lengths])  # type: ignore[attr-defined]
+    return {"data": data, "layout": layout}
+
+
+def runs(spans: Sequence[Run]) -> Figure:
+    """Return a time line of runs, the first on top."""
+    data = [
+        {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "x": [span.start, span.end],
+            "y": [span.label, span.label],
+            "line": {"width": 10, "color": _COLORS[5] if span.is_failure else _COLORS[0]},
+            "marker": {"size": 12, "symbol": ["line-ns", "x" if span.is_failure else "line-ns"]},
+            "name": _plain(span.outcome),
+            "hovertemplate": "%{x}<extra>%{fullData.name}</extra>",
+        }
+        for span in spans
+    ]
+    layout = {
+        "xaxis": {"type": "date"},
+        "yaxis": {"type": "category", "autorange": "reversed", "title": {"text": "run"}},
+        "height": 90 + 34 * max(len(spans), 1),
+        "showlegend": False,
+        "hovermode": "closest",
+        "margin": _MARGIN,
+        "uirevision": "runs",
+    }
+    return {"data": data, "layout": layout}
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """One upright axis of the parallel coordinates."""
+
+    name: str
+    low: float
+    high: float
+    is_log: bool
+    kinds: Sequence[str]
+
+    @classmethod
+    def of(cls, name: str, values: Sequence[Any], *, is_metric: bool = False) -> _Axis:
+        numbers = [float(value) for value in values if _is_number(value)]
+        if len(numbers) < sum(value is not None for value in values) or not numbers:
+            kinds = sorted({_told(value) for value in values if value is not None})
+            return cls(name, 0.0, 1.0, is_log=False, kinds=kinds)
+        is_log = not is_metric and _is_log(numbers)
+        low, high = min(numbers), max(numbers)
+        return cls(name, low, high, is_log=is_log, kinds=())
+
+    def height(self, value: Any) -> float | None:
+        """Return where a value stands, 0 at the bottom and 1 on top."""
+        if value is None:
+            return None
+        if self.kinds:
+            return self.kinds.index(_told(value)) / max(len(self.kinds) - 1, 1)
+        if self.low == self.high:
+            return 0.5
+        if self.is_log:
+            span = math.log(self.high) - math.log(self.low)
+            return (math.log(float(value)) - math.log(self.low)) / span
+        return (float(value) - self.low) / (self.high - self.low)
+
+    def labels(self, place: int) -> list[Figure]:
+        """Return what is written beside the axis."""
+        ends = [(0.0, _told(self.low)), (1.0, _told(self.high))]
+        if self.low == self.high:
+            ends = [(0.5, _told(self.low))]
+        if self.kinds:
+            ends = [(self.height(kind) or 0.0, kind) for kind in self.kinds]
+        return [
+            {
+                "x": place,
+                "y": height,
+                "text": _short(text),
+                "showarrow": False,
+                "xanchor": "left",
+                "xshift": 6,
+                "yshift": 8 if height else -8,
+                "font": {"size": 11},
+            }
+            for height, text in ends
+        ]
+
+
+def _shades(values: Sequence[float], *, smaller_is_better: bool) -> list[float]:
+    """Return how good each value is, by its rank: 1 for the best, 0 for the worst."""
+    order = sorted(range(len(values)), key=lambda index: values[index], reverse=smaller_is_better)
+    shades = [1.0] * len(values)
+    for place, index in enumerate(order):
+        shades[index] = place / max(len(values) - 1, 1)
+    return shades
+
+
+# Four stops of matplotlib's viridis, from worst to best.
+_VIRIDIS = ((68, 1, 84), (49, 104, 142), (53, 183, 121), (200, 200, 30))
+
+
+def _viridis(shade: float) -> str:
+    place = shade * (len(_VIRIDIS) - 1)
+    index = min(int(place), len(_VIRIDIS) - 2)
+    part = place - index
+    low, high = _VIRIDIS[index], _VIRIDIS[index + 1]
+    red, green, blue = (round(a + (b - a) * part) for a, b in zip(low, high, strict=True))
+    return f"rgb({red},{green},{blue})"
+
+
+def _color(style: int) -> str:
+    return _COLORS[style % len(_COLORS)]
+
+
+def _dash(style: int) -> str:
+    return _DASHES[style // len(_COLORS) % len(_DASHES)]
+
+
+def _axis_value(value: Any) -> Any:
+    return value if _is_number(value) else _plain(_told(value))
+
+
+def _axis_type(values: Sequence[Any]) -> str:
+    numbers = [float(value) for value in values if _is_number(value)]
+    if len(numbers) < len(values) or not numbers:
+        return "category"
+    return "log" if _is_log(numbers) else "linear"
+
+
+def _is_log(numbers: Sequence[float]) -> bool:
+    """Tell whether values span so much that only a logarithmic axis keeps them apart."""
+    return min(numbers) > 0 and max(numbers) / min(numbers) >= 50
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _told(value: Any) -> str:
+    return number_text(value)
+
+
+def _short(text: str) -> str:
+    return _plain(text if len(text) <= _LONGEST_LABEL else f"{text[: _LONGEST_LABEL - 1]}…")
+
+
+def _plain(text: str) -> str:
+    """Return text that plotly shows as it is: it takes some tags for its own, and dollars for formulas."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("$", "&#36;")

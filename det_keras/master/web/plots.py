@@ -1,0 +1,235 @@
+"""The plots of pages and reports: which numbers go into which figure."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Annotated, Any
+
+import anyio.to_thread
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from det_keras.display import flat_hparams
+from det_keras.master.api.calls import MasterDep
+from det_keras.master.embedded import EmbeddedMaster
+from det_keras.master.errors import InvalidArgumentError
+from det_keras.master.replies import reply
+from det_keras.master.series import Series
+from det_keras.master.web import figures
+from det_keras.master.web.figures import Figure, Line, Point, Run, Rung
+from det_keras.master.web.metric_choice import Metric
+from det_keras.master.web.rest import Rest
+
+__all__ = [
+    "MOST_LINES",
+    "best_first",
+    "curves_figure",
+    "parallel_figure",
+    "router",
+    "rungs_figure",
+    "scatter_figure",
+]
+
+router = APIRouter(prefix="/figures", include_in_schema=False)
+
+#: More curves than this in one plot tell nobody anything: the best are shown.
+MOST_LINES = 50
+_MOST_POINTS = 1000
+_X_TITLES = {"batches": "batches", "epochs": "epochs", "time": "hours since the trial's start"}
+
+
+@router.get("/curves")
+async def curves(
+    master: MasterDep,
+    request: Request,
+    experiment: int | None = None,
+    trial: Annotated[list[int], Query()] = [],  # noqa: B006 - FastAPI copies it
+    metric: Annotated[list[str], Query()] = [],  # noqa: B006
+    x: str = "batches",
+    smoothing: Annotated[float, Query(ge=0.0, lt=1.0)] = 0.0,
+    log_x: bool = False,
+    log_y: bool = False,
+) -> Response:
+    """Draw metrics of trials, or of an experiment's best trials."""
+    if x not in _X_TITLES:
+        raise InvalidArgumentError(f"`x` must be one of {', '.join(_X_TITLES)}, received {x!r}.")
+    trial_ids = list(dict.fromkeys(trial))
+    if experiment is not None:
+        trials = (await Rest(request).get(f"/experiments/{experiment}/trials", limit=-1))["trials"]
+        shown = (await Rest(request).get(f"/experiments/{experiment}"))["experiment"]
+        trial_ids = [one["id"] for one in best_first(trials, shown)]
+    wanted = [Metric.of(key) for key in metric]
+    draw = _Drawing(x, smoothing, log_x=log_x, log_y=log_y)
+    return reply(await anyio.to_thread.run_sync(curves_figure, master, trial_ids[:MOST_LINES], wanted, draw))
+
+
+@router.get("/scatter")
+async def scatter(request: Request, experiment: int, log_y: bool = False) -> Response:
+    """Draw the metric of an experiment's trials against each hyperparameter."""
+    shown, trials = await _search_of(request, experiment)
+    return reply(scatter_figure(shown, trials, log_y=log_y))
+
+
+@router.get("/parallel")
+async def parallel(request: Request, experiment: int) -> Response:
+    """Draw all hyperparameters of an experiment's trials and what came of them."""
+    shown, trials = await _search_of(request, experiment)
+    return reply(parallel_figure(shown, trials))
+
+
+@router.get("/rungs")
+async def rungs(request: Request, experiment: int) -> Response:
+    """Draw who reached which rung of an adaptive search."""
+    rest = Rest(request)
+    shown, ladders = await asyncio.gather(
+        rest.get(f"/experiments/{experiment}"), rest.get(f"/experiments/{experiment}/searcher/rungs")
+    )
+    return reply(rungs_figure(shown["experiment"], ladders))
+
+
+@router.get("/runs")
+async def runs(request: Request, trial: int) -> Response:
+    """Draw when a trial ran."""
+    rest = Rest(request)
+    task_id = (await rest.get(f"/trials/{trial}"))["trial"]["taskId"]
+    allocations = (await rest.get(f"/tasks/{task_id}"))["task"]["allocations"]
+    return reply(figures.runs([_run(one) for one in reversed(allocations)]))
+
+
+class _Drawing:
+    """How curves are drawn: against what, how smooth, on which axes."""
+
+    def __init__(
+        self, x: str = "batches", smoothing: float = 0.0, *, log_x: bool = False, log_y: bool = False
+    ) -> None:
+        self.x = x
+        self.smoothing = smoothing
+        self.log_x = log_x
+        self.log_y = log_y
+
+
+def curves_figure(
+    master: EmbeddedMaster, trial_ids: Sequence[int], metrics: Sequence[Metric], draw: _Drawing | None = None
+) -> Figure:
+    """Return the curves of some metrics of some trials."""
+    draw = draw or _Drawing()
+    lines: list[Line] = []
+    for metric in metrics:
+        found = master.curves.read(
+            trial_ids,
+            group=metric.group,
+            metric=metric.name,
+            most_points=_MOST_POINTS,
+            smoothing=draw.smoothing,
+        )
+        for series in found:
+            label = _label(series.trial_id, metric, is_one=len(trial_ids) == 1, is_only=len(metrics) == 1)
+            lines.append(Line(label, _places(series, draw.x), _told(series.values), len(lines)))
+    name = metrics[0].name.removeprefix("val_") if len(metrics) > 1 else "".join(one.name for one in metrics)
+    return figures.curves(lines, x_title=_X_TITLES[draw.x], y_title=name, log_x=draw.log_x, log_y=draw.log_y)
+
+
+def scatter_figure(
+    experiment: Mapping[str, Any], trials: Sequence[Mapping[str, Any]], *, log_y: bool = False
+) -> Figure:
+    """Return the metric of trials against each hyperparameter that varies."""
+    points = _points(trials)
+    return figures.scatter(points, _varied(points), metric=experiment["searcherMetric"], log_y=log_y)
+
+
+def parallel_figure(experiment: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Figure:
+    """Return one line per trial through its hyperparameters."""
+    points = _points(trials)
+    return figures.parallel(
+        points,
+        _varied(points),
+        metric=experiment["searcherMetric"],
+        smaller_is_better=experiment["config"]["searcher"]["smaller_is_better"],
+    )
+
+
+def rungs_figure(experiment: Mapping[str, Any], ladders: Mapping[str, Any]) -> Figure:
+    """Return who reached which rung."""
+    ladder = [
+        Rung(bracket, rung["length"], _results(rung))
+        for bracket, shown in enumerate(ladders["brackets"])
+        for rung in shown["rungs"]
+    ]
+    return figures.rungs(ladder, metric=experiment["searcherMetric"], unit=ladders["unit"])
+
+
+def best_first(trials: Sequence[Mapping[str, Any]], experiment: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return trials by their best validation; those that have none, last."""
+    sign = 1.0 if experiment["config"]["searcher"]["smaller_is_better"] else -1.0
+
+    def key(trial: Mapping[str, Any]) -> tuple[bool, float, int]:
+        value = trial["searcherMetricValue"]
+        return value is None, sign * (value or 0.0), trial["id"]
+
+    return sorted(trials, key=key)
+
+
+async def _search_of(request: Request, experiment_id: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    rest = Rest(request)
+    shown, trials = await asyncio.gather(
+        rest.get(f"/experiments/{experiment_id}"),
+        rest.get(f"/experiments/{experiment_id}/trials", limit=-1),
+    )
+    return shown["experiment"], trials["trials"]
+
+
+def _results(rung: Mapping[str, Any]) -> list[tuple[int, float]]:
+    return [(one["trialId"], one["metric"]) for one in rung["results"] if one["metric"] is not None]
+
+
+def _points(trials: Sequence[Mapping[str, Any]]) -> list[Point]:
+    return [
+        Point(trial["id"], dict(flat_hparams(trial["hparams"])), trial["searcherMetricValue"])
+        for trial in trials
+        if trial["searcherMetricValue"] is not None
+    ]
+
+
+def _varied(points: Sequence[Point]) -> list[str]:
+    values: dict[str, set[str]] = {}
+    for point in points:
+        for name, value in point.hparams.items():
+            values.setdefault(name, set()).add(repr(value))
+    varied = [name for name, found in values.items() if len(found) > 1]
+    return varied or list(values)
+
+
+def _label(trial_id: int, metric: Metric, *, is_one: bool, is_only: bool) -> str:
+    if is_one:
+        return f"{metric.group} {metric.name}"
+    return f"Trial {trial_id}" if is_only else f"Trial {trial_id} {metric.group} {metric.name}"
+
+
+def _places(series: Series, x: str) -> list[float | None]:
+    if x == "time":
+        return _told(series.seconds / 3600)
+    if x == "epochs":
+        return [None] * len(series.batches) if series.epochs is None else _told(series.epochs)
+    return _told(series.batches)
+
+
+def _told(values: Any) -> list[float | None]:
+    """Return an array for JSON: gaps are null, and nobody sees more than seven digits of a curve."""
+    return [float(f"{value:.7g}") if math.isfinite(value) else None for value in values.tolist()]
+
+
+def _run(allocation: Mapping[str, Any]) -> Run:
+    end, code = allocation["endTime"], allocation["statusCode"]
+    if end is None:
+        outcome = "runs"
+    elif allocation["exitReason"]:
+        outcome = allocation["exitReason"]
+    else:
+        outcome = "ended" if code in (0, None) else f"exit code {code}"
+    number = allocation["allocationId"].rsplit(".", 1)[-1]
+    now = datetime.now(timezone.utc).isoformat()
+    is_failure = end is not None and code not in (0, None)
+    return Run(number, allocation["startTime"] or now, end or now, outcome, is_failure)

@@ -1,0 +1,175 @@
+"""Templates made into answers: escaped, with the headers that keep foreign scripts out."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import anyio.to_thread
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.types import Scope
+
+from det_keras import __version__, display
+from det_keras.master.auth import page_token
+from det_keras.master.errors import ApiError
+
+__all__ = ["POLICY", "STATIC", "error_page", "page", "plotly_script", "render", "wants_page"]
+
+#: What our own pages load and run.
+STATIC = Path(__file__).parent / "static"
+
+#: Scripts come from files of ours only, whatever a name or a log line may contain. Plotly sets styles of elements.
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self' 'unsafe-inline'",
+        "img-src 'self' data: blob:",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+_HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+
+
+def wants_page(scope: Scope) -> bool:
+    """Tell whether a browser asks for a page, not a program for data."""
+    if scope["method"] != "GET" or scope["path"].startswith("/api/"):
+        return False
+    return "text/html" in Headers(scope=scope).get("accept", "")
+
+
+def plotly_script() -> Path:
+    """Return the script of the installed plotly, without importing its thousands of modules."""
+    found = importlib.util.find_spec("plotly")
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parent / "package_data" / "plotly.min.js"
+
+
+async def page(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
+    """Return a page.
+
+    Args:
+        request: whom it is for.
+        template: its name.
+        status: of the answer.
+        values: what the template shows.
+    """
+    state = request.state
+    token = getattr(state, "token", "")
+    shown = {
+        "path": request.url.path,
+        "query": request.url.query,
+        "caller": getattr(state, "caller", None),
+        "csrf_token": page_token(token) if token else "",
+        **values,
+    }
+    text = await anyio.to_thread.run_sync(functools.partial(render, template, shown))
+    return HTMLResponse(text, status_code=status, headers=_HEADERS)
+
+
+async def error_page(request: Request, error: ApiError) -> Response:
+    """Return the page that says what went wrong."""
+    title = HTTPStatus(error.status).phrase
+    return await page(request, "error.html", status=error.status, title=title, message=str(error))
+
+
+def render(template: str, values: Mapping[str, Any]) -> str:
+    """Return a template with its values, each escaped."""
+    return _environment().get_template(template).render(values)
+
+
+@functools.cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(version=__version__, static=_static_url, state_kind=state_kind)
+    environment.filters.update(
+        state=display.state_text,
+        size=lambda value: display.size_text(float(value or 0)),
+        percent=display.percent_text,
+        number=display.number_text,
+        metric=display.metric_text,
+        hparams=display.hparams_text,
+        duration=display.seconds_text,
+        count=lambda value: f"{value or 0:,}",
+        flat=lambda hparams: dict(display.flat_hparams(hparams)),
+        metric_query=lambda metrics: "".join(f"&metric={quote(one.key, safe='')}" for one in metrics),
+        trial_query=lambda trials: "&".join(f"trial={one['id']}" for one in trials),
+        moment=_moment,
+        ago=_ago,
+        urlquote=lambda text: quote(str(text), safe=""),
+        json_script=_json_script,
+    )
+    return environment
+
+
+def state_kind(state: str | None) -> str:
+    """Return which of the few shapes and colours tells a state."""
+    bare = (state or "").removeprefix("STATE_")
+    if bare.startswith("STOPPING") or bare in ("DELETING", "TERMINATING"):
+        return "stopping"
+    known = {
+        "COMPLETED": "completed",
+        "ERROR": "error",
+        "DELETE_FAILED": "error",
+        "CANCELED": "canceled",
+        "DELETED": "canceled",
+        "TERMINATED": "completed",
+        "PAUSED": "paused",
+        "RUNNING": "running",
+        "PARTIALLY_DELETED": "canceled",
+    }
+    return known.get(bare, "waiting")
+
+
+@functools.cache
+def _static_url(name: str) -> str:
+    """Return the address of a file; another content has another address, so that browsers may keep it for good."""
+    path = plotly_script() if name == "plotly.min.js" else STATIC / name
+    return f"/static/{name}?v={path.stat().st_mtime_ns:x}"
+
+
+def _moment(text: str | None) -> Markup:
+    """Return a time in this place's time, with the exact one for machines."""
+    return Markup('<time datetime="{}">{}</time>').format(text or "", display.time_text(text))
+
+
+def _ago(text: str | None) -> Markup:
+    """Return how long ago a time was, with the time itself as a hint."""
+    moment = display.parse_time(text)
+    if moment is None:
+        return Markup("-")
+    seconds = (datetime.now(timezone.utc) - moment).total_seconds()
+    words = f"{display.seconds_text(seconds).split()[0]} ago"
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(text, display.time_text(text), words)
+
+
+def _json_script(value: Any) -> Markup:
+    """Return JSON that may stand inside of a script element: nothing in it ends the element."""
+    text = json.dumps(value, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))

@@ -1,0 +1,48 @@
+"""The REST API from within: pages show what every other client sees, and ask for it in the same words."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import urlencode
+
+import httpx
+from starlette.requests import Request
+
+from det_keras.master import errors
+
+__all__ = ["Rest"]
+
+_BY_STATUS = {kind.status: kind for kind in (errors.InvalidArgumentError, errors.NotFoundError)}
+
+
+class Rest:
+    """Calls of the REST API in the name of whoever asked for a page.
+
+    Args:
+        request: for the page.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self._transport = httpx.ASGITransport(app=request.app)
+        self._headers = {"Authorization": f"Bearer {request.state.token}"}
+
+    async def get(self, path: str, **params: Any) -> dict[str, Any]:
+        """Return the answer to a GET.
+
+        Args:
+            path: below ``/api/v1``.
+            params: of the query; lists are sent as repeated parameters.
+
+        Raises:
+            ApiError: it was refused.
+        """
+        query = urlencode(params, doseq=True)
+        async with httpx.AsyncClient(transport=self._transport, base_url="http://master") as client:
+            answer = await client.get(f"/api/v1{path}?{query}", headers=self._headers)
+        content = json.loads(answer.content)
+        if answer.status_code != httpx.codes.OK:
+            kind = _BY_STATUS.get(answer.status_code, errors.ApiError)
+            raise kind(str(content.get("error", {}).get("error", content)))
+        assert isinstance(content, dict)
+        return content

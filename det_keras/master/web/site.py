@@ -1,0 +1,73 @@
+"""The pages that a browser opens, and what they are made of."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from fastapi import APIRouter, Request
+from starlette.responses import FileResponse, RedirectResponse, Response, StreamingResponse
+
+from det_keras.master.api.calls import MasterDep
+from det_keras.master.embedded import EmbeddedMaster
+from det_keras.master.errors import NotFoundError
+from det_keras.master.web import cluster, compare, experiments, plots, trials
+from det_keras.master.web.rendering import STATIC, page, plotly_script
+
+__all__ = ["router"]
+
+_KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_LOOK_S = 0.25
+# Proxies and browsers give up connections on which nothing is said.
+_SILENCE_S = 15.0
+
+router = APIRouter(include_in_schema=False)
+for pages in (experiments, trials, compare, cluster, plots):
+    router.include_router(pages.router)
+
+
+@router.get("/signin")
+async def sign_in(request: Request, next: str = "/") -> Response:  # noqa: A002 - a word of the address
+    """Show how to log in."""
+    # Only to a page of ours: `//elsewhere` is an address of another host.
+    is_ours = next.startswith("/") and not next.startswith(("//", "/\\"))
+    return await page(request, "signin.html", target=next if is_ours else "/")
+
+
+@router.get("/det")
+@router.get("/det/{rest:path}")
+def address_of_the_original(rest: str = "") -> Response:
+    """Answer the addresses that stock clients print."""
+    return RedirectResponse(f"/{rest.removesuffix('/overview')}", status_code=303)
+
+
+@router.get("/static/{name}")
+def static(request: Request, name: str) -> Response:
+    """Return a file that pages load; one whose address names its version may be kept for good."""
+    path = plotly_script() if name == "plotly.min.js" else STATIC / name
+    if path.suffix not in _KINDS or "/" in name or not path.is_file():
+        raise NotFoundError(f"There is no file {name!r}.")
+    caching = "public, max-age=31536000, immutable" if request.query_params.get("v") else "no-cache"
+    return FileResponse(path, media_type=_KINDS[path.suffix], headers={"Cache-Control": caching})
+
+
+@router.get("/live")
+async def live(master: MasterDep) -> Response:
+    """Tell a page whenever there is something new, as server-sent events; what it is, the page asks."""
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(_news(master), media_type="text/event-stream", headers=headers)
+
+
+async def _news(master: EmbeddedMaster) -> AsyncIterator[str]:
+    # So that a page that comes back after a restart of the master looks at once.
+    yield "retry: 1000\nevent: hello\ndata: {}\n\n"
+    seen, silent_s = master.store.changes, 0.0
+    while not master.notifier.is_closing:
+        await asyncio.sleep(_LOOK_S)
+        silent_s += _LOOK_S
+        if master.store.changes != seen:
+            seen, silent_s = master.store.changes, 0.0
+            yield "event: news\ndata: {}\n\n"
+        elif silent_s >= _SILENCE_S:
+            silent_s = 0.0
+            yield ": still here\n\n"

@@ -1,0 +1,117 @@
+// Keeps a page true: the master says that there is news, the page asks for itself again and takes over what changed.
+
+const LEAST_MS = 1000;
+// A page that takes long to make is asked for less often: watching must not slow training down.
+const SHARE = 4;
+
+let source = null;
+let isDue = false;
+let isBusy = false;
+let earliest = 0;
+
+export function listen() {
+  connect();
+  document.addEventListener("visibilitychange", () => document.hidden || refreshSoon());
+}
+
+// Tells whoever draws something that the page was refreshed.
+export function onRefresh(action) {
+  document.addEventListener("refreshed", action);
+}
+
+export function refreshSoon() {
+  isDue = true;
+  if (isBusy || document.hidden) return;
+  isBusy = true;
+  setTimeout(refresh, Math.max(0, earliest - performance.now()));
+}
+
+function connect() {
+  source = new EventSource("/live");
+  source.addEventListener("hello", () => {
+    const wasAway = !document.getElementById("connection").hidden;
+    document.getElementById("connection").hidden = true;
+    if (wasAway) refreshSoon();
+  });
+  source.addEventListener("news", refreshSoon);
+  source.onerror = () => {
+    document.getElementById("connection").hidden = false;
+    // A refusal closes the stream for good: the master may be about to stop.
+    if (source.readyState === EventSource.CLOSED) setTimeout(connect, LEAST_MS);
+  };
+}
+
+async function refresh() {
+  const began = performance.now();
+  isDue = false;
+  try {
+    const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+    if (answer.redirected && new URL(answer.url).pathname === "/signin") {
+      location.reload();
+      return;
+    }
+    if (answer.ok) takeOver(new DOMParser().parseFromString(await answer.text(), "text/html"));
+  } catch {
+    // The stream of news tells that the master is away, and when it is back.
+  } finally {
+    isBusy = false;
+    earliest = performance.now() + Math.max(LEAST_MS, SHARE * (performance.now() - began));
+    if (isDue) refreshSoon();
+  }
+}
+
+function takeOver(fresh) {
+  for (const old of document.querySelectorAll("[data-live]")) {
+    const now = fresh.getElementById(old.id);
+    if (now === null) {
+      // What was missing is there: the page has another shape.
+      if (old.hasAttribute("data-reload")) location.reload();
+      continue;
+    }
+    if (old.innerHTML !== now.innerHTML) merge(old, now);
+  }
+  document.dispatchEvent(new CustomEvent("refreshed"));
+}
+
+// Changes what differs and leaves the rest, so that focus, marks, scroll places and selections stay where they are.
+function merge(old, now) {
+  for (const { name } of [...old.attributes]) {
+    if (!now.hasAttribute(name) && !KEPT.has(name)) old.removeAttribute(name);
+  }
+  for (const { name, value } of now.attributes) {
+    if (!KEPT.has(name) && old.getAttribute(name) !== value) old.setAttribute(name, value);
+  }
+  if (old.tagName === "TBODY") return mergeRows(old, now);
+  const before = [...old.childNodes];
+  const after = [...now.childNodes];
+  after.forEach((node, index) => {
+    const known = before[index];
+    if (known === undefined) old.append(node);
+    else if (known.nodeType !== node.nodeType || known.nodeName !== node.nodeName) known.replaceWith(node);
+    else if (node.nodeType === Node.ELEMENT_NODE) known.isEqualNode(node) || merge(known, node);
+    else if (known.nodeValue !== node.nodeValue) known.nodeValue = node.nodeValue;
+  });
+  before.slice(after.length).forEach((node) => node.remove());
+}
+
+// Set by the reader or by the page's scripts, not by the master.
+const KEPT = new Set(["hidden", "aria-sort", "open", "checked", "disabled"]);
+
+// Rows are known by their keys, in whichever order the reader has sorted them.
+function mergeRows(old, now) {
+  const known = new Map([...old.rows].map((row) => [row.dataset.key, row]));
+  const seen = new Set();
+  const added = [];
+  for (const row of [...now.rows]) {
+    const key = row.dataset.key;
+    const before = key === undefined ? undefined : known.get(key);
+    if (before) {
+      seen.add(before);
+      if (!before.isEqualNode(row)) merge(before, row);
+    } else added.push(row);
+  }
+  for (const row of [...old.rows]) if (!seen.has(row)) row.remove();
+  const isLatestFirst = now.rows.length > 1 && Number(now.rows[0].dataset.key) > Number(now.rows[1].dataset.key);
+  if (isLatestFirst) old.prepend(...added);
+  else old.append(...added);
+}

@@ -1,0 +1,161 @@
+// A log as it is written: the last lines first, then every new one; a search looks through all of it.
+
+const CHUNK = 1000;
+const MOST_LINES = 20000;
+const LEVELS = ["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"];
+
+const view = document.getElementById("log");
+const form = document.getElementById("log-controls");
+const count = document.getElementById("log-count");
+const earlier = form.querySelector("[data-earlier]");
+
+let generation = 0;
+let controller = null;
+let firstTime = null;
+let seen = new Set();
+
+form.addEventListener("submit", (event) => event.preventDefault());
+form.elements.search.addEventListener("input", debounced(start, 250));
+form.elements.level.addEventListener("change", start);
+form.elements.follow.addEventListener("change", () => form.elements.follow.checked && toEnd());
+earlier.addEventListener("click", showEarlier);
+view.addEventListener("scroll", () => {
+  const isAtEnd = view.scrollTop + view.clientHeight >= view.scrollHeight - 40;
+  // Who scrolls up wants to read.
+  if (!isAtEnd && view.dataset.settled) form.elements.follow.checked = false;
+});
+start();
+
+async function start() {
+  const mine = ++generation;
+  controller?.abort();
+  controller = new AbortController();
+  view.replaceChildren();
+  seen = new Set();
+  firstTime = null;
+  delete view.dataset.settled;
+  try {
+    const lines = await read({ limit: CHUNK, orderBy: "ORDER_BY_DESC" });
+    if (mine !== generation) return;
+    add(lines.reverse());
+    earlier.hidden = lines.length < CHUNK;
+    await follow(mine, lines.at(-1)?.timestamp);
+  } catch (error) {
+    if (mine === generation && error.name !== "AbortError") setTimeout(() => mine === generation && start(), 1500);
+  }
+}
+
+// Until the task is over; a master that went away is asked again.
+async function follow(mine, since) {
+  let last = since;
+  const params = { follow: "true" };
+  if (last) params.timestampAfter = last;
+  await stream(params, (lines) => {
+    if (mine === generation) add(lines);
+  });
+  if (mine === generation) tell("the log is complete");
+}
+
+async function showEarlier() {
+  earlier.disabled = true;
+  const lines = await read({ limit: CHUNK, orderBy: "ORDER_BY_DESC", timestampBefore: firstTime });
+  const height = view.scrollHeight;
+  add(lines.reverse(), { atTop: true });
+  view.scrollTop += view.scrollHeight - height;
+  earlier.hidden = lines.length < CHUNK;
+  earlier.disabled = false;
+}
+
+async function read(params) {
+  const all = [];
+  await stream(params, (lines) => all.push(...lines));
+  return all;
+}
+
+async function stream(params, take) {
+  const address = new URL(view.dataset.log, location.href);
+  for (const [name, value] of Object.entries(params)) address.searchParams.set(name, value);
+  if (form.elements.search.value) address.searchParams.set("searchText", form.elements.search.value);
+  const least = LEVELS.indexOf(form.elements.level.value);
+  if (least >= 0) LEVELS.slice(least).forEach((level) => address.searchParams.append("levels", `LOG_LEVEL_${level}`));
+  const answer = await fetch(address, { signal: controller.signal });
+  if (!answer.ok) throw new Error(answer.statusText);
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const texts = (rest + value).split("\n");
+    rest = texts.pop();
+    const parsed = texts.filter(Boolean).map((text) => JSON.parse(text));
+    if (parsed.some((line) => line.error)) throw new Error("the master is stopping");
+    take(parsed.map((line) => line.result));
+  }
+}
+
+function add(lines, { atTop = false } = {}) {
+  const fresh = lines.filter((line) => !seen.has(line.id));
+  fresh.forEach((line) => seen.add(line.id));
+  if (fresh.length) {
+    const part = document.createDocumentFragment();
+    fresh.forEach((line) => part.append(shown(line)));
+    if (atTop) view.prepend(part);
+    else view.append(part);
+    if (atTop || firstTime === null) firstTime = fresh[0].timestamp;
+    while (!atTop && view.childElementCount > MOST_LINES) view.firstElementChild.remove();
+  }
+  tell();
+  if (!atTop && form.elements.follow.checked) toEnd();
+  requestAnimationFrame(() => (view.dataset.settled = "yes"));
+}
+
+function shown(line) {
+  const row = document.createElement("div");
+  row.dir = "auto";
+  const level = (line.level ?? "").replace("LOG_LEVEL_", "");
+  if (LEVELS.includes(level)) row.className = level;
+  const time = document.createElement("time");
+  time.dateTime = line.timestamp;
+  time.textContent = new Date(line.timestamp).toLocaleTimeString([], { hour12: false });
+  time.title = line.timestamp;
+  row.append(time);
+  if (line.rankId !== undefined && line.rankId !== null) {
+    const rank = document.createElement("b");
+    rank.textContent = `rank ${line.rankId}`;
+    row.append(rank);
+  }
+  row.append(...marked((line.log ?? line.message ?? "").replace(/\n$/, "")));
+  return row;
+}
+
+function marked(text) {
+  const wanted = form.elements.search.value.toLowerCase();
+  if (!wanted) return [text];
+  const parts = [];
+  const lower = text.toLowerCase();
+  let from = 0;
+  for (let at = lower.indexOf(wanted); at >= 0; at = lower.indexOf(wanted, from)) {
+    const mark = document.createElement("mark");
+    mark.textContent = text.slice(at, at + wanted.length);
+    parts.push(text.slice(from, at), mark);
+    from = at + wanted.length;
+  }
+  return [...parts, text.slice(from)];
+}
+
+function tell(more = "") {
+  const lines = view.childElementCount;
+  count.textContent = [lines ? `${lines} line${lines === 1 ? "" : "s"}` : "no lines", more].filter(Boolean).join(", ");
+}
+
+function toEnd() {
+  view.scrollTop = view.scrollHeight;
+}
+
+function debounced(action, wait) {
+  let timer = 0;
+  return () => {
+    clearTimeout(timer);
+    timer = setTimeout(action, wait);
+  };
+}

@@ -1,0 +1,124 @@
+// Draws the figures that the master sends, in the colours that the reader prefers.
+
+import { onRefresh } from "./live.js";
+import { themed, OPTIONS } from "./theme.js";
+
+// A curve of a running trial is drawn anew at most this often.
+const LEAST_MS = 2000;
+const drawn = new WeakMap();
+let script = null;
+
+const canvases = [...document.querySelectorAll("[data-figure]")];
+const dark = matchMedia("(prefers-color-scheme: dark)");
+
+restore();
+for (const canvas of canvases) watch(canvas);
+onRefresh(() => canvases.forEach((canvas) => draw(canvas, { isRefresh: true })));
+dark.addEventListener("change", () => canvases.forEach((canvas) => draw(canvas)));
+for (const form of new Set(canvases.map(controls).filter(Boolean))) {
+  form.addEventListener("input", () => {
+    tell(form);
+    keep(form);
+    canvases.filter((canvas) => controls(canvas) === form).forEach((canvas) => draw(canvas));
+  });
+  form.addEventListener("submit", (event) => event.preventDefault());
+  tell(form);
+}
+
+function controls(canvas) {
+  return canvas.dataset.controls ? document.getElementById(canvas.dataset.controls) : null;
+}
+
+// Plots far below are drawn once they are about to be seen.
+function watch(canvas) {
+  const observer = new IntersectionObserver(
+    (entries) => {
+      if (!entries.some((entry) => entry.isIntersecting)) return;
+      observer.disconnect();
+      canvas.dataset.seen = "";
+      draw(canvas);
+    },
+    { rootMargin: "400px" },
+  );
+  observer.observe(canvas);
+}
+
+async function draw(canvas, { isRefresh = false } = {}) {
+  if (!("seen" in canvas.dataset)) return;
+  const state = drawn.get(canvas) ?? { earliest: 0, wanted: 0, text: "" };
+  drawn.set(canvas, state);
+  if (isRefresh && performance.now() < state.earliest) return;
+  const wanted = ++state.wanted;
+  const began = performance.now();
+  const form = controls(canvas);
+  const address = new URL(canvas.dataset.figure, location.href);
+  if (form) new FormData(form).forEach((value, name) => address.searchParams.append(name, value));
+  try {
+    const [answer] = await Promise.all([fetch(address), plotly()]);
+    if (!answer.ok) throw new Error((await answer.json()).message ?? answer.statusText);
+    const text = await answer.text();
+    // A later wish overtook this one, or nothing is new.
+    if (wanted !== state.wanted || (isRefresh && text === state.text)) return;
+    state.text = text;
+    const figure = JSON.parse(text);
+    if (canvas.firstElementChild?.tagName === "P") canvas.replaceChildren();
+    canvas.removeAttribute("role");
+    canvas.setAttribute("role", "group");
+    await window.Plotly.react(canvas, figure.data, themed(figure.layout, canvas), OPTIONS);
+    arm(canvas);
+  } catch (error) {
+    if (wanted === state.wanted && state.text === "") canvas.textContent = `Could not be drawn: ${error.message}`;
+  } finally {
+    state.earliest = performance.now() + Math.max(LEAST_MS, 4 * (performance.now() - began));
+  }
+}
+
+// Points lead to what they are.
+function arm(canvas) {
+  if (canvas.dataset.armed) return;
+  canvas.dataset.armed = "yes";
+  canvas.on("plotly_click", ({ points }) => {
+    const target = points[0]?.customdata;
+    if (typeof target === "string" && target.startsWith("/")) location.assign(target);
+  });
+}
+
+// It is large: the page is there before it.
+function plotly() {
+  script ??= new Promise((resolve, reject) => {
+    const element = document.createElement("script");
+    element.src = "/static/plotly.min.js" + (document.querySelector("meta[name=plotly]")?.content ?? "");
+    element.onload = resolve;
+    element.onerror = () => reject(new Error("the plotting script did not come"));
+    document.head.append(element);
+  });
+  return script;
+}
+
+function tell(form) {
+  const range = form.querySelector("[name=smoothing]");
+  if (range) range.nextElementSibling.textContent = range.value;
+}
+
+// The address tells what is shown, so that it can be kept and passed on.
+function keep(form) {
+  const address = new URL(location.href);
+  for (const field of form.elements) {
+    if (!field.name) continue;
+    const isPlain = field.type === "checkbox" ? !field.checked : field.tagName === "SELECT" ? field.selectedIndex === 0 : field.value === field.defaultValue;
+    if (isPlain) address.searchParams.delete(field.name);
+    else address.searchParams.set(field.name, field.value);
+  }
+  history.replaceState(null, "", address);
+}
+
+function restore() {
+  const params = new URL(location.href).searchParams;
+  for (const form of document.querySelectorAll("form.controls")) {
+    for (const field of form.elements) {
+      if (!field.name || !params.has(field.name)) continue;
+      if (field.type === "checkbox") field.checked = true;
+      else if (field.tagName !== "SELECT" || [...field.options].some((one) => one.value === params.get(field.name))) field.value = params.get(field.name);
+    }
+  }
+}

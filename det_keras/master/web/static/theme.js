@@ -1,0 +1,23 @@
+// The colours of a plot's text and grid, as the page has them.
+
+export const OPTIONS = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d"] };
+
+export function themed(layout, canvas) {
+  const style = getComputedStyle(document.documentElement);
+  const color = (name) => style.getPropertyValue(name).trim();
+  const axis = { gridcolor: color("--grid"), linecolor: color("--line"), zerolinecolor: color("--line"), automargin: true };
+  const result = {
+    autosize: true,
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    font: { color: color("--text"), family: getComputedStyle(document.body).fontFamily, size: 12 },
+    hoverlabel: { bgcolor: color("--sheet"), bordercolor: color("--line"), font: { color: color("--text") } },
+    modebar: { color: color("--faint"), activecolor: color("--accent"), bgcolor: "rgba(0,0,0,0)" },
+    ...layout,
+  };
+  for (const name of Object.keys(result)) {
+    if (/^[xy]axis\d*$/.test(name)) result[name] = { ...axis, ...result[name] };
+  }
+  result.height ??= Math.max(canvas.clientHeight, 280);
+  return result;
+}

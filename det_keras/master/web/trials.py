@@ -1,0 +1,61 @@
+"""The pages of trials: what one of them measured, when it ran, what it keeps and what it prints."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from det_keras.display import flat_hparams
+from det_keras.master.web.metric_choice import metric_choices, paired
+from det_keras.master.web.rendering import page
+from det_keras.master.web.rest import Rest
+
+__all__ = ["router"]
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/trials/{trial_id}")
+async def overview(request: Request, trial_id: int) -> Response:
+    """Show a trial, its curves, runs and checkpoints."""
+    rest = Rest(request)
+    shown = await _trial(rest, trial_id)
+    trial = shown["trial"]
+    task, stored = await asyncio.gather(
+        rest.get(f"/tasks/{trial['taskId']}"), rest.get(f"/trials/{trial_id}/checkpoints")
+    )
+    checkpoints = sorted(stored["checkpoints"], key=lambda one: one["reportTime"] or "", reverse=True)
+    metrics = metric_choices([trial], shown["experiment"]["searcherMetric"])
+    return await page(
+        request,
+        "trial.html",
+        **shown,
+        tab="overview",
+        hparams=list(flat_hparams(trial["hparams"])),
+        plots=paired(metrics),
+        runs=task["task"]["allocations"],
+        checkpoints=checkpoints,
+    )
+
+
+@router.get("/trials/{trial_id}/logs")
+async def logs(request: Request, trial_id: int) -> Response:
+    """Show what a trial prints, as it does."""
+    shown = await _trial(Rest(request), trial_id)
+    return await page(request, "trial_logs.html", **shown, tab="logs")
+
+
+@router.get("/experiments/{experiment_id}/trials/{trial_id}")
+@router.get("/experiments/{experiment_id}/trials/{trial_id}/{_tab}")
+async def of_experiment(request: Request, experiment_id: int, trial_id: int) -> Response:
+    """Answer the address that the original has for a trial."""
+    return await overview(request, trial_id)
+
+
+async def _trial(rest: Rest, trial_id: int) -> dict[str, Any]:
+    trial = (await rest.get(f"/trials/{trial_id}"))["trial"]
+    experiment = (await rest.get(f"/experiments/{trial['experimentId']}"))["experiment"]
+    return {"trial": trial, "experiment": experiment}
