@@ -1,0 +1,108 @@
+"""A real master, and a real browser that looks at its pages."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from master.conftest import RealMaster
+from playwright.sync_api import Browser, BrowserContext, Error, Page, sync_playwright
+
+from browser.watch import Watch
+from det_keras.home import Home
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+_FLAGS = [
+    # What a browser of a person would fetch for itself is nobody's business here.
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
+    # Containers have little shared memory.
+    "--disable-dev-shm-usage",
+]
+_TIMEOUT_MS = 15_000
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark all tests of this folder."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker("browser")
+            item.add_marker("process")
+
+
+def _missing(reason: str) -> None:
+    text = f"{reason} `tests/browser/install.sh` installs a Chromium on Debian and Ubuntu."
+    # In CI a test that is not run is a test that fails.
+    if os.environ.get("CI"):
+        pytest.fail(text)
+    pytest.skip(text)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """The browser of the system."""
+    path = next(filter(None, map(shutil.which, _NAMES)), None)
+    if path is None:
+        _missing(f"There is none of {', '.join(_NAMES)} on the PATH.")
+    # As root, which is what containers run as, Chromium starts only without its sandbox.
+    flags = _FLAGS + ["--no-sandbox"] * (os.geteuid() == 0)
+    with sync_playwright() as playwright:
+        try:
+            browser = playwright.chromium.launch(executable_path=path, args=flags)
+        except Error as error:
+            _missing(f"{path} does not start: {error.message.splitlines()[0]}")
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory) -> Iterator[RealMaster]:
+    """A master that the tests here share; one that ends it starts it again."""
+    master = RealMaster(Home(tmp_path_factory.mktemp("site")).create())
+    yield master
+    master.close()
+
+
+@pytest.fixture
+def new_page(chromium: Browser, site: RealMaster) -> Iterator[Callable[..., Page]]:
+    """Open pages of visitors of their own; none of them may log an error or ask another host."""
+    opened: list[tuple[BrowserContext, Watch]] = []
+
+    def open_page(**options: object) -> Page:
+        options = {"viewport": {"width": 1440, "height": 900}, **options}
+        context = chromium.new_context(base_url=site.running.url, accept_downloads=True, **options)
+        context.set_default_timeout(_TIMEOUT_MS)
+        opened.append((context, Watch(context, urlsplit(site.running.url).netloc)))
+        page = context.new_page()
+        page.watch = opened[-1][1]
+        return page
+
+    yield open_page
+    for context, _ in opened:
+        context.close()
+    for _, watch in opened:
+        watch.check()
+
+
+@pytest.fixture
+def visitor(new_page: Callable[..., Page]) -> Page:
+    """A page of somebody who is not logged in."""
+    return new_page()
+
+
+@pytest.fixture
+def page(new_page: Callable[..., Page], site: RealMaster) -> Page:
+    """A page of somebody who logged in by the printed address."""
+    page = new_page()
+    log_in(page, site)
+    return page
+
+
+def log_in(page: Page, site: RealMaster) -> None:
+    """Open the address that `det deploy local cluster-up` prints."""
+    page.goto(site.client.post("/api/v1/auth/web-code")["url"])
