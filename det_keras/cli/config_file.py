@@ -12,7 +12,7 @@ from det_keras.errors import DetError
 if TYPE_CHECKING:
     from det_keras.config import ExperimentConfig, JobConfig
 
-__all__ = ["ExperimentFile", "JobFile", "read_experiment", "read_job"]
+__all__ = ["ExperimentFile", "JobFile", "read_changes", "read_experiment", "read_job"]
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,20 @@ def read_experiment(path: str, overrides: Sequence[str]) -> ExperimentFile:
     load_yaml(text, source=path)
     loaded = load_experiment_config(text, overrides=overrides)
     return ExperimentFile(loaded.original, loaded.config, loaded.notices)
+
+
+def read_changes(path: str | None, overrides: Sequence[str]) -> str:
+    """Return as YAML what is to change in a config: what a file says, if there is one, changed by `overrides`.
+
+    Raises:
+        ConfigError: the file is no YAML, or an override cannot be read.
+        DetError: the file cannot be read.
+    """
+    from det_keras.config import apply_overrides, dump_yaml, load_yaml
+
+    given = {} if path is None else load_yaml(_read(path), source=path)
+    changes = apply_overrides(given, overrides)
+    return dump_yaml(changes) if changes else ""
 
 
 def read_job(path: str, overrides: Sequence[str]) -> JobFile:

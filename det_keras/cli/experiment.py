@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from det_keras.cli import create, follow, logs, render
+from det_keras.cli import continuing, create, follow, logs, render
 from det_keras.cli.arguments import add_json, add_yes, confirm, id_list, positive
 from det_keras.cli.checkpoint import checkpoint_rows, print_checkpoints
 from det_keras.cli.download import best_first as best_checkpoints_first
@@ -57,6 +57,11 @@ def add_parsers(nouns: Nouns) -> None:
     _numbered(verbs, "wait", "wait until the experiment ends; the exit code is 0 if it completed", _wait)
     for verb, (_, text) in _ACTIONS.items():
         _numbered(verbs, verb, text, _act).set_defaults(verb=verb)
+    going_on = verbs.add_parser(
+        "continue", help="let an experiment that is over run again, from its checkpoints"
+    )
+    continuing.add_arguments(going_on)
+    going_on.set_defaults(run=continuing.continue_)
     add_yes(_numbered(verbs, "delete", "delete a finished experiment with its checkpoints", _delete))
     listing_trials = _numbered(verbs, "list-trials", "list the trials, the best first", _list_trials, ["lt"])
     listing_trials.add_argument(

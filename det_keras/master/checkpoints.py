@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from det_keras.master.conductor import find_experiment
@@ -128,6 +128,8 @@ def latest_checkpoint(session: Session, trial_id: int) -> CheckpointRow | None:
     return session.scalar(
         select(CheckpointRow)
         .where(CheckpointRow.trial_id == trial_id, CheckpointRow.state == COMPLETED)
+        # One whose files are about to be deleted is none; to look again at what is there does no harm.
+        .where(or_(CheckpointRow.pending_deletion.is_(None), CheckpointRow.pending_deletion == []))
         .order_by(CheckpointRow.steps_completed.desc(), CheckpointRow.report_time.desc())
         .limit(1)
     )

@@ -39,6 +39,7 @@ _EARLY_EXITS = {
     "EXITED_REASON_INVALID_HP": ExitedReason.INVALID_HP,
     "EXITED_REASON_INIT_INVALID_HP": ExitedReason.INIT_INVALID_HP,
 }
+_EARLY_ENDS = {lifecycle.CANCELED: ExitedReason.USER_CANCELED, lifecycle.ERROR: ExitedReason.ERRORED}
 _STOPPED_AT_ONCE = (lifecycle.STOPPING_KILLED, lifecycle.STOPPING_ERROR)
 
 
@@ -111,9 +112,8 @@ class Conductor:
         trial.state = stopping
         allocation = allocations.live_allocation(self._tx, trial.task_id)
         if allocation is None:
-            early = ExitedReason.USER_CANCELED if _ends_cancelled(stopping) else None
-            early = ExitedReason.ERRORED if stopping == lifecycle.STOPPING_ERROR else early
-            self._finish(trial, lifecycle.terminal_of(stopping), early)
+            state = lifecycle.terminal_of(stopping)
+            self._finish(trial, state, _EARLY_ENDS.get(state))
         elif stopping in _STOPPED_AT_ONCE:
             allocations.kill(self._tx, allocation)
         else:
@@ -316,6 +316,9 @@ class Conductor:
 
     def _feed(self, event: Callable[[], Sequence[Action]]) -> None:
         """Tell the search of an event, apply what it decides, and keep its state."""
+        if self._experiment.state not in (lifecycle.ACTIVE, lifecycle.PAUSED):
+            # It was cut off: should it be continued, the search goes on as it was before.
+            return
         try:
             actions = list(event())
         except Exception:
@@ -323,8 +326,7 @@ class Conductor:
             logger.exception("The search of experiment %s failed and ends.", self._experiment.id)
             self.stop(lifecycle.STOPPING_ERROR)
             return
-        is_going_on = self._experiment.state in (lifecycle.ACTIVE, lifecycle.PAUSED)
-        for action in actions if is_going_on else ():
+        for action in actions:
             self._apply(action)
         if self._experiment.state not in lifecycle.TERMINAL:
             self._experiment.progress = max(self._experiment.progress, self.searcher.progress())
@@ -493,7 +495,3 @@ def _quoted(names: Iterable[str]) -> str:
 def _is_finite(metrics: Mapping[str, Any], name: str) -> bool:
     value = number(metrics.get(name))
     return value is None or math.isfinite(value)
-
-
-def _ends_cancelled(stopping: str) -> bool:
-    return lifecycle.terminal_of(stopping) == lifecycle.CANCELED

@@ -11,9 +11,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from det_keras import search, storage
-from det_keras.config import ExperimentConfig, LoadedConfig, hide_secrets, load_experiment_config
+from det_keras.config import ExperimentConfig, LoadedConfig, hide_secrets, load_experiment_config, load_yaml
 from det_keras.errors import ConfigError
-from det_keras.master import checkpoints, lifecycle
+from det_keras.master import checkpoints, continuing, lifecycle
 from det_keras.master.bundles import BundleStore, FileEntry
 from det_keras.master.conductor import Conductor, find_experiment
 from det_keras.master.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
@@ -64,13 +64,19 @@ class Experiments:
         self._default_storage = default_storage
         self._slots = slots
 
-    def load(self, text: str) -> LoadedConfig[ExperimentConfig]:
+    def load(
+        self, raw: str | Mapping[str, Any], below: Mapping[str, Any] | None = None
+    ) -> LoadedConfig[ExperimentConfig]:
         """Return a config that could be run here.
+
+        Args:
+            raw: YAML text, or what it would hold.
+            below: what fills it up before the defaults do.
 
         Raises:
             InvalidArgumentError: it could not; everything that is wrong is named.
         """
-        loaded = self._parse(text)
+        loaded = self._parse(raw, () if below is None else (below,))
         wanted = loaded.config.resources.slots_per_trial
         if wanted > self._slots:
             raise InvalidArgumentError(
@@ -79,16 +85,14 @@ class Experiments:
             )
         return loaded
 
-    def _parse(self, text: str, *, alone: bool = False) -> LoadedConfig[ExperimentConfig]:
-        if len(text) > _MOST_CONFIG_BYTES:
-            # Reading YAML takes a second for every few ten thousand letters.
-            raise InvalidArgumentError(
-                f"A config may have {_MOST_CONFIG_BYTES >> 20} MiB, received {len(text)} letters."
-            )
-        layers = [_UNMANAGED] if alone else []
+    def _parse(
+        self, raw: str | Mapping[str, Any], layers: Sequence[Mapping[str, Any]] = (), *, alone: bool = False
+    ) -> LoadedConfig[ExperimentConfig]:
+        if isinstance(raw, str):
+            _refuse_long(raw)
         try:
             loaded = load_experiment_config(
-                text, default_storage=self._default_storage, alone=alone, layers=layers
+                raw, default_storage=self._default_storage, alone=alone, layers=layers
             )
             search.from_config(loaded.config)
             storage.from_config(loaded.config.checkpoint_storage.to_dict())
@@ -137,7 +141,7 @@ class Experiments:
         Raises:
             InvalidArgumentError: the config cannot be used; nothing is stored.
         """
-        loaded = self._parse(text, alone=True)
+        loaded = self._parse(text, (_UNMANAGED,), alone=True)
         with self._store.writing() as tx:
             query = select(ExperimentRow.id).where(ExperimentRow.external_id == external_id)
             known = None if external_id is None else tx.scalar(query)
@@ -149,6 +153,43 @@ class Experiments:
             tx.add(experiment)
             tx.flush()
             return experiment.id, loaded.notices
+
+    def continue_(self, experiment_id: int, override: str = "") -> tuple[str, ...]:
+        """Let an experiment that is over run again; return what to tell the user.
+
+        Args:
+            experiment_id: of the experiment.
+            override: YAML text of what changes in its config; only an experiment of one trial may change.
+
+        Raises:
+            FailedPreconditionError: it is not over, or has nothing left to run.
+            InvalidArgumentError: the config would not be one any more.
+        """
+        changes = _read_changes(override)
+        with self._store.writing() as tx:
+            experiment = find_experiment(tx, experiment_id)
+            continuing.check_continuable(experiment)
+            notices: tuple[str, ...] = ()
+            if changes:
+                notices = self._override(experiment, changes)
+            continuing.go_on(tx, experiment)
+        return notices
+
+    def _override(self, experiment: ExperimentRow, changes: Mapping[str, Any]) -> tuple[str, ...]:
+        if not continuing.is_single(experiment):
+            raise InvalidArgumentError(
+                "Only the config of an experiment of one trial (searcher `single`) may change when it is continued."
+            )
+        loaded = self.load(changes, below=experiment.config)
+        config = loaded.config
+        if config.searcher.name != "single":
+            raise InvalidArgumentError(
+                f"`searcher.name` must stay `single`, received {config.searcher.name!r}."
+            )
+        experiment.config = config.to_dict()
+        experiment.name, experiment.description = config.name, config.description or ""
+        experiment.labels = list(config.labels)
+        return loaded.notices
 
     def change(self, experiment_id: int, changes: Mapping[str, Any]) -> None:
         """Change what may be changed later; None leaves a field alone.
@@ -212,6 +253,22 @@ class Experiments:
                 raise FailedPreconditionError(f"experiment in incompatible state {experiment.state}")
             experiment.state = lifecycle.DELETING
             tx.notify(DELETIONS)
+
+
+def _refuse_long(text: str) -> None:
+    if len(text) > _MOST_CONFIG_BYTES:
+        # Reading YAML takes a second for every few ten thousand letters.
+        raise InvalidArgumentError(
+            f"A config may have {_MOST_CONFIG_BYTES >> 20} MiB, received {len(text)} letters."
+        )
+
+
+def _read_changes(text: str) -> dict[str, Any]:
+    _refuse_long(text)
+    try:
+        return load_yaml(text) if text.strip() else {}
+    except ConfigError as error:
+        raise InvalidArgumentError(str(error)) from None
 
 
 def _row(owner_id: int, loaded: LoadedConfig[ExperimentConfig], **fields: Any) -> ExperimentRow:

@@ -9,7 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from det_keras.master import lifecycle
-from det_keras.master.models import ExperimentRow, LogRow, TrialRow
+from det_keras.master.models import ExperimentRow, LogRow, TaskRow
 
 __all__ = ["expired_tasks"]
 
@@ -26,11 +26,10 @@ def expired_tasks(session: Session, now: datetime) -> Sequence[str]:
             ExperimentRow.state.in_(lifecycle.TERMINAL), ExperimentRow.end_time.is_not(None)
         )
     )
-    expired = [one.id for one in ended if _is_expired(one, now)]
-    has_lines = select(LogRow.id).where(LogRow.task_id == TrialRow.task_id).exists()
-    return session.scalars(
-        select(TrialRow.task_id).where(TrialRow.experiment_id.in_(expired), has_lines)
-    ).all()
+    expired = [one.job_id for one in ended if _is_expired(one, now)]
+    # By the job and not by the trial: one that was continued had other tasks before.
+    has_lines = select(LogRow.id).where(LogRow.task_id == TaskRow.id).exists()
+    return session.scalars(select(TaskRow.id).where(TaskRow.job_id.in_(expired), has_lines)).all()
 
 
 def _is_expired(experiment: ExperimentRow, now: datetime) -> bool:

@@ -27,7 +27,7 @@ from det_keras.search.base import (
 
 __all__ = ["Operation", "Searcher"]
 
-_SETS = ("requested", "created", "closed", "exited", "failed", "cancelled", "invalid")
+_SETS = ("requested", "created", "closed", "exited", "failed", "cancelled", "invalid", "reopened")
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Searcher:
 
     def validation_reported(self, request_id: str, metric: float, metrics: Mapping[str, Any]) -> list[Action]:
         """Tell of any validation; a method that gives lengths hears of those at its lengths only."""
-        if self.method.gives_lengths or request_id in self._sets["exited"]:
+        if self.method.gives_lengths or request_id in self._sets["exited"] | self._sets["reopened"]:
             return []
         return self._validated(request_id, metric, metrics)
 
@@ -113,6 +113,8 @@ class Searcher:
             self._sets["cancelled"].add(request_id)
         elif reason is ExitedReason.ERRORED:
             self._sets["failed"].add(request_id)
+        if request_id in self._sets["reopened"]:
+            return []
         return self._account(self.method.trial_exited_early(self._draw, request_id, reason))
 
     def trial_exited(self, request_id: str) -> list[Action]:
@@ -121,7 +123,19 @@ class Searcher:
             return []
         self._sets["exited"].add(request_id)
         self._sets["closed"].add(request_id)
+        if request_id in self._sets["reopened"]:
+            return self._account([])
         return self._account(self.method.trial_exited(self._draw, request_id))
+
+    def reopen(self, request_ids: Sequence[str]) -> None:
+        """Go on with a search that is over, while these of its trials run once more.
+
+        The method has drawn its conclusions from them and hears no more of them; the search waits for their ends.
+        """
+        for name in ("exited", "failed", "cancelled", "invalid"):
+            self._sets[name] -= set(request_ids)
+        self._sets["reopened"] |= set(request_ids)
+        self._is_shut_down = False
 
     def gave_up(self, request_id: str) -> list[Action]:
         """Tell that a trial whose script has come to its end cannot reach the length that it was given."""
@@ -141,6 +155,10 @@ class Searcher:
     def is_closed(self, request_id: str) -> bool:
         """Tell whether a trial gets no further work."""
         return request_id in self._sets["closed"]
+
+    def is_over(self, request_id: str) -> bool:
+        """Tell whether a trial was reported to be over."""
+        return request_id in self._sets["exited"]
 
     def progress(self) -> float:
         """Return how much of the search is done, 0 to 1."""
@@ -176,6 +194,8 @@ class Searcher:
         self._is_shut_down = bool(state["is_shut_down"])
 
     def _validated(self, request_id: str, metric: float, metrics: Mapping[str, Any]) -> list[Action]:
+        if request_id in self._sets["reopened"]:
+            return []
         signed = metric if self._smaller_is_better else -metric
         # One that diverged, to whichever side, ranks last; as NaN it would spoil every order that it enters.
         signed = signed if math.isfinite(signed) else WORST

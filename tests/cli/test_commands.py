@@ -183,6 +183,22 @@ def test_pause_activate_and_cancel(det, held):
     assert det("experiment", "wait", number).stdout == f"Experiment {number} is CANCELED\n"
 
 
+def test_continue_changes_the_config_and_watches(det, tmp_path):
+    printed = det.out("experiment", "create", "const.yaml", "context", "--follow")
+    number = printed.split("Created experiment ")[1].split()[0]
+    (tmp_path / "changes.yaml").write_text("description: twice\n")
+
+    options = ["--config-file", str(tmp_path / "changes.yaml"), "--config", "max_restarts=2", "--follow"]
+    printed = det.out("experiment", "continue", number, *options)
+
+    assert printed.startswith(f"Continued experiment {number}\n")
+    described = det.json("experiment", "describe", number)
+    assert described["state"] == "STATE_COMPLETED"
+    assert (described["config"]["description"], described["config"]["max_restarts"]) == ("twice", 2)
+    refused = det("experiment", "continue", number, "--config", "searcher.name")
+    assert (refused.returncode, refused.stderr.count("cannot be read")) == (1, 1)
+
+
 def test_a_paused_experiment_is_not_activated(det):
     printed = det.out("experiment", "create", "const.yaml", "context", "--paused")
     number = printed.split("Created experiment ")[1].split()[0]

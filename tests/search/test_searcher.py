@@ -186,3 +186,19 @@ def test_method_that_does_not_exist_here_is_named():
     object.__setattr__(config.searcher, "name", "luck")
     with pytest.raises(ConfigError, match="luck"):
         search.from_config(config)
+
+
+def test_trial_that_is_reopened_is_waited_for_and_moves_the_method_no_more():
+    one = searcher("name: random, max_trials: 3, max_concurrent_trials: 1")
+    (first,) = created(one.initial())
+    one.trial_exited_early(first, ExitedReason.ERRORED)
+    (second,) = created(one.trial_exited(first))
+    (third,) = created(one.trial_exited(second))
+    assert one.trial_exited(third) == [Shutdown()]
+
+    one.reopen([first])
+    one.restore(json.loads(json.dumps(one.snapshot())))
+    assert not one.is_over(first)
+    assert one.validation_reported(first, 0.5, {"loss": 0.5}) == []
+    assert one.trial_exited_early(first, ExitedReason.ERRORED) == []
+    assert one.trial_exited(first) == [Shutdown()]

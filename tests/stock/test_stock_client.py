@@ -79,10 +79,10 @@ def test_users_are_made_and_change_their_passwords(stock, stock_master):
     assert "user is inactive" in stock.refused("-u", "someone", "user", "whoami")
 
 
-def test_what_is_not_served_is_named(stock, done_experiment):
-    text = stock.refused("experiment", "continue", str(done_experiment))
-    assert "POST /api/v1/experiments/continue is not served by this master" in text
-    assert "/api/v1/tensorboards is not served" in stock.refused("tensorboard", "list")
+def test_what_is_not_served_is_named(stock):
+    text = stock.refused("model", "create", "mine")
+    assert "POST /api/v1/models is not served by this master" in text
+    assert "/api/v1/notebooks is not served" in stock.refused("notebook", "list")
 
 
 # --- Experiments are made.
@@ -226,6 +226,27 @@ def test_experiment_and_trial_are_killed(stock, stock_master, until):
     stock_master.client.wait_for_state(number, "CANCELED", 30)
     assert shown(stock, number)["State"] == "CANCELED"
     assert "Killed" in stock.out("experiment", "kill", number)
+
+
+def test_experiment_that_is_over_is_continued_from_its_checkpoint(stock):
+    write_experiment(stock, "continued", steps=10)
+    number = created(stock.out("experiment", "create", "continued.yaml", "."))
+    stock.finish(number)
+    said = stock.out("experiment", "continue", number, "--config", "hyperparameters.steps=20")
+    assert said == f"Continued experiment {number}\n"
+    stock.finish(number)
+    log = stock.out("experiment", "logs", number)
+    assert "run 1 starts at 0" in log
+    assert "run 2 starts at 10" in log
+    (trial,) = stock.table("experiment", "list-trials", number)
+    found = stock.sdk(f"""
+        found = list(client.get_trial({trial["Trial ID"]}).iter_metrics("training"))
+        result = [one.steps_completed for one in found]
+    """)
+    assert found == list(range(1, 21))
+    paused = created(stock.out("experiment", "create", "continued.yaml", ".", "--paused"))
+    assert "PAUSED" in stock.refused("experiment", "continue", paused)
+    stock.out("experiment", "kill", paused)
 
 
 def test_experiment_is_archived_and_brought_back(stock, done_experiment):

@@ -82,6 +82,13 @@ class CreateBody(Message):
     unmanaged: bool = False
 
 
+class ContinueBody(Message):
+    """An experiment that is over and is to go on."""
+
+    id: int
+    override_config: str = ""
+
+
 class ResourceChanges(Message):
     """What of its resources changes."""
 
@@ -123,6 +130,14 @@ def create(
     draft = Draft(request.config, request.model_definition, request.activate, request.parent_id)
     experiment_id, notices = master.experiments.create(caller.user_id, draft)
     return reply({**_detail(master, experiment_id), "warnings": [], "notices": list(notices)})
+
+
+@router.post("/experiments/continue")
+def continue_(master: MasterDep, request: Annotated[ContinueBody, body(ContinueBody)]) -> Response:
+    """Let an experiment that is over run again."""
+    notices = master.experiments.continue_(request.id, request.override_config)
+    shape = _detail(master, request.id)["experiment"]
+    return reply({"experiment": shape, "warnings": [], "notices": list(notices)})
 
 
 @router.put("/experiments/by-external-id/{external_id}")

@@ -136,7 +136,8 @@ def trial_logs(
 ) -> Response:
     """Stream the log of a trial."""
     with master.store.reading() as session:
-        source = _Source([find_trial(session, trial_id).task_id], trial_id)
+        trial = find_trial(session, trial_id)
+        source = _Source([*trial.earlier_task_ids, trial.task_id], trial_id)
     return _stream(master, source, page.limit, bool(page.is_descending), wanted, follow=follow)
 
 

@@ -1,0 +1,36 @@
+"""`det experiment continue`: an experiment that is over runs again."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from det_keras.cli.arguments import add_overrides, positive
+from det_keras.cli.config_file import read_changes
+from det_keras.cli.follow import follow
+from det_keras.cli.session import open_session
+from det_keras.cli.settings import Settings
+from det_keras.cli.submission import print_notices
+
+__all__ = ["add_arguments", "continue_"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command line."""
+    parser.add_argument("experiment_id", metavar="N", type=positive)
+    parser.add_argument(
+        "--config-file", metavar="FILE", help="YAML file of what changes in the config of a single trial"
+    )
+    add_overrides(parser)
+    parser.add_argument("-f", "--follow", action="store_true", help="watch the experiment until it ends")
+
+
+def continue_(args: argparse.Namespace, settings: Settings) -> int:
+    """Let an experiment that is over run again, and watch it if the arguments say so."""
+    body = {"id": args.experiment_id, "overrideConfig": read_changes(args.config_file, args.overrides)}
+    with open_session(settings) as session:
+        # Not repeatable: a second try after a lost answer would find it running.
+        print_notices(session.post("/api/v1/experiments/continue", body, repeatable=False))
+        print(f"Continued experiment {args.experiment_id}")
+        sys.stdout.flush()
+        return follow(session, args.experiment_id) if args.follow else 0
