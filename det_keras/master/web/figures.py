@@ -22,7 +22,7 @@ Figure = dict[str, Any]
 _COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8a7bd1", "#7a8b2a")
 _DASHES = ("solid", "dash", "dot", "dashdot")
 _MARGIN = {"l": 64, "r": 16, "t": 16, "b": 48}
-_PER_ROW = 3
+_PLOT_PX = 320
 _ROW_PX = 240
 _LONGEST_LABEL = 40
 
@@ -114,7 +114,7 @@ def curves(
         "yaxis": {"title": {"text": _plain(y_title)}, "type": "log" if log_y else "linear"},
         "hovermode": "x unified" if len(lines) <= len(_COLORS) else "closest",
         "showlegend": True,
-        "legend": {"orientation": "h", "y": -0.2, "yanchor": "top", "maxheight": 0.35},
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "maxheight": 0.25},
         "margin": _MARGIN,
         # A curve that grows keeps the part that the reader zoomed into.
         "uirevision": "curves",
@@ -122,9 +122,11 @@ def curves(
     return {"data": data, "layout": layout}
 
 
-def scatter(points: Sequence[Point], names: Sequence[str], *, metric: str, log_y: bool = False) -> Figure:
-    """Return the metric against each hyperparameter, in a plot of its own each."""
-    columns = min(_PER_ROW, max(len(names), 1))
+def scatter(
+    points: Sequence[Point], names: Sequence[str], *, metric: str, log_y: bool = False, width_px: int = 960
+) -> Figure:
+    """Return the metric against each hyperparameter, in a plot of its own each; as many in a row as there is room."""
+    columns = min(max(width_px // _PLOT_PX, 1), max(len(names), 1))
     rows = math.ceil(len(names) / columns) if names else 1
     layout: Figure = {
         "grid": {"rows": rows, "columns": columns, "pattern": "independent"},
@@ -198,7 +200,7 @@ def parallel(
         "xaxis": {
             "tickvals": list(range(len(axes))),
             "ticktext": [_short(axis.name) for axis in axes],
-            "range": [-0.15, len(axes) - 0.6],
+            "range": [-0.15, len(axes) - 0.4],
             "showgrid": True,
             "zeroline": False,
         },
@@ -238,7 +240,7 @@ def rungs(ladder: Sequence[Rung], *, metric: str, unit: str) -> Figure:
         "yaxis": {"title": {"text": _plain(metric)}},
         "hovermode": "closest",
         "showlegend": many,
-        "legend": {"orientation": "h", "y": -0.25},
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom"},
         "margin": _MARGIN,
         "uirevision": "rungs",
     }

@@ -67,10 +67,15 @@ async def curves(
 
 
 @router.get("/scatter")
-async def scatter(request: Request, experiment: int, log_y: bool = False) -> Response:
+async def scatter(
+    request: Request,
+    experiment: int,
+    log_y: bool = False,
+    width: Annotated[int, Query(ge=0)] = 960,
+) -> Response:
     """Draw the metric of an experiment's trials against each hyperparameter."""
     shown, trials = await _search_of(request, experiment)
-    return reply(scatter_figure(shown, trials, log_y=log_y))
+    return reply(scatter_figure(shown, trials, log_y=log_y, width_px=width))
 
 
 @router.get("/parallel")
@@ -133,11 +138,17 @@ def curves_figure(
 
 
 def scatter_figure(
-    experiment: Mapping[str, Any], trials: Sequence[Mapping[str, Any]], *, log_y: bool = False
+    experiment: Mapping[str, Any],
+    trials: Sequence[Mapping[str, Any]],
+    *,
+    log_y: bool = False,
+    width_px: int = 960,
 ) -> Figure:
     """Return the metric of trials against each hyperparameter that varies."""
     points = _points(trials)
-    return figures.scatter(points, _varied(points), metric=experiment["searcherMetric"], log_y=log_y)
+    return figures.scatter(
+        points, _varied(points), metric=experiment["searcherMetric"], log_y=log_y, width_px=width_px
+    )
 
 
 def parallel_figure(experiment: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Figure:

@@ -52,6 +52,7 @@ async function draw(canvas, { isRefresh = false } = {}) {
   const began = performance.now();
   const form = controls(canvas);
   const address = new URL(canvas.dataset.figure, location.href);
+  address.searchParams.set("width", canvas.clientWidth);
   if (form) new FormData(form).forEach((value, name) => address.searchParams.append(name, value));
   try {
     const [answer] = await Promise.all([fetch(address), plotly()]);
@@ -62,12 +63,15 @@ async function draw(canvas, { isRefresh = false } = {}) {
     state.text = text;
     const figure = JSON.parse(text);
     if (canvas.firstElementChild?.tagName === "P") canvas.replaceChildren();
-    canvas.removeAttribute("role");
     canvas.setAttribute("role", "group");
+    // One that says how high it is needs no more room than that.
+    if (figure.layout.height) canvas.style.minHeight = "0";
     await window.Plotly.react(canvas, figure.data, themed(figure.layout, canvas), OPTIONS);
     arm(canvas);
   } catch (error) {
-    if (wanted === state.wanted && state.text === "") canvas.textContent = `Could not be drawn: ${error.message}`;
+    if (wanted !== state.wanted || isRefresh) return;
+    state.text = "";
+    canvas.textContent = `Could not be drawn: ${error.message}`;
   } finally {
     state.earliest = performance.now() + Math.max(LEAST_MS, 4 * (performance.now() - began));
   }
