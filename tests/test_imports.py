@@ -15,11 +15,11 @@ PACKAGE = Path(__file__).parents[1] / "det_keras"
 ALLOWED = {
     "cli": {"client", "config", "storage", "master", "compat"},
     "master": {"search", "config", "storage"},
-    "keras": {"core", "client", "storage", "config", "cluster_info"},
+    "keras": {"core", "client", "storage", "config", "cluster_info", "notebook"},
     "core": {"client", "storage", "config", "cluster_info"},
     "launch": {"core", "cluster_info", "compat"},
     "compat": {"core", "keras", "launch", "experimental"},
-    "experimental": {"keras"},
+    "experimental": {"keras", "client", "notebook"},
     "client": set(),
     "search": {"config"},
     "config": set(),
@@ -27,6 +27,7 @@ ALLOWED = {
     "cluster_info": set(),
     "display": set(),
     "home": set(),
+    "notebook": set(),
     "errors": set(),
 }
 BELOW_EVERYTHING = {"display", "errors", "home"}

@@ -1,14 +1,14 @@
-"""`det.experimental`: the script that submits itself."""
+"""`det.experimental`: the script that submits itself, and experiments to look at."""
 
 from __future__ import annotations
 
 import importlib
 from typing import Any
 
-__all__ = ["keras"]
+__all__ = ["client", "keras"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "keras":
-        return importlib.import_module("det_keras.experimental.keras")
+    if name in __all__:
+        return importlib.import_module(f"det_keras.experimental.{name}")
     raise AttributeError(f"module 'det_keras.experimental' has no attribute {name!r}")

@@ -14,8 +14,10 @@ from typing import Any
 import keras
 
 from det_keras import core as det_core
+from det_keras import notebook
 from det_keras.core.checkpoint import DownloadMode
 from det_keras.core.checkpoint_writer import CheckpointWriter
+from det_keras.display import flat_hparams
 from det_keras.errors import CheckpointError, InvalidHP, NotATrainingJobError
 from det_keras.home import Home
 from det_keras.keras.arguments import FitArguments
@@ -112,6 +114,20 @@ class KerasContext:
                 "hyperparameters. Put its inputs under `data` in the config and read `context.config_data`."
             )
         return self._training
+
+    def _repr_html_(self) -> str:
+        """Show where it runs, with which hyperparameters, and what the newest `fit` that is over came to."""
+        known: dict[str, Any] = {"seed": self.seed, "batches": sum(phase.batches for phase in self.phases)}
+        if self.distributed.size > 1:
+            known["workers"] = f"rank {self.distributed.rank} of {self.distributed.size}"
+        training = self._training
+        if training is not None and training.trial_id is not None:
+            known = {"experiment": training.experiment_id, "trial": training.trial_id, **known}
+        parts = [notebook.facts(known)]
+        if training is not None and training.hparams:
+            parts.append(notebook.table(("hyperparameter", "value"), flat_hparams(training.hparams)))
+        newest = self.phases[-1].history if self.phases else {"epoch": [], "history": {}}
+        return notebook.history_card("Keras context", newest["epoch"], newest["history"], *parts)
 
     def wrap_data(self, *data: Any, shard: bool = True, per_worker_batches: bool = False) -> Any:
         """Return training or validation data ready for any number of workers; see `DataContext.wrap`."""

@@ -7,6 +7,8 @@ from typing import Any
 
 import keras
 
+from det_keras import notebook
+
 __all__ = ["FitHistory", "Score"]
 
 _SHORT_NAMES = {"acc": "accuracy"}
@@ -61,6 +63,10 @@ class FitHistory(keras.callbacks.History):  # type: ignore[misc]
         """Put back what `get_state` returned."""
         self.epoch = list(state["epoch"])
         self.history = {name: list(values) for name, values in state["history"].items()}
+
+    def _repr_html_(self) -> str:
+        """Show the metrics as a table, and the losses as curves."""
+        return notebook.history_card(f"{len(self.epoch)} epochs", self.epoch, self.history)
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,186 @@
+"""What objects show of themselves in a notebook: a small table and a curve.
+
+Plain HTML and SVG, made by hand: a notebook keeps it, and nothing is loaded to look at it. Lines and letters have the
+colour of the text around them, so that it is at home on a light page and on a dark one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from det_keras.display import metric_text, number_text
+
+__all__ = ["card", "curves", "facts", "history_card", "table"]
+
+_MOST_LETTERS = 200
+_MOST_POINTS = 240
+_MOST_LINES = 4
+_WIDTH, _HEIGHT = 480, 150
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 8, 20, 18
+# Readable on white and on black, told apart also by those who do not see red and green, and by their dashes.
+_LINES = (("#3b82c4", ""), ("#d97a1e", "6 3"), ("#2a9d76", "2 2"), ("#a45fc0", "8 2 2 2"))
+_STYLE = "border-collapse:collapse;margin:.3em 0;font-variant-numeric:tabular-nums"
+_CELL = "text-align:left;padding:.1em .9em .1em 0;overflow-wrap:anywhere;max-width:32em"
+_NUMBER = "text-align:right;padding:.1em .9em .1em 0;white-space:nowrap"
+
+
+def card(title: str, *parts: str) -> str:
+    """Return the HTML of an object: its title in bold, and below it what `facts`, `table` and `curves` made."""
+    head = f"<div><strong><bdi>{_text(title)}</bdi></strong></div>"
+    return f'<div style="line-height:1.4;max-width:64em">{head}{"".join(parts)}</div>'
+
+
+def facts(values: Mapping[str, Any]) -> str:
+    """Return a table of names and values."""
+    rows = "".join(
+        f'<tr><th scope="row" style="{_CELL};font-weight:normal;opacity:.75">{_text(name)}</th>'
+        f'<td style="{_CELL}"><bdi>{_text(number_text(value))}</bdi></td></tr>'
+        for name, value in values.items()
+    )
+    return f'<table style="{_STYLE}">{rows}</table>' if rows else ""
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return a table; numbers stand at the right, with the digits that people read."""
+    head = "".join(f'<th scope="col" style="{_CELL}">{_text(name)}</th>' for name in columns)
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    return f'<table style="{_STYLE}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+
+
+def curves(title: str, lines: Mapping[str, tuple[Sequence[Any], Sequence[Any]]]) -> str:
+    """Return a plot of up to four lines.
+
+    Args:
+        title: says what is drawn, also to those who do not see it.
+        lines: name -> (x, y); values that are no finite numbers are gaps.
+
+    Returns:
+        An SVG element; "" if there is nothing to draw.
+    """
+    shown = {name: _points(*line) for name, line in list(lines.items())[:_MOST_LINES]}
+    drawn = [point for points in shown.values() for point in points if point is not None]
+    if len(drawn) < 2:
+        return ""
+    x_low, x_high = _range([x for x, _ in drawn])
+    y_low, y_high = _range([y for _, y in drawn])
+    paths, names = [], []
+    for (name, points), (colour, dashes) in zip(shown.items(), _LINES, strict=False):
+        path = _path(points, (x_low, x_high), (y_low, y_high))
+        stroke = f'stroke="{colour}" stroke-width="1.6" stroke-dasharray="{dashes}"'
+        paths.append(f'<path d="{path}" fill="none" {stroke} stroke-linejoin="round"/>')
+        names.append(f'<tspan fill="{colour}" style="unicode-bidi:isolate">{_text(name, 40)}</tspan>')
+    label = _text(f"{title}, from {metric_text(y_low)} to {metric_text(y_high)}")
+    frame = f"M{_LEFT} {_TOP}V{_HEIGHT - _BOTTOM}H{_WIDTH - _RIGHT}"
+    return (
+        f'<svg role="img" aria-label="{label}" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" '
+        f'style="max-width:100%;font:11px system-ui,sans-serif" fill="currentColor">'
+        f'<text x="{_LEFT}" y="12">{" · ".join(names)}</text>'
+        f'<path d="{frame}" fill="none" stroke="currentColor" opacity=".4"/>'
+        f'<text x="{_LEFT - 5}" y="{_TOP + 8}" text-anchor="end">{_text(metric_text(y_high))}</text>'
+        f'<text x="{_LEFT - 5}" y="{_HEIGHT - _BOTTOM}" text-anchor="end">{_text(metric_text(y_low))}</text>'
+        f'<text x="{_LEFT}" y="{_HEIGHT - 4}">{_text(number_text(x_low))}</text>'
+        f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 4}" text-anchor="end">{_text(number_text(x_high))}</text>'
+        f"{''.join(paths)}</svg>"
+    )
+
+
+def history_card(
+    title: str, epochs: Sequence[Any], history: Mapping[str, Sequence[Any]], *before: str
+) -> str:
+    """Return the HTML of a training's history: each metric's first, last, lowest and highest value, and the losses.
+
+    Args:
+        title: of the card.
+        epochs: counted from 0, as in code; on screen they count from 1.
+        history: name -> one value for each epoch; validations may be fewer.
+        before: what stands above.
+    """
+    rows = []
+    for name, values in history.items():
+        numbers = [value for value in map(_finite, values) if value is not None]
+        if numbers:
+            ends = (_finite(values[0]), _finite(values[-1]), min(numbers), max(numbers))
+            rows.append((name, *ends))
+    losses = [name for name in ("loss", "val_loss") if name in history] or [row[0] for row in rows[:1]]
+    lines = {name: (_places(epochs, len(history[name])), history[name]) for name in losses}
+    parts = list(before)
+    if rows:
+        parts.append(table(("metric", "first", "last", "lowest", "highest"), rows))
+    parts.append(curves(f"{' and '.join(losses)} by epoch", lines))
+    return card(title, *parts)
+
+
+def _places(epochs: Sequence[Any], count: int) -> list[float]:
+    """Return at which epoch each of so many values stands; validations end with the training."""
+    if count == len(epochs):
+        return [float(epoch) + 1 for epoch in epochs]
+    last = float(epochs[-1]) + 1 if len(epochs) else float(count)
+    return [last * (i + 1) / count for i in range(count)]
+
+
+def _finite(value: Any) -> float | None:
+    """Return a finite number, None for anything else."""
+    if isinstance(value, bool):
+        return None
+    try:
+        # Values of NumPy and of Keras are numbers too; text such as "NaN" is what JSON calls one.
+        result = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return result if math.isfinite(result) else None
+
+
+def _points(xs: Sequence[Any], ys: Sequence[Any]) -> list[tuple[float, float] | None]:
+    """Return the points to draw, None for a gap: of each of many small bins the lowest and the highest."""
+    pairs = [(_finite(x), _finite(y)) for x, y in zip(xs, ys, strict=False)]
+    points = [None if x is None or y is None else (x, y) for x, y in pairs]
+    if len(points) <= _MOST_POINTS:
+        return points
+    width = -(-2 * len(points) // _MOST_POINTS)
+    kept: list[tuple[float, float] | None] = []
+    for start in range(0, len(points), width):
+        inside = [point for point in points[start : start + width] if point is not None]
+        extremes = (
+            {min(inside, key=lambda one: one[1]), max(inside, key=lambda one: one[1])} if inside else ()
+        )
+        kept += sorted(extremes) or [None]
+    return kept
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    low, high = min(values), max(values)
+    return (low, high) if high > low else (low - 0.5, high + 0.5)
+
+
+def _path(
+    points: Sequence[tuple[float, float] | None], x_range: tuple[float, float], y_range: tuple[float, float]
+) -> str:
+    parts = []
+    is_pen_down = False
+    for point in points:
+        if point is not None:
+            x = _LEFT + _share(point[0], *x_range) * (_WIDTH - _RIGHT - _LEFT)
+            y = _TOP + (1 - _share(point[1], *y_range)) * (_HEIGHT - _BOTTOM - _TOP)
+            # A lone point between two gaps is a line of no length, which round ends would still show.
+            parts.append(f"{'L' if is_pen_down else 'M'}{x:.1f} {y:.1f}")
+        is_pen_down = point is not None
+    return "".join(parts)
+
+
+def _share(value: float, low: float, high: float) -> float:
+    # Halves: the distance of two large numbers may be too large for a number.
+    return (value / 2 - low / 2) / (high / 2 - low / 2)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f'<td style="{_NUMBER}">{_text(metric_text(value))}</td>'
+    return f'<td style="{_CELL}"><bdi>{_text(number_text(value))}</bdi></td>'
+
+
+def _text(text: str, most_letters: int = _MOST_LETTERS) -> str:
+    """Return text that cannot be taken for HTML, cut where it would fill the page."""
+    return escape(text if len(text) <= most_letters else f"{text[: most_letters - 1]}…")
