@@ -10,8 +10,14 @@ let isBusy = false;
 let earliest = 0;
 
 export function listen() {
-  connect();
-  document.addEventListener("visibilitychange", () => document.hidden || refreshSoon());
+  if (!document.hidden) connect();
+  // A browser has six connections to a master: tabs that nobody sees must not hold them.
+  document.addEventListener("visibilitychange", () => {
+    source?.close();
+    if (document.hidden) return;
+    connect();
+    refreshSoon();
+  });
 }
 
 // Tells whoever draws something that the page was refreshed.
@@ -27,6 +33,7 @@ export function refreshSoon() {
 }
 
 function connect() {
+  source?.close();
   source = new EventSource("/live");
   source.addEventListener("hello", () => {
     const wasAway = !document.getElementById("connection").hidden;
@@ -37,7 +44,7 @@ function connect() {
   source.onerror = () => {
     document.getElementById("connection").hidden = false;
     // A refusal closes the stream for good: the master may be about to stop.
-    if (source.readyState === EventSource.CLOSED) setTimeout(connect, LEAST_MS);
+    if (source.readyState === EventSource.CLOSED) setTimeout(() => document.hidden || connect(), LEAST_MS);
   };
 }
 
