@@ -14,10 +14,13 @@ from det_keras.cli.settings import Settings
 from det_keras.errors import DetError
 
 if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
+
     from det_keras.cli.arguments import Nouns
     from det_keras.client import Session
 
-__all__ = ["add_parsers", "link_events"]
+__all__ = ["add_parsers", "events_of", "launch", "link_events", "refresh_until_end"]
 
 _REFRESH_S = 5.0
 
@@ -52,7 +55,6 @@ def add_parsers(nouns: Nouns) -> None:
 def _start(args: argparse.Namespace, settings: Settings) -> int:
     # Imported here, as all that `det --help` would load for nothing.
     import importlib.util
-    import subprocess
     import tempfile
 
     if not (args.experiment_ids or args.trial_ids or args.run_dir):
@@ -62,27 +64,46 @@ def _start(args: argparse.Namespace, settings: Settings) -> int:
     with tempfile.TemporaryDirectory(prefix="det-tensorboard-") as folder:
         shown = _refresh(args, settings, Path(folder))
         print(f"TensorBoard shows {shown} runs. End it with Ctrl-C.", flush=True)
-        command = [sys.executable, "-m", "tensorboard.main", "--logdir", folder, "--host", "127.0.0.1"]
-        process = subprocess.Popen(
-            [*command, "--port", str(args.port), "--reload_interval", str(int(_REFRESH_S))],
-            # TensorFlow's own start-up messages tell nothing of the events.
-            env={"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ},
+        process = launch(
+            Path(folder),
+            args.port,
             # Ctrl-C is for us; it would have the other print a traceback while it starts.
             start_new_session=True,
         )
         try:
-            while True:
-                try:
-                    return process.wait(_REFRESH_S)
-                except subprocess.TimeoutExpired:
-                    # Searches make new trials as they go on; a master that is away comes back.
-                    with contextlib.suppress(DetError):
-                        _refresh(args, settings, Path(folder))
+            return refresh_until_end(process, lambda: _refresh(args, settings, Path(folder)))
         except KeyboardInterrupt:
             return 0
         finally:
             process.terminate()
             process.wait()
+
+
+def launch(folder: Path, port: int, **options: Any) -> subprocess.Popen[str]:
+    """Start TensorBoard over the links in `folder`, on a port of loopback; 0 for a free one."""
+    import subprocess
+
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder), "--host", "127.0.0.1"]
+    return subprocess.Popen(
+        [*command, "--port", str(port), "--reload_interval", str(int(_REFRESH_S))],
+        # TensorFlow's own start-up messages tell nothing of the events.
+        env={"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ},
+        text=True,
+        **options,
+    )
+
+
+def refresh_until_end(process: subprocess.Popen[str], refresh: Callable[[], object]) -> int:
+    """Return the exit code of a TensorBoard; as long as it runs, look for new trials once in a while."""
+    import subprocess
+
+    while True:
+        try:
+            return process.wait(_REFRESH_S)
+        except subprocess.TimeoutExpired:
+            # Searches make new trials as they go on; a master that is away comes back.
+            with contextlib.suppress(DetError):
+                refresh()
 
 
 def _refresh(args: argparse.Namespace, settings: Settings, folder: Path) -> int:
@@ -96,7 +117,7 @@ def _refresh(args: argparse.Namespace, settings: Settings, folder: Path) -> int:
         raise DetError(f"There is no run directory {', '.join(missing)}.")
     if args.experiment_ids or args.trial_ids:
         with open_session(settings) as session:
-            targets |= _events_of(session, args.experiment_ids, args.trial_ids)
+            targets |= events_of(session, args.experiment_ids, args.trial_ids)
     return link_events(folder, targets)
 
 
@@ -109,7 +130,7 @@ def link_events(folder: Path, targets: dict[str, Path]) -> int:
     return sum(target.is_dir() for target in targets.values())
 
 
-def _events_of(session: Session, experiment_ids: list[int], trial_ids: list[int]) -> dict[str, Path]:
+def events_of(session: Session, experiment_ids: list[int], trial_ids: list[int]) -> dict[str, Path]:
     """Return where the events of each trial are stored, by a name to show."""
     from det_keras import storage
     from det_keras.storage.events import events_prefix

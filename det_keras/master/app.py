@@ -28,6 +28,7 @@ from det_keras.master.api import (
     rungs,
     series,
     tasks,
+    tensorboards,
     trials,
     unmanaged,
     unserved,
@@ -98,6 +99,7 @@ def create_app(master: EmbeddedMaster) -> FastAPI:
         allocations,
         jobs,
         tasks,
+        tensorboards,
         cluster,
         master_log,
     )

@@ -20,7 +20,7 @@ from sqlalchemy import select
 from det_keras.master import allocations, jobs
 from det_keras.master.auth import Accounts
 from det_keras.master.conductor import Conductor, find_experiment, find_trial
-from det_keras.master.events import WORK, Notifier
+from det_keras.master.events import WORK, Notifier, task_topic
 from det_keras.master.launching import Launcher
 from det_keras.master.lifecycle import Ending, Exit
 from det_keras.master.models import AllocationRow, TaskRow, TrialRow
@@ -151,7 +151,13 @@ class Dispatcher:
 
     def _mark_running(self, allocation_id: str) -> None:
         with self._store.writing() as tx:
-            allocations.find_allocation(tx, allocation_id).state = allocations.RUNNING
+            allocation = allocations.find_allocation(tx, allocation_id)
+            allocation.state = allocations.RUNNING
+            task = tx.get(TaskRow, allocation.task_id)
+            assert task is not None
+            # What serves others says itself when it can.
+            allocation.is_ready = allocation.is_ready or task.kind != jobs.TENSORBOARD
+            tx.notify(task_topic(task.id))
 
     def _store_log(self, allocation_id: str, watched: _Watched) -> bool:
         entries, offset = self._pool.read_log(allocation_id, watched.log_offset)
@@ -172,7 +178,7 @@ class Dispatcher:
             self._accounts.end_allocation(tx, allocation_id)
             task = tx.get(TaskRow, allocation.task_id)
             assert task is not None
-            if task.kind == jobs.KIND:
+            if task.kind != jobs.TRIAL:
                 jobs.job_ended(tx, task, known)
             else:
                 trial = tx.scalars(select(TrialRow).where(TrialRow.task_id == task.id)).one()

@@ -1,4 +1,4 @@
-"""Generic jobs: a command on slots, without trials; the protocol calls them commands."""
+"""Generic jobs: a command on slots, without trials; the protocol calls them commands, or by what they serve."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ from det_keras.master.store import Store, Transaction
 from det_keras.master.task_logs import note
 from det_keras.master.wire import now
 
-__all__ = ["KIND", "Jobs", "command_of", "find_job", "job_ended"]
+__all__ = ["COMMAND", "TENSORBOARD", "TRIAL", "Jobs", "command_of", "find_job", "job_ended"]
 
-#: What the protocol calls the type of a generic job's task.
-KIND = "COMMAND"
+#: What the protocol calls the types of tasks; all but trials are generic jobs.
+COMMAND = "COMMAND"
+TENSORBOARD = "TENSORBOARD"
+TRIAL = "TRIAL"
 
 
 class Jobs:
@@ -41,7 +43,11 @@ class Jobs:
         self._slots = slots
 
     def create(
-        self, owner_id: int, config: Mapping[str, Any], files: Sequence[FileEntry]
+        self,
+        owner_id: int,
+        config: Mapping[str, Any],
+        files: Sequence[FileEntry],
+        kind: str = COMMAND,
     ) -> tuple[str, tuple[str, ...]]:
         """Queue a job; return its id and what to tell the user.
 
@@ -65,7 +71,7 @@ class Jobs:
             tx.add(
                 TaskRow(
                     id=task_id,
-                    kind=KIND,
+                    kind=kind,
                     owner_id=owner_id,
                     job_id=str(uuid.uuid4()),
                     description=loaded.config.description or loaded.config.name,
@@ -78,14 +84,14 @@ class Jobs:
             tx.notify(WORK)
         return task_id, loaded.notices
 
-    def kill(self, task_id: str) -> None:
+    def kill(self, task_id: str, kind: str = COMMAND) -> None:
         """End a job at once; one that is over stays as it is.
 
         Raises:
             NotFoundError: there is no such job.
         """
         with self._store.writing() as tx:
-            task = find_job(tx, task_id)
+            task = find_job(tx, task_id, kind)
             if task.end_time is not None:
                 return
             allocation = allocations.live_allocation(tx, task_id)
@@ -95,15 +101,15 @@ class Jobs:
                 allocations.kill(tx, allocation)
 
 
-def find_job(session: Session, task_id: str) -> TaskRow:
+def find_job(session: Session, task_id: str, kind: str = COMMAND) -> TaskRow:
     """Return a job's task.
 
     Raises:
-        NotFoundError: there is none of that id.
+        NotFoundError: there is none of that id and kind.
     """
     row = session.get(TaskRow, task_id)
-    if row is None or row.kind != KIND:
-        raise NotFoundError(f"command '{task_id}' not found")
+    if row is None or row.kind != kind:
+        raise NotFoundError(f"{kind.lower()} '{task_id}' not found")
     return row
 
 

@@ -55,7 +55,7 @@ class Launcher:
         """Record the next attempt of a task and return how to start it."""
         trial = None
         run_id = 1
-        if task.kind != jobs.KIND:
+        if task.kind == jobs.TRIAL:
             trial = tx.scalars(select(TrialRow).where(TrialRow.task_id == task.id)).one()
             trial.run_id += 1
             run_id = trial.run_id

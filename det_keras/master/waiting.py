@@ -45,7 +45,7 @@ def slots_by_owner(session: Session) -> Mapping[str, int]:
 
 def still_waits(session: Session, task: TaskRow) -> bool:
     """Tell whether a task wants to run: the user may have ended or paused it a moment ago."""
-    if task.kind == jobs.KIND:
+    if task.kind != jobs.TRIAL:
         return task.end_time is None
     query = (
         select(TrialRow.has_work, TrialRow.state, ExperimentRow.state)
@@ -91,7 +91,7 @@ def _trial_requests(session: Session) -> list[Request]:
 
 def _job_requests(session: Session) -> list[Request]:
     query = select(TaskRow).where(
-        TaskRow.kind == jobs.KIND, TaskRow.end_time.is_(None), TaskRow.id.not_in(_running_tasks())
+        TaskRow.kind != jobs.TRIAL, TaskRow.end_time.is_(None), TaskRow.id.not_in(_running_tasks())
     )
     return [
         Request(

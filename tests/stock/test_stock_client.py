@@ -10,6 +10,7 @@ import json
 import re
 import tarfile
 
+import httpx
 import pytest
 import yaml
 
@@ -430,6 +431,28 @@ def test_logs_of_a_task_that_the_client_has_no_name_for_are_refused_by_it(stock)
     assert "partial UUIDs not supported" in stock.refused(
         "task", "logs", "1.0a8bb52b-8c52-4526-9327-bbca6ed8259f-1"
     )
+
+
+def test_tensorboard_is_started_shown_listed_and_killed(stock, done_experiment, until):
+    pytest.importorskip("tensorboard")
+    said = stock.out("tensorboard", "start", str(done_experiment), "--no-browser")
+    url = re.search(r"Tensorboard is running at: (\S+)", said)[1]
+    (row,) = [one for one in stock.table("tensorboard", "list") if one["state"] == "RUNNING"]
+    assert row["experimentIds"] == f"[{done_experiment}]"
+    assert row["description"] == f"TensorBoard (experiments {done_experiment})"
+    assert row["id"] in stock.out("task", "list")
+    # A browser that is logged in gets from the client's address to the page.
+    master = stock.master
+    cookies = {"auth": master.home.token_file.read_text()}
+    with httpx.Client(cookies=cookies, trust_env=False, follow_redirects=True, timeout=30) as browser:
+        page = browser.get(url)
+    assert "<title>TensorBoard</title>" in page.text
+    stock.out("tensorboard", "kill", row["id"])
+    until(lambda: not [one for one in stock.table("tensorboard", "list") if one["state"] != "TERMINATED"], 30)
+    # The server is gone with its task.
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(page.url, trust_env=False)
+    assert "not found" in stock.refused("tensorboard", "start", "999", "--no-browser")
 
 
 def test_search_is_previewed(stock, done_experiment):

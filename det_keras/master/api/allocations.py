@@ -7,25 +7,33 @@ from typing import Annotated, NamedTuple
 
 import anyio.to_thread
 from fastapi import APIRouter, Query
+from pydantic import Field
 from starlette.responses import Response
 
 from det_keras.master import allocations
-from det_keras.master.api.calls import MasterDep
+from det_keras.master.api.calls import MasterDep, body
 from det_keras.master.conductor import find_experiment
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import InvalidArgumentError
-from det_keras.master.events import allocation_topic
+from det_keras.master.events import allocation_topic, task_topic
 from det_keras.master.experiment_config import config_of
 from det_keras.master.models import AllocationRow, TrialRow
 from det_keras.master.replies import reply
 from det_keras.master.shapes.tasks import allocation_shape
 from det_keras.master.store import Transaction
+from det_keras.master.wire import Message
 
 __all__ = ["router"]
 
 router = APIRouter(prefix="/api/v1/allocations/{allocation_id}")
 
 _LONGEST_POLL_S = 600.0
+
+
+class ProxyBody(Message):
+    """Where something is served."""
+
+    proxy_address: str = Field("", max_length=255)
 
 
 @router.get("")
@@ -86,9 +94,27 @@ def rendezvous(master: MasterDep, allocation_id: str, resources_id: str) -> Resp
 
 
 @router.post("/ready")
+def ready(master: MasterDep, allocation_id: str) -> Response:
+    """Note that what the allocation serves can be asked."""
+    with master.store.writing() as tx:
+        row = allocations.find_allocation(tx, allocation_id)
+        row.is_ready = True
+        tx.notify(task_topic(row.task_id))
+    return reply()
+
+
+@router.post("/proxy_address")
+def proxy_address(
+    master: MasterDep, allocation_id: str, request: Annotated[ProxyBody, body(ProxyBody)]
+) -> Response:
+    """Note where the allocation serves."""
+    with master.store.writing() as tx:
+        allocations.find_allocation(tx, allocation_id).proxy_address = request.proxy_address
+    return reply()
+
+
 @router.post("/waiting")
 @router.post("/acceleratorData")
-@router.post("/proxy_address")
 @router.post("/notify_container_running")
 @router.post("/resources/{resources_id}/daemon")
 def noted(master: MasterDep, allocation_id: str) -> Response:

@@ -111,7 +111,7 @@ def _queue(session: Session) -> list[dict[str, Any]]:
     active = select(ExperimentRow).where(
         ExperimentRow.state == lifecycle.ACTIVE, ExperimentRow.is_unmanaged.is_(False)
     )
-    waiting = select(TaskRow).where(TaskRow.kind == jobs.KIND, TaskRow.end_time.is_(None))
+    waiting = select(TaskRow).where(TaskRow.kind != jobs.TRIAL, TaskRow.end_time.is_(None))
     entities: list[ExperimentRow | TaskRow] = [*session.scalars(active), *session.scalars(waiting)]
     entities.sort(key=lambda entity: (entity.job_id not in live, entity.start_time))
     return [

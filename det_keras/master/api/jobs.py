@@ -49,7 +49,7 @@ def listing(
     user_ids: Annotated[list[int], Query(alias="userIds")] = [],  # noqa: B006
 ) -> Response:
     """List jobs."""
-    query = select(TaskRow).join(UserRow, UserRow.id == TaskRow.owner_id).where(TaskRow.kind == jobs.KIND)
+    query = select(TaskRow).join(UserRow, UserRow.id == TaskRow.owner_id).where(TaskRow.kind == jobs.COMMAND)
     if users:
         query = query.where(UserRow.username.in_(users))
     if user_ids:

@@ -58,7 +58,7 @@ def _find(session: Session, task_id: str) -> TaskRow:
 
 def _name(session: Session, allocation: AllocationRow) -> str:
     task = _find(session, allocation.task_id)
-    if task.kind == jobs.KIND:
+    if task.kind != jobs.TRIAL:
         return task.description
     trial = session.scalars(select(TrialRow).where(TrialRow.task_id == task.id)).one()
     return f"Trial {trial.id} (Experiment {trial.experiment_id})"

@@ -12,7 +12,15 @@ from det_keras.master.scheduler import DEFAULT_PRIORITY
 from det_keras.master.shapes.cluster import POOL, WORKSPACE_ID, device_shape
 from det_keras.master.wire import timestamp
 
-__all__ = ["allocation_shape", "command_shape", "job_shape", "summary_shape", "task_shape", "task_state"]
+__all__ = [
+    "allocation_shape",
+    "command_shape",
+    "job_shape",
+    "summary_shape",
+    "task_shape",
+    "task_state",
+    "tensorboard_shape",
+]
 
 
 def task_state(task: TaskRow, live: AllocationRow | None) -> str:
@@ -42,6 +50,17 @@ def command_shape(task: TaskRow, live: AllocationRow | None, owner: UserRow) -> 
     }
 
 
+def tensorboard_shape(task: TaskRow, live: AllocationRow | None, owner: UserRow) -> dict[str, Any]:
+    """Return a task that runs TensorBoard as a `Tensorboard`."""
+    shown = (task.config or {}).get("data") or {}
+    return {
+        **command_shape(task, live, owner),
+        "experimentIds": shown.get("experiment_ids", []),
+        "trialIds": shown.get("trial_ids", []),
+        "serviceAddress": f"/proxy/{task.id}/",
+    }
+
+
 def allocation_shape(row: AllocationRow) -> dict[str, Any]:
     """Return an `Allocation`."""
     return {
@@ -49,7 +68,7 @@ def allocation_shape(row: AllocationRow) -> dict[str, Any]:
         "taskId": row.task_id,
         "slots": len(row.slot_ids),
         "state": f"STATE_{row.state}",
-        "isReady": row.state != TERMINATED,
+        "isReady": row.is_ready and row.state != TERMINATED,
         "startTime": timestamp(row.start_time),
         "endTime": timestamp(row.end_time),
         "exitReason": row.exit_reason,
@@ -111,7 +130,7 @@ def job_shape(
     return {
         "jobId": entity.job_id,
         "entityId": str(entity.id),
-        "type": "TYPE_EXPERIMENT" if is_experiment else "TYPE_COMMAND",
+        "type": f"TYPE_{entity.kind if isinstance(entity, TaskRow) else 'EXPERIMENT'}",
         "name": name,
         "username": owner.username,
         "userId": owner.id,

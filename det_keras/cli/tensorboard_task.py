@@ -1,0 +1,59 @@
+"""What a master runs for `det tensorboard start` of Determined's client: a TensorBoard that says where it is."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from det_keras.cli.session import open_session
+from det_keras.cli.settings import Settings
+from det_keras.cli.tensorboard import events_of, launch, link_events, refresh_until_end
+
+__all__ = ["main"]
+
+_SERVES = re.compile(r"TensorBoard \S+ at http://127\.0\.0\.1:(\d+)/")
+
+
+def main(argv: list[str], environ: Mapping[str, str]) -> int:
+    """Run until killed."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("experiment_ids", type=int, nargs="*")
+    parser.add_argument("--trial-ids", type=int, nargs="+", default=[])
+    parser.set_defaults(master=None, user=None)
+    args = parser.parse_args(argv)
+    settings = Settings.gather(args, environ)
+    with tempfile.TemporaryDirectory(prefix="det-tensorboard-") as folder:
+
+        def refresh() -> int:
+            with open_session(settings) as session:
+                targets = events_of(session, args.experiment_ids, args.trial_ids)
+            return link_events(Path(folder), targets)
+
+        print(f"TensorBoard shows {refresh()} runs.", flush=True)
+        process = launch(Path(folder), 0, stderr=subprocess.PIPE)
+        assert process.stderr is not None
+        allocation = f"/api/v1/allocations/{environ['DET_ALLOCATION_ID']}"
+        threading.Thread(target=_announce, args=(process.stderr, settings, allocation), daemon=True).start()
+        return refresh_until_end(process, refresh)
+
+
+def _announce(lines: Iterable[str], settings: Settings, allocation: str) -> None:
+    """Hand on what TensorBoard says, and tell the master the port that it chose, as soon as it serves."""
+    for line in lines:
+        print(line, end="", file=sys.stderr, flush=True)
+        serves = _SERVES.search(line)
+        if serves is not None:
+            with open_session(settings) as session:
+                session.post(f"{allocation}/proxy_address", {"proxyAddress": f"127.0.0.1:{serves[1]}"})
+                session.post(f"{allocation}/ready")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], os.environ))

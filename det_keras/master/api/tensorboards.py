@@ -1,0 +1,144 @@
+"""TensorBoards as tasks: each a job on this machine, without a slot, until somebody kills it.
+
+They listen on loopback, and the master sends browsers there instead of handing everything through: what a page of
+TensorBoard asks its server would otherwise arrive with the browser's login to the master, which pages of
+other programs are refused to use.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+from starlette.responses import RedirectResponse, Response
+
+from det_keras.master import allocations, jobs
+from det_keras.master.api.calls import CallerDep, MasterDep, PageDep, body, paged
+from det_keras.master.bundles import FileEntry
+from det_keras.master.conductor import find_experiment, find_trial
+from det_keras.master.embedded import EmbeddedMaster
+from det_keras.master.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
+from det_keras.master.models import TaskRow, UserRow
+from det_keras.master.replies import reply
+from det_keras.master.shapes.tasks import tensorboard_shape
+from det_keras.master.wire import Message
+
+__all__ = ["router"]
+
+router = APIRouter()
+
+_PATH = "/api/v1/tensorboards"
+_PROGRAM = "det_keras.cli.tensorboard_task"
+# Wherever else a task may say that it serves, no browser is sent there.
+_LOOPBACK = re.compile(r"127\.0\.0\.1:[0-9]{1,5}", re.ASCII)
+
+
+class CreateBody(Message):
+    """What a TensorBoard is to show."""
+
+    config: dict[str, Any] = Field(default_factory=dict)
+    experiment_ids: list[int] = Field(default_factory=list)
+    trial_ids: list[int] = Field(default_factory=list)
+    files: list[FileEntry] = Field(default_factory=list)
+
+
+@router.post(_PATH)
+def create(
+    master: MasterDep, caller: CallerDep, request: Annotated[CreateBody, body(CreateBody)]
+) -> Response:
+    """Start a TensorBoard."""
+    if importlib.util.find_spec("tensorboard") is None:
+        raise FailedPreconditionError(
+            "TensorBoard is not installed where the master runs: `pip install 'det_keras[tensorboard]'` there."
+        )
+    if not (request.experiment_ids or request.trial_ids):
+        raise InvalidArgumentError("Say what to show: `experimentIds` or `trialIds`.")
+    with master.store.reading() as session:
+        for number in request.experiment_ids:
+            find_experiment(session, number)
+        for number in request.trial_ids:
+            find_trial(session, number)
+    task_id, notices = master.jobs.create(caller.user_id, _config(request), request.files, jobs.TENSORBOARD)
+    return reply({**_detail(master, task_id), "warnings": [], "notices": list(notices)})
+
+
+@router.get(_PATH)
+def listing(
+    master: MasterDep,
+    page: PageDep,
+    users: Annotated[list[str], Query()] = [],  # noqa: B006 - FastAPI copies it
+    user_ids: Annotated[list[int], Query(alias="userIds")] = [],  # noqa: B006
+) -> Response:
+    """List TensorBoards."""
+    query = select(TaskRow).join(UserRow, UserRow.id == TaskRow.owner_id)
+    query = query.where(TaskRow.kind == jobs.TENSORBOARD)
+    if users:
+        query = query.where(UserRow.username.in_(users))
+    if user_ids:
+        query = query.where(TaskRow.owner_id.in_(user_ids))
+    time = TaskRow.start_time
+    query = query.order_by(time.desc() if page.is_descending else time.asc(), TaskRow.id)
+    with master.store.reading() as session:
+        rows = session.scalars(query).all()
+        return reply(paged("tensorboards", rows, page, lambda part: _shapes(session, part)))
+
+
+@router.get(_PATH + "/{task_id}")
+def detail(master: MasterDep, task_id: str) -> Response:
+    """Describe a TensorBoard."""
+    return reply(_detail(master, task_id))
+
+
+@router.post(_PATH + "/{task_id}/kill")
+def kill(master: MasterDep, task_id: str) -> Response:
+    """End a TensorBoard."""
+    master.jobs.kill(task_id, jobs.TENSORBOARD)
+    return reply({"tensorboard": _detail(master, task_id)["tensorboard"]})
+
+
+@router.get("/proxy/{task_id}/{rest:path}")
+@router.get("/det/interactive/{task_id}/{rest:path}")
+def show(master: MasterDep, task_id: str, rest: str) -> Response:
+    """Send a browser of this machine to where a TensorBoard is."""
+    with master.store.reading() as session:
+        jobs.find_job(session, task_id, jobs.TENSORBOARD)
+        live = allocations.live_allocation(session, task_id)
+    if live is None or not live.is_ready or not _LOOPBACK.fullmatch(live.proxy_address or ""):
+        raise UnavailableError(f"TensorBoard {task_id} does not run, or not yet.")
+    return RedirectResponse(f"http://{live.proxy_address}/", 302)
+
+
+def _config(request: CreateBody) -> dict[str, Any]:
+    numbers = [str(one) for one in request.experiment_ids]
+    shown = [f"experiments {', '.join(numbers)}"] if numbers else []
+    argv = [sys.executable, "-m", _PROGRAM, *numbers]
+    if request.trial_ids:
+        shown.append(f"trials {', '.join(map(str, request.trial_ids))}")
+        argv += ["--trial-ids", *map(str, request.trial_ids)]
+    return {
+        "description": f"TensorBoard ({'; '.join(shown)})",
+        **request.config,
+        "entrypoint": argv,
+        "resources": {**(request.config.get("resources") or {}), "slots": 0},
+        "data": {"experiment_ids": request.experiment_ids, "trial_ids": request.trial_ids},
+    }
+
+
+def _detail(master: EmbeddedMaster, task_id: str) -> dict[str, Any]:
+    with master.store.reading() as session:
+        task = jobs.find_job(session, task_id, jobs.TENSORBOARD)
+        (shape,) = _shapes(session, [task])
+        return {"tensorboard": shape, "config": jobs.command_of(task)[0].hidden()}
+
+
+def _shapes(session: Session, rows: Sequence[TaskRow]) -> list[dict[str, Any]]:
+    live = {row.task_id: row for row in allocations.live_allocations(session)}
+    users = {row.id: row for row in session.scalars(select(UserRow))}
+    return [tensorboard_shape(row, live.get(row.id), users[row.owner_id]) for row in rows]
