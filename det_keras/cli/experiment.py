@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from det_keras.cli import continuing, create, follow, logs, render
+from det_keras.cli import continuing, create, follow, logs, render, report
 from det_keras.cli.arguments import add_json, add_yes, confirm, id_list, positive
 from det_keras.cli.checkpoint import checkpoint_rows, print_checkpoints
 from det_keras.cli.download import best_first as best_checkpoints_first
@@ -70,6 +70,7 @@ def add_parsers(nouns: Nouns) -> None:
     add_json(listing_trials)
     _add_checkpoint_verbs(verbs)
     add_json(_numbered(verbs, "config", "print the complete config", _config))
+    report.add_arguments(_numbered(verbs, "report", "write one page with its plots, to keep", report.report))
 
 
 def _add_checkpoint_verbs(verbs: Nouns) -> None:

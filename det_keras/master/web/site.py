@@ -11,7 +11,7 @@ from starlette.responses import FileResponse, RedirectResponse, Response, Stream
 from det_keras.master.api.calls import MasterDep
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import NotFoundError
-from det_keras.master.web import cluster, compare, experiments, plots, trials
+from det_keras.master.web import cluster, compare, experiments, plots, report, trials
 from det_keras.master.web.rendering import STATIC, page, plotly_script
 
 __all__ = ["router"]
@@ -22,7 +22,7 @@ _LOOK_S = 0.25
 _SILENCE_S = 15.0
 
 router = APIRouter(include_in_schema=False)
-for pages in (experiments, trials, compare, cluster, plots):
+for pages in (experiments, trials, compare, cluster, plots, report):
     router.include_router(pages.router)
 
 

@@ -1,0 +1,101 @@
+"""`det experiment report`: an experiment as one file to keep."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from det_keras.cli.session import open_session
+from det_keras.cli.settings import Settings
+from det_keras.display import size_text
+from det_keras.errors import DetError, MasterError
+
+if TYPE_CHECKING:
+    from det_keras.client import Session
+
+__all__ = ["add_arguments", "report"]
+
+# Within the first bytes of every report; another server's page has another generator, if any.
+_MARK = b'name="generator" content="det_keras'
+_MARK_WITHIN = 4096
+_PNG = b"\x89PNG\r\n"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command; the experiment's number is there already."""
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE.html",
+        type=Path,
+        help="the page, whole in itself (default: experiment-N.html)",
+    )
+    parser.add_argument(
+        "--png",
+        metavar="FILE.png",
+        type=Path,
+        help="the curves of the searcher's metric as a picture too; the master needs the extra `png`",
+    )
+
+
+def report(args: argparse.Namespace, settings: Settings) -> int:
+    """Write the report of an experiment."""
+    page = args.output or Path(f"experiment-{args.experiment_id}.html")
+    with open_session(settings) as session:
+        # So that a missing experiment is told from a master that makes no reports.
+        session.get(f"/api/v1/experiments/{args.experiment_id}")
+        _save(session, f"/experiments/{args.experiment_id}/report", page, _MARK)
+        if args.png is not None:
+            _save(session, f"/experiments/{args.experiment_id}/report.png", args.png, _PNG)
+    return 0
+
+
+def _save(session: Session, path: str, target: Path, mark: bytes) -> None:
+    # Not as a browser asks: an error comes as data, not as a page.
+    content = _checked(session, session.download(path, accept="*/*"), mark)
+    try:
+        size_bytes = _write(target, content)
+    except MasterError as error:
+        if error.status in (404, 405) or 300 <= error.status < 400:
+            raise _no_reports(session) from error
+        raise
+    print(f"Wrote {target} ({size_text(size_bytes)}).")
+
+
+def _checked(session: Session, parts: Iterable[bytes], mark: bytes) -> Iterator[bytes]:
+    """Yield what a master sent, once its beginning shows that it is what was asked for."""
+    rest = iter(parts)
+    head = b""
+    for part in rest:
+        head += part
+        if len(head) >= _MARK_WITHIN:
+            break
+    # The original's master answers addresses that it does not know with the page of its web interface.
+    if mark not in head[:_MARK_WITHIN]:
+        raise _no_reports(session)
+    yield from itertools.chain([head], rest)
+
+
+def _no_reports(session: Session) -> DetError:
+    return DetError(
+        f"The master at {session.url} makes no reports: only det_keras's own master does, since release 0.1. "
+        "`det experiment describe` works with every master."
+    )
+
+
+def _write(target: Path, parts: Iterable[bytes]) -> int:
+    """Write a file that is there as a whole or not at all; return its size in bytes."""
+    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        with beside.open("wb") as file:
+            for part in parts:
+                file.write(part)
+            size_bytes = file.tell()
+        beside.replace(target)
+    finally:
+        beside.unlink(missing_ok=True)
+    return size_bytes

@@ -1,0 +1,183 @@
+"""An experiment as one file to keep: for mail, for papers, for the time after the master is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import functools
+import hashlib
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import anyio.to_thread
+import yaml
+from fastapi import APIRouter, Request
+from markupsafe import Markup
+from starlette.responses import HTMLResponse, Response
+
+from det_keras.master.api.calls import MasterDep
+from det_keras.master.embedded import EmbeddedMaster
+from det_keras.master.errors import FailedPreconditionError, UnimplementedError
+from det_keras.master.web.experiments import varied
+from det_keras.master.web.figures import Figure
+from det_keras.master.web.metric_choice import metric_choices
+from det_keras.master.web.plots import (
+    MOST_LINES,
+    best_first,
+    curves_figure,
+    parallel_figure,
+    rungs_figure,
+    scatter_figure,
+)
+from det_keras.master.web.rendering import STATIC, plotly_script, render
+from det_keras.master.web.rest import Rest
+from det_keras.master.wire import now, timestamp
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/experiments", include_in_schema=False)
+
+# Each is a plot of up to 50 curves: the file has to pass through mail.
+_MOST_METRICS = 8
+_MOST_ROWS = 1000
+_PICTURE = {"format": "png", "width": 1200, "height": 640, "scale": 2}
+_PICTURE_S = 60
+_PICTURES_NEED = (
+    "Plots as pictures need Kaleido and a Chrome or Chromium beside the master: "
+    "`pip install 'det_keras[png]'`, and for example `apt-get install chromium`."
+)
+
+
+@router.get("/{experiment_id}/report")
+async def report(master: MasterDep, request: Request, experiment_id: int) -> Response:
+    """Return an experiment as one page that needs nothing else."""
+    facts = await _facts(request, experiment_id)
+    text, policy = await anyio.to_thread.run_sync(_page, master, facts)
+    headers = {
+        "Content-Security-Policy": f"{policy}; frame-ancestors 'none'",
+        "Referrer-Policy": "no-referrer",
+        "X-Content-Type-Options": "nosniff",
+        "Cache-Control": "no-store",
+        "Content-Disposition": f'inline; filename="experiment-{experiment_id}.html"',
+    }
+    return HTMLResponse(text, headers=headers)
+
+
+@router.get("/{experiment_id}/report.png")
+async def picture(master: MasterDep, request: Request, experiment_id: int) -> Response:
+    """Return the curves of the metric that an experiment's search looks at, as a picture."""
+    facts = await _facts(request, experiment_id)
+    if not facts["metrics"]:
+        raise FailedPreconditionError(f"Experiment {experiment_id} has reported no metric yet.")
+    content = await anyio.to_thread.run_sync(_picture, master, facts)
+    return Response(content, media_type="image/png", headers={"Cache-Control": "no-store"})
+
+
+async def _facts(request: Request, experiment_id: int) -> dict[str, Any]:
+    """Return what a report tells, the best trials first."""
+    rest = Rest(request)
+    shown, trials, ladders = await asyncio.gather(
+        rest.get(f"/experiments/{experiment_id}"),
+        rest.get(f"/experiments/{experiment_id}/trials", limit=-1),
+        rest.get(f"/experiments/{experiment_id}/searcher/rungs"),
+    )
+    experiment = shown["experiment"]
+    ordered = best_first(trials["trials"], experiment)
+    return {
+        "experiment": experiment,
+        "trials": ordered,
+        "ladders": ladders,
+        "metrics": metric_choices(ordered, experiment["searcherMetric"]),
+    }
+
+
+def _page(master: EmbeddedMaster, facts: Mapping[str, Any]) -> tuple[str, str]:
+    """Return a report and the policy that lets nothing but its own two scripts run."""
+    plotly, drawing = _scripts()
+    policy = (
+        f"default-src 'none'; script-src {_fingerprint(plotly)} {_fingerprint(drawing)}; "
+        "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+    experiment, trials = facts["experiment"], facts["trials"]
+    values = {
+        "experiment": experiment,
+        "trials": trials[:_MOST_ROWS],
+        "trials_left_out": max(0, len(trials) - _MOST_ROWS),
+        "states": Counter(trial["state"] for trial in trials),
+        "varied": varied(trials),
+        "figures": _figures(master, facts),
+        "metrics_left_out": facts["metrics"][_MOST_METRICS:],
+        "config": yaml.safe_dump(experiment["config"], sort_keys=False, allow_unicode=True, width=100),
+        "written": timestamp(now()),
+        "policy": policy,
+        # Files of ours and of the installed plotly, not of a user.
+        "plotly": Markup(plotly),
+        "drawing": Markup(drawing),
+        "style": Markup((STATIC / "style.css").read_text(encoding="utf-8")),
+    }
+    return render("report.html", values), policy
+
+
+def _figures(master: EmbeddedMaster, facts: Mapping[str, Any]) -> list[tuple[str, Figure]]:
+    """Return the titled figures of a report, in their order."""
+    experiment, trials = facts["experiment"], facts["trials"]
+    ids = [trial["id"] for trial in trials[:MOST_LINES]]
+    result = [
+        (f"{metric.name} ({metric.group})", curves_figure(master, ids, [metric]))
+        for metric in facts["metrics"][:_MOST_METRICS]
+    ]
+    name = experiment["searcherMetric"]
+    if sum(trial["searcherMetricValue"] is not None for trial in trials) > 1:
+        result.append((f"{name} against each hyperparameter", scatter_figure(experiment, trials)))
+        result.append((f"All hyperparameters and {name}", parallel_figure(experiment, trials)))
+    if facts["ladders"]["brackets"]:
+        result.append((f"{name} at the rungs", rungs_figure(experiment, facts["ladders"])))
+    return result
+
+
+@functools.cache
+def _scripts() -> tuple[str, str]:
+    """Return plotly's script and ours, as they stand in a page."""
+    plotly = plotly_script().read_text(encoding="utf-8")
+    parts = [(STATIC / name).read_text(encoding="utf-8") for name in ("theme.js", "report.js")]
+    return _inline(plotly), _inline("\n".join(parts))
+
+
+def _inline(script: str) -> str:
+    # Inside of JavaScript these mean the same; in HTML they would end the element, or begin a comment.
+    return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+@functools.lru_cache(maxsize=4)
+def _fingerprint(script: str) -> str:
+    digest = hashlib.sha256(script.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def _picture(master: EmbeddedMaster, facts: Mapping[str, Any]) -> bytes:
+    try:
+        # Imported here: an extra that most do without.
+        import kaleido
+    except ImportError:
+        raise UnimplementedError(_PICTURES_NEED) from None
+    ids = [trial["id"] for trial in facts["trials"][:MOST_LINES]]
+    figure = curves_figure(master, ids, facts["metrics"][:1])
+    layout = {**figure["layout"], "paper_bgcolor": "white", "plot_bgcolor": "white"}
+    for axis in ("xaxis", "yaxis"):
+        layout[axis] = {"gridcolor": "#e4e7ec", "linecolor": "#d9dde3", **layout[axis]}
+    # Kaleido would load MathJax from the net, and Plotly as well if it did not find ours.
+    options = {"mathjax": False, "plotlyjs": plotly_script(), "timeout": _PICTURE_S}
+    try:
+        content = kaleido.calc_fig_sync(
+            {"data": figure["data"], "layout": layout}, opts=_PICTURE, kopts=options
+        )
+    except Exception as error:
+        # Its errors and those of the browser that it starts have no common kind.
+        raise UnimplementedError(f"{_PICTURES_NEED} It says: {_first_line(error)}") from error
+    assert isinstance(content, bytes)
+    return content
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)[:300]

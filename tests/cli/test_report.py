@@ -1,0 +1,63 @@
+"""`det experiment report` against masters that make reports, and others."""
+
+from __future__ import annotations
+
+import pytest
+
+HEAD = b'<!doctype html><meta name="generator" content="det_keras 0.1.0">'
+
+
+@pytest.fixture
+def asked(det, stub):
+    """`det`, pointed at a master with one experiment."""
+    stub.answers["/api/v1/experiments/7"] = {"experiment": {"id": 7}}
+    return det.with_variables(DET_MASTER=stub.url, DET_USER_TOKEN="t")
+
+
+def files(det) -> list[str]:
+    return sorted(path.name for path in det.directory.iterdir())
+
+
+def test_a_report_is_written_as_a_whole(asked, stub):
+    stub.answers["/experiments/7/report"] = HEAD + b"x" * 100_000
+    stub.answers["/experiments/7/report.png"] = b"\x89PNG\r\n" + b"x" * 100
+    assert asked.out("experiment", "report", "7", "-o", "a.html", "--png", "a.png") == (
+        "Wrote a.html (97.7KB).\nWrote a.png (106B).\n"
+    )
+    assert (asked.directory / "a.html").read_bytes() == HEAD + b"x" * 100_000
+    assert files(asked) == ["a.html", "a.png"]
+
+
+def test_a_report_has_a_name_of_its_own(asked, stub):
+    stub.answers["/experiments/7/report"] = HEAD
+    asked.out("e", "report", "7")
+    assert files(asked) == ["experiment-7.html"]
+
+
+@pytest.mark.parametrize(
+    "answer", [None, b"<!doctype html><title>Determined</title>", b""], ids=["404", "page", "empty"]
+)
+def test_another_master_makes_no_reports(asked, stub, answer):
+    stub.answers["/experiments/7/report"] = answer
+    (asked.directory / "old.html").write_text("old")
+    done = asked("experiment", "report", "7", "-o", "old.html")
+    assert done.returncode == 1
+    assert f"The master at {stub.url} makes no reports" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert files(asked) == ["old.html"]
+    assert (asked.directory / "old.html").read_text() == "old"
+
+
+def test_a_missing_experiment_is_told_from_that(asked):
+    done = asked("experiment", "report", "8")
+    assert done.returncode == 1
+    assert "no such thing" in done.stderr
+    assert files(asked) == []
+
+
+def test_a_directory_that_is_not_there_is_named(asked, stub):
+    stub.answers["/experiments/7/report"] = HEAD
+    done = asked("experiment", "report", "7", "-o", "nowhere/a.html")
+    assert done.returncode == 1
+    assert "No such file or directory" in done.stderr
+    assert "Traceback" not in done.stderr
