@@ -17,6 +17,8 @@ OPEN = {
     ("POST", "/api/v1/auth/login"),
     ("GET", "/api/v1/master"),
     ("GET", "/login"),
+    ("GET", "/signin"),
+    ("GET", "/static/{name}"),
 }
 
 
@@ -141,9 +143,9 @@ def test_task_token_acts_as_the_owner_and_dies_with_the_allocation(world, monkey
 
 
 def test_call_that_is_not_served_is_named(client):
-    error = client.post("/api/v1/tensorboards", {}, status=501)["error"]
+    error = client.post("/api/v1/notebooks", {}, status=501)["error"]
     assert error["code"] == 12
-    assert "POST /api/v1/tensorboards" in error["error"]
+    assert "POST /api/v1/notebooks" in error["error"]
 
 
 def test_wrong_verb_of_a_known_path_is_not_served_either(client):
