@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from det_keras.config.yaml_text import dump_yaml, load_yaml
 
-__all__ = ["MASK", "hide_secrets", "masked"]
+__all__ = ["MASK", "hide_secrets", "masked", "without_secret_variables"]
+
+_SECRET_NAME = re.compile(r"TOKEN|SECRET|PASS|CREDENTIAL|(?:API|ACCESS|PRIVATE|AUTH)_?KEY", re.IGNORECASE)
 
 #: What a view shows in place of a secret, whatever its type.
 MASK = "********"
@@ -32,6 +35,18 @@ def masked(config: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
+def without_secret_variables(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of `config` for people to look at, without the values of variables that sound secret.
+
+    The values stay in what programs read: a config that is submitted again needs them.
+    """
+    environment = config.get("environment")
+    if not isinstance(environment, Mapping):
+        return dict(config)
+    variables = _without_secret_values(environment.get("environment_variables"))
+    return {**config, "environment": {**environment, "environment_variables": variables}}
+
+
 def hide_secrets(original_text: str) -> str:
     """Return the YAML text of a config with its secrets masked; unchanged if it has none.
 
@@ -41,6 +56,16 @@ def hide_secrets(original_text: str) -> str:
     config = load_yaml(original_text)
     hidden = masked(config)
     return original_text if hidden == config else dump_yaml(hidden)
+
+
+def _without_secret_values(variables: Any) -> Any:
+    if isinstance(variables, Mapping):
+        return {key: _without_secret_values(value) for key, value in variables.items()}
+    if isinstance(variables, list):
+        return [_without_secret_values(item) for item in variables]
+    if isinstance(variables, str) and _SECRET_NAME.search(variables.partition("=")[0]):
+        return f"{variables.partition('=')[0]}={MASK}"
+    return variables
 
 
 def _without_values(secrets: Any) -> Any:

@@ -58,6 +58,17 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
+def _construct_text(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> str:
+    text = loader.construct_scalar(node)
+    try:
+        # JSON writes characters beyond 16 bits as two escapes, which PyYAML leaves apart.
+        return text.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        raise yaml.constructor.ConstructorError(
+            None, None, "found half of a character (a surrogate without its other half)", node.start_mark
+        ) from None
+
+
 def _plain_constructors() -> dict[Any, Any]:
     safe = yaml.SafeLoader.yaml_constructors
     return {tag: safe[tag] for tag in (None, *(f"tag:yaml.org,2002:{name}" for name in _PLAIN_TAGS))}
@@ -72,6 +83,7 @@ def _resolvers_without_numbers_and_dates() -> dict[Any, Any]:
 
 
 _Loader.yaml_constructors = _plain_constructors()
+_Loader.add_constructor("tag:yaml.org,2002:str", _construct_text)
 _Loader.yaml_implicit_resolvers = _resolvers_without_numbers_and_dates()
 _Loader.add_implicit_resolver(_FLOAT_TAG, _FLOAT, list("-+0123456789."))
 _Loader.add_implicit_resolver(_INT_TAG, _INT, list("-+0123456789"))

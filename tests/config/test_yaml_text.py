@@ -137,3 +137,12 @@ def test_cycles_from_python_are_refused() -> None:
 
     with pytest.raises(ConfigError, match="contains itself"):
         ensure_tree(value)
+
+
+def test_json_escapes_of_one_character_are_one_character():
+    assert load_yaml('{"a": "\\ud83d\\ude00", "\\ud83d\\ude00": 1}') == {"a": "\U0001f600", "\U0001f600": 1}
+
+
+def test_half_a_character_is_refused():
+    with pytest.raises(ConfigError, match="half of a character"):
+        load_yaml('a: "\\ud83d"')

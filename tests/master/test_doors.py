@@ -194,7 +194,10 @@ def test_page_of_the_master_may_act_by_cookie_and_its_token(world, headers):
 
 def test_browser_that_has_to_log_in_is_shown_where(world):
     answer = world.http.get("/experiments/3?x=1", headers={"Accept": "text/html"}, follow_redirects=False)
-    assert (answer.status_code, answer.headers["location"]) == (303, "/signin?next=%2Fexperiments%2F3%3Fx%3D1")
+    assert (answer.status_code, answer.headers["location"]) == (
+        303,
+        "/signin?next=%2Fexperiments%2F3%3Fx%3D1",
+    )
     assert world.http.get("/experiments/3", headers={"Accept": "*/*"}).status_code == 401
 
 
@@ -214,7 +217,13 @@ def test_path_that_leads_out_finds_nothing(world, way):
         if "{" not in path:
             continue
         filled = "/".join(way if part.startswith("{") else part for part in path.split("/"))
-        status = world.http.request(method, f"{filled}?timeout_seconds=0", headers=headers).status_code
+        answer = world.http.request(
+            method, f"{filled}?timeout_seconds=0", headers=headers, follow_redirects=False
+        )
+        # Clients shorten `/x/..` by themselves, and the first page leads on to another.
+        if answer.headers.get("location") == "/experiments" and way == "..":
+            continue
+        status = answer.status_code
         # Wrong numbers are 400; the reads that have nothing to say about an unknown id say so.
         assert status in (400, 404, 415, 501) or "preemption" in path or "labels" in path, (method, filled)
 

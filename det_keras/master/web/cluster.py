@@ -6,10 +6,11 @@ import asyncio
 import re
 from typing import Any
 
-import yaml
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from det_keras.config.secrets import without_secret_variables
+from det_keras.config.yaml_text import dump_yaml
 from det_keras.master.web.rendering import page
 from det_keras.master.web.rest import Rest
 
@@ -50,7 +51,7 @@ async def jobs(request: Request) -> Response:
 async def job(request: Request, job_id: str) -> Response:
     """Show a job and what it prints."""
     answer = await Rest(request).get(f"/commands/{job_id}")
-    text = yaml.safe_dump(answer["config"], sort_keys=False, allow_unicode=True, width=100)
+    text = dump_yaml(without_secret_variables(answer["config"]))
     return await page(request, "job.html", job=answer["command"], config=text)
 
 

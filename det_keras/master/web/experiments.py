@@ -10,10 +10,11 @@ from collections import Counter
 from typing import Any
 
 import anyio.to_thread
-import yaml
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
+from det_keras.config.secrets import without_secret_variables
+from det_keras.config.yaml_text import dump_yaml
 from det_keras.display import flat_hparams
 from det_keras.master.api.calls import MasterDep
 from det_keras.master.api.checkpoints import archive_reply
@@ -150,7 +151,7 @@ def checkpoint_archive(master: MasterDep, uuid: str) -> Response:
 async def config(request: Request, experiment_id: int) -> Response:
     """Show the config, with its secrets hidden."""
     shown = await _experiment(Rest(request), experiment_id)
-    text = yaml.safe_dump(shown["experiment"]["config"], sort_keys=False, allow_unicode=True, width=100)
+    text = dump_yaml(without_secret_variables(shown["experiment"]["config"]))
     return await page(request, "experiment_config.html", **shown, tab="config", text=text)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 
 from fastapi import APIRouter, Request
@@ -17,6 +18,7 @@ from det_keras.master.web.rendering import STATIC, page, plotly_script
 __all__ = ["router"]
 
 _KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_OF_THE_ORIGINAL = re.compile(r"experiments/(\d+)(?:/trials/(\d+))?(?:/\w*)?$", re.ASCII)
 _LOOK_S = 0.25
 # Proxies and browsers give up connections on which nothing is said.
 _SILENCE_S = 15.0
@@ -34,11 +36,14 @@ async def sign_in(request: Request, next: str = "/") -> Response:  # noqa: A002 
     return await page(request, "signin.html", target=next if is_ours else "/")
 
 
-@router.get("/det")
 @router.get("/det/{rest:path}")
-def address_of_the_original(rest: str = "") -> Response:
-    """Answer the addresses that stock clients print."""
-    return RedirectResponse(f"/{rest.removesuffix('/overview')}", status_code=303)
+def address_of_the_original(rest: str) -> Response:
+    """Answer the addresses that people have of the original's pages."""
+    found = _OF_THE_ORIGINAL.match(rest)
+    if found is None:
+        raise NotFoundError(f"There is no page {rest!r}.")
+    experiment, trial = found.groups()
+    return RedirectResponse(f"/trials/{trial}" if trial else f"/experiments/{experiment}", status_code=303)
 
 
 @router.get("/static/{name}")

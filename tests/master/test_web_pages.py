@@ -1,0 +1,259 @@
+"""The pages over HTTP: what they say, what they escape, and what they let nobody do."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from master.fakes import SINGLE, eventually, file_entry
+
+ACCEPT = {"Accept": "text/html"}
+# What would break out of text, of an attribute, of a script, of a line and of an address.
+EVIL = "<script>alert(1)</script>\"' onload=alert(2) </title></script>{{7*7}} \u202e\u05d0 \U0001f600"
+RANDOM = """
+name: a search
+entrypoint: python3 train.py
+searcher: {name: random, metric: loss, smaller_is_better: true, max_trials: 3, max_concurrent_trials: 3}
+hyperparameters: {lr: {type: double, minval: 0, maxval: 1}, width: 3}
+environment: {environment_variables: ["SECRET_TOKEN=hush"]}
+max_restarts: 0
+"""
+
+
+def page(world, path, status=200):
+    """Return a page of a browser that is logged in."""
+    answer = world.http.get(path, headers={**ACCEPT, "Cookie": f"auth={world.client.token}"})
+    assert answer.status_code == status, (path, answer.text)
+    return answer
+
+
+def report(world, trial, at, group="validation", **metrics):
+    body = {
+        "group": group,
+        "metrics": {
+            "trialId": trial["id"], "trialRunId": 1, "stepsCompleted": at, "metrics": {"avgMetrics": metrics},
+        },
+    }  # fmt: skip
+    world.client.post(f"/api/v1/trials/{trial['id']}/metrics", body)
+
+
+@pytest.fixture
+def search(world):
+    """Return a search of three trials that have validated."""
+    files = [file_entry("train.py", b"print('<b>bold</b>')\n"), file_entry("data.bin", b"\0\1")]
+    experiment_id = world.client.create(RANDOM, modelDefinition=files)
+    eventually(lambda: len(world.client.trials(experiment_id)) == 3)
+    trials = world.client.trials(experiment_id)
+    for number, trial in enumerate(trials):
+        world.wait_for_launch(trial) if number < 2 else None
+    for number, trial in enumerate(trials[:2]):
+        for batches in (10, 20):
+            report(world, trial, batches, loss=1.0 / (batches + number), epochs=batches / 10)
+            report(world, trial, batches, group="training", loss=2.0 / batches)
+    return experiment_id, trials
+
+
+PAGES = (
+    "/experiments", "/experiments?archived=true", "/experiments/{e}", "/experiments/{e}/search",
+    "/experiments/{e}/checkpoints", "/experiments/{e}/code", "/experiments/{e}/code?file=data.bin",
+    "/experiments/{e}/config", "/trials/{t}", "/trials/{t}/logs", "/experiments/{e}/trials/{t}/overview",
+    "/compare", "/compare?trial={t}", "/compare?experiment={e}&trial={t}", "/cluster", "/jobs", "/signin",
+)  # fmt: skip
+
+
+def test_every_page_is_whole_and_runs_no_foreign_script(world, search):
+    experiment_id, trials = search
+    for path in PAGES:
+        answer = page(world, path.format(e=experiment_id, t=trials[0]["id"]))
+        assert answer.text.rstrip().endswith("</html>"), path
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "script-src 'self';" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "<script>" not in answer.text
+        assert not re.search(r"\son\w+=", answer.text), path
+        assert not re.search(r"(?:src|href)=\"(?:https?:)?//", answer.text), path
+
+
+def test_first_page_leads_to_the_experiments(world):
+    answer = world.http.get(
+        "/", headers={**ACCEPT, "Cookie": f"auth={world.client.token}"}, follow_redirects=False
+    )
+    assert answer.headers["location"] == "/experiments"
+
+
+def test_list_tells_the_best_metric_of_each(world, search):
+    text = page(world, "/experiments").text
+    assert f'href="/experiments/{search[0]}"' in text
+    assert "0.04762" in text
+    assert "running" in text
+
+
+def test_experiment_page_marks_its_best_trial(world, search):
+    experiment_id, trials = search
+    text = page(world, f"/experiments/{experiment_id}").text
+    assert re.search(rf'data-key="{trials[1]["id"]}" class="best"', text)
+    assert f'data-post="/api/v1/experiments/{experiment_id}/pause"' in text
+    assert "validation.loss" in text
+
+
+def test_buttons_follow_the_state(world):
+    experiment_id = world.client.create(activate=False)
+    posts = rf'data-post="/api/v1/experiments/{experiment_id}/(\w+)"'
+    assert re.findall(posts, page(world, f"/experiments/{experiment_id}").text) == [
+        "activate",
+        "cancel",
+        "kill",
+    ]
+    world.client.move(experiment_id, "kill")
+    world.client.wait_for_state(experiment_id, "CANCELED")
+    assert re.findall(posts, page(world, f"/experiments/{experiment_id}").text) == ["archive"]
+    world.client.move(experiment_id, "archive")
+    assert re.findall(posts, page(world, f"/experiments/{experiment_id}").text) == ["unarchive"]
+    assert f'href="/experiments/{experiment_id}"' not in page(world, "/experiments").text
+    assert f'href="/experiments/{experiment_id}"' in page(world, "/experiments?archived=true").text
+
+
+def test_secrets_of_a_config_are_hidden(world, search):
+    text = page(world, f"/experiments/{search[0]}/config").text
+    assert "SECRET_TOKEN" in text
+    assert "hush" not in text
+
+
+def test_code_is_shown_as_it_is_and_can_be_taken_along(world, search):
+    assert "&lt;b&gt;bold&lt;/b&gt;" in page(world, f"/experiments/{search[0]}/code").text
+    assert "is no text" in page(world, f"/experiments/{search[0]}/code?file=data.bin").text
+    page(world, f"/experiments/{search[0]}/code?file=../train.py", status=404)
+    assert page(world, f"/experiments/{search[0]}/code.tar.gz").content[:2] == b"\x1f\x8b"
+
+
+def test_comparison_puts_what_differs_first(world, search):
+    _, trials = search
+    text = page(world, f"/compare?trial={trials[0]['id']}&trial={trials[1]['id']}").text
+    assert text.index(">lr ") < text.index(">width")
+    assert text.count('class="differs"') == 1
+
+
+def test_texts_of_users_are_escaped(world):
+    config = f"{SINGLE}\ndescription: {json.dumps(EVIL)}\nlabels: [{json.dumps(EVIL)}]\n"
+    experiment_id = world.client.create(f"{config}name: {json.dumps(EVIL)}\n")
+    trial = world.client.trials(experiment_id)[0]
+    world.wait_for_launch(trial)
+    report(world, trial, 1, **{EVIL: 1.0, "x" * 10_000: 2.0})
+    for path in (
+        f"/experiments/{experiment_id}",
+        f"/trials/{trial['id']}",
+        "/experiments",
+        f"/compare?trial={trial['id']}",
+    ):
+        text = page(world, path).text
+        assert "<script>alert" not in text
+        assert "</title></script>" not in text
+        assert "49" not in re.findall(r"<h1>(.*?)</h1>", text, re.S)[0]
+        assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+
+
+def test_pages_that_are_not_there_say_so_as_pages(world):
+    for path in (
+        "/experiments/999",
+        "/trials/999",
+        "/jobs/none",
+        "/experiments/one",
+        "/nothing/here",
+        "/det/x",
+    ):
+        answer = page(world, path, status=404 if "one" not in path or "none" in path else 400)
+        assert answer.headers["content-type"].startswith("text/html")
+        assert "content-security-policy" in answer.headers
+    assert world.http.get(
+        "/experiments/999", headers={"Authorization": f"Bearer {world.client.token}"}
+    ).json()
+
+
+@pytest.mark.parametrize(
+    "target", ["//evil.example", "/\\evil.example", "https://evil.example", "javascript:alert(1)", ""]
+)
+def test_login_leads_nowhere_else(world, target):
+    text = world.http.get("/signin", params={"next": target}, headers=ACCEPT).text
+    assert 'data-target="/"' in text
+
+
+@pytest.mark.parametrize(
+    ("address", "place"),
+    [
+        ("/det/experiments/3/overview", "/experiments/3"),
+        ("/det/experiments/3/trials/7/overview", "/trials/7"),
+        ("/det/experiments/3", "/experiments/3"),
+    ],
+)
+def test_addresses_of_the_original_lead_to_the_same_thing(world, address, place):
+    headers = {"Cookie": f"auth={world.client.token}"}
+    answer = world.http.get(address, headers=headers, follow_redirects=False)
+    assert answer.headers["location"] == place
+    for path in ("/det//evil.example", "/det/experiments/3//evil.example"):
+        assert world.http.get(path, headers=headers, follow_redirects=False).status_code == 404
+
+
+def test_static_files_are_open_and_only_those(world):
+    for name in ("style.css", "page.js", "plotly.min.js", "icon.svg"):
+        assert world.http.get(f"/static/{name}").status_code == 200
+    for name in ("..%2Fsite.py", "../site.py", "%2e%2e/rendering.py", "none.js", "style.css%00.js"):
+        assert world.http.get(f"/static/{name}").status_code in (401, 404)
+
+
+def figure(world, path):
+    return page(world, path).json()
+
+
+def test_curves_of_an_experiment_have_a_line_per_trial(world, search):
+    experiment_id, trials = search
+    drawn = figure(world, f"/figures/curves?experiment={experiment_id}&metric=validation.loss&x=epochs")
+    # The best is first.
+    assert [line["name"] for line in drawn["data"]] == [
+        f"Trial {trials[1]['id']}",
+        f"Trial {trials[0]['id']}",
+    ]
+    assert drawn["data"][0]["x"] == [1, 2]
+    assert drawn["data"][0]["y"] == pytest.approx([1 / 11, 1 / 21])
+    drawn = figure(
+        world, f"/figures/curves?trial={trials[0]['id']}&metric=training.loss&metric=validation.loss"
+    )
+    assert [line["name"] for line in drawn["data"]] == ["training loss", "validation loss"]
+    page(world, f"/figures/curves?trial={trials[0]['id']}&metric=training.loss&x=moons", status=400)
+
+
+def test_scatter_and_parallel_show_every_trial_with_a_metric(world, search):
+    experiment_id, trials = search
+    (dots,) = figure(world, f"/figures/scatter?experiment={experiment_id}")["data"]
+    assert sorted(dots["customdata"]) == [f"/trials/{trial['id']}" for trial in trials[:2]]
+    lines = figure(world, f"/figures/parallel?experiment={experiment_id}")["data"]
+    assert {line["name"] for line in lines} == {f"Trial {trial['id']}" for trial in trials[:2]}
+    assert all(0 <= height <= 1 for line in lines for height in line["y"])
+
+
+def test_rungs_fill_as_trials_reach_them(world):
+    config = RANDOM.replace(
+        "{name: random, metric: loss, smaller_is_better: true, max_trials: 3, max_concurrent_trials: 3}",
+        "{name: async_halving, metric: loss, smaller_is_better: false, max_trials: 4, num_rungs: 2, divisor: 2,"
+        " time_metric: batches, max_time: 20}",
+    )
+    experiment_id = world.client.create(config)
+    trial = world.client.trials(experiment_id)[0]
+    world.wait_for_launch(trial)
+    report(world, trial, 10, loss=0.25, batches=10)
+    answer = world.client.get(f"/api/v1/experiments/{experiment_id}/searcher/rungs")
+    assert answer["unit"] == "batches"
+    first, second = answer["brackets"][0]["rungs"]
+    assert first == {"length": 10, "results": [{"trialId": trial["id"], "metric": 0.25}]}
+    assert second == {"length": 20, "results": []}
+    (dots,) = figure(world, f"/figures/rungs?experiment={experiment_id}")["data"]
+    assert (dots["x"], dots["y"]) == ([10], [0.25])
+
+
+def test_runs_are_on_a_time_line(world, search):
+    _, trials = search
+    (run,) = figure(world, f"/figures/runs?trial={trials[0]['id']}")["data"]
+    assert run["y"] == ["1", "1"]
+    assert run["name"] == "runs"
