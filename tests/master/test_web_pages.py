@@ -132,7 +132,7 @@ def test_code_is_shown_as_it_is_and_can_be_taken_along(world, search):
 def test_comparison_puts_what_differs_first(world, search):
     _, trials = search
     text = page(world, f"/compare?trial={trials[0]['id']}&trial={trials[1]['id']}").text
-    assert text.index(">lr ") < text.index(">width")
+    assert text.index(">lr<") < text.index(">width<")
     assert text.count('class="differs"') == 1
 
 

@@ -25,6 +25,7 @@ _MARGIN = {"l": 64, "r": 16, "t": 16, "b": 48}
 _PLOT_PX = 320
 _ROW_PX = 240
 _LONGEST_LABEL = 40
+_DIRECTIONS = dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)))
 
 
 @dataclass(frozen=True)
@@ -110,8 +111,8 @@ def curves(
         for line in lines
     ]
     layout = {
-        "xaxis": {"title": {"text": _plain(x_title)}, "type": "log" if log_x else "linear"},
-        "yaxis": {"title": {"text": _plain(y_title)}, "type": "log" if log_y else "linear"},
+        "xaxis": {"title": {"text": _short(x_title)}, "type": "log" if log_x else "linear"},
+        "yaxis": {"title": {"text": _short(y_title)}, "type": "log" if log_y else "linear"},
         "hovermode": "x unified" if len(lines) <= len(_COLORS) else "closest",
         "showlegend": True,
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "maxheight": 0.25},
@@ -141,9 +142,9 @@ def scatter(
         end = "" if index == 0 else str(index + 1)
         shown = [point for point in points if name in point.hparams]
         values = [_axis_value(point.hparams[name]) for point in shown]
-        layout[f"xaxis{end}"] = {"title": {"text": _plain(name)}, "type": _axis_type(values)}
+        layout[f"xaxis{end}"] = {"title": {"text": _short(name)}, "type": _axis_type(values)}
         layout[f"yaxis{end}"] = {
-            "title": {"text": _plain(metric) if index % columns == 0 else ""},
+            "title": {"text": _short(metric) if index % columns == 0 else ""},
             "type": "log" if log_y else "linear",
         }
         data.append(
@@ -187,7 +188,8 @@ def parallel(
                 "y": [axis.height(value) for axis, value in zip(axes, told, strict=True)],
                 "name": f"Trial {point.trial_id}",
                 "text": [
-                    _plain(f"{axis.name}: {_told(value)}") for axis, value in zip(axes, told, strict=True)
+                    f"{_short(axis.name)}: {_short(_told(value))}"
+                    for axis, value in zip(axes, told, strict=True)
                 ],
                 "customdata": [f"/trials/{point.trial_id}"] * len(axes),
                 "line": {"color": _viridis(shades[index]), "width": 1 + 2 * shades[index]},
@@ -237,7 +239,7 @@ def rungs(ladder: Sequence[Rung], *, metric: str, unit: str) -> Figure:
     ]
     layout = {
         "xaxis": {"title": {"text": f"rung ({_plain(unit)})"}, "type": "log"},
-        "yaxis": {"title": {"text": _plain(metric)}},
+        "yaxis": {"title": {"text": _short(metric)}},
         "hovermode": "closest",
         "showlegend": many,
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom"},
@@ -362,7 +364,7 @@ def _dash(style: int) -> str:
 
 
 def _axis_value(value: Any) -> Any:
-    return value if _is_number(value) else _plain(_told(value))
+    return value if _is_number(value) else _short(_told(value))
 
 
 def _axis_type(values: Sequence[Any]) -> str:
@@ -391,4 +393,6 @@ def _short(text: str) -> str:
 
 def _plain(text: str) -> str:
     """Return text that plotly shows as it is: it takes some tags for its own, and dollars for formulas."""
+    # What turns the direction of all that follows would turn the next label, too.
+    text = text.translate(_DIRECTIONS)
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("$", "&#36;")

@@ -123,6 +123,7 @@ def _environment() -> Environment:
         moment=_moment,
         ago=_ago,
         urlquote=lambda text: quote(str(text), safe=""),
+        isolated=_isolated,
         json_script=_json_script,
     )
     return environment
@@ -152,6 +153,11 @@ def _static_url(name: str) -> str:
     """Return the address of a file; another content has another address, so that browsers may keep it for good."""
     path = plotly_script() if name == "plotly.min.js" else STATIC / name
     return f"/static/{name}?v={path.stat().st_mtime_ns:x}"
+
+
+def _isolated(text: str) -> str:
+    """Return text whose direction stays its own, whatever it contains (Unicode's FSI and PDI)."""
+    return f"\u2068{text}\u2069"
 
 
 def _moment(text: str | None) -> Markup:

@@ -71,8 +71,8 @@ function takeOver(fresh) {
   for (const old of document.querySelectorAll("[data-live]")) {
     const now = fresh.getElementById(old.id);
     if (now === null) {
-      // What was missing is there: the page has another shape.
-      if (old.hasAttribute("data-reload")) location.reload();
+      // What was missing is there: the page has another shape. A question is answered first.
+      if (old.hasAttribute("data-reload") && !document.querySelector("dialog[open]")) location.reload();
       continue;
     }
     if (old.innerHTML !== now.innerHTML) merge(old, now);
