@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 from pydantic import Field
 from sqlalchemy import ColumnElement, Select, func, select
-from sqlalchemy.orm import defer
+from sqlalchemy.orm import Session, defer
 from starlette.responses import Response
 
 from det_keras.config import hide_secrets
@@ -35,6 +36,8 @@ _STATES = (*TRIAL_STATES, "DELETING", "DELETE_FAILED", "DELETED")
 # What a list shows for rows that are stored as ACTIVE.
 _SHOWN_ACTIVE = frozenset({"ACTIVE", "QUEUED", "PULLING", "STARTING", "RUNNING"})
 _LIST_LIMIT = 100
+# A statement has room for some 30,000 parameters.
+_IDS_PER_QUERY = 10_000
 _LONGEST_EXTERNAL_ID = 255
 
 _Key = Callable[[ExperimentRow, dict[str, Any]], Any]
@@ -192,16 +195,15 @@ def listing(
         if text:
             query = query.where(func.lower(text_column).contains(text.lower(), autoescape=True))
     with master.store.reading() as session:
-        # The state of the search is large, and nobody shows it.
-        found = session.scalars(query.options(defer(ExperimentRow.searcher)))
-        rows = [row for row in found if set(labels) <= set(row.labels)]
+        marks = session.execute(query.with_only_columns(ExperimentRow.id, ExperimentRow.labels))
+        ids = [row.id for row in marks if set(labels) <= set(row.labels)]
         order = _sort_name(sort_by, _EXPERIMENT_KEYS)
         if order == "ID" and not shown:
             # Which of them are shown is known before anything more is read about them.
-            rows.sort(key=lambda row: row.id, reverse=bool(page.is_descending))
-            return reply(
-                paged("experiments", rows, page, lambda part: experiment_shapes(session, part), _LIST_LIMIT)
-            )
+            ids.sort(reverse=bool(page.is_descending))
+            present = functools.partial(_shapes, session)
+            return reply(paged("experiments", ids, page, present, _LIST_LIMIT))
+        rows = _rows(session, ids)
         pairs = list(zip(rows, experiment_shapes(session, rows), strict=True))
     key = _EXPERIMENT_KEYS[order]
     pairs = [pair for pair in pairs if not shown or pair[1]["state"].removeprefix("STATE_") in _also(shown)]
@@ -308,6 +310,21 @@ def trials(
     known.sort(key=lambda shape: (key(shape), shape["id"]), reverse=bool(page.is_descending))
     shapes = known + [shape for shape in shapes if key(shape) is None]
     return reply(paged("trials", shapes, page, list, _LIST_LIMIT))
+
+
+def _rows(session: Session, ids: Sequence[int]) -> list[ExperimentRow]:
+    """Return experiments in the order of their ids as given."""
+    found: dict[int, ExperimentRow] = {}
+    for start in range(0, len(ids), _IDS_PER_QUERY):
+        wanted = ExperimentRow.id.in_(ids[start : start + _IDS_PER_QUERY])
+        # The state of the search is large, and nobody shows it.
+        query = select(ExperimentRow).where(wanted).options(defer(ExperimentRow.searcher))
+        found.update({row.id: row for row in session.scalars(query)})
+    return [found[one] for one in ids]
+
+
+def _shapes(session: Session, ids: Sequence[int]) -> list[dict[str, Any]]:
+    return experiment_shapes(session, _rows(session, ids))
 
 
 def _detail(master: EmbeddedMaster, experiment_id: int) -> dict[str, Any]:

@@ -7,10 +7,10 @@ import base64
 import io
 import tarfile
 from collections import Counter
-from typing import Any
+from typing import Annotated, Any
 
 import anyio.to_thread
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from starlette.responses import RedirectResponse, Response
 
 from det_keras.config.secrets import without_secret_variables
@@ -27,8 +27,9 @@ __all__ = ["router", "varied"]
 
 router = APIRouter(include_in_schema=False)
 
-#: How many a list shows at once.
+# How many a list shows at once, and how many of them come with the page; it asks for the others when it is there.
 _MOST_ROWS = 1000
+_FIRST_ROWS = 100
 _LONGEST_FILE = 400_000
 _NAMES_OF_ACTIONS = {
     "ACTIVE": ("pause", "cancel", "kill"),
@@ -45,25 +46,30 @@ async def first_page() -> Response:
 
 
 @router.get("/experiments")
-async def listing(request: Request, archived: bool = False, offset: int = 0) -> Response:
-    """List experiments, the latest first."""
+async def listing(
+    request: Request,
+    archived: bool = False,
+    offset: Annotated[int, Query(ge=0)] = 0,
+    rest: bool = False,
+) -> Response:
+    """List experiments, the latest first; with `rest` those that did not come with the page."""
     answer = await Rest(request).get(
         "/experiments",
         orderBy="ORDER_BY_DESC",
         archived=str(archived).lower(),
-        offset=max(offset, 0),
-        limit=_MOST_ROWS,
+        offset=offset + _FIRST_ROWS if rest else offset,
+        limit=_MOST_ROWS - _FIRST_ROWS if rest else _FIRST_ROWS,
     )
     rows = answer["experiments"]
-    states = Counter(row["state"].removeprefix("STATE_") for row in rows)
     return await page(
         request,
         "experiments.html",
         rows=rows,
-        states=sorted(states),
         archived=archived,
-        pagination=answer["pagination"],
+        offset=offset,
+        total=answer["pagination"]["total"],
         most_rows=_MOST_ROWS,
+        first_rows=_FIRST_ROWS,
     )
 
 

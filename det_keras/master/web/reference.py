@@ -17,8 +17,13 @@ code, .verb { font-family: ui-monospace, monospace; }
 .about { color: #666; margin-left: .5em; }
 table { border-collapse: collapse; margin: .5em 0 1em 5em; }
 td, th { text-align: left; padding: .1em 1em .1em 0; vertical-align: top; }
+body { overflow-wrap: anywhere; }
+details { overflow-x: auto; }
+@media (max-width: 40em) {
+  .verb { width: auto; margin-right: .5em; } table { margin-left: 0; }
+}
 @media (prefers-color-scheme: dark) {
-  body { background: #111; color: #ddd; } .verb { color: #7db8f0; } .about { color: #999; }
+  body { background: #111; color: #ddd; } .verb, a { color: #7db8f0; } .about { color: #999; }
 }
 """
 

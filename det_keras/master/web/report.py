@@ -124,16 +124,21 @@ def _figures(master: EmbeddedMaster, facts: Mapping[str, Any]) -> list[tuple[str
     experiment, trials = facts["experiment"], facts["trials"]
     ids = [trial["id"] for trial in trials[:MOST_LINES]]
     result = [
-        (f"{metric.name} ({metric.group})", curves_figure(master, ids, [metric]))
+        (f"{_isolated(metric.name)} ({metric.group})", curves_figure(master, ids, [metric]))
         for metric in facts["metrics"][:_MOST_METRICS]
     ]
-    name = experiment["searcherMetric"]
+    name = _isolated(experiment["searcherMetric"])
     if sum(trial["searcherMetricValue"] is not None for trial in trials) > 1:
         result.append((f"{name} against each hyperparameter", scatter_figure(experiment, trials)))
         result.append((f"All hyperparameters and {name}", parallel_figure(experiment, trials)))
     if facts["ladders"]["brackets"]:
         result.append((f"{name} at the rungs", rungs_figure(experiment, facts["ladders"])))
     return result
+
+
+def _isolated(name: str) -> str:
+    """Return a name that turns nothing around but itself, whatever direction it is written in."""
+    return f"\u2068{name}\u2069"
 
 
 @functools.cache

@@ -67,6 +67,23 @@ async function refresh() {
   }
 }
 
+// Takes over what a page shows of another address: the rows of a table that did not come with it.
+export async function fetchRows(table) {
+  const answer = await fetch(table.dataset.rest, { headers: { Accept: "text/html" } });
+  if (!answer.ok) return;
+  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(table.id);
+  const rows = fresh === null ? [] : [...fresh.tBodies[0].rows];
+  const known = new Map([...table.tBodies[0].rows].map((row) => [row.dataset.key, row]));
+  for (const row of rows) {
+    const before = known.get(row.dataset.key);
+    if (before === undefined) {
+      late.add(row);
+      table.tBodies[0].append(row);
+    } else if (!before.isEqualNode(row)) merge(before, row);
+  }
+  document.dispatchEvent(new CustomEvent("refreshed"));
+}
+
 function takeOver(fresh) {
   for (const old of document.querySelectorAll("[data-live]")) {
     const now = fresh.getElementById(old.id);
@@ -104,6 +121,9 @@ function merge(old, now) {
 // Set by the reader or by the page's scripts, not by the master.
 const KEPT = new Set(["hidden", "aria-sort", "open", "checked", "disabled"]);
 
+// Rows that came after the page, which it does not bring again.
+const late = new WeakSet();
+
 // Rows are known by their keys, in whichever order the reader has sorted them.
 function mergeRows(old, now) {
   const known = new Map([...old.rows].map((row) => [row.dataset.key, row]));
@@ -117,7 +137,7 @@ function mergeRows(old, now) {
       if (!before.isEqualNode(row)) merge(before, row);
     } else added.push(row);
   }
-  for (const row of [...old.rows]) if (!seen.has(row)) row.remove();
+  for (const row of [...old.rows]) if (!seen.has(row) && !late.has(row)) row.remove();
   const isLatestFirst = now.rows.length > 1 && Number(now.rows[0].dataset.key) > Number(now.rows[1].dataset.key);
   if (isLatestFirst) old.prepend(...added);
   else old.append(...added);

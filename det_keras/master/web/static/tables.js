@@ -1,6 +1,9 @@
 // Tables that sort by a click on a column, lists that are filtered as one types, rows that are chosen to be compared.
 
-import { onRefresh } from "./live.js";
+import { fetchRows, onRefresh } from "./live.js";
+
+// Older rows change seldom.
+const REST_MS = 20000;
 
 const sorted = new Map();
 
@@ -11,6 +14,8 @@ export function armTables() {
     updateChoice();
   };
   prepare();
+  document.querySelectorAll("table[data-rest]").forEach(fetchRows);
+  setInterval(() => document.hidden || document.querySelectorAll("table[data-rest]").forEach(fetchRows), REST_MS);
   onRefresh(() => {
     prepare();
     document.querySelectorAll("table.sortable").forEach((table) => sorted.has(table.id) && sort(table));
@@ -69,6 +74,7 @@ function filter(form) {
   const table = document.getElementById(form.dataset.filter);
   form.hidden = table === null;
   if (table === null) return;
+  offerStates(form.querySelector("[data-state]"), table);
   const wanted = form.querySelector("[data-search]").value.trim().toLowerCase();
   const state = form.querySelector("[data-state]").value;
   let shown = 0;
@@ -81,6 +87,18 @@ function filter(form) {
   form.querySelector("[data-count]").textContent = shown === total ? `${total} in all` : `${shown} of ${total}`;
   const none = document.querySelector("[data-none]");
   if (none) none.hidden = shown > 0;
+}
+
+function offerStates(select, table) {
+  const names = [...new Set([...table.tBodies[0].rows].map((row) => row.dataset.state))].sort();
+  const known = [...select.options].slice(1).map((option) => option.value);
+  if (names.join() === known.join()) return;
+  const chosen = select.value;
+  select.length = 1;
+  for (const name of new Set([...names, ...(chosen ? [chosen] : [])])) {
+    select.add(new Option(name.toLowerCase().replaceAll("_", " "), name));
+  }
+  select.value = chosen;
 }
 
 function updateChoice() {
