@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from det_keras.cli import checkpoint, deploy, experiment, job, master, preview, tensorboard, trial, user
+from det_keras.cli import checkpoint, deploy, experiment, job, master, preview, tensorboard, trial, user, web
 from det_keras.cli.settings import Settings
 from det_keras.errors import DetError, MasterError
 
@@ -89,6 +89,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-u", "--user", metavar="NAME", help="act as this user, who has logged in")
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     nouns = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for noun in (experiment, trial, checkpoint, job, master, deploy, user, preview, tensorboard):
+    for noun in (experiment, trial, checkpoint, job, master, deploy, user, preview, tensorboard, web):
         noun.add_parsers(nouns)
     return parser

@@ -144,8 +144,20 @@ def test_web_code_logs_a_browser_in_once(world):
     assert "SameSite=strict" in cookie
     token = cookie.split("auth=")[1].split(";")[0]
     assert Client(world.http, token).get("/api/v1/me")["user"]["username"] == "determined"
+    # A browser that is logged in needs no code, any other is told what to do.
+    world.http.cookies.set("auth", token)
+    assert world.http.get(f"{path}&next=/cluster", follow_redirects=False).headers["location"] == "/cluster"
     world.http.cookies.clear()
-    assert world.http.get(path).status_code == 401
+    answer = world.http.get(path)
+    assert answer.status_code == 401
+    assert "`det web` prints another" in answer.text
+
+
+@pytest.mark.parametrize("target", ["//evil.example", "https://evil.example", "/\\evil.example", "/\tevil"])
+def test_web_code_leads_nowhere_else(world, target):
+    url = world.client.post("/api/v1/auth/web-code")["url"].removeprefix("http://127.0.0.1:8080")
+    answer = world.http.get(url, params={"code": url.split("=")[1], "next": target}, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
 
 
 def test_web_code_that_is_old_or_guessed_is_refused(world, monkeypatch):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
 from det_keras.master.api.calls import CallerDep, MasterDep, body
 from det_keras.master.embedded import EmbeddedMaster
+from det_keras.master.errors import ApiError, UnauthenticatedError
 from det_keras.master.models import UserRow
 from det_keras.master.replies import reply
 from det_keras.master.shapes.cluster import PROTOCOL_VERSION, master_shape, user_shape
+from det_keras.master.web.rendering import own_address
 from det_keras.master.wire import Message
 
 __all__ = ["router"]
@@ -64,10 +66,17 @@ def web_code(master: MasterDep, caller: CallerDep) -> Response:
 
 
 @router.get("/login")
-def web_login(master: MasterDep, code: str = "") -> Response:
-    """Log a browser in by the code of an address that a terminal printed."""
-    token = master.accounts.redeem(code)
-    response = RedirectResponse("/", status_code=303)
+def web_login(master: MasterDep, request: Request, code: str = "", next: str = "/") -> Response:  # noqa: A002
+    """Log a browser in by the code of an address that a terminal printed, and show it the page it came for."""
+    response = RedirectResponse(own_address(next), status_code=303)
+    try:
+        token = master.accounts.redeem(code)
+    except UnauthenticatedError:
+        if _is_logged_in(master, request):
+            return response
+        raise UnauthenticatedError(
+            "This address logs in once, within ten minutes of its printing. `det web` prints another."
+        ) from None
     _set_cookie(master, response, token)
     # The code is worthless by now, and still nobody else's business.
     response.headers["Referrer-Policy"] = "no-referrer"
@@ -79,6 +88,14 @@ def logout(master: MasterDep, caller: CallerDep) -> Response:
     """Make the caller's token worthless."""
     master.accounts.logout(caller)
     return reply()
+
+
+def _is_logged_in(master: EmbeddedMaster, request: Request) -> bool:
+    try:
+        master.accounts.caller(request.cookies.get("auth", ""))
+    except ApiError:
+        return False
+    return True
 
 
 def _set_cookie(master: EmbeddedMaster, response: Response, token: str) -> None:

@@ -24,7 +24,7 @@ from det_keras import __version__, display
 from det_keras.master.auth import page_token
 from det_keras.master.errors import ApiError
 
-__all__ = ["POLICY", "STATIC", "error_page", "page", "plotly_script", "render", "wants_page"]
+__all__ = ["POLICY", "STATIC", "error_page", "own_address", "page", "plotly_script", "render", "wants_page"]
 
 #: What our own pages load and run.
 STATIC = Path(__file__).parent / "static"
@@ -55,6 +55,13 @@ def wants_page(scope: Scope) -> bool:
     if scope["method"] != "GET" or scope["path"].startswith("/api/"):
         return False
     return "text/html" in Headers(scope=scope).get("accept", "")
+
+
+def own_address(text: str) -> str:
+    """Return an address below this master, or the first page in place of one that leads elsewhere."""
+    # `//elsewhere` is an address of another host, and browsers read `\\` as `/`.
+    is_ours = text.startswith("/") and not text.startswith(("//", "/\\")) and text.isprintable()
+    return text if is_ours else "/"
 
 
 def plotly_script() -> Path:

@@ -13,7 +13,7 @@ from det_keras.master.api.calls import MasterDep
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import NotFoundError
 from det_keras.master.web import cluster, compare, experiments, plots, report, trials
-from det_keras.master.web.rendering import STATIC, page, plotly_script
+from det_keras.master.web.rendering import STATIC, own_address, page, plotly_script
 
 __all__ = ["router"]
 
@@ -31,9 +31,7 @@ for pages in (experiments, trials, compare, cluster, plots, report):
 @router.get("/signin")
 async def sign_in(request: Request, next: str = "/") -> Response:  # noqa: A002 - a word of the address
     """Show how to log in."""
-    # Only to a page of ours: `//elsewhere` is an address of another host.
-    is_ours = next.startswith("/") and not next.startswith(("//", "/\\"))
-    return await page(request, "signin.html", target=next if is_ours else "/")
+    return await page(request, "signin.html", target=own_address(next))
 
 
 @router.get("/det/{rest:path}")

@@ -1,0 +1,45 @@
+"""`det web`: the master's pages in a browser."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from det_keras.cli.arguments import positive
+from det_keras.cli.session import open_session
+from det_keras.cli.settings import Settings
+from det_keras.errors import DetError, MasterError
+
+if TYPE_CHECKING:
+    from det_keras.cli.arguments import Nouns
+
+__all__ = ["add_parsers"]
+
+_NOT_FOUND = 404
+
+
+def add_parsers(nouns: Nouns) -> None:
+    """Add the command to the command line."""
+    parser = nouns.add_parser("web", help="print an address that logs a browser in, once")
+    parser.add_argument(
+        "experiment_id", metavar="EXPERIMENT", nargs="?", type=positive, help="the page of this experiment"
+    )
+    parser.set_defaults(run=_web)
+
+
+def _web(args: argparse.Namespace, settings: Settings) -> int:
+    with open_session(settings) as session:
+        if args.experiment_id is not None:
+            session.get(f"/api/v1/experiments/{args.experiment_id}")
+        try:
+            url = session.post("/api/v1/auth/web-code")["url"]
+        except MasterError as error:
+            if error.status != _NOT_FOUND:
+                raise
+            raise DetError("This master has pages of its own: open its address in a browser.") from None
+    if args.experiment_id is not None:
+        url += f"&next={quote(f'/experiments/{args.experiment_id}', safe='')}"
+    # Printed, and not opened: no other account of this machine can read a terminal, a browser's command line they can.
+    print(url)
+    return 0
