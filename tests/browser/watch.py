@@ -55,7 +55,7 @@ class Watch:
 
     def _note_request(self, request: Request) -> None:
         address = urlsplit(request.url)
-        if address.scheme not in ("data", "blob") and address.netloc != self._host:
+        if address.scheme not in ("about", "blob", "data", "file") and address.netloc != self._host:
             self.foreign_requests.append(request.url)
 
 
@@ -66,7 +66,7 @@ def accessibility_faults(page: Page) -> list[str]:
     page.evaluate(f"{script}; undefined")
     result = page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")
     return [
-        f"{fault['id']} ({fault['impact']}): {fault['help']}: {node['html'][:200]}"
+        f"{fault['id']} ({fault['impact']}): {node['html'][:200]}: {' '.join(node['failureSummary'].split())}"
         for fault in result["violations"]
         if fault["impact"] in ("serious", "critical")
         for node in fault["nodes"]

@@ -1,0 +1,199 @@
+"""The pages as people use them: watched live, steered by buttons, compared, kept."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import zipfile
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+from playwright.sync_api import expect
+
+from browser.data import EVIL, digits_search, named_search, talker
+from browser.watch import accessibility_faults
+
+PAGES = (
+    "/experiments", "/experiments?archived=true", "/experiments/{e}", "/experiments/{e}/search",
+    "/experiments/{e}/checkpoints", "/experiments/{e}/code", "/experiments/{e}/config", "/trials/{t}",
+    "/trials/{t}/logs", "/compare?trial={t}&trial={u}", "/cluster", "/jobs", "/docs", "/nowhere",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def search(site):
+    """A search that is over, with names that nobody would give."""
+    return named_search(site, EVIL)
+
+
+@pytest.fixture
+def gate(tmp_path):
+    """The file that ends a trial that talks."""
+    path = tmp_path / "gate"
+    yield path
+    path.touch()
+
+
+def open_pages(page, search):
+    """Open one page after another, each until its plots and its log are drawn."""
+    for template in PAGES:
+        address = template.format(e=search.number, t=search.trials[0], u=search.trials[1])
+        with page.watch.forgiving("404" if address == "/nowhere" else "^$"):
+            page.goto(address)
+            page.wait_for_load_state("load")
+        for canvas in page.locator("[data-figure]").all():
+            canvas.scroll_into_view_if_needed()
+            expect(canvas.locator(".main-svg").first).to_be_visible()
+        yield address
+
+
+def lines_of_plot(page, name="curves"):
+    """Return how many points each line of a plot has; [] until it is drawn."""
+    return page.evaluate(f"() => (document.getElementById('{name}')?.data ?? []).map((one) => one.x.length)")
+
+
+def test_a_real_search_is_watched_paused_and_brought_to_its_end(page, site):
+    page.goto("/experiments")
+    number = digits_search(site)
+    # Nobody reloads: the list goes on by itself.
+    page.locator(f"tr[data-key='{number}'] a").click()
+    heading = page.locator("#heading")
+    expect(heading).to_contain_text("running", timeout=30_000)
+    page.wait_for_function(
+        "() => (document.getElementById('curves')?.data ?? []).some((one) => one.x.length > 1)",
+        timeout=60_000,
+    )
+    page.get_by_role("button", name="Pause").click()
+    expect(heading).to_contain_text("paused", timeout=30_000)
+    assert site.client.experiment(number)["state"] == "STATE_PAUSED"
+    page.get_by_role("button", name="Activate").click()
+    expect(heading).to_contain_text("running", timeout=30_000)
+    expect(heading).to_contain_text("completed", timeout=90_000)
+    best = site.client.experiment(number)["bestTrialId"]
+    expect(page.locator("#facts")).to_contain_text(f"trial {best}")
+    expect(page.locator(f"#trial-list tr[data-key='{best}'] [aria-label=best]")).to_be_visible()
+    assert max(lines_of_plot(page)) == 40
+
+
+def test_canceling_asks_first(page, site, gate):
+    search = talker(site, gate)
+    page.goto(f"/experiments/{search.number}")
+    page.get_by_role("button", name="Cancel").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Cancel this experiment?")
+    dialog.get_by_role("button", name="Back").click()
+    expect(dialog).to_be_hidden()
+    assert site.client.experiment(search.number)["state"] != "STATE_CANCELED"
+    page.get_by_role("button", name="Kill").click()
+    page.get_by_role("dialog").get_by_role("button", name="Kill").click()
+    expect(page.locator("#heading")).to_contain_text("canceled")
+    assert site.client.experiment(search.number)["state"] == "STATE_CANCELED"
+
+
+def test_two_trials_are_compared(page, search):
+    page.goto(f"/experiments/{search.number}")
+    for trial in search.trials:
+        page.get_by_label(f"Compare trial {trial}").check()
+    page.get_by_role("button", name="Compare 2").click()
+    expect(page).to_have_url(re.compile(r"/compare\?"))
+    for trial in search.trials:
+        expect(page.get_by_role("columnheader", name=f"Trial {trial}")).to_be_visible()
+    expect(page.locator("tr.differs").first).to_be_visible()
+    page.wait_for_function("() => document.getElementById('curves')?.data?.length === 2")
+
+
+def test_a_checkpoint_is_downloaded(page, search, tmp_path):
+    page.goto(f"/experiments/{search.number}/checkpoints")
+    with page.expect_download() as started:
+        page.get_by_role("link", name="Download").first.click()
+    started.value.save_as(tmp_path / "checkpoint.zip")
+    with zipfile.ZipFile(tmp_path / "checkpoint.zip") as archive:
+        assert any(name.endswith("weights") for name in archive.namelist())
+
+
+def test_a_log_is_followed_and_searched(page, site, gate):
+    search = talker(site, gate)
+    page.goto(f"/trials/{search.trials[0]}/logs")
+    log = page.get_by_role("log")
+    expect(log).to_contain_text("line 3", timeout=30_000)
+    count = log.locator("> div").count()
+    expect(log.locator("> div").nth(count + 5)).to_be_visible()
+    page.get_by_role("searchbox").fill("line 3")
+    expect(log.locator("mark").first).to_have_text("line 3")
+    expect(log.get_by_text("line 2", exact=True)).to_have_count(0)
+    gate.touch()
+    page.get_by_role("searchbox").fill("")
+    expect(page.locator("#log-count")).to_contain_text("complete", timeout=30_000)
+
+
+def test_a_page_survives_a_restart_of_the_master(page, site, gate):
+    search = talker(site, gate)
+    page.goto(f"/trials/{search.trials[0]}")
+    facts = page.locator("#facts")
+    # With the first metric the page takes another shape.
+    expect(page.locator(".main-svg").first).to_be_visible()
+    with page.watch.forgiving("ERR_|Failed to fetch|NetworkError"):
+        os.kill(site.running.pid, signal.SIGKILL)
+        if psutil.pid_exists(site.running.pid):
+            psutil.Process(site.running.pid).wait(10)
+        expect(page.locator("#connection")).to_be_visible()
+        before = int(re.search(r"Batches\s+(\d+)", facts.inner_text(), re.IGNORECASE)[1])
+        site.http.close()
+        site.start(port=urlsplit(site.running.url).port)
+        expect(page.locator("#connection")).to_be_hidden()
+        page.wait_for_function(
+            f"() => Number(document.querySelector('#facts').innerText.match(/Batches\\s+(\\d+)/i)[1]) > {before}"
+        )
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_page_has_a_serious_accessibility_fault(new_page, site, search, scheme):
+    page = new_page(color_scheme=scheme)
+    page.goto(site.client.post("/api/v1/auth/web-code")["url"])
+    faults = {address: accessibility_faults(page) for address in open_pages(page, search)}
+    page.context.clear_cookies()
+    page.goto("/signin")
+    faults["/signin"] = accessibility_faults(page)
+    assert {address: found for address, found in faults.items() if found} == {}
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_names_show_as_text_and_break_no_layout(new_page, site, search, width):
+    page = new_page(viewport={"width": width, "height": 900})
+    alerts = []
+    page.on("dialog", lambda dialog: (alerts.append(dialog.message), dialog.dismiss()))
+    page.goto(site.client.post("/api/v1/auth/web-code")["url"])
+    too_wide = {}
+    for address in open_pages(page, search):
+        excess = page.evaluate(
+            "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        )
+        if excess > 0:
+            too_wide[address] = excess
+        assert page.locator("main img").count() == 0
+        assert page.locator("main [onload], main [onerror]").count() == 0
+    assert alerts == []
+    assert too_wide == {}
+    page.goto(f"/experiments/{search.number}")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("<script>alert(1)</script>")
+    page.goto(f"/trials/{search.trials[0]}/logs")
+    expect(page.get_by_role("log")).to_contain_text("<script>alert(1)</script>")
+
+
+def test_a_report_is_read_without_a_master(new_page, page, search, tmp_path):
+    page.goto(f"/experiments/{search.number}")
+    with page.expect_download() as started:
+        page.get_by_role("link", name="Report").click()
+    path = tmp_path / "report.html"
+    started.value.save_as(path)
+    reader = new_page(viewport={"width": 390, "height": 844})
+    reader.goto(path.as_uri())
+    for canvas in reader.locator("[data-report-figure]").all():
+        expect(canvas.locator(".main-svg").first).to_be_visible()
+    assert (
+        reader.evaluate("() => document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        <= 0
+    )
+    assert accessibility_faults(reader) == []
