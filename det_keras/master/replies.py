@@ -10,7 +10,7 @@ from starlette.responses import Response, StreamingResponse
 from det_keras.master.errors import ApiError, UnavailableError
 from det_keras.master.wire import encode_json
 
-__all__ = ["error_body", "error_line", "error_reply", "reply", "result_line", "stream_reply"]
+__all__ = ["error_body", "error_line", "error_reply", "list_reply", "reply", "result_line", "stream_reply"]
 
 _JSON = "application/json"
 _TOO_LARGE = 413
@@ -19,6 +19,13 @@ _TOO_LARGE = 413
 def reply(content: Mapping[str, Any] | None = None) -> Response:
     """Return a successful answer; nothing to say is ``{}``."""
     return Response(encode_json(content or {}), media_type=_JSON)
+
+
+def list_reply(content: Mapping[str, Any]) -> Response:
+    """Return a successful answer whose one list has JSON texts: what was encoded before is not encoded again."""
+    (name,) = (name for name, value in content.items() if isinstance(value, list))
+    rest = encode_json({key: value for key, value in content.items() if key != name}).decode()
+    return Response(f'{{"{name}":[{",".join(content[name])}],{rest[1:]}', media_type=_JSON)
 
 
 def error_reply(path: str, error: ApiError, *, status: int | None = None) -> Response:

@@ -30,6 +30,8 @@ __all__ = [
 
 MessageT = TypeVar("MessageT", bound="Message")
 
+# Made once: to make it takes as long as to write a small answer.
+_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 _MOST_LEVELS = 64
 _TOO_DEEP = f"The body is nested too deeply: more than {_MOST_LEVELS} lists and objects in each other."
 # What may be a number that a float holds as infinity only.
@@ -132,10 +134,9 @@ def _is_deeper(value: Any, levels: int) -> bool:
 def encode_json(value: Any) -> bytes:
     """Return strict JSON: NaN and infinities as text."""
     try:
-        text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+        return _ENCODER.encode(value).encode()
     except ValueError:
-        text = json.dumps(finite(value), allow_nan=False, separators=(",", ":"))
-    return text.encode()
+        return _ENCODER.encode(finite(value)).encode()
 
 
 def finite(value: Any) -> Any:

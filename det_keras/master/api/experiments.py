@@ -22,8 +22,13 @@ from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import InvalidArgumentError
 from det_keras.master.experiments import Draft
 from det_keras.master.models import ExperimentRow, TrialRow, UserRow
-from det_keras.master.replies import reply
-from det_keras.master.shapes.experiments import experiment_shapes, validated_shape
+from det_keras.master.replies import list_reply, reply
+from det_keras.master.shapes.experiments import (
+    CONFIG_TEXT,
+    experiment_shape,
+    listed_experiments,
+    validated_shape,
+)
 from det_keras.master.shapes.trials import TRIAL_STATES, trial_shapes
 from det_keras.master.unmanaged import UnmanagedConductor
 from det_keras.master.wire import Message
@@ -201,14 +206,17 @@ def listing(
         if order == "ID" and not shown:
             # Which of them are shown is known before anything more is read about them.
             ids.sort(reverse=bool(page.is_descending))
-            present = functools.partial(_shapes, session)
-            return reply(paged("experiments", ids, page, present, _LIST_LIMIT))
+            present = functools.partial(_texts, session)
+            return list_reply(paged("experiments", ids, page, present, _LIST_LIMIT))
         rows = _rows(session, ids)
-        pairs = list(zip(rows, experiment_shapes(session, rows), strict=True))
+        pairs = [(row, one) for (row, _), one in zip(rows, listed_experiments(session, rows), strict=True)]
     key = _EXPERIMENT_KEYS[order]
-    pairs = [pair for pair in pairs if not shown or pair[1]["state"].removeprefix("STATE_") in _also(shown)]
-    pairs.sort(key=lambda pair: (key(*pair), pair[0].id), reverse=bool(page.is_descending))
-    return reply(paged("experiments", pairs, page, lambda part: [shape for _, shape in part], _LIST_LIMIT))
+    wanted = _also(shown)
+    pairs = [pair for pair in pairs if not shown or pair[1].shape["state"].removeprefix("STATE_") in wanted]
+    pairs.sort(key=lambda pair: (key(pair[0], pair[1].shape), pair[0].id), reverse=bool(page.is_descending))
+    return list_reply(
+        paged("experiments", pairs, page, lambda part: [one.to_json() for _, one in part], _LIST_LIMIT)
+    )
 
 
 @router.get("/experiments/{experiment_id}")
@@ -312,25 +320,26 @@ def trials(
     return reply(paged("trials", shapes, page, list, _LIST_LIMIT))
 
 
-def _rows(session: Session, ids: Sequence[int]) -> list[ExperimentRow]:
-    """Return experiments in the order of their ids as given."""
-    found: dict[int, ExperimentRow] = {}
+def _rows(session: Session, ids: Sequence[int]) -> list[tuple[ExperimentRow, str]]:
+    """Return experiments and their configs as stored, in the order of their ids as given."""
+    found: dict[int, tuple[ExperimentRow, str]] = {}
     for start in range(0, len(ids), _IDS_PER_QUERY):
         wanted = ExperimentRow.id.in_(ids[start : start + _IDS_PER_QUERY])
         # The state of the search is large, and nobody shows it.
-        query = select(ExperimentRow).where(wanted).options(defer(ExperimentRow.searcher))
-        found.update({row.id: row for row in session.scalars(query)})
+        query = select(ExperimentRow, CONFIG_TEXT).where(wanted)
+        query = query.options(defer(ExperimentRow.searcher), defer(ExperimentRow.config))
+        found.update({row.id: (row, config) for row, config in session.execute(query)})
     return [found[one] for one in ids]
 
 
-def _shapes(session: Session, ids: Sequence[int]) -> list[dict[str, Any]]:
-    return experiment_shapes(session, _rows(session, ids))
+def _texts(session: Session, ids: Sequence[int]) -> list[str]:
+    return [one.to_json() for one in listed_experiments(session, _rows(session, ids))]
 
 
 def _detail(master: EmbeddedMaster, experiment_id: int) -> dict[str, Any]:
     with master.store.reading() as session:
         row = find_experiment(session, experiment_id)
-        (shape,) = experiment_shapes(session, [row], is_list=False)
+        shape = experiment_shape(session, row)
     is_waiting = row.state == lifecycle.ACTIVE and shape["state"] == "STATE_QUEUED"
     summary = {"jobsAhead": -1, "state": "STATE_QUEUED" if is_waiting else "STATE_SCHEDULED"}
     return {

@@ -23,7 +23,7 @@ from det_keras.master.replies import reply, stream_reply
 from det_keras.master.shapes.trials import (
     REPORT_COLUMNS,
     checkpoint_workload,
-    metrics_report,
+    metrics_reports,
     metrics_workload,
     trial_shapes,
 )
@@ -129,9 +129,8 @@ def _lines(master: EmbeddedMaster, group: str, trial_ids: Sequence[int]) -> Iter
                 .order_by(MetricRow.run_id, MetricRow.total_batches)
                 .execution_options(yield_per=_ROWS_PER_LINE)
             )
-            for rows in session.execute(query).partitions(_ROWS_PER_LINE):
-                texts = ",".join(metrics_report(row) for row in rows)
-                yield f'{{"result":{{"metrics":[{texts}]}}}}\n'.encode()
+            for rows in session.connection().execute(query).partitions(_ROWS_PER_LINE):
+                yield f'{{"result":{{"metrics":[{metrics_reports(trial_id, group, rows)}]}}}}\n'.encode()
 
 
 def _metric_entries(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import Text, func, select, type_coerce
 from sqlalchemy.orm import Session
 
 from det_keras.config import ExperimentConfig
@@ -16,9 +18,12 @@ from det_keras.master import checkpoints
 from det_keras.master.models import AllocationRow, CheckpointRow, ExperimentRow, TrialRow, UserRow
 from det_keras.master.shapes.cluster import POOL, WORKSPACE_ID
 from det_keras.master.shapes.trials import refined_state
-from det_keras.master.wire import now, timestamp
+from det_keras.master.wire import encode_json, now, timestamp
 
-__all__ = ["experiment_shapes", "validated_shape"]
+__all__ = ["CONFIG_TEXT", "ListedExperiment", "experiment_shape", "listed_experiments", "validated_shape"]
+
+#: A config as it is stored: reading it would be most of the work of a long list.
+CONFIG_TEXT = type_coerce(ExperimentRow.config, Text).label("config_text")
 
 # List views may shorten notes; the detail view never does, since clients send back what they got.
 _NOTES_IN_LISTS = 200
@@ -36,20 +41,63 @@ class _Facts:
     best_metric: float | None = None
 
 
-def experiment_shapes(
-    session: Session, rows: Sequence[ExperimentRow], *, is_list: bool = True
-) -> list[dict[str, Any]]:
-    """Return `Experiment` objects, with everything about them fetched in a few queries."""
-    facts = _facts(session, rows)
+@dataclass(frozen=True)
+class ShownConfig:
+    """What a list says of a config.
+
+    Attributes:
+        searcher: its name.
+        metric: the searcher's.
+        smaller_is_better: how that compares.
+        text: the whole of it as JSON, without its secrets.
+        hyperparameters: of it, as JSON.
+    """
+
+    searcher: str
+    metric: str
+    smaller_is_better: bool
+    text: str
+    hyperparameters: str
+
+
+@dataclass(frozen=True)
+class ListedExperiment:
+    """An `Experiment` of a list.
+
+    Attributes:
+        shape: all of it but the config.
+        config: the rest.
+    """
+
+    shape: dict[str, Any]
+    config: ShownConfig
+
+    def to_json(self) -> str:
+        """Return it as it travels."""
+        fields = encode_json(self.shape).decode()
+        return f'{fields[:-1]},"config":{self.config.text},"hyperparameters":{self.config.hyperparameters}}}'
+
+
+def listed_experiments(session: Session, rows: Sequence[tuple[ExperimentRow, str]]) -> list[ListedExperiment]:
+    """Return experiments with their configs as stored (`CONFIG_TEXT`) for a list, in a few queries."""
+    configs = {row.id: _shown(text) for row, text in rows}
+    facts = _facts(session, {number: one.smaller_is_better for number, one in configs.items()})
     users = {row.id: row for row in session.scalars(select(UserRow))}
-    shapes = []
-    for row in rows:
-        shape = _experiment(row, facts[row.id], users[row.owner_id])
-        if is_list:
-            shape["notes"] = row.notes[:_NOTES_IN_LISTS]
-            shape["trialIds"] = []
-        shapes.append(shape)
-    return shapes
+    found = []
+    for row, _ in rows:
+        shape = _experiment(row, configs[row.id], facts[row.id], users[row.owner_id])
+        shape |= {"notes": row.notes[:_NOTES_IN_LISTS], "trialIds": []}
+        found.append(ListedExperiment(shape, configs[row.id]))
+    return found
+
+
+def experiment_shape(session: Session, row: ExperimentRow) -> dict[str, Any]:
+    """Return an `Experiment` with everything about it."""
+    config = _shown(encode_json(row.config).decode())
+    facts = _facts(session, {row.id: config.smaller_is_better})
+    owner = session.get(UserRow, row.owner_id)
+    assert owner is not None
+    return _whole(row, config, facts[row.id], owner)
 
 
 def validated_shape(config: ExperimentConfig, original: str, owner: UserRow) -> dict[str, Any]:
@@ -70,13 +118,30 @@ def validated_shape(config: ExperimentConfig, original: str, owner: UserRow) -> 
         progress=0.0,
         start_time=now(),
     )
-    return _experiment(row, _Facts(), owner)
+    return _whole(row, _shown(encode_json(row.config).decode()), _Facts(), owner)
 
 
-def _experiment(row: ExperimentRow, facts: _Facts, owner: UserRow) -> dict[str, Any]:
-    # As it is stored it is whole and in today's form. Reading it into its classes for a thousand experiments of a
-    # list would take seconds.
-    config = row.config
+# A list of a thousand is mostly configs, and they hardly ever change.
+@functools.lru_cache(maxsize=2048)
+def _shown(text: str) -> ShownConfig:
+    # As it is stored it is whole and in today's form. Reading it into its classes would take seconds.
+    config = json.loads(text)
+    searcher = config["searcher"]
+    return ShownConfig(
+        searcher=searcher["name"],
+        metric=searcher["metric"],
+        smaller_is_better=bool(searcher["smaller_is_better"]),
+        text=encode_json(masked(config)).decode(),
+        hyperparameters=encode_json(config["hyperparameters"]).decode(),
+    )
+
+
+def _whole(row: ExperimentRow, config: ShownConfig, facts: _Facts, owner: UserRow) -> dict[str, Any]:
+    shape = _experiment(row, config, facts, owner)
+    return {**shape, "config": masked(row.config), "hyperparameters": row.config["hyperparameters"]}
+
+
+def _experiment(row: ExperimentRow, config: ShownConfig, facts: _Facts, owner: UserRow) -> dict[str, Any]:
     return {
         "id": row.id,
         "name": row.name,
@@ -104,23 +169,21 @@ def _experiment(row: ExperimentRow, facts: _Facts, owner: UserRow) -> dict[str, 
         "projectOwnerId": owner.id,
         "parentArchived": False,
         "unmanaged": row.is_unmanaged,
-        "searcherType": config["searcher"]["name"],
-        "searcherMetric": config["searcher"]["metric"],
-        "hyperparameters": config["hyperparameters"],
+        "searcherType": config.searcher,
+        "searcherMetric": config.metric,
         "bestTrialId": facts.best_trial_id,
         "bestTrialSearcherMetric": facts.best_metric,
         "checkpointSize": str(facts.checkpoint_size),
         "checkpointCount": facts.checkpoint_count,
         "modelDefinitionSize": str(row.context_size),
         "externalExperimentId": row.external_id,
-        "config": masked(config),
         "originalConfig": row.original_config,
     }
 
 
-def _facts(session: Session, rows: Sequence[ExperimentRow]) -> dict[int, _Facts]:
+def _facts(session: Session, smaller: dict[int, bool]) -> dict[int, _Facts]:
+    """Return facts about experiments, of which `smaller` says whose metric is better when it is smaller."""
     facts: dict[int, _Facts] = defaultdict(_Facts)
-    smaller = {row.id: bool(row.config["searcher"]["smaller_is_better"]) for row in rows}
     _add_trials(session, smaller, facts)
     states = (
         select(TrialRow.experiment_id, AllocationRow.state)

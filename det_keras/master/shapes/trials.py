@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Text, func, select, type_coerce
@@ -22,7 +23,7 @@ __all__ = [
     "REPORT_COLUMNS",
     "TRIAL_STATES",
     "checkpoint_workload",
-    "metrics_report",
+    "metrics_reports",
     "metrics_workload",
     "refined_state",
     "states_of_allocations",
@@ -46,15 +47,12 @@ TRIAL_STATES = (
     "RUNNING",
 )
 
-#: What `metrics_report` needs.
+#: What `metrics_reports` needs: as it is stored, as to read and write it again would be most of a stream's work.
 REPORT_COLUMNS = (
     MetricRow.id,
-    MetricRow.trial_id,
     MetricRow.run_id,
     MetricRow.total_batches,
-    MetricRow.end_time,
-    MetricRow.group,
-    MetricRow.archived,
+    type_coerce(MetricRow.end_time, Text).label("end_time"),
     type_coerce(MetricRow.metrics, Text).label("metrics"),
     type_coerce(MetricRow.batch_metrics, Text).label("batch_metrics"),
 )
@@ -136,22 +134,31 @@ def checkpoint_workload(row: CheckpointRow) -> dict[str, Any]:
     }
 
 
-def metrics_report(row: Any) -> str:
-    """Return a report, of the columns `REPORT_COLUMNS`, in the form of the metrics stream as JSON text.
+def metrics_reports(trial_id: int, group: str, rows: Iterable[Any]) -> str:
+    """Return live reports of one group, of the columns `REPORT_COLUMNS`, as they are streamed: JSON, with commas.
 
-    Its inner keys are snake_case. What was stored as JSON goes out as it is: reading and writing it again would be
-    most of the work of a stream.
+    Their inner keys are snake_case.
     """
-    if row.group == VALIDATION:
-        metrics = f'{{"validation_metrics":{row.metrics}}}'
-    else:
-        metrics = f'{{"avg_metrics":{row.metrics},"batch_metrics":{row.batch_metrics or "null"}}}'
-    time = row.end_time.replace(microsecond=row.end_time.microsecond // 1000 * 1000)
-    return (
-        f'{{"id":{row.id},"trialId":{row.trial_id},"trialRunId":{row.run_id},'
-        f'"totalBatches":{row.total_batches or 0},"endTime":"{timestamp(time)}",'
-        f'"group":{json.dumps(row.group)},"archived":{json.dumps(row.archived)},"metrics":{metrics}}}'
+    place = f'"trialId":{trial_id},"group":{json.dumps(group)},"archived":false'
+    if group == VALIDATION:
+        return ",".join(
+            f'{{"id":{number},{place},"trialRunId":{run_id},"totalBatches":{steps},'
+            f'"endTime":"{_milliseconds(time)}","metrics":{{"validation_metrics":{metrics}}}}}'
+            for number, run_id, steps, time, metrics, _ in rows
+        )
+    return ",".join(
+        f'{{"id":{number},{place},"trialRunId":{run_id},"totalBatches":{steps},'
+        f'"endTime":"{_milliseconds(time)}",'
+        f'"metrics":{{"avg_metrics":{metrics},"batch_metrics":{batches or "null"}}}}}'
+        for number, run_id, steps, time, metrics, batches in rows
     )
+
+
+def _milliseconds(time: str | datetime) -> str | None:
+    """Return a time as it travels; SQLite has its text already, `2026-01-02 03:04:05.678901` in UTC."""
+    if isinstance(time, str):
+        return f"{time[:10]}T{time[11:23]}000Z"
+    return timestamp(time.replace(microsecond=time.microsecond // 1000 * 1000))
 
 
 def _trial(
