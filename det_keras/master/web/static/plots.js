@@ -5,6 +5,8 @@ import { themed, OPTIONS } from "./theme.js";
 
 // A curve of a running trial is drawn anew at most this often.
 const LEAST_MS = 2000;
+// And at least this often, however long a drawing takes.
+const MOST_MS = 10000;
 const drawn = new WeakMap();
 let script = null;
 
@@ -45,17 +47,20 @@ function watch(canvas) {
 
 async function draw(canvas, { isRefresh = false } = {}) {
   if (!("seen" in canvas.dataset)) return;
-  const state = drawn.get(canvas) ?? { earliest: 0, wanted: 0, text: "" };
+  const state = drawn.get(canvas) ?? { earliest: 0, wanted: 0, text: "", drawing: 0, timer: 0 };
   drawn.set(canvas, state);
-  if (isRefresh && performance.now() < state.earliest) return;
+  if (isRefresh && (state.drawing || performance.now() < state.earliest)) return drawLater(canvas, state);
   const wanted = ++state.wanted;
-  const began = performance.now();
+  state.drawing += 1;
+  let began = performance.now();
   const form = controls(canvas);
   const address = new URL(canvas.dataset.figure, location.href);
   address.searchParams.set("width", canvas.clientWidth);
   if (form) new FormData(form).forEach((value, name) => address.searchParams.append(name, value));
   try {
     const [answer] = await Promise.all([fetch(address), plotly()]);
+    // Loading the script is no measure of what a drawing costs.
+    if (state.text === "") began = performance.now();
     if (!answer.ok) throw new Error((await answer.json()).message ?? answer.statusText);
     const text = await answer.text();
     // A later wish overtook this one, or nothing is new.
@@ -73,8 +78,20 @@ async function draw(canvas, { isRefresh = false } = {}) {
     state.text = "";
     canvas.textContent = `Could not be drawn: ${error.message}`;
   } finally {
-    state.earliest = performance.now() + Math.max(LEAST_MS, 4 * (performance.now() - began));
+    state.drawing -= 1;
+    state.earliest = performance.now() + Math.min(MOST_MS, Math.max(LEAST_MS, 4 * (performance.now() - began)));
   }
+}
+
+// News that come too soon wait; they may be the last ones.
+function drawLater(canvas, state) {
+  state.timer ||= setTimeout(
+    () => {
+      state.timer = 0;
+      draw(canvas, { isRefresh: true });
+    },
+    Math.max(LEAST_MS / 4, state.earliest - performance.now()),
+  );
 }
 
 // Points lead to what they are.
