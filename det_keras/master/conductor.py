@@ -240,9 +240,11 @@ class Conductor:
     def _lack(self, metric: float | None, metrics: Mapping[str, Any]) -> str:
         """Return what of a validation the search would need and does not get; empty for nothing."""
         if metric is None:
-            return (
-                f"The validation has no number under the searcher's metric `{self._config.searcher.metric}`"
-            )
+            name = self._config.searcher.metric
+            # What Keras calls the metrics of validation data.
+            is_near = number(metrics.get(f"val_{name}")) is not None
+            hint = f" (with `searcher.metric: val_{name}` it would have one)" if is_near else ""
+            return f"The validation has no number under the searcher's metric `{name}`{hint}"
         time_metric = self.searcher.method.time_metric
         time = None if time_metric is None else number(metrics.get(time_metric))
         if time_metric is not None and (time is None or not math.isfinite(time)):

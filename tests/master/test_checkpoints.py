@@ -199,7 +199,13 @@ def test_some_files_of_a_checkpoint_are_removed(world):
     world.client.post("/api/v1/checkpoints/rm", body)
     eventually(lambda: states(world, experiment_id) == {1: "STATE_PARTIALLY_DELETED"})
     assert not (world.home.checkpoints / uuid(1) / "sub" / "more").exists()
-    assert "weights" in world.client.get(f"/api/v1/checkpoints/{uuid(1)}")["checkpoint"]["resources"]
+    resources = world.client.get(f"/api/v1/checkpoints/{uuid(1)}")["checkpoint"]["resources"]
+    assert "weights" in resources
+    # What is left, and nothing of the storage's own.
+    headers = {"Authorization": f"Bearer {world.client.token}", "Accept": "application/x-tar"}
+    content = world.http.get(f"/checkpoints/{uuid(1)}", headers=headers).content
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        assert {name.rstrip("/") for name in archive.getnames()} == {name.rstrip("/") for name in resources}
 
 
 def test_deleted_checkpoint_leaves_its_record(world):

@@ -196,3 +196,24 @@ def test_stream_needs_trials_each_once(world, trial, ids):
     status = 404 if ids == [99] else 400
     params = {"group": "training", "trialIds": ids}
     world.client.get("/api/v1/trials/metrics/trial_metrics", params=params, status=status)
+
+
+def test_stream_has_every_report_in_the_form_that_clients_read(client, trial):
+    values = {"loss": 0.5, "odd": "NaN", "name": 'a "word"'}
+    sent = {"trialRunId": 1, "stepsCompleted": 3, "reportTime": "2026-01-02T03:04:05.678912Z"}
+    for group, batches in (("training", [{"loss": 0.25}]), ("validation", None), ("mine", None)):
+        metrics = {"avgMetrics": values, "batchMetrics": batches}
+        body = {"group": group, "metrics": {**sent, "metrics": metrics}}
+        client.post(f"/api/v1/trials/{trial}/metrics", body)
+        (row,) = rows(client, trial, group)
+        stored = {"avg_metrics": values, "batch_metrics": batches}
+        assert row == {
+            "id": row["id"],
+            "trialId": trial,
+            "trialRunId": 1,
+            "totalBatches": 3,
+            "endTime": "2026-01-02T03:04:05.678000Z",
+            "group": group,
+            "archived": False,
+            "metrics": {"validation_metrics": values} if group == "validation" else stored,
+        }

@@ -217,7 +217,8 @@ def test_metric_that_is_never_reported_ends_in_an_error_that_lists_what_was(worl
         trials.run(number)
         world.client.report(trials[number]["id"], "validation", 10, {"epochs": 1, "val_loss": 0.5})
     trials.end("ERROR")
-    assert "`loss`; reported were `epochs`, `val_loss`" in trials.log(1)
+    hint = "(with `searcher.metric: val_loss` it would have one)"
+    assert f"`loss` {hint}; reported were `epochs`, `val_loss`" in trials.log(1)
 
 
 @pytest.mark.parametrize("metrics", [{"loss": 0.5}, {"loss": 0.5, "epochs": "NaN"}], ids=["none", "NaN"])

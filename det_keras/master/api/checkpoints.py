@@ -247,8 +247,10 @@ def archive_reply(master: EmbeddedMaster, uuid: str, media_type: str) -> Respons
     if row.state not in (checkpoints.COMPLETED, checkpoints.PARTIALLY_DELETED):
         raise NotFoundError(f"checkpoint '{uuid}' is {row.state}")
     try:
-        with storage.from_config(section).raw_path(row.uuid) as directory:
-            archive = _archived(directory, mode)
+        place = storage.from_config(section)
+        with place.raw_path(row.uuid) as directory:
+            # Not whatever lies there: the storage keeps notes of its own beside the files.
+            archive = _archived(directory, sorted(place.list_files(row.uuid)), mode)
     except (CheckpointError, ConfigError, OSError) as error:
         raise NotFoundError(str(error)) from error
     return StreamingResponse(_chunks(archive), media_type=media_type)
@@ -310,17 +312,17 @@ def _sort_by_metric(
     shapes.sort(key=key)
 
 
-def _archived(directory: Path, mode: str) -> IO[bytes]:
-    """Return a temporary file with the files below `directory`; it is gone once it is closed."""
+def _archived(directory: Path, names: Sequence[str], mode: str) -> IO[bytes]:
+    """Return a temporary file with files below `directory`; it is gone once it is closed."""
     file = cast("IO[bytes]", tempfile.TemporaryFile())  # noqa: SIM115 - closed when it is sent
     if mode == "zip":
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-            for path in sorted(directory.rglob("*")):
-                archive.write(path, path.relative_to(directory))
+            for name in names:
+                archive.write(directory / name, name)
     else:
         with tarfile.open(fileobj=file, mode=mode) as tar:  # type: ignore[call-overload]  # one of two literals
-            for path in sorted(directory.iterdir()):
-                tar.add(path, path.name)
+            for name in names:
+                tar.add(directory / name, name, recursive=False)
     file.seek(0, os.SEEK_SET)
     return file
 
