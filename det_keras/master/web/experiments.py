@@ -23,13 +23,14 @@ from det_keras.master.web.metric_choice import metric_choices
 from det_keras.master.web.rendering import page
 from det_keras.master.web.rest import Rest
 
-__all__ = ["router", "varied"]
+__all__ = ["latest_first", "router", "varied"]
 
 router = APIRouter(include_in_schema=False)
 
 # How many a list shows at once, and how many of them come with the page; it asks for the others when it is there.
 _MOST_ROWS = 1000
 _FIRST_ROWS = 100
+_DELETED = "STATE_DELETED"
 _LONGEST_FILE = 400_000
 _NAMES_OF_ACTIONS = {
     "ACTIVE": ("pause", "cancel", "kill"),
@@ -112,14 +113,23 @@ async def search(request: Request, experiment_id: int) -> Response:
 
 
 @router.get("/experiments/{experiment_id}/checkpoints")
-async def checkpoints(request: Request, experiment_id: int) -> Response:
-    """List what an experiment keeps."""
+async def checkpoints(request: Request, experiment_id: int, deleted: bool = False) -> Response:
+    """List what an experiment keeps; with `deleted` also what it kept once."""
     rest = Rest(request)
     shown, answer = await asyncio.gather(
         _experiment(rest, experiment_id), rest.get(f"/experiments/{experiment_id}/checkpoints")
     )
-    rows = sorted(answer["checkpoints"], key=lambda one: one["reportTime"] or "", reverse=True)
-    return await page(request, "experiment_checkpoints.html", **shown, tab="checkpoints", checkpoints=rows)
+    rows = latest_first(answer["checkpoints"])
+    kept = [one for one in rows if one["state"] != _DELETED]
+    return await page(
+        request,
+        "experiment_checkpoints.html",
+        **shown,
+        tab="checkpoints",
+        checkpoints=rows if deleted else kept,
+        deleted=deleted,
+        deleted_count=len(rows) - len(kept),
+    )
 
 
 @router.get("/experiments/{experiment_id}/code")
@@ -170,6 +180,11 @@ def varied(trials: list[dict[str, Any]]) -> list[str]:
     if len(trials) < 2:
         return list(values)
     return [name for name, found in values.items() if len(found) > 1]
+
+
+def latest_first(checkpoints: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return checkpoints by the time of their report."""
+    return sorted(checkpoints, key=lambda one: one["reportTime"] or "", reverse=True)
 
 
 async def _experiment(rest: Rest, experiment_id: int) -> dict[str, Any]:

@@ -18,8 +18,8 @@ __all__ = ["Figure", "Line", "Point", "Run", "Rung", "curves", "parallel", "rung
 Figure = dict[str, Any]
 
 # Okabe and Ito, "Color Universal Design" (2008), without the yellow that nobody sees on white and the black that
-# nobody sees at night. More lines than colours differ by their dashes.
-_COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8a7bd1", "#7a8b2a")
+# nobody sees at night, and with a lighter blue for the night. More lines than colours differ by their dashes.
+_COLORS = ("#2489cf", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8a7bd1", "#7a8b2a")
 _DASHES = ("solid", "dash", "dot", "dashdot")
 _MARGIN = {"l": 64, "r": 16, "t": 16, "b": 48}
 _PLOT_PX = 320

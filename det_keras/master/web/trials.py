@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from det_keras.display import flat_hparams
+from det_keras.master.web.experiments import latest_first
 from det_keras.master.web.metric_choice import metric_choices, paired
 from det_keras.master.web.rendering import page
 from det_keras.master.web.rest import Rest
@@ -27,7 +28,7 @@ async def overview(request: Request, trial_id: int) -> Response:
     task, stored = await asyncio.gather(
         rest.get(f"/tasks/{trial['taskId']}"), rest.get(f"/trials/{trial_id}/checkpoints")
     )
-    checkpoints = sorted(stored["checkpoints"], key=lambda one: one["reportTime"] or "", reverse=True)
+    checkpoints = [one for one in latest_first(stored["checkpoints"]) if one["state"] != "STATE_DELETED"]
     metrics = metric_choices([trial], shown["experiment"]["searcherMetric"])
     return await page(
         request,
