@@ -86,8 +86,8 @@ class Intake:
     def _store_all(self, arrived: Sequence[_Waiting]) -> None:
         left: Sequence[_Waiting] = arrived
         try:
-            with self._store.writing() as tx:
-                left = [one for one in arrived if not metrics.add_quickly(tx, one.report)]
+            with self._store.adding() as connection:
+                left = [one for one in arrived if not metrics.add_quickly(connection, one.report)]
         except Exception:
             # Nothing of it is stored. One of them may be to blame: each gets an answer of its own.
             logger.exception("%d reports could not be stored together.", len(arrived))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, bindparam, func, insert, or_, select, update
+from sqlalchemy import Connection, Select, bindparam, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from det_keras.master import lifecycle
@@ -106,7 +106,7 @@ def report_metrics(tx: Transaction, report: Report) -> None:
         InvalidArgumentError: the report is malformed, of another run, or contradicts an earlier one.
     """
     check_report(report)
-    if add_quickly(tx, report):
+    if add_quickly(tx.connection(), report):
         return
     trial = find_trial(tx, report.trial_id)
     if report.run_id != trial.run_id:
@@ -128,7 +128,7 @@ def report_metrics(tx: Transaction, report: Report) -> None:
         _validated(tx, trial, row, searcher_metric)
 
 
-def add_quickly(tx: Transaction, report: Report) -> bool:
+def add_quickly(connection: Connection, report: Report) -> bool:
     """Store a report that only adds a row, as nearly all do; tell whether it was one.
 
     Reports are what a master gets most of. Statements that are built once, and rows that no session keeps track of,
@@ -137,7 +137,6 @@ def add_quickly(tx: Transaction, report: Report) -> bool:
     if report.partition in (VALIDATION, _PROFILER):
         return False
     steps = report.steps_completed or 0
-    connection = tx.connection()
     trial = connection.execute(_TRIAL, {"trial_id": report.trial_id}).first()
     if trial is None or trial.run_id != report.run_id:
         return False

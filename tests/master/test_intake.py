@@ -70,18 +70,21 @@ def test_report_that_is_refused_takes_no_other_along(world, trial_id):
 
 def test_fault_of_the_disk_is_told_to_everybody_and_nothing_is_half_stored(world, trial_id, monkeypatch):
     store = world.master.store
-    real = type(store).writing
     calls = []
 
-    @contextlib.contextmanager
-    def failing(self):
-        with real(self) as tx:
-            yield tx
-            calls.append(1)
-            if len(calls) > 1:
-                raise OSError(28, "No space left on device")
+    def failing(real):
+        @contextlib.contextmanager
+        def fail(self):
+            with real(self) as tx:
+                yield tx
+                calls.append(1)
+                if len(calls) > 1:
+                    raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(type(store), "writing", failing)
+        return fail
+
+    for name in ("writing", "adding"):
+        monkeypatch.setattr(type(store), name, failing(getattr(type(store), name)))
     world.master.dispatcher.stop()
     answers = take_together(store, [report(trial_id, step) for step in (1, 2)])
     assert [type(one) for one in answers] == [OSError, OSError]
