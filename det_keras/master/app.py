@@ -145,4 +145,4 @@ async def _answer(request: Request, error: errors.ApiError) -> Response:
 
 async def _failed(request: Request, error: Exception) -> Response:
     logger.error("%s %s failed.", request.method, request.url.path, exc_info=error)
-    return error_reply(request.url.path, errors.ApiError(f"The master failed: {error!r}. Its log says more."))
+    return await _answer(request, errors.ApiError(f"The master failed: {error!r}. Its log says more."))

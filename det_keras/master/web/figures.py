@@ -37,12 +37,14 @@ class Line:
         x: batches, epochs or seconds, as the axis says.
         y: values; None for a gap.
         style: lines of one style look alike.
+        key: what it is, so that a line which the reader hid stays hidden when others come.
     """
 
     label: str
     x: Sequence[float | None]
     y: Sequence[float | None]
     style: int
+    key: str
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ def curves(
             "type": "scatter",
             "mode": "lines+markers" if len(line.x) == 1 else "lines",
             "name": _short(line.label),
+            "uid": line.key,
             "x": list(line.x),
             "y": [None if value is None or not math.isfinite(value) else value for value in line.y],
             "line": {"color": _color(line.style), "dash": _dash(line.style), "width": 2},

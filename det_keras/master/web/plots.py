@@ -122,7 +122,7 @@ def curves_figure(
     """Return the curves of some metrics of some trials."""
     draw = draw or _Drawing()
     lines: list[Line] = []
-    for metric in metrics:
+    for place, metric in enumerate(metrics):
         found = master.curves.read(
             trial_ids,
             group=metric.group,
@@ -132,7 +132,10 @@ def curves_figure(
         )
         for series in found:
             label = _label(series.trial_id, metric, is_one=len(trial_ids) == 1, is_only=len(metrics) == 1)
-            lines.append(Line(label, _places(series, draw.x), _told(series.values), len(lines)))
+            # A trial keeps its look, however its rank changes.
+            style = sorted(trial_ids).index(series.trial_id) * len(metrics) + place
+            key = f"{series.trial_id}.{metric.key}"
+            lines.append(Line(label, _places(series, draw.x), _told(series.values), style, key))
     name = metrics[0].name.removeprefix("val_") if len(metrics) > 1 else "".join(one.name for one in metrics)
     return figures.curves(lines, x_title=_X_TITLES[draw.x], y_title=name, log_x=draw.log_x, log_y=draw.log_y)
 

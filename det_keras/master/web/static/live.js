@@ -85,6 +85,10 @@ export async function fetchRows(table) {
 }
 
 function takeOver(fresh) {
+  const figures = (page) => [...page.querySelectorAll("[data-figure]")].map((one) => one.dataset.figure).join();
+  // There is something to draw that was not there before.
+  if (figures(document) !== figures(fresh)) return location.reload();
+  document.querySelectorAll("select[data-options]").forEach((select) => takeOptions(select, fresh));
   for (const old of document.querySelectorAll("[data-live]")) {
     const now = fresh.getElementById(old.id);
     if (now === null) {
@@ -97,6 +101,16 @@ function takeOver(fresh) {
   document.dispatchEvent(new CustomEvent("refreshed"));
 }
 
+// What there is to choose from grows while the reader's choice stays.
+function takeOptions(select, fresh) {
+  const now = fresh.getElementById(select.form.id)?.elements[select.name];
+  if (!now || now.innerHTML === select.innerHTML) return;
+  const { value, selectedIndex } = select;
+  select.replaceChildren(...now.options);
+  if (selectedIndex > 0) select.value = value;
+  else select.selectedIndex = 0;
+}
+
 // Changes what differs and leaves the rest, so that focus, marks, scroll places and selections stay where they are.
 function merge(old, now) {
   for (const { name } of [...old.attributes]) {
@@ -106,6 +120,8 @@ function merge(old, now) {
     if (!KEPT.has(name) && old.getAttribute(name) !== value) old.setAttribute(name, value);
   }
   if (old.tagName === "TBODY") return mergeRows(old, now);
+  // A head that sorts has its words inside of a button.
+  if (old.dataset.sort && old.textContent === now.textContent) return;
   const before = [...old.childNodes];
   const after = [...now.childNodes];
   after.forEach((node, index) => {
