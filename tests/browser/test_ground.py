@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from browser.watch import Watch, accessibility_faults
 
 
-def test_the_printed_address_logs_in_once(visitor, site):
+def test_the_printed_address_logs_in_once(visitor, new_page, site):
     url = site.client.post("/api/v1/auth/web-code")["url"]
     assert visitor.goto(url).ok
     assert "code=" not in visitor.url
@@ -15,7 +15,7 @@ def test_the_printed_address_logs_in_once(visitor, site):
     assert cookie["httpOnly"]
     assert cookie["sameSite"] == "Strict"
     assert visitor.request.get("/api/v1/me").json()["user"]["username"]
-    assert visitor.request.get(url).status == 401
+    assert new_page().request.get(url).status == 401
 
 
 def test_errors_and_foreign_requests_are_noted(chromium, site):

@@ -6,14 +6,16 @@ import os
 import re
 import signal
 import zipfile
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 import psutil
 import pytest
 from playwright.sync_api import expect
 
+from browser.conftest import log_in
 from browser.data import EVIL, digits_search, named_search, talker
-from browser.watch import accessibility_faults
+from browser.watch import Watch, accessibility_faults
 
 PAGES = (
     "/experiments", "/experiments?archived=true", "/experiments/{e}", "/experiments/{e}/search",
@@ -148,34 +150,72 @@ def test_a_page_survives_a_restart_of_the_master(page, site, gate):
         )
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_page_has_a_serious_accessibility_fault(new_page, site, search, scheme):
-    page = new_page(color_scheme=scheme)
-    page.goto(site.client.post("/api/v1/auth/web-code")["url"])
-    faults = {address: accessibility_faults(page) for address in open_pages(page, search)}
-    page.context.clear_cookies()
-    page.goto("/signin")
-    faults["/signin"] = accessibility_faults(page)
-    assert {address: found for address, found in faults.items() if found} == {}
+@dataclass
+class Survey:
+    """What was found on all pages, by their addresses.
+
+    Attributes:
+        faults: of accessibility.
+        excess: pixels by which a page is wider than the screen.
+        elements: made of text that was none of ours.
+        alerts: opened by a script that was none of ours.
+    """
+
+    faults: dict[str, list[str]] = field(default_factory=dict)
+    excess: dict[str, int] = field(default_factory=dict)
+    elements: dict[str, int] = field(default_factory=dict)
+    alerts: list[str] = field(default_factory=list)
 
 
-@pytest.mark.parametrize("width", [1440, 390])
-def test_names_show_as_text_and_break_no_layout(new_page, site, search, width):
-    page = new_page(viewport={"width": width, "height": 900})
-    alerts = []
-    page.on("dialog", lambda dialog: (alerts.append(dialog.message), dialog.dismiss()))
-    page.goto(site.client.post("/api/v1/auth/web-code")["url"])
-    too_wide = {}
-    for address in open_pages(page, search):
+@pytest.fixture(
+    scope="session", params=[("light", 1440), ("dark", 390)], ids=["desk-by-day", "phone-by-night"]
+)
+def survey(request, chromium, site, search):
+    """All pages, looked at once: the tests below say what must not be there."""
+    scheme, width = request.param
+    viewport = {"width": width, "height": 900}
+    context = chromium.new_context(base_url=site.running.url, viewport=viewport, color_scheme=scheme)
+    page = context.new_page()
+    page.watch = Watch(context, urlsplit(site.running.url).netloc)
+    result = Survey()
+    page.on("dialog", lambda dialog: (result.alerts.append(dialog.message), dialog.dismiss()))
+
+    def look(address):
+        if faults := accessibility_faults(page):
+            result.faults[address] = faults
         excess = page.evaluate(
             "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
         )
         if excess > 0:
-            too_wide[address] = excess
-        assert page.locator("main img").count() == 0
-        assert page.locator("main [onload], main [onerror]").count() == 0
-    assert alerts == []
-    assert too_wide == {}
+            result.excess[address] = excess
+        if count := page.locator("main img, main [onload], main [onerror], main script").count():
+            result.elements[address] = count
+
+    log_in(page, site)
+    for address in open_pages(page, search):
+        look(address)
+    context.clear_cookies()
+    page.goto("/signin")
+    look("/signin")
+    context.close()
+    page.watch.check()
+    return result
+
+
+def test_no_page_has_a_serious_accessibility_fault(survey):
+    assert survey.faults == {}
+
+
+def test_no_name_makes_a_page_wider_than_its_screen(survey):
+    assert survey.excess == {}
+
+
+def test_no_name_becomes_an_element_or_runs(survey):
+    assert survey.elements == {}
+    assert survey.alerts == []
+
+
+def test_names_and_lines_of_logs_show_as_they_are(page, search):
     page.goto(f"/experiments/{search.number}")
     expect(page.get_by_role("heading", level=1)).to_contain_text("<script>alert(1)</script>")
     page.goto(f"/trials/{search.trials[0]}/logs")
