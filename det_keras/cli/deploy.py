@@ -69,7 +69,8 @@ def _up(args: argparse.Namespace, settings: Settings) -> int:
             )
         print(f"The embedded master already runs at {running.url} (process {running.pid}).")
     else:
-        listening = process.Listening(args.host, args.port, args.tls_cert, args.tls_key)
+        trusted = None if settings.cert_file == "noverify" else settings.cert_file
+        listening = process.Listening(args.host, args.port, args.tls_cert, args.tls_key, trusted)
         slots = args.slots or settings.slots
         running = process.start(settings.home, slots=slots, listening=listening)
         where = f"data in {settings.home.root}"
@@ -88,6 +89,7 @@ def _down(args: argparse.Namespace, settings: Settings) -> int:
     from det_keras.master import process
 
     stopped = process.stop(settings.home, kill_tasks=args.kill)
+    process.forget(settings.home)
     if stopped is None:
         print("No embedded master runs.")
     else:

@@ -15,15 +15,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 from det_keras.errors import DetError
 from det_keras.home import Home
 
-__all__ = ["Listening", "RunningMaster", "ensure", "find", "hold", "lock_file", "start", "stop"]
+__all__ = ["Listening", "RunningMaster", "ensure", "find", "forget", "hold", "lock_file", "start", "stop"]
 
 _PROBE_S = 0.02
 _ANSWER_S = 5.0
@@ -56,12 +56,22 @@ class Listening:
         port: 8080 by default or, if that is taken, a free one.
         tls_cert: PEM file with the certificate.
         tls_key: PEM file with its key.
+        trusted: what its clients check the certificate with; None for what ``DET_MASTER_CERT_FILE`` says.
     """
 
     host: str | None = None
     port: int | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
+    trusted: str | None = None
+
+    def absolute(self) -> Listening:
+        """Return the same with files that are found from anywhere."""
+        files = {name: getattr(self, name) for name in ("tls_cert", "tls_key", "trusted")}
+        found: dict[str, Any] = {
+            name: str(Path(file).absolute()) for name, file in files.items() if file is not None
+        }
+        return replace(self, **found)
 
 
 def find(home: Home) -> RunningMaster | None:
@@ -90,7 +100,8 @@ def start(
         port: to listen on loopback; None for 8080 or, if that is taken, a free one.
         slots: how many tasks may use; None for all of the machine.
         timeout_s: how long it may take, in seconds.
-        listening: where else to listen, instead of `port`.
+        listening: where else to listen, instead of `port`. One with a certificate is remembered until `forget`: who
+            starts the master again after it crashed, and says nothing, has it listen there.
 
     Raises:
         DetError: it did not come up; its last words are in the message.
@@ -100,13 +111,18 @@ def start(
         return running
     home.create()
     begins_at = home.master_log.stat().st_size if home.master_log.exists() else 0
-    child = _spawn(home, listening or Listening(port=port), slots)
+    asked = listening
+    if listening is None:
+        listening = Listening(port=port) if port is not None else _remembered(home)
+    child = _spawn(home, listening.absolute(), slots)
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         has_ended = child.poll() is not None
         running = find(home)
         # Somebody else may have started one at the same time: then that is the one.
         if running is not None:
+            if asked is not None:
+                _remember(home, asked.absolute())
             return running
         if has_ended and not _is_held(home):
             raise DetError(f"The master did not start. {_last_words(home.master_log, begins_at)}")
@@ -151,6 +167,11 @@ def stop(home: Home, *, kill_tasks: bool = False, timeout_s: float = 30.0) -> Ru
 
         kill_everything(home)
     return running
+
+
+def forget(home: Home) -> None:
+    """Let the next master that is told nothing listen on loopback again."""
+    _listening_file(home).unlink(missing_ok=True)
 
 
 def lock_file(home: Home) -> Path:
@@ -224,19 +245,36 @@ def _connection(running: RunningMaster) -> http.client.HTTPConnection:
     return http.client.HTTPSConnection(host, address.port, timeout=_ANSWER_S, context=trust)
 
 
+def _listening_file(home: Home) -> Path:
+    return home.root / "listening.json"
+
+
+def _remember(home: Home, listening: Listening) -> None:
+    if listening.tls_cert is None:
+        forget(home)
+    else:
+        _listening_file(home).write_text(json.dumps(asdict(listening)), encoding="utf-8")
+
+
+def _remembered(home: Home) -> Listening:
+    try:
+        return Listening(**json.loads(_listening_file(home).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return Listening()
+
+
 def _spawn(home: Home, listening: Listening, slots: int | None) -> subprocess.Popen[bytes]:
-    files = [
-        None if one is None else str(Path(one).absolute()) for one in (listening.tls_cert, listening.tls_key)
-    ]
     options = [
         ("--host", listening.host),
         ("--port", listening.port),
-        ("--tls-cert", files[0]),
-        ("--tls-key", files[1]),
+        ("--tls-cert", listening.tls_cert),
+        ("--tls-key", listening.tls_key),
         ("--slots", slots),
     ]
     arguments = [text for name, value in options if value is not None for text in (name, str(value))]
     environment = dict(os.environ)
+    if listening.trusted is not None:
+        environment["DET_MASTER_CERT_FILE"] = listening.trusted
     root = str(Path(__file__).resolve().parents[2])
     paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     environment["PYTHONPATH"] = os.pathsep.join(paths if root in paths else [*paths, root])

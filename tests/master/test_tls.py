@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +19,7 @@ from det_keras.home import Home
 from det_keras.master import process
 from det_keras.master.address import choose_address
 from det_keras.master.process import Listening
-from master.fakes import Client
+from master.fakes import Client, eventually
 
 needs_openssl = pytest.mark.skipif(
     shutil.which("openssl") is None, reason="needs openssl to make certificates"
@@ -108,6 +111,29 @@ def test_master_with_a_certificate_serves_its_clients_and_trials(home: Home, cer
             client.Session(running.url) as blind,
         ):
             blind.get("/info", patience_s=0)
+    finally:
+        process.stop(home, kill_tasks=True)
+
+
+@needs_openssl
+@pytest.mark.process
+def test_master_that_crashed_comes_back_with_its_certificate_until_it_is_taken_down(
+    home: Home, certificate, tmp_path, monkeypatch
+):
+    cert, key = certificate
+    # As on a command line: files are named from where one is.
+    monkeypatch.chdir(Path(cert).parent)
+    listening = Listening(tls_cert=Path(cert).name, tls_key=Path(key).name)
+    first = process.start(home, slots=1, listening=listening)
+    try:
+        os.kill(first.pid, signal.SIGKILL)
+        eventually(lambda: process.find(home) is None)
+        monkeypatch.chdir(tmp_path)
+        again = process.start(home, slots=1)
+        assert (again.cert_file, again.url.partition(":")[0]) == (cert, "https")
+        process.stop(home)
+        process.forget(home)
+        assert process.start(home, slots=1).url.startswith("http://127.0.0.1:")
     finally:
         process.stop(home, kill_tasks=True)
 
