@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import anyio.to_thread
-import yaml
 from fastapi import APIRouter, Request
 from markupsafe import Markup
 from starlette.responses import HTMLResponse, Response
 
+from det_keras.config.secrets import without_secret_variables
+from det_keras.config.yaml_text import dump_yaml
 from det_keras.master.api.calls import MasterDep
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import FailedPreconditionError, UnimplementedError
@@ -108,7 +109,7 @@ def _page(master: EmbeddedMaster, facts: Mapping[str, Any]) -> tuple[str, str]:
         "varied": varied(trials),
         "figures": _figures(master, facts),
         "metrics_left_out": facts["metrics"][_MOST_METRICS:],
-        "config": yaml.safe_dump(experiment["config"], sort_keys=False, allow_unicode=True, width=100),
+        "config": dump_yaml(without_secret_variables(experiment["config"])),
         "written": timestamp(now()),
         "policy": policy,
         # Files of ours and of the installed plotly, not of a user.
