@@ -117,9 +117,10 @@ def test_buttons_follow_the_state(world):
 
 
 def test_secrets_of_a_config_are_hidden(world, search):
-    text = page(world, f"/experiments/{search[0]}/config").text
-    assert "SECRET_TOKEN" in text
-    assert "hush" not in text
+    for tab in ("config", "report"):
+        text = page(world, f"/experiments/{search[0]}/{tab}").text
+        assert "SECRET_TOKEN" in text
+        assert "hush" not in text
 
 
 def test_code_is_shown_as_it_is_and_can_be_taken_along(world, search):
