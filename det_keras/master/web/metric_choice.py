@@ -12,7 +12,7 @@ __all__ = ["Metric", "metric_choices", "paired"]
 
 _VALIDATION = "validation"
 # Where a report belongs, not what was measured.
-_PLACES = frozenset({"batches", "epoch", "epochs"})
+_PLACES = frozenset({"batches", "epoch", "epochs", "records"})
 
 
 @dataclass(frozen=True, order=True)
