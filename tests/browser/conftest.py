@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from master.conftest import RealMaster
-from playwright.sync_api import Browser, BrowserContext, Error, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Error, Page, expect, sync_playwright
 
 from browser.watch import Watch
 from det_keras.home import Home
@@ -24,7 +24,10 @@ _FLAGS = [
     # Containers have little shared memory.
     "--disable-dev-shm-usage",
 ]
-_TIMEOUT_MS = 15_000
+# Of a machine that has other things to do.
+_TIMEOUT_MS = 30_000
+
+expect.set_options(timeout=_TIMEOUT_MS)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
