@@ -124,7 +124,8 @@ def _min_max(y: Floats, bins: int) -> Indices:
     padded = np.pad(y, (0, -len(y) % width), mode="edge").reshape(-1, width)
     starts = np.arange(len(padded)) * width
     picked = np.concatenate((starts + padded.argmin(axis=1), starts + padded.argmax(axis=1), [0, len(y) - 1]))
-    return np.unique(np.minimum(picked, len(y) - 1))
+    unique: Indices = np.unique(np.minimum(picked, len(y) - 1))
+    return unique
 
 
 def _lttb(x: Floats, y: Floats, points: int) -> Indices:
