@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 from pydantic import Field
 from sqlalchemy import ColumnElement, Select, func, select
-from sqlalchemy.orm import Session, defer
+from sqlalchemy.orm import Session
 from starlette.responses import Response
 
 from det_keras.config import hide_secrets
@@ -24,7 +24,7 @@ from det_keras.master.experiments import Draft
 from det_keras.master.models import ExperimentRow, TrialRow, UserRow
 from det_keras.master.replies import list_reply, reply
 from det_keras.master.shapes.experiments import (
-    CONFIG_TEXT,
+    LIST_COLUMNS,
     experiment_shape,
     listed_experiments,
     validated_shape,
@@ -45,7 +45,7 @@ _LIST_LIMIT = 100
 _IDS_PER_QUERY = 10_000
 _LONGEST_EXTERNAL_ID = 255
 
-_Key = Callable[[ExperimentRow, dict[str, Any]], Any]
+_Key = Callable[[Any, dict[str, Any]], Any]
 _EXPERIMENT_KEYS: dict[str, _Key] = {
     "ID": lambda row, shape: row.id,
     "DESCRIPTION": lambda row, shape: row.description,
@@ -200,8 +200,8 @@ def listing(
         if text:
             query = query.where(func.lower(text_column).contains(text.lower(), autoescape=True))
     with master.store.reading() as session:
-        marks = session.execute(query.with_only_columns(ExperimentRow.id, ExperimentRow.labels))
-        ids = [row.id for row in marks if set(labels) <= set(row.labels)]
+        marked = query.with_only_columns(ExperimentRow.id, *([ExperimentRow.labels] if labels else []))
+        ids = [row.id for row in session.execute(marked) if not labels or set(labels) <= set(row.labels)]
         order = _sort_name(sort_by, _EXPERIMENT_KEYS)
         if order == "ID" and not shown:
             # Which of them are shown is known before anything more is read about them.
@@ -209,7 +209,7 @@ def listing(
             present = functools.partial(_texts, session)
             return list_reply(paged("experiments", ids, page, present, _LIST_LIMIT))
         rows = _rows(session, ids)
-        pairs = [(row, one) for (row, _), one in zip(rows, listed_experiments(session, rows), strict=True)]
+        pairs = list(zip(rows, listed_experiments(session, rows), strict=True))
     key = _EXPERIMENT_KEYS[order]
     wanted = _also(shown)
     pairs = [pair for pair in pairs if not shown or pair[1].shape["state"].removeprefix("STATE_") in wanted]
@@ -320,15 +320,13 @@ def trials(
     return reply(paged("trials", shapes, page, list, _LIST_LIMIT))
 
 
-def _rows(session: Session, ids: Sequence[int]) -> list[tuple[ExperimentRow, str]]:
-    """Return experiments and their configs as stored, in the order of their ids as given."""
-    found: dict[int, tuple[ExperimentRow, str]] = {}
+def _rows(session: Session, ids: Sequence[int]) -> list[Any]:
+    """Return what a list needs of experiments, in the order of their ids as given."""
+    found: dict[int, Any] = {}
     for start in range(0, len(ids), _IDS_PER_QUERY):
         wanted = ExperimentRow.id.in_(ids[start : start + _IDS_PER_QUERY])
-        # The state of the search is large, and nobody shows it.
-        query = select(ExperimentRow, CONFIG_TEXT).where(wanted)
-        query = query.options(defer(ExperimentRow.searcher), defer(ExperimentRow.config))
-        found.update({row.id: (row, config) for row, config in session.execute(query)})
+        rows = session.connection().execute(select(*LIST_COLUMNS).where(wanted))
+        found.update({row.id: row for row in rows})
     return [found[one] for one in ids]
 
 

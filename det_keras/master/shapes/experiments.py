@@ -20,10 +20,14 @@ from det_keras.master.shapes.cluster import POOL, WORKSPACE_ID
 from det_keras.master.shapes.trials import refined_state
 from det_keras.master.wire import encode_json, now, timestamp
 
-__all__ = ["CONFIG_TEXT", "ListedExperiment", "experiment_shape", "listed_experiments", "validated_shape"]
+__all__ = ["LIST_COLUMNS", "ListedExperiment", "experiment_shape", "listed_experiments", "validated_shape"]
 
-#: A config as it is stored: reading it would be most of the work of a long list.
-CONFIG_TEXT = type_coerce(ExperimentRow.config, Text).label("config_text")
+#: What a list needs of an experiment. Its config as it is stored: reading it would be most of the work of a long
+#: list. Without the state of its search, which is large as well.
+LIST_COLUMNS = (
+    *(column for column in ExperimentRow.__table__.columns if column.name not in ("config", "searcher")),
+    type_coerce(ExperimentRow.config, Text).label("config_text"),
+)
 
 # List views may shorten notes; the detail view never does, since clients send back what they got.
 _NOTES_IN_LISTS = 200
@@ -78,13 +82,13 @@ class ListedExperiment:
         return f'{fields[:-1]},"config":{self.config.text},"hyperparameters":{self.config.hyperparameters}}}'
 
 
-def listed_experiments(session: Session, rows: Sequence[tuple[ExperimentRow, str]]) -> list[ListedExperiment]:
-    """Return experiments with their configs as stored (`CONFIG_TEXT`) for a list, in a few queries."""
-    configs = {row.id: _shown(text) for row, text in rows}
+def listed_experiments(session: Session, rows: Sequence[Any]) -> list[ListedExperiment]:
+    """Return experiments, of which `rows` has the columns `LIST_COLUMNS`, for a list, in a few queries."""
+    configs = {row.id: _shown(row.config_text) for row in rows}
     facts = _facts(session, {number: one.smaller_is_better for number, one in configs.items()})
     users = {row.id: row for row in session.scalars(select(UserRow))}
     found = []
-    for row, _ in rows:
+    for row in rows:
         shape = _experiment(row, configs[row.id], facts[row.id], users[row.owner_id])
         shape |= {"notes": row.notes[:_NOTES_IN_LISTS], "trialIds": []}
         found.append(ListedExperiment(shape, configs[row.id]))
@@ -141,7 +145,7 @@ def _whole(row: ExperimentRow, config: ShownConfig, facts: _Facts, owner: UserRo
     return {**shape, "config": masked(row.config), "hyperparameters": row.config["hyperparameters"]}
 
 
-def _experiment(row: ExperimentRow, config: ShownConfig, facts: _Facts, owner: UserRow) -> dict[str, Any]:
+def _experiment(row: Any, config: ShownConfig, facts: _Facts, owner: UserRow) -> dict[str, Any]:
     return {
         "id": row.id,
         "name": row.name,
