@@ -95,6 +95,9 @@ def test_what_cannot_be_shown_is_refused(client):
     client.post(PATH, {"trialIds": [7]}, status=404)
     assert "experimentIds" in client.post(PATH, {"config": {}}, status=400)["error"]["error"]
     client.post(f"{PATH}/nobody/kill", status=404)
+    number = client.create(activate=False)
+    refused = client.post(PATH, {"experimentIds": [number], "config": {"resources": "many"}}, status=400)
+    assert "resources" in refused["error"]["error"]
 
 
 def test_missing_tensorboard_is_named_with_what_to_install(client, installed):

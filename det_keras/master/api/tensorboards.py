@@ -122,11 +122,13 @@ def _config(request: CreateBody) -> dict[str, Any]:
     if request.trial_ids:
         shown.append(f"trials {', '.join(map(str, request.trial_ids))}")
         argv += ["--trial-ids", *map(str, request.trial_ids)]
+    resources = request.config.get("resources") or {}
     return {
         "description": f"TensorBoard ({'; '.join(shown)})",
         **request.config,
         "entrypoint": argv,
-        "resources": {**(request.config.get("resources") or {}), "slots": 0},
+        # What is no mapping is refused with the rest of what is wrong.
+        "resources": {**resources, "slots": 0} if isinstance(resources, dict) else resources,
         "data": {"experiment_ids": request.experiment_ids, "trial_ids": request.trial_ids},
     }
 
