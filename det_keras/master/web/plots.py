@@ -38,6 +38,7 @@ router = APIRouter(prefix="/figures", include_in_schema=False)
 #: More curves than this in one plot tell nobody anything: the best are shown.
 MOST_LINES = 50
 _MOST_POINTS = 1000
+_MOST_METRICS = 20
 _X_TITLES = {"batches": "batches", "epochs": "epochs", "time": "hours since the trial's start"}
 
 
@@ -56,6 +57,8 @@ async def curves(
     """Draw metrics of trials, or of an experiment's best trials."""
     if x not in _X_TITLES:
         raise InvalidArgumentError(f"`x` must be one of {', '.join(_X_TITLES)}, received {x!r}.")
+    if len(metric) > _MOST_METRICS:
+        raise InvalidArgumentError(f"At most {_MOST_METRICS} metrics fit in one plot, received {len(metric)}.")
     trial_ids = list(dict.fromkeys(trial))
     if experiment is not None:
         trials = (await Rest(request).get(f"/experiments/{experiment}/trials", limit=-1))["trials"]

@@ -2,6 +2,8 @@
 
 const CHUNK = 1000;
 const MOST_LINES = 20000;
+// Lines of several ranks may come a little out of order, and many have the same time: some are asked for twice.
+const OVERLAP_MS = 2000;
 const LEVELS = ["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"];
 
 const view = document.getElementById("log");
@@ -49,7 +51,7 @@ async function start() {
 async function follow(mine, since) {
   let last = since;
   const params = { follow: "true" };
-  if (last) params.timestampAfter = last;
+  if (last) params.timestampAfter = shifted(last, -OVERLAP_MS);
   await stream(params, (lines) => {
     if (mine === generation) add(lines);
   });
@@ -58,7 +60,7 @@ async function follow(mine, since) {
 
 async function showEarlier() {
   earlier.disabled = true;
-  const lines = await read({ limit: CHUNK, orderBy: "ORDER_BY_DESC", timestampBefore: firstTime });
+  const lines = await read({ limit: CHUNK, orderBy: "ORDER_BY_DESC", timestampBefore: shifted(firstTime, OVERLAP_MS) });
   const height = view.scrollHeight;
   add(lines.reverse(), { atTop: true });
   view.scrollTop += view.scrollHeight - height;
@@ -146,6 +148,10 @@ function marked(text) {
 function tell(more = "") {
   const lines = view.childElementCount;
   count.textContent = [lines ? `${lines} line${lines === 1 ? "" : "s"}` : "no lines", more].filter(Boolean).join(", ");
+}
+
+function shifted(time, ms) {
+  return new Date(Date.parse(time) + ms).toISOString();
 }
 
 function toEnd() {
