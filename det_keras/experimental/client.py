@@ -19,6 +19,10 @@ __all__ = ["Experiment", "Trial", "get_experiment", "get_trial"]
 
 _TERMINAL = frozenset({"COMPLETED", "CANCELED", "ERROR", "DELETED"})
 _ROWS_SHOWN = 5
+# Summaries have names of their own in the protocol.
+_GROUPS = {"avg_metrics": "training", "validation_metrics": "validation"}
+# Where a report belongs, not what was measured.
+_PLACES = frozenset({"batches", "epoch", "epochs", "records"})
 _POINTS_SHOWN = 200
 
 
@@ -86,10 +90,10 @@ class Trial:
 
     def _repr_html_(self) -> str:
         rows = [
-            (group.removesuffix("_metrics"), name, one["last"], one["min"], one["max"])
+            (_GROUPS.get(group, group), name, one["last"], one["min"], one["max"])
             for group, metrics in self.summary_metrics.items()
             for name, one in metrics.items()
-            if one.get("type") == "number"
+            if one.get("type") == "number" and name not in _PLACES
         ]
         shown = notebook.table(("group", "metric", "last", "lowest", "highest"), rows) if rows else ""
         facts = {
