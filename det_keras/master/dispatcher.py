@@ -8,7 +8,6 @@ that dies between any two lines here finds, when it comes back, a row to go on f
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from sqlalchemy import select
 
 from det_keras.master import allocations, jobs
 from det_keras.master.auth import Accounts
+from det_keras.master.background import Background
 from det_keras.master.conductor import Conductor, find_experiment, find_trial
 from det_keras.master.events import WORK, Notifier, task_topic
 from det_keras.master.launching import Launcher
@@ -56,7 +56,7 @@ class _Watched:
     is_running: bool = False
 
 
-class Dispatcher:
+class Dispatcher(Background):
     """Starts, watches and ends tasks.
 
     Args:
@@ -74,13 +74,10 @@ class Dispatcher:
         self._pool = pool
         self._launcher = launcher
         self._accounts = accounts
-        self._wake = threading.Event()
-        self._stopping = False
         self._live: dict[str, _Watched] = {}
         # When the next task is to be killed.
         self._kill_at: datetime | None = None
-        self._thread = threading.Thread(target=self._run, name="dispatcher", daemon=True)
-        notifier.listen(WORK, self._wake.set)
+        super().__init__("dispatcher", notifier, WORK)
 
     def start(self) -> None:
         """Take up what an earlier master left, and begin."""
@@ -91,14 +88,7 @@ class Dispatcher:
         if self._live:
             logger.info("%d running tasks of an earlier start are watched again.", len(self._live))
         self._disown_unreachable()
-        self._wake.set()
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread; tasks go on."""
-        self._stopping = True
-        self._wake.set()
-        self._thread.join(timeout=10.0)
+        super().start()
 
     def _run(self) -> None:
         checked_at = 0.0

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from sqlalchemy import delete, or_, select
 from det_keras import storage
 from det_keras.errors import CheckpointError, ConfigError
 from det_keras.master import checkpoints, lifecycle
+from det_keras.master.background import Background
 from det_keras.master.bundles import BundleStore
 from det_keras.master.events import DELETIONS, Notifier
 from det_keras.master.experiment_config import config_of
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 _RETRY_S = 60.0
 
 
-class Janitor:
+class Janitor(Background):
     """Deletes in the background.
 
     Args:
@@ -62,21 +62,7 @@ class Janitor:
         self._cluster_id = cluster_id
         self._pool = pool
         self._bundles = bundles
-        self._wake = threading.Event()
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="janitor", daemon=True)
-        notifier.listen(DELETIONS, self._wake.set)
-
-    def start(self) -> None:
-        """Go on with what an earlier master left, and begin."""
-        self._wake.set()
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread; what is not deleted yet is deleted next time."""
-        self._stopping = True
-        self._wake.set()
-        self._thread.join(timeout=10.0)
+        super().__init__("janitor", notifier, DELETIONS)
 
     def _run(self) -> None:
         while not self._stopping:
