@@ -74,6 +74,8 @@ export async function fetchRows(table) {
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(table.id);
   const rows = fresh === null ? [] : [...fresh.tBodies[0].rows];
   const known = new Map([...table.tBodies[0].rows].map((row) => [row.dataset.key, row]));
+  const keys = new Set(rows.map((row) => row.dataset.key));
+  for (const row of known.values()) if (late.has(row) && !keys.has(row.dataset.key)) row.remove();
   for (const row of rows) {
     const before = known.get(row.dataset.key);
     if (before === undefined) {
@@ -153,7 +155,13 @@ function mergeRows(old, now) {
       if (!before.isEqualNode(row)) merge(before, row);
     } else added.push(row);
   }
-  for (const row of [...old.rows]) if (!seen.has(row) && !late.has(row)) row.remove();
+  // What the page brings no more was deleted, or stands among the older rows now: those are asked for in a while.
+  const hasRest = old.parentElement.dataset.rest !== undefined;
+  for (const row of [...old.rows]) {
+    if (seen.has(row)) late.delete(row);
+    else if (hasRest) late.add(row);
+    else row.remove();
+  }
   const isLatestFirst = now.rows.length > 1 && Number(now.rows[0].dataset.key) > Number(now.rows[1].dataset.key);
   if (isLatestFirst) old.prepend(...added);
   else old.append(...added);
