@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Annotated, Any
 
@@ -107,16 +108,14 @@ async def runs(request: Request, trial: int) -> Response:
     return reply(figures.runs([_run(one) for one in reversed(allocations)]))
 
 
+@dataclass(frozen=True)
 class _Drawing:
     """How curves are drawn: against what, how smooth, on which axes."""
 
-    def __init__(
-        self, x: str = "batches", smoothing: float = 0.0, *, log_x: bool = False, log_y: bool = False
-    ) -> None:
-        self.x = x
-        self.smoothing = smoothing
-        self.log_x = log_x
-        self.log_y = log_y
+    x: str = "batches"
+    smoothing: float = 0.0
+    log_x: bool = False
+    log_y: bool = False
 
 
 def curves_figure(
