@@ -1,0 +1,220 @@
+"""What a browser gets of the master's pages, and of MLflow's on the same numbers.
+
+Two pages: the list of 1,000 experiments, and one plot of 50 trials with 10,000 points each. For each, in a browser
+with an empty cache: when something is painted, when what was asked for is there, and how many bytes came over the wire.
+Needs a Chromium and Playwright (`tests/browser/install.sh`, group `test`); MLflow as in `bench_master.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import quote
+
+from bench_master import Client, their_python, their_server
+from measure import report
+from playwright.sync_api import Browser, sync_playwright
+
+from det_keras.home import Home
+from det_keras.master import process
+from det_keras.master.events import Notifier
+from det_keras.master.models import MetricRow, TrialRow
+from det_keras.master.store import Store
+from det_keras.master.summary import summarise_all
+
+EXPERIMENTS = 1000
+TRIALS = 50
+POINTS = int(os.environ.get("DET_KERAS_POINTS", "10000"))
+TURNS = 3
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+_READY_MS = 300_000
+_SEARCH = f"""
+name: plot
+entrypoint: x
+hyperparameters: {{rate: {{type: double, minval: 0, maxval: 1}}}}
+searcher: {{name: random, metric: loss, max_trials: {TRIALS}, max_concurrent_trials: {TRIALS}}}
+"""
+_PAINT = "() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? null"
+
+
+@dataclass(frozen=True)
+class Sight:
+    """One opening of a page.
+
+    Attributes:
+        paint_s: until anything is painted.
+        ready_s: until what was asked for is there.
+        size_bytes: that came over the wire.
+    """
+
+    paint_s: float
+    ready_s: float
+    size_bytes: float
+
+
+def value(trial: int, step: int) -> float:
+    """Return what both sides are told: a curve with some noise, that no format can shorten."""
+    return trial + 1000.0 / (step + 10) + (step * 7919 % 1000) / 3000.0
+
+
+def look(browser: Browser, address: str, is_ready: str, login: str = "", turns: int = TURNS) -> Sight:
+    """Open a page in a new browser context, median of some turns."""
+    seen = []
+    for _ in range(turns):
+        context = browser.new_context(viewport={"width": 1440, "height": 900})
+        page = context.new_page()
+        if login:
+            page.context.add_cookies([{"name": "auth", "value": login, "domain": "127.0.0.1", "path": "/"}])
+        size = [0.0]
+        wire = context.new_cdp_session(page)
+        wire.send("Network.enable")
+        wire.on("Network.dataReceived", lambda event, size=size: _add(size, event["encodedDataLength"]))
+        page.goto(address, wait_until="commit")
+        page.wait_for_function(is_ready, timeout=_READY_MS)
+        ready_ms = page.evaluate("() => performance.now()")
+        page.wait_for_function(f"() => ({_PAINT})() !== null")
+        seen.append(Sight(page.evaluate(_PAINT) / 1000, ready_ms / 1000, size[0]))
+        context.close()
+    return Sight(*(statistics.median(column) for column in zip(*map(_columns, seen), strict=True)))
+
+
+def _add(size: list[float], more: float) -> None:
+    size[0] += more
+
+
+def _columns(sight: Sight) -> tuple[float, float, float]:
+    return sight.paint_s, sight.ready_s, sight.size_bytes
+
+
+@contextmanager
+def our_master() -> Iterator[tuple[Home, str]]:
+    """Run a master; yield its data root and its address."""
+    with tempfile.TemporaryDirectory() as folder:
+        home = Home(Path(folder))
+        running = process.start(home, slots=1)
+        try:
+            yield home, running.url
+        finally:
+            process.stop(home, kill_tasks=True)
+
+
+def our_sights(browser: Browser) -> tuple[Sight, Sight, Sight]:
+    """Return the list, and the plot as it is first drawn and drawn again."""
+    with our_master() as (home, url):
+        login = home.token_file.read_text().strip()
+        client = Client(int(url.rpartition(":")[2]), {"Authorization": f"Bearer {login}"})
+        plot = client.call("POST", "/api/v1/experiments", {"config": _SEARCH, "activate": False})[
+            "experiment"
+        ]
+        for number in range(1, EXPERIMENTS):
+            config = f"name: n{number}\nentrypoint: x\nsearcher: {{name: single, metric: loss}}\n"
+            client.raw("POST", "/api/v1/experiments", {"config": config, "activate": False})
+        _fill(home, plot["trialIds"])
+        rows = f"() => document.querySelectorAll('#experiments tbody tr').length >= {EXPERIMENTS}"
+        drawn = f"() => document.querySelectorAll('#curves .scatterlayer .trace').length >= {TRIALS}"
+        listing = look(browser, f"{url}/experiments", rows, login)
+        # The second time the master remembers the curves.
+        first = look(browser, f"{url}/experiments/{plot['id']}", drawn, login, turns=1)
+        return listing, first, look(browser, f"{url}/experiments/{plot['id']}", drawn, login)
+
+
+def _fill(home: Home, trial_ids: list[int]) -> None:
+    """Store what so many reports would have stored; sent one by one they would take minutes."""
+    store = Store(Store.url_of(home.database), Notifier())
+    for index, trial_id in enumerate(trial_ids):
+        reports = [{"loss": value(index, step)} for step in range(POINTS)]
+        with store.writing() as tx:
+            trial = tx.get_one(TrialRow, trial_id)
+            rows = [
+                {
+                    "trial_id": trial_id, "run_id": 1, "group": "validation", "partition": "validation",
+                    "total_batches": step, "archived": False, "metrics": metrics, "searcher_metric": metrics["loss"],
+                    "end_time": trial.start_time + timedelta(seconds=step),
+                }
+                for step, metrics in enumerate(reports)
+            ]  # fmt: skip
+            tx.execute(MetricRow.__table__.insert(), rows)
+            trial.summary_metrics = summarise_all(("validation", metrics) for metrics in reports)
+            trial.searcher_metric_value = min(metrics["loss"] for metrics in reports)
+            trial.total_batches = POINTS
+    store.close()
+
+
+def their_sights(browser: Browser, python: str) -> tuple[Sight, Sight]:
+    """Return MLflow's list of experiments, of which it shows a page, and its plot of the same curves."""
+    with their_server(python) as connect:
+        client = connect()
+        api = "/api/2.0/mlflow"
+        for number in range(1, EXPERIMENTS):
+            client.raw("POST", f"{api}/experiments/create", {"name": f"n{number}"})
+        runs = [_their_run(client, api, index) for index in range(TRIALS)]
+        url = f"http://127.0.0.1:{client._connection.port}"
+        rows = f"() => document.body.innerText.includes('n{EXPERIMENTS - 1}')"
+        listing = look(browser, f"{url}/#/experiments", rows)
+        # All that their own links name: the page refuses an address that lacks a part.
+        parts = {
+            "runs": runs, "metric": "loss", "experiments": ["0"], "plot_metric_keys": ["loss"], "plot_layout": {},
+            "deselected_curves": [], "last_linear_y_axis_range": [],
+        }  # fmt: skip
+        query = "&".join(f"{name}={quote(json.dumps(part))}" for name, part in parts.items())
+        plain = "x_axis=step&y_axis_scale=linear&line_smoothness=1&show_point=false"
+        address = f"{url}/#/metric?{query}&{plain}"
+        drawn = f"() => document.querySelectorAll('.scatterlayer .trace').length >= {TRIALS}"
+        return listing, look(browser, address, drawn)
+
+
+def _their_run(client: Client, api: str, index: int) -> str:
+    run = client.call("POST", f"{api}/runs/create", {"experiment_id": "0", "start_time": 0})["run"]["info"]
+    for first in range(0, POINTS, 1000):
+        metrics = [
+            {"key": "loss", "value": value(index, step), "timestamp": 1000 * step, "step": step}
+            for step in range(first, min(first + 1000, POINTS))
+        ]
+        client.raw("POST", f"{api}/runs/log-batch", {"run_id": run["run_id"], "metrics": metrics})
+    return str(run["run_id"])
+
+
+def _told(sight: Sight) -> str:
+    return f"{sight.paint_s:.2f} s painted, {sight.ready_s:.2f} s there, {sight.size_bytes / 1e6:.2f} MB"
+
+
+def _compare(name: str, ours: Sight, theirs: Sight | None) -> None:
+    report(f"{name}: first paint", ours.paint_s, unit="s", goal=1.0, detail=_told(ours))
+    if theirs is None:
+        return
+    told = f"ours {_told(ours)}; MLflow {_told(theirs)}"
+    parts: dict[str, Callable[[Sight], float]] = {
+        "until it is there": lambda sight: sight.ready_s,
+        "bytes": lambda sight: sight.size_bytes,
+    }
+    for part, of in parts.items():
+        report(f"{name}: {part}, ours / MLflow", of(ours) / of(theirs), goal=1.0, detail=told)
+
+
+def main() -> None:
+    """Measure both sides and report them."""
+    path = next(filter(None, map(shutil.which, _NAMES)), None)
+    assert path is not None, "No Chromium: tests/browser/install.sh"
+    python = their_python()
+    with sync_playwright() as playwright:
+        flags = ["--no-sandbox"] if os.geteuid() == 0 else []
+        browser = playwright.chromium.launch(executable_path=path, args=flags)
+        listing, first, again = our_sights(browser)
+        theirs = None if python is None else their_sights(browser, python)
+        browser.close()
+    _compare(f"the list of {EXPERIMENTS} experiments", listing, theirs and theirs[0])
+    plot = f"a plot of {TRIALS} trials x {POINTS} points"
+    report(f"{plot}: until it is there, the first time", first.ready_s, unit="s", detail=_told(first))
+    _compare(plot, again, theirs and theirs[1])
+
+
+if __name__ == "__main__":
+    main()
