@@ -7,21 +7,23 @@ Needs a Chromium and Playwright (`tests/browser/install.sh`, group `test`); MLfl
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
 import statistics
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from bench_master import Client, their_python, their_server
 from measure import report
-from playwright.sync_api import Browser, sync_playwright
 
 from det_keras.home import Home
 from det_keras.master import process
@@ -29,6 +31,9 @@ from det_keras.master.events import Notifier
 from det_keras.master.models import MetricRow, TrialRow
 from det_keras.master.store import Store
 from det_keras.master.summary import summarise_all
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 EXPERIMENTS = 1000
 TRIALS = 50
@@ -202,7 +207,12 @@ def _compare(name: str, ours: Sight, theirs: Sight | None) -> None:
 def main() -> None:
     """Measure both sides and report them."""
     path = next(filter(None, map(shutil.which, _NAMES)), None)
-    assert path is not None, "No Chromium: tests/browser/install.sh"
+    if path is None or importlib.util.find_spec("playwright") is None:
+        print("web: needs a Chromium (tests/browser/install.sh) and Playwright.", file=sys.stderr)
+        return
+    # Imported here: only those who measure pages have it.
+    from playwright.sync_api import sync_playwright
+
     python = their_python()
     with sync_playwright() as playwright:
         flags = ["--no-sandbox"] if os.geteuid() == 0 else []
