@@ -57,7 +57,8 @@ def serve(app: Any, sock: socket.socket, address: Address, home: Home, notifier:
     """
     config = uvicorn.Config(
         app,
-        http="h11",
+        # Reading a call takes half the time that the parser in Python takes: a third of a report of metrics.
+        http="httptools",
         loop="asyncio",
         ws="none",
         lifespan="on",
