@@ -258,3 +258,58 @@ def test_runs_are_on_a_time_line(world, search):
     (run,) = figure(world, f"/figures/runs?trial={trials[0]['id']}")["data"]
     assert run["y"] == ["1", "1"]
     assert run["name"] == "runs"
+
+
+def test_odd_cookies_of_other_programs_hide_no_login(world):
+    for odd in ("flag", 'x={"a":1}', "x=a b", "=", "auth2=y"):
+        headers = {**ACCEPT, "Cookie": f"{odd}; auth={world.client.token}"}
+        assert world.http.get("/experiments", headers=headers, follow_redirects=False).status_code == 200
+
+
+def test_static_files_are_sent_once(world):
+    answer = world.http.get("/static/plotly.min.js")
+    again = world.http.get("/static/plotly.min.js", headers={"If-None-Match": answer.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert world.http.get(f"/static/{'x' * 300}.js").status_code == 404
+    assert re.search(
+        r'name="plotly" content="/static/plotly.min.js\?v=\w+"', page(world, "/experiments").text
+    )
+
+
+def test_curves_tell_every_batch_and_lonely_points(world, search):
+    _, trials = search
+    for at, value in ((100_000_001, 0.5), (100_000_002, "NaN"), (100_000_003, 0.25)):
+        report(world, trials[0], at, odd=value)
+    (line,) = figure(world, f"/figures/curves?trial={trials[0]['id']}&metric=validation.odd")["data"]
+    assert line["x"] == [100_000_001, 100_000_002, 100_000_003]
+    assert line["y"] == [0.5, None, 0.25]
+    assert line["marker"]["size"] == [6, 0, 6]
+
+
+def test_zoom_is_kept_for_the_same_axis_only(world, search):
+    address = f"/figures/curves?experiment={search[0]}&metric=validation.loss"
+    layouts = [figure(world, address + more)["layout"] for more in ("", "&x=epochs", "&log_y=true")]
+    assert len({layout["xaxis"]["uirevision"] for layout in layouts}) == 2
+    assert len({layout["yaxis"]["uirevision"] for layout in layouts}) == 2
+
+
+def test_scripts_that_report_from_outside_are_not_paused(world):
+    answer = world.client.post("/api/v1/experiments", {"config": SINGLE, "unmanaged": True})
+    experiment_id = answer["experiment"]["id"]
+    text = page(world, f"/experiments/{experiment_id}").text
+    assert re.findall(rf'data-post="/api/v1/experiments/{experiment_id}/(\w+)"', text) == ["kill"]
+    assert "runs elsewhere and is not told" in text
+
+
+def test_categories_that_begin_alike_stay_apart(world):
+    kinds = [f"/data/{'long/' * 12}{name}" for name in ("one", "two")]
+    config = RANDOM.replace("width: 3", f"path: {{type: categorical, vals: {json.dumps(kinds)}}}")
+    config = config.replace("name: random", "name: grid").replace("maxval: 1}", "maxval: 1, count: 1}")
+    config = config.replace(", max_trials: 3", "")
+    experiment_id = world.client.create(config)
+    trials = world.client.trials(experiment_id)
+    for trial in trials:
+        world.wait_for_launch(trial)
+        report(world, trial, 1, loss=1.0)
+    (dots,) = figure(world, f"/figures/scatter?experiment={experiment_id}")["data"]
+    assert sorted(dots["x"]) == kinds

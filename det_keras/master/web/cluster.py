@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from det_keras.config.secrets import without_secret_variables
 from det_keras.config.yaml_text import dump_yaml
+from det_keras.master.errors import NotFoundError
 from det_keras.master.web.rendering import page
 from det_keras.master.web.rest import Rest
 
@@ -42,7 +43,9 @@ async def cluster(request: Request) -> Response:
 @router.get("/jobs")
 async def jobs(request: Request) -> Response:
     """List jobs, the latest first."""
-    rows = (await Rest(request).get("/commands"))["commands"]
+    rest = Rest(request)
+    commands, boards = await asyncio.gather(rest.get("/commands"), rest.get("/tensorboards"))
+    rows = [*commands["commands"], *boards["tensorboards"]]
     rows.sort(key=lambda row: row["startTime"] or "", reverse=True)
     return await page(request, "jobs.html", rows=rows)
 
@@ -50,9 +53,15 @@ async def jobs(request: Request) -> Response:
 @router.get("/jobs/{job_id}")
 async def job(request: Request, job_id: str) -> Response:
     """Show a job and what it prints."""
-    answer = await Rest(request).get(f"/commands/{job_id}")
-    text = dump_yaml(without_secret_variables(answer["config"]))
-    return await page(request, "job.html", job=answer["command"], config=text)
+    rest = Rest(request)
+    kind, key = "commands", "command"
+    try:
+        answer = await rest.get(f"/commands/{job_id}")
+    except NotFoundError:
+        kind, key = "tensorboards", "tensorboard"
+        answer = await rest.get(f"/tensorboards/{job_id}")
+    text = dump_yaml(without_secret_variables(answer.get("config") or {}))
+    return await page(request, "job.html", job=answer[key], kind=kind, config=text)
 
 
 def _page_of(task: dict[str, Any]) -> str:

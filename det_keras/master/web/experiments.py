@@ -37,6 +37,7 @@ _NAMES_OF_ACTIONS = {
     "PAUSED": ("activate", "cancel", "kill"),
     "STOPPING": ("kill",),
     "OVER": ("archive",),
+    "UNMANAGED": ("close",),
 }
 
 
@@ -195,6 +196,8 @@ async def _experiment(rest: Rest, experiment_id: int) -> dict[str, Any]:
         stage = "STOPPING"
     elif experiment["endTime"] is None and state != "PAUSED":
         stage = "ACTIVE"
+    if experiment["unmanaged"] and stage != "OVER":
+        stage = "UNMANAGED"
     actions = list(_NAMES_OF_ACTIONS[stage])
     if experiment["archived"]:
         actions = ["unarchive"]

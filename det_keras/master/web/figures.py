@@ -103,7 +103,7 @@ def curves(
     data = [
         {
             "type": "scatter",
-            "mode": "lines+markers" if len(line.x) == 1 else "lines",
+            **_marks(line.y),
             "name": _short(line.label),
             "uid": line.key,
             "x": list(line.x),
@@ -114,8 +114,17 @@ def curves(
         for line in lines
     ]
     layout = {
-        "xaxis": {"title": {"text": _short(x_title)}, "type": "log" if log_x else "linear"},
-        "yaxis": {"title": {"text": _short(y_title)}, "type": "log" if log_y else "linear"},
+        # Where the reader zoomed stays as long as the axis is the same.
+        "xaxis": {
+            "title": {"text": _short(x_title)},
+            "type": "log" if log_x else "linear",
+            "uirevision": f"{x_title} {log_x}",
+        },
+        "yaxis": {
+            "title": {"text": _short(y_title)},
+            "type": "log" if log_y else "linear",
+            "uirevision": f"{y_title} {log_y}",
+        },
         "hovermode": "x unified" if len(lines) <= len(_COLORS) else "closest",
         "showlegend": True,
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "maxheight": 0.25},
@@ -138,14 +147,19 @@ def scatter(
         "showlegend": False,
         "margin": _MARGIN,
         "hovermode": "closest",
-        "uirevision": "scatter",
+        "uirevision": f"{names} {log_y}",
     }
     data = []
     for index, name in enumerate(names):
         end = "" if index == 0 else str(index + 1)
         shown = [point for point in points if name in point.hparams]
         values = [_axis_value(point.hparams[name]) for point in shown]
-        layout[f"xaxis{end}"] = {"title": {"text": _short(name)}, "type": _axis_type(values)}
+        kind = _axis_type(values)
+        layout[f"xaxis{end}"] = {"title": {"text": _short(name)}, "type": kind}
+        if kind == "category":
+            kinds = list(dict.fromkeys(values))
+            # Told apart by all of their letters, labelled by the first of them.
+            layout[f"xaxis{end}"].update(tickvals=kinds, ticktext=[_short(str(one)) for one in kinds])
         layout[f"yaxis{end}"] = {
             "title": {"text": _short(metric) if index % columns == 0 else ""},
             "type": "log" if log_y else "linear",
@@ -214,7 +228,7 @@ def parallel(
         "showlegend": False,
         "hovermode": "closest",
         "margin": {**_MARGIN, "l": 16},
-        "uirevision": "parallel",
+        "uirevision": f"{names}",
     }
     return {"data": data, "layout": layout}
 
@@ -358,6 +372,16 @@ def _viridis(shade: float) -> str:
     return f"rgb({red},{green},{blue})"
 
 
+def _marks(values: Sequence[float | None]) -> Figure:
+    """Return how points between two gaps are seen, which no line reaches."""
+    known = [value is not None and math.isfinite(value) for value in values]
+    around = [False, *known, False]
+    alone = [is_known and not around[i] and not around[i + 2] for i, is_known in enumerate(known)]
+    if not any(alone):
+        return {"mode": "lines"}
+    return {"mode": "lines+markers", "marker": {"size": [6 if one else 0 for one in alone]}}
+
+
 def _color(style: int) -> str:
     return _COLORS[style % len(_COLORS)]
 
@@ -367,7 +391,7 @@ def _dash(style: int) -> str:
 
 
 def _axis_value(value: Any) -> Any:
-    return value if _is_number(value) else _short(_told(value))
+    return value if _is_number(value) else _plain(_told(value))
 
 
 def _axis_type(values: Sequence[Any]) -> str:

@@ -13,7 +13,7 @@ import anyio.to_thread
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from det_keras.display import flat_hparams
+from det_keras.display import flat_hparams, parse_time
 from det_keras.master.api.calls import MasterDep
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import InvalidArgumentError
@@ -31,6 +31,7 @@ __all__ = [
     "parallel_figure",
     "router",
     "rungs_figure",
+    "runs_of",
     "scatter_figure",
 ]
 
@@ -59,7 +60,9 @@ async def curves(
     if x not in _X_TITLES:
         raise InvalidArgumentError(f"`x` must be one of {', '.join(_X_TITLES)}, received {x!r}.")
     if len(metric) > _MOST_METRICS:
-        raise InvalidArgumentError(f"At most {_MOST_METRICS} metrics fit in one plot, received {len(metric)}.")
+        raise InvalidArgumentError(
+            f"At most {_MOST_METRICS} metrics fit in one plot, received {len(metric)}."
+        )
     trial_ids = list(dict.fromkeys(trial))
     if experiment is not None:
         trials = (await Rest(request).get(f"/experiments/{experiment}/trials", limit=-1))["trials"]
@@ -67,7 +70,8 @@ async def curves(
         trial_ids = [one["id"] for one in best_first(trials, shown)]
     wanted = [Metric.of(key) for key in metric]
     draw = _Drawing(x, smoothing, log_x=log_x, log_y=log_y)
-    return reply(await anyio.to_thread.run_sync(curves_figure, master, trial_ids[:MOST_LINES], wanted, draw))
+    shown_ids = trial_ids[:MOST_LINES]
+    return reply(await anyio.to_thread.run_sync(curves_figure, master, shown_ids, wanted, draw, trial_ids))
 
 
 @router.get("/scatter")
@@ -103,9 +107,16 @@ async def rungs(request: Request, experiment: int) -> Response:
 async def runs(request: Request, trial: int) -> Response:
     """Draw when a trial ran."""
     rest = Rest(request)
-    task_id = (await rest.get(f"/trials/{trial}"))["trial"]["taskId"]
-    allocations = (await rest.get(f"/tasks/{task_id}"))["task"]["allocations"]
+    shown = (await rest.get(f"/trials/{trial}"))["trial"]
+    allocations = await runs_of(rest, shown)
     return reply(figures.runs([_run(one) for one in reversed(allocations)]))
+
+
+async def runs_of(rest: Rest, trial: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the allocations of a trial, the latest first; one that was continued has several tasks."""
+    tasks = await asyncio.gather(*(rest.get(f"/tasks/{task_id}") for task_id in trial["taskIds"]))
+    found: list[dict[str, Any]] = [one for answer in tasks for one in answer["task"]["allocations"]]
+    return sorted(found, key=lambda one: one["startTime"] or "", reverse=True)
 
 
 @dataclass(frozen=True)
@@ -119,11 +130,24 @@ class _Drawing:
 
 
 def curves_figure(
-    master: EmbeddedMaster, trial_ids: Sequence[int], metrics: Sequence[Metric], draw: _Drawing | None = None
+    master: EmbeddedMaster,
+    trial_ids: Sequence[int],
+    metrics: Sequence[Metric],
+    draw: _Drawing | None = None,
+    of: Sequence[int] | None = None,
 ) -> Figure:
-    """Return the curves of some metrics of some trials."""
+    """Return the curves of some metrics of some trials.
+
+    Args:
+        master: that has them.
+        trial_ids: of the trials.
+        metrics: which of theirs.
+        draw: how.
+        of: all trials that may be shown in the same plot another time; None for these.
+    """
     draw = draw or _Drawing()
     lines: list[Line] = []
+    ranks = {trial_id: rank for rank, trial_id in enumerate(sorted(trial_ids if of is None else of))}
     for place, metric in enumerate(metrics):
         found = master.curves.read(
             trial_ids,
@@ -135,7 +159,7 @@ def curves_figure(
         for series in found:
             label = _label(series.trial_id, metric, is_one=len(trial_ids) == 1, is_only=len(metrics) == 1)
             # A trial keeps its look, however its rank changes.
-            style = sorted(trial_ids).index(series.trial_id) * len(metrics) + place
+            style = ranks[series.trial_id] * len(metrics) + place
             key = f"{series.trial_id}.{metric.key}"
             lines.append(Line(label, _places(series, draw.x), _told(series.values), style, key))
     name = metrics[0].name.removeprefix("val_") if len(metrics) > 1 else "".join(one.name for one in metrics)
@@ -229,7 +253,8 @@ def _places(series: Series, x: str) -> list[float | None]:
         return _told(series.seconds / 3600)
     if x == "epochs":
         return [None] * len(series.batches) if series.epochs is None else _told(series.epochs)
-    return _told(series.batches)
+    batches: list[float | None] = series.batches.tolist()
+    return batches
 
 
 def _told(values: Any) -> list[float | None]:
@@ -246,6 +271,11 @@ def _run(allocation: Mapping[str, Any]) -> Run:
     else:
         outcome = "ended" if code in (0, None) else f"exit code {code}"
     number = allocation["allocationId"].rsplit(".", 1)[-1]
-    now = datetime.now(timezone.utc).isoformat()
     is_failure = end is not None and code not in (0, None)
-    return Run(number, allocation["startTime"] or now, end or now, outcome, is_failure)
+    return Run(number, _local(allocation["startTime"]), _local(end), outcome, is_failure)
+
+
+def _local(text: str | None) -> str:
+    """Return a time, or now, in this place's time as the tables have it: plots know no zones."""
+    moment = parse_time(text) or datetime.now(timezone.utc)
+    return moment.astimezone().replace(tzinfo=None).isoformat(" ")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 from fastapi import APIRouter, Request
 from starlette.responses import FileResponse, RedirectResponse, Response, StreamingResponse
@@ -47,11 +49,15 @@ def address_of_the_original(rest: str) -> Response:
 @router.get("/static/{name}")
 def static(request: Request, name: str) -> Response:
     """Return a file that pages load; one whose address names its version may be kept for good."""
-    path = plotly_script() if name == "plotly.min.js" else STATIC / name
-    if path.suffix not in _KINDS or "/" in name or not path.is_file():
-        raise NotFoundError(f"There is no file {name!r}.")
+    path = _static_files().get(name)
+    if path is None:
+        raise NotFoundError("There is no such file.")
     caching = "public, max-age=31536000, immutable" if request.query_params.get("v") else "no-cache"
-    return FileResponse(path, media_type=_KINDS[path.suffix], headers={"Cache-Control": caching})
+    mark = f'"{path.stat().st_mtime_ns:x}"'
+    headers = {"Cache-Control": caching, "ETag": mark}
+    if request.headers.get("if-none-match") == mark:
+        return Response(status_code=304, headers=headers)
+    return FileResponse(path, media_type=_KINDS[path.suffix], headers=headers)
 
 
 @router.get("/live")
@@ -59,6 +65,13 @@ async def live(master: MasterDep) -> Response:
     """Tell a page whenever there is something new, as server-sent events; what it is, the page asks."""
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(_news(master), media_type="text/event-stream", headers=headers)
+
+
+@functools.cache
+def _static_files() -> dict[str, Path]:
+    """Return what may be asked for, by name: no name reaches the file system."""
+    own = {path.name: path for path in STATIC.iterdir() if path.suffix in _KINDS}
+    return {**own, "plotly.min.js": plotly_script()}
 
 
 async def _news(master: EmbeddedMaster) -> AsyncIterator[str]:

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from det_keras.display import flat_hparams
 from det_keras.master.web.experiments import latest_first
 from det_keras.master.web.metric_choice import metric_choices, paired
+from det_keras.master.web.plots import runs_of
 from det_keras.master.web.rendering import page
 from det_keras.master.web.rest import Rest
 
@@ -25,9 +26,7 @@ async def overview(request: Request, trial_id: int) -> Response:
     rest = Rest(request)
     shown = await _trial(rest, trial_id)
     trial = shown["trial"]
-    task, stored = await asyncio.gather(
-        rest.get(f"/tasks/{trial['taskId']}"), rest.get(f"/trials/{trial_id}/checkpoints")
-    )
+    runs, stored = await asyncio.gather(runs_of(rest, trial), rest.get(f"/trials/{trial_id}/checkpoints"))
     checkpoints = [one for one in latest_first(stored["checkpoints"]) if one["state"] != "STATE_DELETED"]
     metrics = metric_choices([trial], shown["experiment"]["searcherMetric"])
     return await page(
@@ -37,7 +36,7 @@ async def overview(request: Request, trial_id: int) -> Response:
         tab="overview",
         hparams=list(flat_hparams(trial["hparams"])),
         plots=paired(metrics),
-        runs=task["task"]["allocations"],
+        runs=runs,
         checkpoints=checkpoints,
     )
 

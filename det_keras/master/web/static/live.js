@@ -69,9 +69,16 @@ async function refresh() {
 
 // Takes over what a page shows of another address: the rows of a table that did not come with it.
 export async function fetchRows(table) {
-  const answer = await fetch(table.dataset.rest, { headers: { Accept: "text/html" } });
-  if (!answer.ok) return;
-  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(table.id);
+  let text = "";
+  try {
+    const answer = await fetch(table.dataset.rest, { headers: { Accept: "text/html" } });
+    if (!answer.ok || answer.redirected) return;
+    text = await answer.text();
+  } catch {
+    // It is asked for again in a while.
+    return;
+  }
+  const fresh = new DOMParser().parseFromString(text, "text/html").getElementById(table.id);
   const rows = fresh === null ? [] : [...fresh.tBodies[0].rows];
   const known = new Map([...table.tBodies[0].rows].map((row) => [row.dataset.key, row]));
   const keys = new Set(rows.map((row) => row.dataset.key));
@@ -90,6 +97,9 @@ function takeOver(fresh) {
   const figures = (page) => [...page.querySelectorAll("[data-figure]")].map((one) => one.dataset.figure).join();
   // There is something to draw that was not there before.
   if (figures(document) !== figures(fresh)) return location.reload();
+  // Another login in this browser has another token.
+  const token = "meta[name=csrf-token]";
+  document.querySelector(token).content = fresh.querySelector(token).content;
   document.querySelectorAll("select[data-options]").forEach((select) => takeOptions(select, fresh));
   for (const old of document.querySelectorAll("[data-live]")) {
     const now = fresh.getElementById(old.id);
@@ -146,15 +156,14 @@ const late = new WeakSet();
 function mergeRows(old, now) {
   const known = new Map([...old.rows].map((row) => [row.dataset.key, row]));
   const seen = new Set();
-  const added = [];
-  for (const row of [...now.rows]) {
+  const places = [...now.rows].map((row) => {
     const key = row.dataset.key;
     const before = key === undefined ? undefined : known.get(key);
-    if (before) {
-      seen.add(before);
-      if (!before.isEqualNode(row)) merge(before, row);
-    } else added.push(row);
-  }
+    if (before === undefined) return row;
+    seen.add(before);
+    if (!before.isEqualNode(row)) merge(before, row);
+    return before;
+  });
   // What the page brings no more was deleted, or stands among the older rows now: those are asked for in a while.
   const hasRest = old.parentElement.dataset.rest !== undefined;
   for (const row of [...old.rows]) {
@@ -162,7 +171,10 @@ function mergeRows(old, now) {
     else if (hasRest) late.add(row);
     else row.remove();
   }
-  const isLatestFirst = now.rows.length > 1 && Number(now.rows[0].dataset.key) > Number(now.rows[1].dataset.key);
-  if (isLatestFirst) old.prepend(...added);
-  else old.append(...added);
+  // New ones come in where the master has them; in a table that the reader sorted they find their place after that.
+  let next = [...old.rows].find((row) => late.has(row)) ?? null;
+  for (const row of places.reverse()) {
+    if (!seen.has(row)) old.insertBefore(row, next);
+    next = row;
+  }
 }

@@ -1,7 +1,11 @@
 // A log as it is written: the last lines first, then every new one; a search looks through all of it.
 
+import { say } from "./actions.js";
+import { onRefresh } from "./live.js";
+
 const CHUNK = 1000;
 const MOST_LINES = 20000;
+const AGAIN_MS = 1500;
 // Lines of several ranks may come a little out of order, and many have the same time: some are asked for twice.
 const OVERLAP_MS = 2000;
 const LEVELS = ["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"];
@@ -11,10 +15,13 @@ const form = document.getElementById("log-controls");
 const count = document.getElementById("log-count");
 const earlier = form.querySelector("[data-earlier]");
 
+// Another filter is another log: whatever was asked for before does not count any more.
 let generation = 0;
-let controller = null;
-let firstTime = null;
-let seen = new Set();
+let controller = new AbortController();
+let isComplete = false;
+// What the view shows, by the ids of the lines.
+const seen = new Set();
+const lineOf = new WeakMap();
 
 form.addEventListener("submit", (event) => event.preventDefault());
 form.elements.search.addEventListener("input", debounced(start, 250));
@@ -26,46 +33,79 @@ view.addEventListener("scroll", () => {
   // Who scrolls up wants to read.
   if (!isAtEnd && view.dataset.settled) form.elements.follow.checked = false;
 });
+// A tab that nobody sees holds no connection.
+document.addEventListener("visibilitychange", () => document.hidden && controller.abort());
+onRefresh(() => {
+  // What was over may be running again.
+  if (isComplete && document.querySelector("#heading .state:is(.running, .waiting)")) goOn(generation);
+});
 start();
 
-async function start() {
-  const mine = ++generation;
-  controller?.abort();
-  controller = new AbortController();
+function start() {
+  generation += 1;
+  controller.abort();
   view.replaceChildren();
-  seen = new Set();
-  firstTime = null;
+  seen.clear();
   delete view.dataset.settled;
-  try {
-    const lines = await read({ limit: CHUNK, orderBy: "ORDER_BY_DESC" });
-    if (mine !== generation) return;
-    add(lines.reverse());
-    earlier.hidden = lines.length < CHUNK;
-    await follow(mine, lines.at(-1)?.timestamp);
-  } catch (error) {
-    if (mine === generation && error.name !== "AbortError") setTimeout(() => mine === generation && start(), 1500);
+  goOn(generation);
+}
+
+// Until the task is over; a master that went away is asked again, and what is shown stays.
+async function goOn(mine) {
+  isComplete = false;
+  while (mine === generation) {
+    controller = new AbortController();
+    try {
+      if (view.childElementCount === 0) await showLast(mine);
+      await follow(mine);
+      isComplete = mine === generation;
+      if (isComplete) tell("the log is complete");
+      return;
+    } catch {
+      await new Promise((resolve) => {
+        if (document.hidden) document.addEventListener("visibilitychange", resolve, { once: true });
+        else setTimeout(resolve, AGAIN_MS);
+      });
+    }
   }
 }
 
-// Until the task is over; a master that went away is asked again.
-async function follow(mine, since) {
-  let last = since;
+async function showLast(mine) {
+  const lines = await read({ limit: CHUNK, orderBy: "ORDER_BY_DESC" });
+  if (mine !== generation) return;
+  add(lines.reverse());
+  earlier.hidden = lines.length < CHUNK;
+}
+
+async function follow(mine) {
+  const last = lineOf.get(view.lastElementChild)?.timestamp;
   const params = { follow: "true" };
   if (last) params.timestampAfter = shifted(last, -OVERLAP_MS);
-  await stream(params, (lines) => {
-    if (mine === generation) add(lines);
-  });
-  if (mine === generation) tell("the log is complete");
+  await stream(params, (lines) => mine === generation && add(lines));
 }
 
 async function showEarlier() {
+  const mine = generation;
   earlier.disabled = true;
-  const lines = await read({ limit: CHUNK, orderBy: "ORDER_BY_DESC", timestampBefore: shifted(firstTime, OVERLAP_MS) });
-  const height = view.scrollHeight;
-  add(lines.reverse(), { atTop: true });
-  view.scrollTop += view.scrollHeight - height;
-  earlier.hidden = lines.length < CHUNK;
-  earlier.disabled = false;
+  try {
+    const first = lineOf.get(view.firstElementChild).timestamp;
+    const params = { limit: CHUNK, orderBy: "ORDER_BY_DESC", timestampBefore: shifted(first, OVERLAP_MS) };
+    let lines = await read(params);
+    // More lines than a chunk in the same two seconds, all of them shown.
+    while (lines.length === params.limit && lines.every((line) => seen.has(line.id))) {
+      params.limit *= 4;
+      lines = await read(params);
+    }
+    if (mine !== generation) return;
+    const height = view.scrollHeight;
+    add(lines.reverse(), { atTop: true });
+    view.scrollTop += view.scrollHeight - height;
+    earlier.hidden = lines.length < params.limit;
+  } catch {
+    if (mine === generation && !document.hidden) say("The master does not answer.");
+  } finally {
+    earlier.disabled = false;
+  }
 }
 
 async function read(params) {
@@ -97,18 +137,30 @@ async function stream(params, take) {
 
 function add(lines, { atTop = false } = {}) {
   const fresh = lines.filter((line) => !seen.has(line.id));
-  fresh.forEach((line) => seen.add(line.id));
-  if (fresh.length) {
-    const part = document.createDocumentFragment();
-    fresh.forEach((line) => part.append(shown(line)));
-    if (atTop) view.prepend(part);
-    else view.append(part);
-    if (atTop || firstTime === null) firstTime = fresh[0].timestamp;
-    while (!atTop && view.childElementCount > MOST_LINES) view.firstElementChild.remove();
+  const part = document.createDocumentFragment();
+  for (const line of fresh) {
+    const row = shown(line);
+    seen.add(line.id);
+    lineOf.set(row, line);
+    part.append(row);
+  }
+  if (atTop) view.prepend(part);
+  else view.append(part);
+  if (!atTop && form.elements.follow.checked) {
+    // Who reads further up keeps what is there.
+    trim();
+    toEnd();
   }
   tell();
-  if (!atTop && form.elements.follow.checked) toEnd();
   requestAnimationFrame(() => (view.dataset.settled = "yes"));
+}
+
+function trim() {
+  while (view.childElementCount > MOST_LINES) {
+    seen.delete(lineOf.get(view.firstElementChild).id);
+    view.firstElementChild.remove();
+    earlier.hidden = false;
+  }
 }
 
 function shown(line) {

@@ -1,5 +1,6 @@
 // Draws the figures that the master sends, in the colours that the reader prefers.
 
+import { say } from "./actions.js";
 import { onRefresh } from "./live.js";
 import { themed, OPTIONS } from "./theme.js";
 
@@ -74,13 +75,23 @@ async function draw(canvas, { isRefresh = false } = {}) {
     await window.Plotly.react(canvas, figure.data, themed(figure.layout, canvas), OPTIONS);
     arm(canvas);
   } catch (error) {
-    if (wanted !== state.wanted || isRefresh) return;
+    if (wanted !== state.wanted) return;
+    // The next news draw it, whatever they are.
     state.text = "";
-    canvas.textContent = `Could not be drawn: ${error.message}`;
+    const isDrawn = canvas.querySelector(".main-svg") !== null;
+    if (isDrawn && !isRefresh) say(`Could not be drawn: ${error.message}`);
+    if (!isDrawn) canvas.replaceChildren(note(`Could not be drawn: ${error.message}`));
   } finally {
     state.drawing -= 1;
     state.earliest = performance.now() + Math.min(MOST_MS, Math.max(LEAST_MS, 4 * (performance.now() - began)));
   }
+}
+
+function note(text) {
+  const element = document.createElement("p");
+  element.className = "faint";
+  element.textContent = text;
+  return element;
 }
 
 // News that come too soon wait; they may be the last ones.
@@ -108,9 +119,13 @@ function arm(canvas) {
 function plotly() {
   script ??= new Promise((resolve, reject) => {
     const element = document.createElement("script");
-    element.src = "/static/plotly.min.js" + (document.querySelector("meta[name=plotly]")?.content ?? "");
+    element.src = document.querySelector("meta[name=plotly]").content;
     element.onload = resolve;
-    element.onerror = () => reject(new Error("the plotting script did not come"));
+    element.onerror = () => {
+      // The next plot asks again.
+      script = null;
+      reject(new Error("the plotting script did not come"));
+    };
     document.head.append(element);
   });
   return script;

@@ -39,9 +39,10 @@ function armHeads(table) {
     button.type = "button";
     button.append(...head.childNodes);
     button.addEventListener("click", () => {
+      // By its words: columns come and go as trials begin to differ.
+      const name = head.textContent;
       const before = sorted.get(table.id);
-      const isDescending = before?.column === head.cellIndex ? !before.isDescending : false;
-      sorted.set(table.id, { column: head.cellIndex, isDescending });
+      sorted.set(table.id, { name, isDescending: before?.name === name && !before.isDescending });
       sort(table);
     });
     head.append(button);
@@ -49,7 +50,12 @@ function armHeads(table) {
 }
 
 function sort(table) {
-  const { column, isDescending } = sorted.get(table.id);
+  const { name, isDescending } = sorted.get(table.id);
+  const column = [...table.tHead.rows[0].cells].findIndex((head) => head.textContent === name);
+  if (column < 0) {
+    sorted.delete(table.id);
+    return;
+  }
   for (const head of table.tHead.rows[0].cells) {
     if (head.cellIndex === column) head.setAttribute("aria-sort", isDescending ? "descending" : "ascending");
     else head.removeAttribute("aria-sort");
