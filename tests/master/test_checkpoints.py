@@ -119,6 +119,25 @@ def test_list_is_ordered_as_clients_ask(world):
     assert best["uuid"] == uuid(2)
 
 
+@pytest.mark.parametrize(
+    "metadata", [{}, {"steps_completed": "many"}, {"steps_completed": None, "note": "x"}]
+)
+def test_checkpoint_keeps_its_batches_whatever_its_metadata_become(world, metadata):
+    experiment_id, trial, _ = world.launch()
+    world.client.report(trial["id"], "validation", 20, {"loss": 0.5})
+    for number, steps in ((1, 20), (2, 10)):
+        store(world, trial, number, steps)
+    body = {"checkpoint": {"metadata": metadata}}
+    answer = world.client.post(f"/api/v1/checkpoints/{uuid(1)}/metadata", body)
+    assert answer["checkpoint"]["metadata"] == {**metadata, "steps_completed": 20}
+    assert listed(world, experiment_id, sortByAttr="SORT_BY_BATCH_NUMBER") == [2, 1]
+    assert listed(world, experiment_id) == [2, 1]
+    shown = world.client.get(f"/api/v1/trials/{trial['id']}/checkpoints")["checkpoints"]
+    assert [one["metadata"]["steps_completed"] for one in shown] == [10, 20]
+    best = world.client.trial(trial["id"])["bestCheckpoint"]
+    assert best["metadata"]["steps_completed"] == 20
+
+
 def test_best_comes_first_where_larger_is_better(world):
     config = SINGLE.replace("metric: loss", "metric: acc, smaller_is_better: false")
     experiment_id, trial, _ = world.launch(config)
@@ -219,12 +238,12 @@ def test_deleted_checkpoint_leaves_its_record(world):
     world.client.call("DELETE", "/api/v1/checkpoints", {"checkpointUuids": [uuid(9)]}, status=404)
 
 
-def test_metadata_is_replaced_as_a_whole(world):
+def test_metadata_is_replaced_as_a_whole_but_for_the_batches(world):
     _, trial, _ = world.launch()
     store(world, trial, 1, 1)
     body = {"checkpoint": {"uuid": uuid(1), "metadata": {"mine": 1}, "state": "STATE_UNSPECIFIED"}}
     answer = world.client.post(f"/api/v1/checkpoints/{uuid(1)}/metadata", body)
-    assert answer["checkpoint"]["metadata"] == {"mine": 1}
+    assert answer["checkpoint"]["metadata"] == {"mine": 1, "steps_completed": 1}
     assert answer["checkpoint"]["state"] == "STATE_COMPLETED"
 
 

@@ -286,7 +286,7 @@ def _listing(
 
 
 def _sort_key(shape: dict[str, Any], name: str) -> Any:
-    steps = int(shape["metadata"].get("steps_completed") or 0)
+    steps = shape["metadata"]["steps_completed"]
     keys: dict[str, Any] = {
         "UUID": (shape["uuid"],),
         "BATCH_NUMBER": (steps, shape["reportTime"]),

@@ -13,7 +13,7 @@ from det_keras.master.metrics import TRAINING, VALIDATION, live_rows
 from det_keras.master.models import CheckpointRow, ExperimentRow, MetricRow, TrialRow
 from det_keras.master.wire import int64_map, timestamp
 
-__all__ = ["checkpoint_shapes", "doomed_shape"]
+__all__ = ["checkpoint_metadata", "checkpoint_shapes", "doomed_shape"]
 
 
 def checkpoint_shapes(session: Session, rows: Sequence[CheckpointRow]) -> list[dict[str, Any]]:
@@ -47,13 +47,18 @@ def checkpoint_shapes(session: Session, rows: Sequence[CheckpointRow]) -> list[d
     return shapes
 
 
+def checkpoint_metadata(row: CheckpointRow) -> dict[str, Any]:
+    """Return what a checkpoint says of itself; its batches are those it was taken at, whatever was written later."""
+    return {**row.meta, "steps_completed": row.steps_completed}
+
+
 def doomed_shape(shape: dict[str, Any]) -> dict[str, Any]:
     """Return a `Checkpoint` in the form of the preview of a clean-up, which has names of its own."""
     training = shape["training"]
     return {
         "UUID": shape["uuid"],
         "TrialID": training["trialId"],
-        "StepsCompleted": shape["metadata"].get("steps_completed", 0),
+        "StepsCompleted": shape["metadata"]["steps_completed"],
         "State": shape["state"].removeprefix("STATE_"),
         "ReportTime": shape["reportTime"],
         "Resources": shape["resources"],
@@ -77,7 +82,7 @@ def _checkpoint(
         "reportTime": timestamp(row.report_time),
         "state": f"STATE_{row.state}",
         "resources": int64_map(row.resources),
-        "metadata": row.meta,
+        "metadata": checkpoint_metadata(row),
         "storageId": row.storage_id,
         "training": {
             "trialId": trial.id,

@@ -17,6 +17,7 @@ from det_keras.master.allocations import RUNNING
 from det_keras.master.experiment_config import config_of
 from det_keras.master.metrics import VALIDATION
 from det_keras.master.models import AllocationRow, CheckpointRow, ExperimentRow, MetricRow, TrialRow
+from det_keras.master.shapes.checkpoints import checkpoint_metadata
 from det_keras.master.wire import int64_map, now, timestamp
 
 __all__ = [
@@ -130,7 +131,7 @@ def checkpoint_workload(row: CheckpointRow) -> dict[str, Any]:
         "totalBatches": row.steps_completed,
         "endTime": timestamp(row.report_time),
         "resources": int64_map(row.resources),
-        "metadata": row.meta,
+        "metadata": checkpoint_metadata(row),
     }
 
 
