@@ -56,17 +56,18 @@ class UnmanagedConductor:
         """Take the experiment for ended; its scripts go on, if there are any."""
         if self._experiment.state in lifecycle.TERMINAL:
             return
+        ended_as = lifecycle.terminal_of(stopping)
         for trial in self._trials():
-            self.stop_trial(trial, stopping)
-        if self._experiment.state == lifecycle.ACTIVE:
-            # It has no trial that it could follow.
-            self._enter(lifecycle.terminal_of(stopping))
+            self._stop_trial(trial, ended_as)
+            # One that was lost is not brought back by a late word of its script either.
+            trial.heartbeat_at = None
+        # Not what follows from the trials: some may have been completed before, but not all of them.
+        self._enter(ended_as)
 
     def stop_trial(self, trial: TrialRow, stopping: str) -> None:
         """Take a trial for ended; its script goes on, if there is one."""
-        if trial.state not in lifecycle.TERMINAL:
-            note(self._tx, trial.task_id, f"Trial {trial.id} was ended by a user; its script is not told.")
-            self._finish(trial, lifecycle.terminal_of(stopping))
+        if self._stop_trial(trial, lifecycle.terminal_of(stopping)):
+            self._follow()
 
     def early_exit(self, trial: TrialRow, reason: str) -> None:
         """Note that a trial refuses its hyperparameters; how it ends it says itself."""
@@ -166,6 +167,14 @@ class UnmanagedConductor:
         self._finish(trial, lifecycle.ERROR)
         trial.heartbeat_at = heard_at
 
+    def _stop_trial(self, trial: TrialRow, state: str) -> bool:
+        """Take a trial for ended; return whether it was not yet."""
+        if trial.state in lifecycle.TERMINAL:
+            return False
+        note(self._tx, trial.task_id, f"Trial {trial.id} was ended by a user; its script is not told.")
+        self._end(trial, state)
+        return True
+
     def _revive(self, trial: TrialRow) -> None:
         trial.heartbeat_at = now()
         if trial.state != lifecycle.ACTIVE:
@@ -174,11 +183,14 @@ class UnmanagedConductor:
             self._follow()
 
     def _finish(self, trial: TrialRow, state: str) -> None:
+        self._end(trial, state)
+        self._follow()
+
+    def _end(self, trial: TrialRow, state: str) -> None:
         trial.state = state
         trial.runner_state = ""
         trial.heartbeat_at = None
         self._set_end(trial, now())
-        self._follow()
 
     def _set_end(self, trial: TrialRow, time: datetime | None) -> None:
         task = self._tx.get(TaskRow, trial.task_id)

@@ -165,6 +165,27 @@ def test_user_ends_what_he_has_no_script_for_any_more(client, trial):
     assert client.experiment(empty)["state"] == "STATE_CANCELED"
 
 
+@pytest.mark.parametrize("verb", ["cancel", "kill"])
+def test_experiment_that_a_user_ends_is_canceled_though_some_of_its_trials_were_completed(
+    world, client, verb
+):
+    experiment_id = create(client)
+    done, lost, running = (add_trial(client, experiment_id)["id"] for _ in range(3))
+    client.post(f"/api/v1/trials/{done}/progress", {"progress": 1.0, "isRaw": True})
+    say(client, done, "COMPLETED")
+    make_silent(world, lost)
+    eventually(lambda: client.trial(lost)["state"] == "STATE_ERROR")
+    client.move(experiment_id, verb)
+    ended = client.experiment(experiment_id)
+    assert (ended["state"], ended["progress"]) == ("STATE_CANCELED", pytest.approx(1 / 3))
+    assert ended["endTime"]
+    states = [client.trial(one)["state"] for one in (done, lost, running)]
+    assert states == ["STATE_COMPLETED", "STATE_ERROR", "STATE_CANCELED"]
+    for late in (lost, running):
+        say(client, late, "COMPLETED")
+    assert client.experiment(experiment_id)["state"] == "STATE_CANCELED"
+
+
 @pytest.mark.parametrize("verb", ["pause", "activate"])
 def test_what_only_the_user_can_do_is_refused(client, trial, verb):
     refused = client.move(trial["experimentId"], verb, status=400)
