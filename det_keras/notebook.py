@@ -172,7 +172,9 @@ def _path(
 
 def _share(value: float, low: float, high: float) -> float:
     # Halves: the distance of two large numbers may be too large for a number.
-    return (value / 2 - low / 2) / (high / 2 - low / 2)
+    distance = high / 2 - low / 2
+    # Around a large number, or between two tiny ones, there may be none.
+    return (value / 2 - low / 2) / distance if distance else 0.5
 
 
 def _cell(value: Any) -> str:

@@ -126,6 +126,13 @@ def test_a_long_curve_keeps_its_extremes_and_stays_small():
     assert "x, from -1 to 9.0" in svg
 
 
+@pytest.mark.parametrize("value", [1e17, -1e17, 1.7e308, [0.0, 5e-324]], ids=str)
+def test_values_that_no_number_lies_between_are_drawn_as_a_level_line(value):
+    values = value if isinstance(value, list) else [value, value]
+    svg = notebook.curves("t", {"a": ([1, 2], values)})
+    assert re.findall(r'<path d="(M[^"]*L[^"]*)"', svg) == ["M56.0 76.0L472.0 76.0"]
+
+
 @pytest.mark.parametrize(
     "values",
     [[], [1.0], [math.nan] * 5, [None, "x", True], [1e308, -1e308], [5.0, 5.0], [10**400, 1.0, 2.0]],
