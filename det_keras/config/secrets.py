@@ -10,7 +10,13 @@ from det_keras.config.yaml_text import dump_yaml, load_yaml
 
 __all__ = ["MASK", "hide_secrets", "masked", "without_secret_variables"]
 
-_SECRET_NAME = re.compile(r"TOKEN|SECRET|PASS|CREDENTIAL|(?:API|ACCESS|PRIVATE|AUTH)_?KEY", re.IGNORECASE)
+# Not `PWD` and `OLDPWD`, which shells set to directories.
+_SECRET_NAME = re.compile(
+    r"TOKEN|SECRET|PASS|CREDENTIAL|(?:API|ACCESS|PRIVATE|AUTH)_?KEY|(?:^|_)KEY\s*$|(?<!^OLD)(?<!^)PWD",
+    re.IGNORECASE,
+)
+# Up to the last `@`: passwords may have others.
+_PASSWORD_IN_URL = re.compile(r"(://[^\s/?#:@]*:)[^\s/]+(?=@)")
 
 #: What a view shows in place of a secret, whatever its type.
 MASK = "********"
@@ -36,8 +42,9 @@ def masked(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_secret_variables(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of `config` for people to look at, without the values of variables that sound secret.
+    """Return a copy of `config` for people to look at, without the secrets in its variables.
 
+    These are the values of variables that sound secret, and passwords inside of URLs.
     The values stay in what programs read: a config that is submitted again needs them.
     """
     environment = config.get("environment")
@@ -60,12 +67,22 @@ def hide_secrets(original_text: str) -> str:
 
 def _without_secret_values(variables: Any) -> Any:
     if isinstance(variables, Mapping):
-        return {key: _without_secret_values(value) for key, value in variables.items()}
+        return {
+            key: MASK if item is not None and _sounds_secret(str(key)) else _without_secret_values(item)
+            for key, item in variables.items()
+        }
     if isinstance(variables, list):
         return [_without_secret_values(item) for item in variables]
-    if isinstance(variables, str) and _SECRET_NAME.search(variables.partition("=")[0]):
-        return f"{variables.partition('=')[0]}={MASK}"
-    return variables
+    if not isinstance(variables, str):
+        return variables
+    name, equals, _ = variables.partition("=")
+    if equals and _sounds_secret(name):
+        return f"{name}={MASK}"
+    return _PASSWORD_IN_URL.sub(rf"\g<1>{MASK}", variables)
+
+
+def _sounds_secret(name: str) -> bool:
+    return _SECRET_NAME.search(name) is not None
 
 
 def _without_values(secrets: Any) -> Any:

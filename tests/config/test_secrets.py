@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from det_keras.config import JobConfig, hide_secrets, load_experiment_config, load_job_config, load_yaml
+from det_keras.config.secrets import without_secret_variables
 from det_keras.errors import ConfigError
 
 MASK = "********"
@@ -118,3 +119,53 @@ def test_secrets_given_by_an_override_are_hidden_in_the_original() -> None:
 
     assert "hunter2" in loaded.original
     assert "hunter2" not in hide_secrets(loaded.original)
+
+
+def shown(variables: Any) -> Any:
+    """Return what people see of `environment_variables`."""
+    config = without_secret_variables({"environment": {"environment_variables": variables}})
+    return config["environment"]["environment_variables"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("DB_PWD", "MYSQL_PWD", "PGPWD", "db_pwd", "PASSWORD"),
+        *("OPENAI_KEY", "SSH_KEY", "ENCRYPTION_KEY", "KEY", "key", "AWS_SECRET_ACCESS_KEY", "MY_TOKEN"),
+    ],
+)
+def test_variable_that_sounds_secret_shows_no_value(name: str) -> None:
+    expected = f"{name}={MASK}"
+    assert shown([f"{name}=hunter2"]) == [expected]
+    assert shown({"cpu": [f"{name}=hunter2"], "cuda": [], "rocm": None}) == {
+        "cpu": [expected],
+        "cuda": [],
+        "rocm": None,
+    }
+    assert shown({name: "hunter2", "LEVEL": "info"}) == {name: MASK, "LEVEL": "info"}
+    assert shown([{name: 22}]) == [{name: MASK}]
+
+
+@pytest.mark.parametrize(
+    "variable", ["PWD=/work", "OLDPWD=/", "KEYBOARD=us", "MONKEY=1", "KEY_COUNT=3", "LEVEL=info", "DB_PWD"]
+)
+def test_other_variables_are_shown(variable: str) -> None:
+    assert shown([variable]) == [variable]
+    assert shown({"cuda": [variable]}) == {"cuda": [variable]}
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("postgres://me:hunter2@db:5432/x", f"postgres://me:{MASK}@db:5432/x"),
+        ("redis://:hunter2@cache", f"redis://:{MASK}@cache"),
+        ("http://me:hun@ter2@proxy:80/a?b=c@d", f"http://me:{MASK}@proxy:80/a?b=c@d"),
+        ("amqp://a:hunter2@b,amqp://c:hunter2@d", f"amqp://a:{MASK}@b,amqp://c:{MASK}@d"),
+        ("http://proxy:80/a@b", "http://proxy:80/a@b"),
+        ("http://me@proxy:80", "http://me@proxy:80"),
+    ],
+)
+def test_passwords_in_urls_are_hidden(url: str, expected: str) -> None:
+    assert shown([f"URL={url}"]) == [f"URL={expected}"]
+    assert shown({"cpu": [f"URL={url}"]}) == {"cpu": [f"URL={expected}"]}
+    assert shown({"URL": url}) == {"URL": expected}
