@@ -71,7 +71,8 @@ def bundle(root: Path) -> Bundle:
     Links are followed: what they lead to travels in their place.
 
     Raises:
-        DetError: it is no directory, something in it cannot be read, or it is too large.
+        DetError: it is no directory, something in it cannot be read or has a name that is not UTF-8, or it is
+            too large.
     """
     if not root.is_dir():
         what = "is not a directory" if root.exists() else "does not exist"
@@ -111,9 +112,21 @@ def _walk(
         one = _Found(f"{within}{path.name}", path, _status(path))
         if path.name in _NEVER_SENT or rules.is_ignored(one.name, is_directory=one.is_directory):
             continue
+        _check_name(one.name)
         yield one
         if one.is_directory:
             yield from _walk(path, rules, f"{one.name}/", (*parents, real))
+
+
+def _check_name(name: str) -> None:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        shown = name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+        raise DetError(
+            f"The name of '{shown}' in the context directory is not UTF-8, so it cannot travel. Rename it, or have "
+            f"a pattern in a {_IGNORE_FILE} file leave it out."
+        ) from None
 
 
 def _status(path: Path) -> os.stat_result | None:

@@ -70,6 +70,17 @@ def test_a_link_that_leads_nowhere_is_named_and_left_out(tmp_path):
     assert [entry["path"] for entry in found.entries] == ["train.py"]
 
 
+def test_a_name_that_is_not_utf8_is_refused_unless_it_is_ignored(tmp_path):
+    write(tmp_path, "train.py")
+    (tmp_path / os.fsdecode(b"caf\xe9.py")).write_text("")
+
+    with pytest.raises(DetError, match=r"'caf\\xe9\.py' .* not UTF-8.* \.detignore"):
+        bundle(tmp_path)
+
+    (tmp_path / ".detignore").write_text("caf*\n")
+    assert "train.py" in paths(tmp_path)
+
+
 def test_too_much_names_the_limit_and_the_biggest_files(tmp_path, monkeypatch):
     monkeypatch.setattr(context_directory, "LARGEST_BYTES", 10 * 1024)
     for name, size in {"a": 1, "b": 9000, "c": 5000, "d": 100}.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from det_keras.config import dump_yaml
-from master.fakes import SINGLE
+from master.fakes import SINGLE, file_entry
 
 quick = settings(
     max_examples=60,
@@ -199,10 +200,40 @@ def test_numbers_at_the_edge_are_kept(world, trial_id, number):
     assert len(stored(world, trial_id)) == 1
 
 
-def test_letters_that_no_text_can_hold_are_kept_or_refused(world, trial_id):
-    answer = send_metrics(world, trial_id, 1, '{"\\ud800": "\\udfff", "\\u0000": "\\u0000"}')
-    assert answer.status_code in (200, 400), answer.text
-    world.client.trial(trial_id)
+@pytest.mark.parametrize(
+    "half",
+    [b"\\ud800", b"\\uDFFF", b"\\udc00\\ud800", b"\xed\xa0\x80"],
+    ids=["high", "low", "twisted", "raw"],
+)
+def test_half_of_a_character_is_refused_by_every_call(world, trial_id, half):
+    client, auth = world.client, {"Authorization": f"Bearer {world.client.token}"}
+    task_id = client.trial(trial_id)["taskId"]
+    outside = client.post("/api/v1/experiments", {"config": SINGLE, "unmanaged": True})["experiment"]["id"]
+    metrics = {"trialRunId": 1, "stepsCompleted": 1, "metrics": {"avgMetrics": {"HALF": 1.0}}}
+    calls = [
+        ("PATCH", "/api/v1/experiments/1", {"labels": ["HALF"]}),
+        ("PATCH", "/api/v1/experiments/1", {"name": "HALF", "notes": "HALF"}),
+        ("POST", f"/api/v1/trials/{trial_id}/metrics", {"group": "training", "metrics": metrics}),
+        ("POST", f"/api/v1/trials/{trial_id}/training_metrics", {"trialRunId": 1, "metrics": {"HALF": 1.0}}),
+        ("POST", "/api/v1/trials", {"experimentId": outside, "hparams": {"a": ["HALF"]}, "unmanaged": True}),
+        ("POST", "/api/v1/task/logs", {"logs": [{"taskId": task_id, "log": "HALF"}]}),
+        ("POST", "/task-logs", [{"task_id": task_id, "log": "HALF"}]),
+        ("POST", f"/api/v1/runs/{trial_id}/metadata", {"metadata": {"HALF": {"HALF": 1}}}),
+        ("POST", "/api/v1/experiments", {"config": SINGLE, "modelDefinition": [file_entry("HALF.py")]}),
+    ]
+    for method, path, body in calls:
+        content = json.dumps(body).encode().replace(b"HALF", half)
+        answer = world.http.request(method, path, headers=auth, content=content)
+        assert answer.status_code == 400, (path, answer.text)
+        assert re.search("half of a character|not JSON", answer.text), (path, answer.text)
+    for path in ("experiments/1", f"trials/{trial_id}", f"experiments/{outside}/trials"):
+        client.get(f"/api/v1/{path}")
+    assert client.log(trial_id) == []
+
+
+def test_characters_of_two_halves_and_zeros_are_kept(world, trial_id):
+    assert send_metrics(world, trial_id, 1, '{"\\ud83d\\ude00": "\\\\ud800\\u0000"}').status_code == 200
+    assert stored(world, trial_id) == [{"\U0001f600": "\\ud800\0"}]
 
 
 def test_experiment_with_names_of_any_letters_is_listed(world):
