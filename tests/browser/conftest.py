@@ -46,7 +46,9 @@ def _missing(reason: str) -> None:
     pytest.skip(text)
 
 
-@pytest.fixture(scope="session")
+# Not for the whole session: while it is open, Playwright has an event loop that runs, and nobody else's test could
+# start one.
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
     """The browser of the system."""
     path = next(filter(None, map(shutil.which, _NAMES)), None)
@@ -63,7 +65,7 @@ def chromium() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def site(tmp_path_factory) -> Iterator[RealMaster]:
     """A master that the tests here share; one that ends it starts it again."""
     master = RealMaster(Home(tmp_path_factory.mktemp("site")).create())

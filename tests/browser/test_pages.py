@@ -24,7 +24,7 @@ PAGES = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def search(site):
     """A search that is over, with names that nobody would give."""
     return named_search(site, EVIL)
