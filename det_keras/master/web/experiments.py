@@ -7,6 +7,7 @@ import base64
 import io
 import tarfile
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 import anyio.to_thread
@@ -23,14 +24,13 @@ from det_keras.master.web.metric_choice import metric_choices
 from det_keras.master.web.rendering import page
 from det_keras.master.web.rest import Rest
 
-__all__ = ["latest_first", "router", "varied"]
+__all__ = ["differing", "kept", "latest_first", "router", "varied"]
 
 router = APIRouter(include_in_schema=False)
 
 # How many a list shows at once, and how many of them come with the page; it asks for the others when it is there.
 _MOST_ROWS = 1000
 _FIRST_ROWS = 100
-_DELETED = "STATE_DELETED"
 _LONGEST_FILE = 400_000
 _NAMES_OF_ACTIONS = {
     "ACTIVE": ("pause", "cancel", "kill"),
@@ -121,15 +121,15 @@ async def checkpoints(request: Request, experiment_id: int, deleted: bool = Fals
         _experiment(rest, experiment_id), rest.get(f"/experiments/{experiment_id}/checkpoints")
     )
     rows = latest_first(answer["checkpoints"])
-    kept = [one for one in rows if one["state"] != _DELETED]
+    left = kept(rows)
     return await page(
         request,
         "experiment_checkpoints.html",
         **shown,
         tab="checkpoints",
-        checkpoints=rows if deleted else kept,
+        checkpoints=rows if deleted else left,
         deleted=deleted,
-        deleted_count=len(rows) - len(kept),
+        deleted_count=len(rows) - len(left),
     )
 
 
@@ -174,13 +174,22 @@ async def config(request: Request, experiment_id: int) -> Response:
 
 def varied(trials: list[dict[str, Any]]) -> list[str]:
     """Return the names of the hyperparameters in which trials differ; of a single trial, all."""
+    columns = [dict(flat_hparams(trial["hparams"])) for trial in trials]
+    return differing(columns) if len(columns) > 1 else [name for column in columns for name in column]
+
+
+def differing(columns: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the names under which mappings have values that are not all the same."""
     values: dict[str, set[str]] = {}
-    for trial in trials:
-        for name, value in flat_hparams(trial["hparams"]):
+    for column in columns:
+        for name, value in column.items():
             values.setdefault(name, set()).add(repr(value))
-    if len(trials) < 2:
-        return list(values)
     return [name for name, found in values.items() if len(found) > 1]
+
+
+def kept(checkpoints: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the checkpoints that were not deleted."""
+    return [one for one in checkpoints if one["state"] != "STATE_DELETED"]
 
 
 def latest_first(checkpoints: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from det_keras.master.errors import InvalidArgumentError
 from det_keras.master.replies import reply
 from det_keras.master.series import Series
 from det_keras.master.web import figures
+from det_keras.master.web.experiments import differing
 from det_keras.master.web.figures import Figure, Line, Point, Run, Rung
 from det_keras.master.web.metric_choice import Metric
 from det_keras.master.web.rest import Rest
@@ -65,8 +66,7 @@ async def curves(
         )
     trial_ids = list(dict.fromkeys(trial))
     if experiment is not None:
-        trials = (await Rest(request).get(f"/experiments/{experiment}/trials", limit=-1))["trials"]
-        shown = (await Rest(request).get(f"/experiments/{experiment}"))["experiment"]
+        shown, trials = await _search_of(request, experiment)
         trial_ids = [one["id"] for one in best_first(trials, shown)]
     wanted = [Metric.of(key) for key in metric]
     draw = _Drawing(x, smoothing, log_x=log_x, log_y=log_y)
@@ -234,12 +234,8 @@ def _points(trials: Sequence[Mapping[str, Any]]) -> list[Point]:
 
 
 def _varied(points: Sequence[Point]) -> list[str]:
-    values: dict[str, set[str]] = {}
-    for point in points:
-        for name, value in point.hparams.items():
-            values.setdefault(name, set()).add(repr(value))
-    varied = [name for name, found in values.items() if len(found) > 1]
-    return varied or list(values)
+    columns = [point.hparams for point in points]
+    return differing(columns) or list(dict.fromkeys(name for column in columns for name in column))
 
 
 def _label(trial_id: int, metric: Metric, *, is_one: bool, is_only: bool) -> str:

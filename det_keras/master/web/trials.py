@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from det_keras.display import flat_hparams
-from det_keras.master.web.experiments import latest_first
+from det_keras.master.web.experiments import kept, latest_first
 from det_keras.master.web.metric_choice import metric_choices, paired
 from det_keras.master.web.plots import runs_of
 from det_keras.master.web.rendering import page
@@ -27,7 +27,7 @@ async def overview(request: Request, trial_id: int) -> Response:
     shown = await _trial(rest, trial_id)
     trial = shown["trial"]
     runs, stored = await asyncio.gather(runs_of(rest, trial), rest.get(f"/trials/{trial_id}/checkpoints"))
-    checkpoints = [one for one in latest_first(stored["checkpoints"]) if one["state"] != "STATE_DELETED"]
+    checkpoints = kept(latest_first(stored["checkpoints"]))
     metrics = metric_choices([trial], shown["experiment"]["searcherMetric"])
     return await page(
         request,
