@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from det_keras.config import JobConfig, load_job_config
@@ -15,12 +16,12 @@ from det_keras.master.bundles import BundleStore, FileEntry
 from det_keras.master.errors import InvalidArgumentError, NotFoundError
 from det_keras.master.events import WORK, task_topic
 from det_keras.master.lifecycle import Ending, Exit
-from det_keras.master.models import TaskRow
+from det_keras.master.models import TaskRow, UserRow
 from det_keras.master.store import Store, Transaction
 from det_keras.master.task_logs import note
 from det_keras.master.wire import now
 
-__all__ = ["COMMAND", "TENSORBOARD", "TRIAL", "Jobs", "command_of", "find_job", "job_ended"]
+__all__ = ["COMMAND", "TENSORBOARD", "TRIAL", "Jobs", "command_of", "find_job", "job_ended", "jobs_of"]
 
 #: What the protocol calls the types of tasks; all but trials are generic jobs.
 COMMAND = "COMMAND"
@@ -111,6 +112,26 @@ def find_job(session: Session, task_id: str, kind: str = COMMAND) -> TaskRow:
     if row is None or row.kind != kind:
         raise NotFoundError(f"{kind.lower()} '{task_id}' not found")
     return row
+
+
+def jobs_of(
+    kind: str, users: Sequence[str], user_ids: Sequence[int], *, is_descending: bool
+) -> Select[TaskRow]:
+    """Return the query of the jobs of a kind, by their start.
+
+    Args:
+        kind: of the jobs.
+        users: names of owners; empty for all.
+        user_ids: numbers of owners; empty for all.
+        is_descending: the latest first.
+    """
+    query = select(TaskRow).join(UserRow, UserRow.id == TaskRow.owner_id).where(TaskRow.kind == kind)
+    if users:
+        query = query.where(UserRow.username.in_(users))
+    if user_ids:
+        query = query.where(TaskRow.owner_id.in_(user_ids))
+    time = TaskRow.start_time
+    return query.order_by(time.desc() if is_descending else time.asc(), TaskRow.id)
 
 
 def command_of(task: TaskRow) -> tuple[JobConfig, list[str]]:

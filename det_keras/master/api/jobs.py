@@ -49,13 +49,7 @@ def listing(
     user_ids: Annotated[list[int], Query(alias="userIds")] = [],  # noqa: B006
 ) -> Response:
     """List jobs."""
-    query = select(TaskRow).join(UserRow, UserRow.id == TaskRow.owner_id).where(TaskRow.kind == jobs.COMMAND)
-    if users:
-        query = query.where(UserRow.username.in_(users))
-    if user_ids:
-        query = query.where(TaskRow.owner_id.in_(user_ids))
-    time = TaskRow.start_time
-    query = query.order_by(time.desc() if page.is_descending else time.asc(), TaskRow.id)
+    query = jobs.jobs_of(jobs.COMMAND, users, user_ids, is_descending=bool(page.is_descending))
     with master.store.reading() as session:
         rows = session.scalars(query).all()
         return reply(paged("commands", rows, page, lambda part: _shapes(session, part)))
