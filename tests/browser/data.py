@@ -33,7 +33,10 @@ checkpoint(str(uuid.uuid4()), 40)
 """
 
 _TALK = """
-gate = pathlib.Path(json.loads(os.environ["DET_HPARAMS"])["gate"])
+hparams = json.loads(os.environ["DET_HPARAMS"])
+gate = pathlib.Path(hparams["gate"])
+while hparams["start"] and not os.path.exists(hparams["start"]):
+    time.sleep(0.05)
 step = 0
 while not gate.exists():
     step += 1
@@ -85,12 +88,12 @@ def named_search(site: RealMaster, name: str, metric: str = "loss") -> Search:
     return Search(number, sorted(trial["id"] for trial in site.client.trials(number)))
 
 
-def talker(site: RealMaster, gate: Path) -> Search:
-    """Start a trial that reports and prints ten times a second until `gate` exists."""
+def talker(site: RealMaster, gate: Path, start: Path | None = None) -> Search:
+    """Start a trial that reports and prints ten times a second, once `start` exists, until `gate` exists."""
     config = {
         "name": "talker",
         "entrypoint": "python3 train.py",
-        "hyperparameters": {"gate": str(gate)},
+        "hyperparameters": {"gate": str(gate), "start": str(start or "")},
         "searcher": {"name": "single", "metric": "loss"},
         "max_restarts": 0,
     }

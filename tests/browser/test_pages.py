@@ -94,6 +94,29 @@ def test_canceling_asks_first(page, site, gate):
     assert site.client.experiment(search.number)["state"] == "STATE_CANCELED"
 
 
+def test_a_question_and_a_choice_outlast_the_first_metric(page, site, gate, tmp_path):
+    start = tmp_path / "start"
+    search = talker(site, gate, start)
+    page.goto(f"/experiments/{search.number}")
+    expect(page.get_by_text("No metric was reported yet.")).to_be_visible()
+    page.get_by_label(f"Compare trial {search.trials[0]}").check()
+    page.get_by_role("button", name="Kill").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_be_visible()
+    start.touch()
+    # The page takes another shape below the question.
+    expect(page.locator("#curves .main-svg").first).to_be_attached()
+    expect(page.get_by_text("No metric was reported yet.")).to_have_count(0)
+    assert page.evaluate("() => performance.getEntriesByType('navigation')[0].type") == "navigate"
+    expect(dialog).to_contain_text("Kill this experiment?")
+    dialog.get_by_role("button", name="Back").click()
+    expect(page.get_by_label(f"Compare trial {search.trials[0]}")).to_be_checked()
+    # The controls that came with the plot steer it.
+    page.get_by_label("log y").check()
+    page.wait_for_function("() => document.getElementById('curves').layout.yaxis.type === 'log'")
+    expect(page).to_have_url(re.compile("log_y=true"))
+
+
 def test_two_trials_are_compared(page, search):
     page.goto(f"/experiments/{search.number}")
     for trial in search.trials:
@@ -168,7 +191,7 @@ class Survey:
 
 
 @pytest.fixture(
-    scope="session", params=[("light", 1440), ("dark", 390)], ids=["desk-by-day", "phone-by-night"]
+    scope="package", params=[("light", 1440), ("dark", 390)], ids=["desk-by-day", "phone-by-night"]
 )
 def survey(request, chromium, site, search):
     """All pages, looked at once: the tests below say what must not be there."""

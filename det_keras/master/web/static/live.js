@@ -57,7 +57,11 @@ async function refresh() {
       location.reload();
       return;
     }
-    if (answer.ok) takeOver(new DOMParser().parseFromString(await answer.text(), "text/html"));
+    if (!answer.ok) return;
+    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+    // A button must not become another one under the reader's finger.
+    if (document.querySelector("main :is(button, a, input, select):active")) isDue = true;
+    else takeOver(fresh);
   } catch {
     // The stream of news tells that the master is away, and when it is back.
   } finally {
@@ -94,23 +98,23 @@ export async function fetchRows(table) {
 }
 
 function takeOver(fresh) {
-  const figures = (page) => [...page.querySelectorAll("[data-figure]")].map((one) => one.dataset.figure).join();
-  // There is something to draw that was not there before.
-  if (figures(document) !== figures(fresh)) return location.reload();
   // Another login in this browser has another token.
   const token = "meta[name=csrf-token]";
   document.querySelector(token).content = fresh.querySelector(token).content;
+  document.title = fresh.title;
   document.querySelectorAll("select[data-options]").forEach((select) => takeOptions(select, fresh));
-  for (const old of document.querySelectorAll("[data-live]")) {
-    const now = fresh.getElementById(old.id);
-    if (now === null) {
-      // What was missing is there: the page has another shape. A question is answered first.
-      if (old.hasAttribute("data-reload") && !document.querySelector("dialog[open]")) location.reload();
-      continue;
-    }
-    if (old.innerHTML !== now.innerHTML) merge(old, now);
-  }
+  if (shape(document) !== shape(fresh)) merge(document.getElementById("main"), fresh.getElementById("main"));
+  else for (const old of document.querySelectorAll("[data-live]")) takeOverPart(old, fresh.getElementById(old.id));
   document.dispatchEvent(new CustomEvent("refreshed"));
+}
+
+function takeOverPart(old, now) {
+  if (old.innerHTML !== now.innerHTML) merge(old, now);
+}
+
+// Which parts and plots a page has: with a trial's first metric there is something to draw that was not there before.
+function shape(page) {
+  return [...page.querySelectorAll("[data-live], [data-figure]")].map((one) => one.dataset.figure ?? one.id).join();
 }
 
 // What there is to choose from grows while the reader's choice stays.
@@ -125,6 +129,7 @@ function takeOptions(select, fresh) {
 
 // Changes what differs and leaves the rest, so that focus, marks, scroll places and selections stay where they are.
 function merge(old, now) {
+  if (isReaders(old)) return;
   for (const { name } of [...old.attributes]) {
     if (!now.hasAttribute(name) && !KEPT.has(name)) old.removeAttribute(name);
   }
@@ -139,11 +144,20 @@ function merge(old, now) {
   after.forEach((node, index) => {
     const known = before[index];
     if (known === undefined) old.append(node);
-    else if (known.nodeType !== node.nodeType || known.nodeName !== node.nodeName) known.replaceWith(node);
+    else if (!isSame(known, node)) known.replaceWith(node);
     else if (node.nodeType === Node.ELEMENT_NODE) known.isEqualNode(node) || merge(known, node);
     else if (known.nodeValue !== node.nodeValue) known.nodeValue = node.nodeValue;
   });
   before.slice(after.length).forEach((node) => node.remove());
+}
+
+function isSame(old, now) {
+  return old.nodeName === now.nodeName && old.id === now.id && old.dataset?.figure === now.dataset?.figure;
+}
+
+// What a reader chose in a form, and what is drawn, are not the master's to change.
+function isReaders(element) {
+  return element.tagName === "FORM" || "figure" in element.dataset;
 }
 
 // Set by the reader or by the page's scripts, not by the master.

@@ -9,23 +9,40 @@ const LEAST_MS = 2000;
 // And at least this often, however long a drawing takes.
 const MOST_MS = 10000;
 const drawn = new WeakMap();
+const armed = new WeakSet();
+const dark = matchMedia("(prefers-color-scheme: dark)");
+let canvases = [];
 let script = null;
 
-const canvases = [...document.querySelectorAll("[data-figure]")];
-const dark = matchMedia("(prefers-color-scheme: dark)");
-
-restore();
-for (const canvas of canvases) watch(canvas);
-onRefresh(() => canvases.forEach((canvas) => draw(canvas, { isRefresh: true })));
+adopt();
+onRefresh(() => {
+  adopt();
+  canvases.forEach((canvas) => draw(canvas, { isRefresh: true }));
+});
 dark.addEventListener("change", () => canvases.forEach((canvas) => draw(canvas)));
-for (const form of new Set(canvases.map(controls).filter(Boolean))) {
+
+// Plots and their controls come and go while the page is open.
+function adopt() {
+  const present = [...document.querySelectorAll("[data-figure]")];
+  for (const canvas of canvases) if (!canvas.isConnected) window.Plotly?.purge(canvas);
+  for (const canvas of present) if (!canvases.includes(canvas)) watch(canvas);
+  canvases = present;
+  for (const form of document.querySelectorAll("form.controls")) {
+    if (armed.has(form)) continue;
+    armed.add(form);
+    restore(form);
+    tell(form);
+    if (canvases.some((canvas) => controls(canvas) === form)) steer(form);
+  }
+}
+
+function steer(form) {
   form.addEventListener("input", () => {
     tell(form);
     keep(form);
     canvases.filter((canvas) => controls(canvas) === form).forEach((canvas) => draw(canvas));
   });
   form.addEventListener("submit", (event) => event.preventDefault());
-  tell(form);
 }
 
 function controls(canvas) {
@@ -64,8 +81,8 @@ async function draw(canvas, { isRefresh = false } = {}) {
     if (state.text === "") began = performance.now();
     if (!answer.ok) throw new Error((await answer.json()).message ?? answer.statusText);
     const text = await answer.text();
-    // A later wish overtook this one, or nothing is new.
-    if (wanted !== state.wanted || (isRefresh && text === state.text)) return;
+    // A later wish overtook this one, nothing is new, or the plot is gone.
+    if (wanted !== state.wanted || (isRefresh && text === state.text) || !canvas.isConnected) return;
     state.text = text;
     const figure = JSON.parse(text);
     if (canvas.firstElementChild?.tagName === "P") canvas.replaceChildren();
@@ -148,13 +165,12 @@ function keep(form) {
   history.replaceState(null, "", address);
 }
 
-function restore() {
+function restore(form) {
   const params = new URL(location.href).searchParams;
-  for (const form of document.querySelectorAll("form.controls")) {
-    for (const field of form.elements) {
-      if (!field.name || !params.has(field.name)) continue;
-      if (field.type === "checkbox") field.checked = true;
-      else if (field.tagName !== "SELECT" || [...field.options].some((one) => one.value === params.get(field.name))) field.value = params.get(field.name);
-    }
+  for (const field of form.elements) {
+    if (!field.name || !params.has(field.name)) continue;
+    const value = params.get(field.name);
+    if (field.type === "checkbox") field.checked = true;
+    else if (field.tagName !== "SELECT" || [...field.options].some((one) => one.value === value)) field.value = value;
   }
 }

@@ -25,11 +25,9 @@ export function armTables() {
     if (form) filter(form);
   });
   document.addEventListener("change", updateChoice);
-  document.querySelectorAll("[data-filter]").forEach((form) =>
-    form.addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && event.target.matches("[data-search]")) event.preventDefault();
-    }),
-  );
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && event.target.matches("[data-search]")) event.preventDefault();
+  });
 }
 
 function armHeads(table) {
