@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -181,16 +182,34 @@ def their_python() -> str | None:
     return named or (sys.executable if importlib.util.find_spec("mlflow") else None)
 
 
+@dataclass(frozen=True)
+class TheirServer:
+    """An MLflow server that runs.
+
+    Attributes:
+        port: on loopback.
+        database: its SQLite file.
+    """
+
+    port: int
+    database: Path
+
+    def connect(self) -> Client:
+        """Open a connection of its own."""
+        return Client(self.port, {"Content-Type": "application/json"})
+
+
 @contextmanager
-def their_server(python: str) -> Iterator[Callable[[], Client]]:
-    """Run an MLflow server and yield what connects to it."""
+def their_server(python: str) -> Iterator[TheirServer]:
+    """Run an MLflow server on SQLite."""
     with tempfile.TemporaryDirectory() as folder, closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
         probe.close()
+        database = Path(folder) / "mlflow.db"
         options = [
             "--backend-store-uri",
-            f"sqlite:///{folder}/mlflow.db",
+            f"sqlite:///{database}",
             "--port",
             str(port),
             "--workers",
@@ -213,7 +232,7 @@ def their_server(python: str) -> Iterator[Callable[[], Client]]:
                     assert time.monotonic() < deadline
                     assert server.poll() is None
                     time.sleep(0.2)
-            yield lambda: Client(port, {"Content-Type": "application/json"})
+            yield TheirServer(port, database)
         finally:
             os.killpg(server.pid, 15)
             server.wait(30)
@@ -300,8 +319,8 @@ def main() -> None:
         report(f"listing {EXPERIMENTS} experiments", ours["listing_s"], unit="s")
         report(f"reading {points} points", ours["reading_s"], unit="s")
         return
-    with their_server(python) as connect:
-        theirs = measure(MLflow(), connect, points)
+    with their_server(python) as server:
+        theirs = measure(MLflow(), server.connect, points)
     for name, key, is_rate in (
         ("a report from one client", "per_second", True),
         ("p99 of a report", "p99_ms", False),
