@@ -146,6 +146,7 @@ class Curves:
         smoothing: float = 0.0,
         start_batches: int = 0,
         end_batches: int | None = None,
+        log_x: bool = False,
     ) -> list[Series]:
         """Return one metric of several trials, thinned so that the curves look the same.
 
@@ -159,11 +160,12 @@ class Curves:
             smoothing: weight of the exponential moving average, over the whole curve, from 0 (none) to below 1.
             start_batches: points before it are left out.
             end_batches: points after it are left out; None for none.
+            log_x: they will be looked at on a logarithmic axis.
 
         Raises:
             ValueError: `most_points` or `smoothing` is out of bounds.
         """
-        view = (most_points, smoothing, start_batches, end_batches)
+        view = (most_points, smoothing, start_batches, end_batches, log_x)
         kept = self._current(trial_ids, group, metric)
         return [_thinned(kept[trial_id], trial_id, view) for trial_id in trial_ids if trial_id in kept]
 
@@ -222,18 +224,18 @@ class Curves:
                 self._size_bytes -= gone.curve.size_bytes
 
 
-def _thinned(kept: _Kept, trial_id: int, view: tuple[int, float, int, int | None]) -> Series:
+def _thinned(kept: _Kept, trial_id: int, view: tuple[int, float, int, int | None, bool]) -> Series:
     """Return what a plot shows of a curve; the last of its views are remembered with it."""
     found = kept.thinned.get(view)
     if found is not None:
         return found
-    most_points, smoothing, start, end = view
+    most_points, smoothing, start, end, log_x = view
     curve = kept.curve
     values = smooth(curve.values, smoothing)
     first = int(np.searchsorted(curve.batches, start, "left"))
     behind = len(values) if end is None else int(np.searchsorted(curve.batches, end, "right"))
     behind = max(first, behind)
-    chosen = first + thin(curve.batches[first:behind], values[first:behind], most_points)
+    chosen = first + thin(curve.batches[first:behind], values[first:behind], most_points, log_x=log_x)
     started = np.datetime64(kept.head.started.replace(tzinfo=None), "us")
     series = Series(
         trial_id=trial_id,

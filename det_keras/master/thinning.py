@@ -23,7 +23,7 @@ Indices = npt.NDArray[np.intp]
 _PRESELECTION = 4
 
 
-def thin(x: npt.NDArray[Any], y: npt.NDArray[Any], most_points: int) -> Indices:
+def thin(x: npt.NDArray[Any], y: npt.NDArray[Any], most_points: int, *, log_x: bool = False) -> Indices:
     """Return the indices of at most `most_points` points that show the same curve.
 
     The first and the last point are kept, and so are the lowest and the highest: what a reader takes for the best
@@ -34,6 +34,8 @@ def thin(x: npt.NDArray[Any], y: npt.NDArray[Any], most_points: int) -> Indices:
         x: (points,), in the order of the curve.
         y: (points,).
         most_points: at least 4.
+        log_x: the curve is looked at on a logarithmic axis, on which each decade of a positive `x` is as wide as the
+            next.
 
     Returns:
         Ascending indices; all of them if there are no more than `most_points`.
@@ -57,8 +59,11 @@ def thin(x: npt.NDArray[Any], y: npt.NDArray[Any], most_points: int) -> Indices:
         kept = np.union1d(kept, [finite[y[finite].argmin()], finite[y[finite].argmax()]])
     # Ends and extremes are among what LTTB chooses more often than not, but nobody promises it.
     room = most_points - len(kept)
-    chosen = finite if len(finite) <= room else finite[_min_max_lttb(x[finite], y[finite], room)]
-    return np.union1d(kept, chosen).astype(np.intp)
+    if len(finite) > room:
+        # Areas of triangles are compared, never told: scaling changes nothing but what would overflow.
+        places = _scaled(_logarithms(x[finite]) if log_x else x[finite])
+        finite = finite[_min_max_lttb(places, _scaled(y[finite]), room, by_x=log_x)]
+    return np.union1d(kept, finite).astype(np.intp)
 
 
 def smooth(values: npt.NDArray[Any], weight: float) -> Floats:
@@ -100,16 +105,39 @@ def _gaps(is_finite: npt.NDArray[np.bool_], most: int) -> Indices:
     return starts
 
 
-def _min_max_lttb(x: Floats, y: Floats, points: int) -> Indices:
+def _min_max_lttb(x: Floats, y: Floats, points: int, *, by_x: bool) -> Indices:
     """Return which `points` of more finite points to keep."""
     if points < 3:
         return np.arange(points)
-    # Areas of triangles are compared, never told: scaling changes nothing but what would overflow.
-    x, y = _scaled(x), _scaled(y)
+    # Bins of equal numbers would leave the thin end of an axis with a point or two; plain LTTB is fast enough there.
+    if by_x:
+        return _lttb(x, y, _edges_by_x(x, points))
     if len(x) <= _PRESELECTION * points:
-        return _lttb(x, y, points)
+        return _lttb(x, y, _edges(len(x), points))
     candidates = _min_max(y, _PRESELECTION * points // 2)
-    return candidates[_lttb(x[candidates], y[candidates], points)]
+    return candidates[_lttb(x[candidates], y[candidates], _edges(len(candidates), points))]
+
+
+def _logarithms(x: Floats) -> Floats:
+    """Return where points stand on a logarithmic axis; those that it does not show stand at its beginning."""
+    positive = x[x > 0]
+    return np.log(np.maximum(x, positive.min())) if len(positive) else x
+
+
+def _edges(count: int, points: int) -> Indices:
+    """Return the first points of buckets of equal numbers: the first point stands alone before them."""
+    return np.linspace(1, count - 1, points - 1).astype(np.intp)
+
+
+def _edges_by_x(x: Floats, points: int) -> Indices:
+    """Return the first points of buckets that are equally wide, where there are enough points for that."""
+    order = np.arange(points - 1)
+    edges = np.searchsorted(x, np.linspace(x[0], x[-1], points - 1))
+    # Each has at least one.
+    edges = np.maximum.accumulate(np.maximum(edges, 1) - order) + order
+    edges = np.minimum(edges, len(x) - points + 1 + order)
+    edges[-1] = len(x) - 1
+    return edges.astype(np.intp)
 
 
 def _scaled(values: Floats) -> Floats:
@@ -128,13 +156,12 @@ def _min_max(y: Floats, bins: int) -> Indices:
     return unique
 
 
-def _lttb(x: Floats, y: Floats, points: int) -> Indices:
-    """Return the indices of `points` points, at least 3, by Largest-Triangle-Three-Buckets.
+def _lttb(x: Floats, y: Floats, edges: Indices) -> Indices:
+    """Return the indices of one point more than there are edges, at least 3, by Largest-Triangle-Three-Buckets.
 
     Each bucket gives the point that spans the largest triangle with the point chosen before and the mean of the next
     bucket.
     """
-    edges = np.linspace(1, len(x) - 1, points - 1).astype(np.intp)
     sizes = np.diff(np.append(edges, len(x)))
     mean_x = (np.add.reduceat(x, edges) / sizes)[1:].tolist()
     mean_y = (np.add.reduceat(y, edges) / sizes)[1:].tolist()

@@ -14,10 +14,10 @@ VALUES = st.floats(allow_nan=True, allow_infinity=True, width=64)
 CURVES = arrays.arrays(np.float64, st.integers(0, 400), elements=VALUES)
 
 
-@given(CURVES, st.integers(4, 60))
+@given(CURVES, st.integers(4, 60), st.booleans())
 @settings(deadline=None)
-def test_any_curve_keeps_its_ends_and_extremes(y, most_points):
-    kept = thin(np.arange(len(y)) * 10, y, most_points)
+def test_any_curve_keeps_its_ends_and_extremes(y, most_points, log_x):
+    kept = thin(np.arange(len(y)) * 10, y, most_points, log_x=log_x)
     assert len(kept) <= most_points
     assert (np.diff(kept) > 0).all()
     if len(y) <= most_points:
@@ -32,10 +32,14 @@ def test_any_curve_keeps_its_ends_and_extremes(y, most_points):
         assert finite.max() in shown
 
 
-@given(arrays.arrays(np.float64, st.integers(50, 400), elements=st.floats(-1e300, 1e300)), st.integers(6, 40))
+@given(
+    arrays.arrays(np.float64, st.integers(50, 400), elements=st.floats(-1e300, 1e300)),
+    st.integers(6, 40),
+    st.booleans(),
+)
 @settings(deadline=None)
-def test_a_curve_without_gaps_uses_its_points(y, most_points):
-    kept = thin(np.arange(len(y)), y, most_points)
+def test_a_curve_without_gaps_uses_its_points(y, most_points, log_x):
+    kept = thin(np.arange(len(y)), y, most_points, log_x=log_x)
     # The extremes may be among those that were chosen anyway, and so are the ends.
     assert most_points - 4 <= len(kept) <= most_points
 
@@ -86,6 +90,17 @@ def test_a_thinned_curve_covers_the_same_pixels():
 
     assert error(thin(x, y, 2000)) < 0.02
     assert error(thin(x, y, 2000)) < error(np.arange(0, 20_000, 10)) / 5
+
+
+def test_each_decade_of_a_logarithmic_axis_has_its_points():
+    x = np.arange(100_000)
+    y = np.random.default_rng(2).normal(size=len(x))
+    kept = thin(x, y, 500, log_x=True)
+    counts = [((kept >= low) & (kept < 10 * low)).sum() for low in (10, 100, 1000, 10_000)]
+    # A hundred for each of the five decades; the first, which has nine points, leaves its own to the next.
+    assert min(counts) >= 90
+    # Of a linear axis this is the first thousandth.
+    assert (thin(x, y, 500) < 100).sum() < 5
 
 
 @pytest.mark.parametrize(

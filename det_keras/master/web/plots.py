@@ -155,6 +155,7 @@ def curves_figure(
             metric=metric.name,
             most_points=_MOST_POINTS,
             smoothing=draw.smoothing,
+            log_x=draw.log_x,
         )
         for series in found:
             label = _label(series.trial_id, metric, is_one=len(trial_ids) == 1, is_only=len(metrics) == 1)
