@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import operator
 import os
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -217,15 +218,16 @@ class DistributedContext:
         Raises:
             ValueError: it cannot be split evenly; the nearest sizes that can are named.
         """
-        if (
-            isinstance(global_batch_size, bool)
-            or not isinstance(global_batch_size, int)
-            or global_batch_size < 1
-        ):
+        try:
+            # NumPy's integers too, made Python's: the size is kept in checkpoints as JSON.
+            size = 0 if isinstance(global_batch_size, bool) else operator.index(global_batch_size)
+        except TypeError:
+            size = 0
+        if size < 1:
             raise ValueError(
                 f"The global batch size must be a positive integer. Received: {global_batch_size!r}."
             )
-        per_worker, rest = divmod(global_batch_size, self.size)
+        per_worker, rest = divmod(size, self.size)
         if rest == 0:
             return per_worker
         upper = (per_worker + 1) * self.size

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import operator
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +15,7 @@ from det_keras.core.distributed import DistributedContext
 from det_keras.keras.data import DataSource, is_arrays, open_source, split_arrays, whole_data
 from det_keras.keras.validation_data import Validator, unpack
 
-__all__ = ["FitArguments"]
+__all__ = ["FitArguments", "checked_count"]
 
 logger = logging.getLogger(__name__)
 
@@ -57,8 +58,7 @@ class FitArguments:
             raise ValueError("`fit` needs training data: pass `x`.")
         if self.on_nan not in ("report", "stop"):
             raise ValueError(f"`on_nan` is 'report' or 'stop'. Received: {self.on_nan!r}.")
-        if isinstance(self.epochs, bool) or not isinstance(self.epochs, int) or self.epochs < 0:
-            raise ValueError(f"`epochs` must be an integer of at least 0. Received: {self.epochs!r}.")
+        self._check_counts()
         if self.class_weight is not None and self.sample_weight is not None:
             raise ValueError("`class_weight` and `sample_weight` cannot be given together.")
         if self.x_val is not None:
@@ -71,6 +71,26 @@ class FitArguments:
                 "`validation_split=0.1`, or `x_val=` and `y_val=`."
             )
         self.user_callbacks = _checked_callbacks(self.callbacks)
+
+    def _check_counts(self) -> None:
+        """Make plain Python values of all numbers: they go into checkpoints as JSON, which knows no NumPy."""
+        self.epochs = checked_count("epochs", self.epochs, at_least=0)
+        self.initial_epoch = checked_count("initial_epoch", self.initial_epoch, at_least=0)
+        for name in ("batch_size", "steps_per_epoch", "validation_steps", "validation_batch_size"):
+            value = getattr(self, name)
+            if value is not None:
+                setattr(self, name, checked_count(name, value, hint=" Leave it out for the default."))
+        if isinstance(self.validation_freq, Iterable):
+            self.validation_freq = tuple(
+                checked_count("validation_freq", epoch, hint=" It holds the epochs after which to validate.")
+                for epoch in self.validation_freq
+            )
+        else:
+            self.validation_freq = checked_count("validation_freq", self.validation_freq)
+        if isinstance(self.shuffle, str) and self.shuffle != "batch":
+            raise ValueError(f"`shuffle` is True, False or 'batch'. Received: {self.shuffle!r}.")
+        if not isinstance(self.shuffle, str):
+            self.shuffle = bool(self.shuffle)
 
     def open(self, seed: int, workers: DistributedContext) -> tuple[DataSource, Validator]:
         """Return the training data as a plan made with `seed`, and the validation, both as `workers` share them.
@@ -133,6 +153,27 @@ class FitArguments:
             raise ValueError("Sample weights need targets: pass `y` as well.")
         x, y, sample_weight = [*train, None, None][:3]
         return (x, y, sample_weight), validation
+
+
+def checked_count(name: str, value: Any, *, at_least: int = 1, hint: str = "") -> int:
+    """Return an integer of any type, NumPy's too, as Python's.
+
+    Args:
+        name: of the argument.
+        value: what was given for it.
+        at_least: the smallest that makes sense.
+        hint: ends the message.
+
+    Raises:
+        ValueError: it is none, or too small.
+    """
+    try:
+        count = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        count = None
+    if count is None or count < at_least:
+        raise ValueError(f"`{name}` must be an integer of at least {at_least}. Received: {value!r}.{hint}")
+    return count
 
 
 def _checked_callbacks(callbacks: Any) -> list[Any]:

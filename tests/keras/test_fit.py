@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -98,6 +99,51 @@ def test_hooks_set_on_a_callback_object_are_called(context):
 def test_unusable_arguments_are_refused_before_training(context, options, message):
     with pytest.raises((ValueError, TypeError), match=message):
         context.fit(network(optimizer="adam"), *arrays(), **options)
+
+
+def test_numbers_without_a_meaning_are_refused_with_their_value(context):
+    model = network(optimizer="adam")
+    refused = [
+        *((name, value, value) for name in ("batch_size", "steps_per_epoch", "validation_steps",
+          "validation_batch_size", "validation_freq") for value in (0, -1, 2.0, True)),
+        *((name, value, value) for name in ("epochs", "initial_epoch") for value in (-1, 2.0, None)),
+        ("validation_freq", (1, 0), 0), ("validation_freq", "ab", "a"), ("shuffle", "bach", "bach"),
+    ]  # fmt: skip
+    for name, value, shown in refused:
+        with pytest.raises(ValueError, match=f"`{name}` .*Received: {re.escape(repr(shown))}"):
+            context.fit(model, *arrays(), validation_split=0.2, **{name: value})
+    assert context.phases == []
+
+
+def test_numpys_numbers_are_as_good_as_pythons(context):
+    """They used to train, and then to fail the checkpoint: JSON knows none of them."""
+    x, y = arrays()
+    numbers = {
+        "epochs": 2, "initial_epoch": 0, "steps_per_epoch": 3, "validation_steps": 1, "validation_freq": 2,
+        "validation_batch_size": 8, "batch_size": context.distributed.shard_batch_size(np.int64(4)),
+    }  # fmt: skip
+    options = {name: np.int64(value) for name, value in numbers.items()}
+    history = context.fit(
+        network(optimizer="adam"), x, y, validation_split=0.2, shuffle=np.True_, verbose=0, **options
+    )
+    assert (history.epoch, len(history.history["val_loss"])) == ([0, 1], 1)
+    assert len(list(context.core.backend.run.checkpoints.glob("*/manifest.json"))) > 0
+    assert type(context.distributed.shard_batch_size(np.int64(4))) is int
+
+
+def test_every_truthy_shuffle_shuffles_as_in_keras(context):
+    def order(shuffle):
+        seen = []
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", run_eagerly=True)
+        x = np.arange(8, dtype="float32")[:, None]
+        look = model.train_step
+        model.train_step = lambda data: (seen.append(data[0].numpy()[:, 0].tolist()), look(data))[1]
+        context.fit(model, x, x, batch_size=8, shuffle=shuffle, validation_data=(x, x), verbose=0)
+        return seen
+
+    assert order(0) == order(None) == [[0, 1, 2, 3, 4, 5, 6, 7]]
+    assert order(1) != order(0)
 
 
 @pytest.mark.parametrize("what", ["function", "object"])

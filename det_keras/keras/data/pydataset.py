@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,9 @@ class PyDatasetSource(DataSource):
         self._transform = transform
         self._shuffle = bool(shuffle)
         self._seed = seed
-        self._num_batches: int | None = dataset.num_batches
+        num_batches = dataset.num_batches
+        # It is kept in checkpoints as JSON, which knows no NumPy.
+        self._num_batches = None if num_batches is None else operator.index(num_batches)
         if self._num_batches == 0:
             raise ValueError(f"The {type(dataset).__name__} is empty: it has 0 batches.")
         if self._num_batches is None and steps_per_epoch is None:
