@@ -9,10 +9,13 @@ from typing import Any
 
 from det_keras.errors import ConfigError
 
-__all__ = ["INT64_MAX", "Length", "Unit"]
+__all__ = ["INT64_MAX", "LENGTH_PATHS", "Length", "Unit"]
 
 #: The largest number that databases and clients of other languages hold.
 INT64_MAX = 2**63 - 1
+
+#: Where lengths stand in a config. Each is one value, although it is written as a mapping.
+LENGTH_PATHS = ("min_validation_period", "min_checkpoint_period", "searcher.max_length", "searcher.budget")
 
 
 class Unit(str, Enum):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from det_keras.config.environment import DEVICES
+from det_keras.config.lengths import LENGTH_PATHS
 
 __all__ = ["merge_layers"]
 
@@ -15,8 +16,8 @@ def merge_layers(higher: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[st
 
     Mappings merge key by key and everything else is taken from `higher`, with a few exceptions by field:
     mounts, devices and environment variables append, log policies merge by name, labels unite, a searcher or
-    storage merges only with one of its own kind, a hyperparameter only where both are nested. What has a
-    wrong type is left for validation to report.
+    storage merges only with one of its own kind, a hyperparameter only where both are nested, a length never.
+    What has a wrong type is left for validation to report.
 
     Args:
         higher: in today's spelling.
@@ -95,12 +96,12 @@ def _unite(higher: Any, lower: Any) -> Any:
     )
 
 
-def _merge_tagged(tag: str) -> Callable[[Any, Any], Any]:
+def _merge_tagged(section: str, tag: str) -> Callable[[Any, Any], Any]:
     def merge(higher: Any, lower: Any) -> Any:
         if not isinstance(higher, Mapping) or not isinstance(lower, Mapping):
             return higher
         tags = {layer[tag] for layer in (higher, lower) if isinstance(layer.get(tag), str)}
-        return _merge_mappings(higher, lower, tag) if len(tags) < 2 else higher
+        return _merge_mappings(higher, lower, section) if len(tags) < 2 else higher
 
     return merge
 
@@ -116,17 +117,23 @@ def _is_nested(value: Any) -> bool:
     return isinstance(value, Mapping) and "type" not in value
 
 
+def _take_higher(higher: Any, lower: Any) -> Any:
+    return higher
+
+
 def _are(kind: type, *values: Any) -> bool:
     return all(isinstance(value, kind) for value in values)
 
 
 _RULES: Mapping[str, Callable[[Any, Any], Any]] = {
+    # Merged, two lengths in different units would be one with two.
+    **dict.fromkeys(LENGTH_PATHS, _take_higher),
     "bind_mounts": _append_new_paths,
-    "checkpoint_storage": _merge_tagged("type"),
+    "checkpoint_storage": _merge_tagged("checkpoint_storage", "type"),
     "environment.environment_variables": _append_variables,
     "hyperparameters": _merge_spaces,
     "labels": _unite,
     "log_policies": _merge_policies,
     "resources.devices": _append_new_paths,
-    "searcher": _merge_tagged("name"),
+    "searcher": _merge_tagged("searcher", "name"),
 }

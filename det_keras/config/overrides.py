@@ -6,6 +6,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
+from det_keras.config.lengths import LENGTH_PATHS
 from det_keras.config.problems import Problems
 from det_keras.config.yaml_text import ensure_tree, load_yaml, parse_scalar
 from det_keras.errors import ConfigError
@@ -17,7 +18,8 @@ def apply_overrides(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, 
     """Return a copy of `raw` with `overrides` applied in order.
 
     A value that starts with ``[`` or ``{`` is YAML; else one with a comma is a list of YAML scalars; else it
-    is one YAML scalar. Mappings on the way that are missing or null are made.
+    is one YAML scalar. Mappings on the way that are missing or null are made. A length has one unit: setting
+    another replaces it.
 
     Args:
         raw: the config as `load_yaml` returns it.
@@ -54,6 +56,8 @@ def _apply(config: dict[str, Any], override: str) -> None:
                 f"is not a mapping, so override {override!r} cannot set something in it.",
             )
         target = below
+    if ".".join(names[:-1]) in LENGTH_PATHS:
+        target.clear()
     target[names[-1]] = _parse_value(text, override)
 
 

@@ -130,6 +130,29 @@ def test_layers_fill_up_in_their_order_in_any_era() -> None:
     assert loaded.config.to_dict()["searcher"]["max_length"] == {"batches": 300}
 
 
+def test_length_is_taken_whole_in_whatever_unit() -> None:
+    lower = {
+        "searcher": {
+            "name": "adaptive",
+            "metric": "m",
+            "max_length": {"batches": 9},
+            "budget": {"batches": 99},
+        },
+        "min_validation_period": {"batches": 5},
+        "min_checkpoint_period": {"records": 5},
+    }
+    higher = {
+        "searcher": {"max_length": {"epochs": 2}, "budget": {"epochs": 20}},
+        "min_validation_period": {"epochs": 1},
+        "min_checkpoint_period": {"epochs": 3},
+    }
+
+    assert merge_layers(higher, lower) == {
+        **higher,
+        "searcher": {"name": "adaptive", "metric": "m", **higher["searcher"]},
+    }
+
+
 def test_site_storage_is_used_and_adjusted() -> None:
     site = {"type": "directory", "container_path": "/data"}
     config = load_experiment_config(

@@ -34,6 +34,16 @@ def test_later_overrides_win_and_the_original_is_untouched() -> None:
     assert raw == {"a": {"b": 1}, "c": None}
 
 
+def test_unit_of_a_length_replaces_its_other_unit() -> None:
+    raw = {"searcher": {"max_length": {"batches": 100}}, "data": {"max_length": {"batches": 100}}}
+    overrides = ["searcher.max_length.epochs=2", "data.max_length.epochs=2"]
+
+    assert apply_overrides(raw, overrides) == {
+        "searcher": {"max_length": {"epochs": 2}},
+        "data": {"max_length": {"batches": 100, "epochs": 2}},
+    }
+
+
 def test_all_wrong_overrides_are_reported() -> None:
     with pytest.raises(ConfigError) as caught:
         apply_overrides(
