@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from det_keras.config.alternatives import replaced_fields
 from det_keras.config.environment import DEVICES
 from det_keras.config.lengths import LENGTH_PATHS
 
@@ -17,7 +18,8 @@ def merge_layers(higher: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[st
     Mappings merge key by key and everything else is taken from `higher`, with a few exceptions by field:
     mounts, devices and environment variables append, log policies merge by name, labels unite, a searcher or
     storage merges only with one of its own kind, a hyperparameter only where both are nested, a length never.
-    What has a wrong type is left for validation to report.
+    Of two fields that exclude each other, such as `entrypoint` and `entrypoint_script`, the one that `higher`
+    gives remains. What has a wrong type is left for validation to report.
 
     Args:
         higher: in today's spelling.
@@ -39,6 +41,8 @@ def _merge(higher: Any, lower: Any, path: str) -> Any:
 
 
 def _merge_mappings(higher: Mapping[str, Any], lower: Mapping[str, Any], path: str) -> dict[str, Any]:
+    replaced = replaced_fields(path, [name for name in higher if higher[name] is not None])
+    lower = {name: value for name, value in lower.items() if name not in replaced}
     names = [*higher, *(name for name in lower if name not in higher)]
     return {
         name: _merge(higher.get(name), lower.get(name), f"{path}.{name}" if path else str(name))

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
+from det_keras.config.alternatives import replaced_fields
 from det_keras.config.lengths import LENGTH_PATHS
 from det_keras.config.problems import Problems
 from det_keras.config.yaml_text import ensure_tree, load_yaml, parse_scalar
@@ -19,7 +20,7 @@ def apply_overrides(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, 
 
     A value that starts with ``[`` or ``{`` is YAML; else one with a comma is a list of YAML scalars; else it
     is one YAML scalar. Mappings on the way that are missing or null are made. A length has one unit: setting
-    another replaces it.
+    another replaces it, as one of two fields that exclude each other replaces the other.
 
     Args:
         raw: the config as `load_yaml` returns it.
@@ -56,9 +57,19 @@ def _apply(config: dict[str, Any], override: str) -> None:
                 f"is not a mapping, so override {override!r} cannot set something in it.",
             )
         target = below
-    if ".".join(names[:-1]) in LENGTH_PATHS:
+    value = _parse_value(text, override)
+    if value is not None:
+        _clear_for(names, target)
+    target[names[-1]] = value
+
+
+def _clear_for(names: Sequence[str], target: dict[str, Any]) -> None:
+    """Remove from the mapping `target` what cannot stand beside the field that `names` lead to."""
+    section = ".".join(names[:-1])
+    if section in LENGTH_PATHS:
         target.clear()
-    target[names[-1]] = _parse_value(text, override)
+    for name in replaced_fields(section, names[-1:]):
+        target.pop(name, None)
 
 
 def _parse_value(text: str, override: str) -> Any:

@@ -153,6 +153,58 @@ def test_length_is_taken_whole_in_whatever_unit() -> None:
     }
 
 
+SCRIPT = {"entrypoint_script": "python3 train.py"}
+CLASS = {"entrypoint": "model_def:Trial"}
+AZURE = {"type": "azure", "container": "c"}
+ASHA = {"name": "adaptive_asha", "metric": "m", "max_trials": 4}
+TIME = {"time_metric": "epochs", "max_time": 64}
+
+
+@pytest.mark.parametrize(
+    ("higher", "lower", "merged"),
+    [
+        (CLASS, SCRIPT, CLASS),
+        (SCRIPT, CLASS, SCRIPT),
+        ({"entrypoint": None}, SCRIPT, {"entrypoint": None, **SCRIPT}),
+        (
+            {"searcher": {"max_length": {"batches": 9}}},
+            {"searcher": {**ASHA, **TIME}},
+            {"searcher": {**ASHA, "max_length": {"batches": 9}}},
+        ),
+        (
+            {"searcher": {"max_time": 32}},
+            {"searcher": {**ASHA, **TIME, "max_length": {"epochs": 64}}},
+            {"searcher": {**ASHA, "time_metric": "epochs", "max_time": 32}},
+        ),
+        (
+            {"searcher": {"source_trial_id": 3}},
+            {"searcher": {"name": "single", "source_checkpoint_uuid": "u"}},
+            {"searcher": {"name": "single", "source_trial_id": 3}},
+        ),
+        (
+            {"checkpoint_storage": {"connection_string": "s"}},
+            {"checkpoint_storage": {**AZURE, "account_url": "u", "credential": "c"}},
+            {"checkpoint_storage": {**AZURE, "connection_string": "s"}},
+        ),
+    ],
+    ids=str,
+)
+def test_of_fields_that_exclude_each_other_the_higher_remains(higher: Any, lower: Any, merged: Any) -> None:
+    assert merge_layers(higher, lower) == merged
+
+
+@pytest.mark.parametrize(("lower", "higher"), [(SCRIPT, CLASS), (CLASS, SCRIPT)], ids=str)
+def test_config_with_another_entrypoint_over_a_full_one_can_be_submitted_again(
+    lower: dict[str, Any], higher: dict[str, Any]
+) -> None:
+    batch_size = {"hyperparameters": {"global_batch_size": 8}}
+    below = load_experiment_config({**lower, **batch_size}).config.to_dict()
+    config = load_experiment_config(higher, layers=[below]).config
+
+    assert config.trial_class == higher.get("entrypoint")
+    assert load_experiment_config(config.to_dict()).config == config
+
+
 def test_site_storage_is_used_and_adjusted() -> None:
     site = {"type": "directory", "container_path": "/data"}
     config = load_experiment_config(

@@ -44,6 +44,15 @@ def test_unit_of_a_length_replaces_its_other_unit() -> None:
     }
 
 
+def test_entrypoint_of_either_name_replaces_the_other() -> None:
+    assert apply_overrides({"entrypoint": "a"}, ["entrypoint_script=b"]) == {"entrypoint_script": "b"}
+    assert apply_overrides({"entrypoint_script": "a"}, ["entrypoint=b"]) == {"entrypoint": "b"}
+    assert apply_overrides({"entrypoint_script": "a"}, ["entrypoint="]) == {
+        "entrypoint_script": "a",
+        "entrypoint": None,
+    }
+
+
 def test_all_wrong_overrides_are_reported() -> None:
     with pytest.raises(ConfigError) as caught:
         apply_overrides(
