@@ -97,8 +97,13 @@ class CheckpointWriter:
             metadata: as in `CheckpointContext.store_path`.
             state: copied before this returns if there is memory ready for it, else when its turn comes.
             done: called with the UUID once the checkpoint is committed, in the writer's thread.
+
+        Raises:
+            CheckpointError: the writer is closed.
         """
         with self._changed:
+            if self._closing:
+                raise CheckpointError("No checkpoint can be written any more: the context is closed.")
             job = _Job(metadata, state, done)
             if self._waiting is not None:
                 logger.info(

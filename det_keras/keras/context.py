@@ -18,7 +18,7 @@ from det_keras import notebook
 from det_keras.core.checkpoint import DownloadMode
 from det_keras.core.checkpoint_writer import CheckpointWriter
 from det_keras.display import flat_hparams
-from det_keras.errors import CheckpointError, InvalidHP, NotATrainingJobError
+from det_keras.errors import CheckpointError, DetError, InvalidHP, NotATrainingJobError
 from det_keras.home import Home
 from det_keras.keras.arguments import FitArguments
 from det_keras.keras.callbacks.restore import RestoreCallback
@@ -209,6 +209,7 @@ class KerasContext:
             ValueError, TypeError: arguments that cannot be used; no validation data.
             ModelMismatchError: the checkpoint does not fit this script.
             CheckpointError: the last checkpoint could not be written.
+            DetError: the context is closed.
             SystemExit: the process was asked to stop and its state is saved.
         """
         arguments = FitArguments(
@@ -219,6 +220,7 @@ class KerasContext:
             validation_batch_size=validation_batch_size, validation_freq=validation_freq,
             x_val=x_val, y_val=y_val, on_nan=on_nan,
         )  # fmt: skip
+        self._check_open("fit")
         _check_model(model, "fit")
         run = FitRun(self, model, arguments)
         point = self._find_point()
@@ -231,35 +233,48 @@ class KerasContext:
         return run.execute(None)
 
     def evaluate(
-        self, model: Any, x: Any = None, y: Any = None, *, report: str = "test", **options: Any
+        self,
+        model: Any,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        *,
+        report: str = "test",
+        **options: Any,
     ) -> Any:
         """Evaluate a model as `model.evaluate` does and return its metrics by name.
 
-        In a trial the result is reported: to the group ``test``, or with ``report="validation"`` to the
-        validations.
+        The result is reported: to the group ``test``, or with ``report="validation"`` to the validations. A training
+        that goes on from a checkpoint does not report again what the script evaluates before it is there: those
+        reports were made, and are of other weights.
 
         Args:
             model: compiled.
             x: inputs, a PyDataset or a tf.data.Dataset.
             y: targets, with arrays.
+            batch_size: samples per batch of one worker, with arrays; 32 by default.
             report: ``test`` or ``validation``.
             options: the other arguments of `model.evaluate`.
 
         Raises:
             ValueError: `report` is another word, or this batch has a validation already.
+            DetError: the context is closed.
         """
+        self._check_open("evaluate")
         if report not in ("test", "validation"):
             raise ValueError(f"`report` is 'test' or 'validation'. Received: {report!r}.")
         _check_model(model, "evaluate")
         batches = sum(phase.batches for phase in self.phases)
         if report == "validation" and batches == self.validated_at:
             raise ValueError(f"Batch {batches} has a validation already: report to the group 'test' instead.")
-        options.setdefault("verbose", 0)
+        options = {"verbose": 0, "batch_size": batch_size, **options}
         if self.distributed.size > 1:
             metrics: dict[str, float] = inference.evaluate(model, x, y, self.distributed, **options)
         else:
             metrics = model.evaluate(x, y, **{**options, "return_dict": True})
-        if self._training is not None and self.distributed.is_chief:
+        if self._training is None or self._is_catching_up():
+            return metrics
+        if self.distributed.is_chief:
             prefix = "val_" if report == "validation" else ""
             named = {f"{prefix}{name}": value for name, value in metrics.items()}
             self.core.train.report_metrics(report, batches, named)
@@ -267,19 +282,22 @@ class KerasContext:
             self.validated_at = batches
         return metrics
 
-    def predict(self, model: Any, x: Any, *, gather: bool = False, **options: Any) -> Any:
+    def predict(
+        self, model: Any, x: Any, batch_size: int | None = None, *, gather: bool = False, **options: Any
+    ) -> Any:
         """Predict as `model.predict` does.
 
         Args:
             model: built.
             x: inputs, a PyDataset or a tf.data.Dataset.
+            batch_size: samples per batch of one worker, with arrays; 32 by default.
             gather: return the predictions of all workers, in the original order, on every rank.
             options: the other arguments of `model.predict`.
 
         Returns:
             Predictions of this rank's share, in its order; of everything with `gather`.
         """
-        options.setdefault("verbose", 0)
+        options = {"verbose": 0, "batch_size": batch_size, **options}
         if self.distributed.size > 1:
             return inference.predict(model, x, self.distributed, gather=gather, **options)
         return model.predict(x, **options)
@@ -337,6 +355,18 @@ class KerasContext:
         if isinstance(error, InvalidHP) and self.core.info is not None:
             self._leave_as_invalid(error)
         self.close()
+
+    def _check_open(self, what: str) -> None:
+        if self._is_closed:
+            raise DetError(
+                f"`{what}` was called on a context that is closed. Call `det.keras.init()` for a new one; it goes on "
+                "from the newest checkpoint of its `run_dir`."
+            )
+
+    def _is_catching_up(self) -> bool:
+        """Tell whether the script has yet to come to the `fit` that goes on from a checkpoint."""
+        point = self._find_point()
+        return point is not None and len(self.phases) <= point.phase_index
 
     def _find_point(self) -> ResumePoint | None:
         if not self._looked_for_point:

@@ -99,6 +99,7 @@ class FitRun:
         self._next_batch = _NEVER
         self._stopped = False
         self._signals = StopSignals()
+        self._preemption = PreemptionCallback(self._signals)
         self._last_saved: tuple[int, bool] | None = None
         self._logs: Mapping[str, Any] = {}
         self._injected = self._inject()
@@ -284,8 +285,8 @@ class FitRun:
                 restore.restore(self)
                 return self._finish_phase()
         try:
-            with self.team.at_work(is_new=restore is None):
-                with self._signals, _without_data_warnings(), _unfinalized(self.model.optimizer):
+            with self.team.at_work(is_new=restore is None), self._signals:
+                with _without_data_warnings(), _unfinalized(self.model.optimizer):
                     self._train()
                 self._end()
         except BaseException:
@@ -333,6 +334,10 @@ class FitRun:
             self._visit_boundary(Boundary(at_epoch_end=False, logs=logs))
             self._carried_metrics = self.variables.copy_metrics()
             return
+        if self.position.step == 0:
+            raise ValueError(
+                f"Epoch {epoch + 1} had no batch: the training data is empty, or gave all of it in an earlier epoch."
+            )
         self.source.end_epoch(epoch)
         self.position = self.position.next_epoch()
         self._logs = logs
@@ -397,6 +402,7 @@ class FitRun:
             callback.on_end(self)
         self.core.train.set_status("finishing")
         self.wait_for_checkpoint()
+        self._preemption.leave_at_end(self)
 
     def _finish_phase(self) -> FitHistory:
         self.model.history = self.history
@@ -469,7 +475,7 @@ class FitRun:
             ),
             CheckpointCallback(settings.checkpoint_policy, self._in_batches(settings.checkpoint_period)),
             SearcherCallback(settings.max_length),
-            PreemptionCallback(self._signals),
+            self._preemption,
             ProgressCallback(),
             *self.team.callbacks(),
             *last,

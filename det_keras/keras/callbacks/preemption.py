@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from det_keras.core.preempt import StopSignals
 from det_keras.keras.callbacks.base import Boundary, InjectedCallback
@@ -33,6 +33,19 @@ class PreemptionCallback(InjectedCallback):
         if not run.should_stop() or run.target.is_reached(run.position):
             return
         run.save_checkpoint()
+        self._leave(run)
+
+    def leave_at_end(self, run: FitRun) -> None:
+        """Leave if a signal came too late for a boundary: in the last batch, in the last validation, or after it.
+
+        What the master asks for stays asked for; a signal comes once, and the next `fit` would not know of it.
+        """
+        if not any(run.core.distributed.allgather(self._signals.received is not None)):
+            return
+        run.save_checkpoint(final=True)
+        self._leave(run)
+
+    def _leave(self, run: FitRun) -> NoReturn:
         run.wait_for_checkpoint()
         in_trial = run.core.info is not None
         logger.info(

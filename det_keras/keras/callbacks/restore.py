@@ -73,6 +73,8 @@ class RestoreCallback(InjectedCallback):
         run.history.load_state(state["history"])
         run.best_metric = state["best_metric"]
         run.last_validation_batch = self.last_validation_batch
+        if state["validations"]:
+            run.context.validated_at = run.batches_before + self.last_validation_batch
         run.last_checkpoint_batch = self.position.batches
         restore_callbacks(run.user_callbacks, restored.pickles())
         run.team.restore(state, restored.folder)
