@@ -25,7 +25,7 @@ from det_keras.config.kinds import (
     Text,
     shown,
 )
-from det_keras.config.legacy import fold_experiment
+from det_keras.config.legacy import fold_experiment, settle_name
 from det_keras.config.lengths import Length
 from det_keras.config.log_policies import BUILTIN_LOG_POLICIES, LogPoliciesKind, LogPolicy
 from det_keras.config.methods import settle_searcher
@@ -53,11 +53,10 @@ BUILTIN_LAYER: Mapping[str, Any] = {"log_policies": [dict(policy) for policy in 
 
 
 class _LabelsKind(Kind[tuple[str, ...]]):
-    """A set of texts; the steps era also wrote a mapping, whose keys they are."""
+    """A set of texts."""
 
     def parse(self, raw: Any, place: Place) -> tuple[str, ...]:
-        labels = ListOf(Text()).parse(list(raw) if isinstance(raw, Mapping) else raw, place)
-        return tuple(sorted(set(labels)))
+        return tuple(sorted(set(ListOf(Text()).parse(raw, place))))
 
     def dump(self, value: tuple[str, ...]) -> list[str]:
         return list(value)
@@ -131,6 +130,7 @@ class ExperimentConfig(Section):
         in the log, what is wrong.
         """
         folding = fold_experiment(full)
+        settle_name(folding)
         settle_searcher(folding)
         return cls.parse(folding.config, Place(strict=False))
 

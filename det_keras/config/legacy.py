@@ -1,8 +1,8 @@
 """Old spellings of a config, folded into today's: here and nowhere else.
 
-`fold_experiment` and `fold_job` rename within one layer of a config; `settle_searcher` in `methods` then maps
-old search methods and lengths, once the layers are merged. Whatever has a wrong type is left as it is, for
-validation to report.
+`fold_experiment` and `fold_job` rename within one layer of a config. Once the layers are merged, `settle_name`
+takes a name from the description, and `settle_searcher` in `methods` maps old search methods and lengths. Whatever
+has a wrong type is left as it is, for validation to report.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from det_keras.config.folding import Folding, as_int, section_of
 from det_keras.config.kinds import shown
 
-__all__ = ["fold_experiment", "fold_job"]
+__all__ = ["fold_experiment", "fold_job", "settle_name"]
 
 _DEFAULT_STEP = 100
 _STEP_LENGTHS = {"max_steps": "max_length", "target_trial_steps": "max_length", "step_budget": "budget"}
@@ -25,7 +25,7 @@ _PERIODS = ("min_validation_period", "min_checkpoint_period")
 def fold_experiment(raw: Mapping[str, Any]) -> Folding:
     """Return one layer of an experiment config in today's spelling."""
     folding = Folding(copy.deepcopy(dict(raw)))
-    _fold_name(folding)
+    _fold_labels(folding)
     _fold_entrypoint(folding)
     _fold_steps(folding)
     _fold_slots(folding, "slots", "slots_per_trial")
@@ -37,18 +37,26 @@ def fold_experiment(raw: Mapping[str, Any]) -> Folding:
 def fold_job(raw: Mapping[str, Any]) -> Folding:
     """Return a job config in today's spelling."""
     folding = Folding(copy.deepcopy(dict(raw)))
-    _fold_name(folding)
+    settle_name(folding)
     _fold_entrypoint(folding)
     _fold_slots(folding, "slots_per_trial", "slots")
     _fold_environment(folding)
     return folding
 
 
-def _fold_name(folding: Folding) -> None:
+def settle_name(folding: Folding) -> None:
+    """Name a config after its description if no layer of it has a name."""
     config = folding.config
     description = config.get("description")
     if config.get("name") is None and isinstance(description, str) and description.strip():
         config["name"] = description.strip().splitlines()[0].rstrip()
+
+
+def _fold_labels(folding: Folding) -> None:
+    # The steps era wrote labels as the keys of a mapping.
+    labels = folding.config.get("labels")
+    if isinstance(labels, dict):
+        folding.config["labels"] = list(labels)
 
 
 def _fold_entrypoint(folding: Folding) -> None:

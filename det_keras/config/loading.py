@@ -11,7 +11,7 @@ from det_keras.config.experiment import BUILTIN_LAYER, ExperimentConfig
 from det_keras.config.folding import Folding
 from det_keras.config.job import JobConfig
 from det_keras.config.kinds import Place
-from det_keras.config.legacy import fold_experiment, fold_job
+from det_keras.config.legacy import fold_experiment, fold_job, settle_name
 from det_keras.config.lengths import Unit
 from det_keras.config.merge import merge_layers
 from det_keras.config.methods import refuse_removed_method, settle_searcher
@@ -75,6 +75,7 @@ def load_experiment_config(
             "The config has no `searcher`: one trial (`single`) is run and `val_loss` is its metric; the script "
             "decides how long it trains."
         )
+    settle_name(folding)
     refuse_removed_method(folding)
     settle_searcher(folding)
     values, problems = ExperimentConfig.read(folding.config, Place())

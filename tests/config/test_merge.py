@@ -153,6 +153,31 @@ def test_length_is_taken_whole_in_whatever_unit() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("higher", "lower", "name"),
+    [
+        ({"description": "new words"}, {"name": "original"}, "original"),
+        ({"description": "new words"}, {"description": "old words"}, "new words"),
+        ({}, {"description": "old words"}, "old words"),
+        ({"name": "mine"}, {"description": "old words"}, "mine"),
+    ],
+    ids=str,
+)
+def test_description_gives_the_name_only_where_no_layer_has_one(
+    higher: dict[str, str], lower: dict[str, str], name: str
+) -> None:
+    assert load_experiment_config({"entrypoint": "x", **higher}, layers=[lower]).config.name == name
+
+
+@pytest.mark.parametrize(
+    ("higher", "lower"), [({"b": None}, ["a"]), (["b"], {"a": 1}), ({"b": None}, {"a": None})], ids=str
+)
+def test_labels_unite_in_both_spellings(higher: Any, lower: Any) -> None:
+    loaded = load_experiment_config({"entrypoint": "x", "labels": higher}, layers=[{"labels": lower}])
+
+    assert loaded.config.labels == ("a", "b")
+
+
 SCRIPT = {"entrypoint_script": "python3 train.py"}
 CLASS = {"entrypoint": "model_def:Trial"}
 AZURE = {"type": "azure", "container": "c"}
