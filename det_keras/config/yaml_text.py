@@ -91,18 +91,22 @@ _Dumper.add_representer(str, _represent_text)
 _Dumper.add_implicit_resolver(_FLOAT_TAG, _FLOAT, list("-+0123456789."))
 
 
-def load_yaml(text: str, *, source: str = "<config>") -> dict[str, Any]:
+def load_yaml(text: str, *, source: str = "<config>", may_be_empty: bool = False) -> dict[str, Any]:
     """Return the mapping that the YAML document `text` holds.
 
     Args:
         text: one YAML document; JSON is a part of YAML.
         source: what error messages call it, such as the file's name.
+        may_be_empty: whether a document without a value, such as one of comments, is the empty mapping.
 
     Raises:
         ConfigError: not YAML, empty, not a mapping, a key given twice, or a value with a tag other than
             those of JSON; the message names the line.
     """
-    value = _load(text, source)
+    # A tab alone is blank, and yet no YAML.
+    value = _load(text, source) if text.strip() else None
+    if value is None and may_be_empty:
+        return {}
     if value is None:
         raise ConfigError.at("", f"{source} is empty. Write at least an `entrypoint`.")
     if not isinstance(value, dict):

@@ -180,12 +180,13 @@ class Experiments:
             raise InvalidArgumentError(
                 "Only the config of an experiment of one trial (searcher `single`) may change when it is continued."
             )
+        searcher = changes.get("searcher")
+        method = searcher.get("name") if isinstance(searcher, Mapping) else None
+        # Before the rest is judged by what another method needs.
+        if method not in (None, "single"):
+            raise InvalidArgumentError(f"`searcher.name` must stay `single`, received {method!r}.")
         loaded = self.load(changes, below=experiment.config)
         config = loaded.config
-        if config.searcher.name != "single":
-            raise InvalidArgumentError(
-                f"`searcher.name` must stay `single`, received {config.searcher.name!r}."
-            )
         experiment.config = config.to_dict()
         experiment.name, experiment.description = config.name, config.description or ""
         experiment.labels = list(config.labels)
@@ -266,7 +267,7 @@ def _refuse_long(text: str) -> None:
 def _read_changes(text: str) -> dict[str, Any]:
     _refuse_long(text)
     try:
-        return load_yaml(text) if text.strip() else {}
+        return load_yaml(text, may_be_empty=True)
     except ConfigError as error:
         raise InvalidArgumentError(str(error)) from None
 

@@ -109,6 +109,11 @@ def test_text_that_is_no_config_says_why(text: str, words: str | None) -> None:
     assert (words or "train.yaml") in str(caught.value)
 
 
+@pytest.mark.parametrize("text", ["", " \n", "\t", "# only a comment\n", "---\n", "{}"])
+def test_text_without_a_value_is_an_empty_mapping_where_that_may_be(text: str) -> None:
+    assert load_yaml(text, may_be_empty=True) == {}
+
+
 def test_aliases_that_explode_are_refused() -> None:
     lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 30)]

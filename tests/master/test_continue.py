@@ -175,12 +175,20 @@ def test_single_experiment_that_was_cancelled_goes_on(world, client):
     ("config", "words"),
     [
         ("searcher: {name: random, metric: loss, max_trials: 3}\n", "must stay `single`"),
+        ("searcher: {name: random, max_trials: 3}\n", "must stay `single`"),
         ("resources: {slots_per_trial: 99}\n", "slots requested exceed capacity"),
         ("searcher: {nonsense: 1}\n", "nonsense"),
         ("- a list\n", "mapping"),
         ("{", "YAML"),
     ],
-    ids=["another searcher", "too many slots", "unknown field", "no mapping", "no YAML"],
+    ids=[
+        "another searcher",
+        "another searcher in part",
+        "too many slots",
+        "unknown field",
+        "no mapping",
+        "no YAML",
+    ],
 )
 def test_config_that_cannot_be_leaves_the_experiment_ended(client, ended, config, words):
     before = client.experiment(ended)
@@ -188,6 +196,12 @@ def test_config_that_cannot_be_leaves_the_experiment_ended(client, ended, config
     assert words in refused["error"]["error"]
     after = client.experiment(ended)
     assert {**after, "duration": 0} == {**before, "duration": 0}
+
+
+def test_changes_of_comments_alone_change_nothing(client, ended):
+    before = client.experiment(ended)["config"]
+    go_on(client, ended, "# max_restarts: 3\n")
+    assert client.experiment(ended)["config"] == before
 
 
 def test_search_does_not_change_its_config(world, client):
