@@ -17,7 +17,7 @@ from det_keras.keras.data.base import DataSource, PlannedDataset
 from det_keras.keras.data.order import sample_order
 from det_keras.keras.data.shard import Shard
 
-__all__ = ["ArraySource", "num_samples", "split_arrays", "to_tensors"]
+__all__ = ["ArraySource", "num_samples", "rows_of", "split_arrays", "to_tensors"]
 
 _PREFETCHED_BATCHES = 4
 _FINGERPRINT_ROWS = 1000
@@ -170,6 +170,23 @@ def num_samples(data: Any) -> int:
     return int(keras.tree.flatten(data)[0].shape[0])
 
 
+def rows_of(array: Any) -> int:
+    """Return the number of samples of one array, tensor or DataFrame.
+
+    Raises:
+        TypeError: it is nothing of the kind, or a scalar.
+    """
+    if not (hasattr(array, "__array__") or hasattr(array, "shape")):
+        raise TypeError(
+            "Training data must be arrays, tensors, DataFrames, a PyDataset or a tf.data.Dataset, or lists and dicts "
+            f"of arrays; a list of numbers becomes one with `np.asarray(...)`. Received: {_shown(array)}."
+        )
+    shape = array.shape if hasattr(array, "shape") else np.shape(array)
+    if len(shape) == 0:
+        raise TypeError(f"A scalar is no array of samples. Received: {_shown(array)}.")
+    return int(shape[0])
+
+
 def split_arrays(data: tuple[Any, ...], validation_split: float) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Split off the last rows of arrays for validation, the same rows in every process.
 
@@ -201,22 +218,21 @@ def _to_tensor(array: Any) -> tf.Tensor:
             "Sparse arrays cannot be planned in batches. "
             "Pass `tf.data.Dataset.from_tensor_slices((x, y)).batch(...)` instead."
         )
+    rows_of(array)
     if not tf.is_tensor(array):
         array = _to_numpy(array)
     tensor = tf.convert_to_tensor(array) if not isinstance(array, tf.RaggedTensor) else array
     if tensor.dtype.is_floating and tensor.dtype.name != keras.config.floatx():
         tensor = tf.cast(tensor, keras.config.floatx())
-    if tensor.shape.rank == 0:
-        raise TypeError(f"A scalar is no array of samples. Received: {array!r}.")
     return tensor
 
 
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return f"{text if len(text) <= 60 else text[:60] + '...'} (a {type(value).__name__})"
+
+
 def _to_numpy(array: Any) -> np.ndarray[Any, Any]:
-    if not hasattr(array, "__array__"):
-        raise TypeError(
-            "Training data must be arrays, tensors, DataFrames, a PyDataset or a tf.data.Dataset, or lists and dicts "
-            f"of arrays. Received a {type(array).__name__}."
-        )
     values = np.asarray(array)
     # Keras gives a pandas Series a second dimension; the type is told by name to not import pandas.
     if type(array).__module__.startswith("pandas.") and values.ndim == 1:

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from det_keras.core.distributed import DistributedContext
-from det_keras.keras.data.arrays import num_samples
+from det_keras.keras.data.arrays import rows_of
 
 __all__ = ["ArrayShare", "DataContext", "check_data", "is_dealt_out", "is_per_worker", "whole_data"]
 
@@ -57,6 +57,7 @@ class DataContext:
         Args:
             data: what `model.fit` takes: x; x and y; x, y and sample weights, each an array or lists and
                 dicts of arrays; or one `keras.utils.PyDataset`; or one `tf.data.Dataset`.
+                What was wrapped before may be given again.
             shard: for a tf.data.Dataset, False leaves sharding to the caller.
             per_worker_batches: for a PyDataset, its items are batches of one worker, not global ones.
 
@@ -66,10 +67,13 @@ class DataContext:
 
         Raises:
             TypeError: the data is a generator or something else that cannot be planned.
-            ValueError: arrays are empty, differ in length, or are fewer than the workers.
+            ValueError: arrays are empty, differ in length, or are fewer than the workers; or they were made from
+                a share of this worker, and so from a part of the data.
         """
-        if not data:
+        if not data or data[0] is None:
             raise TypeError("`wrap_data` needs data: x; x and y; a PyDataset; or a tf.data.Dataset.")
+        if self._workers.size > 1:
+            data = tuple(_unshared(part) for part in data)
         check_data(data, workers=self._workers.size)
         if self._workers.size > 1:
             data = tuple(self._wrap_part(part, shard, per_worker_batches) for part in data)
@@ -80,6 +84,9 @@ class DataContext:
             setattr(part, _MARK, per_worker_batches)
             return part
         if isinstance(part, tf.data.Dataset):
+            if _is_dealt_out_in_part(part):
+                # A second time would leave each worker a part of its part.
+                return part
             wrapped = part.shard(self._workers.size, self._workers.rank) if shard else part
             setattr(wrapped, _MARK, shard)
             return wrapped
@@ -111,6 +118,22 @@ def is_dealt_out(dataset: Any) -> bool:
     return all(is_dealt_out(one) for one in dataset._inputs() if _derives_from_wrapped(one))
 
 
+def _is_dealt_out_in_part(dataset: Any) -> bool:
+    """Tell whether any of what a tf.data.Dataset was made from was dealt out to the workers."""
+    if hasattr(dataset, _MARK):
+        return bool(getattr(dataset, _MARK))
+    return any(_is_dealt_out_in_part(one) for one in dataset._inputs())
+
+
+def _unshared(part: Any) -> Any:
+    """Return a part of the data with the whole array in the place of each share."""
+    if part is None or isinstance(part, tf.data.Dataset | keras.utils.PyDataset):
+        return part
+    return keras.tree.map_structure(
+        lambda one: _whole_array(one) if isinstance(one, ArrayShare) else one, part
+    )
+
+
 def _whole(part: Any) -> Any:
     if part is None:
         return None
@@ -127,18 +150,20 @@ def _whole(part: Any) -> Any:
 
 def _whole_array(array: Any) -> Any:
     whole = getattr(array, "whole", None)
-    if whole is None:
-        changed = isinstance(array, ArrayShare)
+    if whole is None and isinstance(array, ArrayShare):
         raise ValueError(
-            _unwrapped("array", hint=" Whatever changes it has to come before that." if changed else "")
+            "This array was made from one worker's share of the data, so the rest is not in it. Pass the whole through "
+            "`context.wrap_data(...)`; whatever changes it has to come before that."
         )
+    if whole is None:
+        raise ValueError(_unwrapped("array"))
     return whole
 
 
-def _unwrapped(what: str, *, hint: str = "") -> str:
+def _unwrapped(what: str) -> str:
     return (
         f"On several workers data has to be wrapped: this {what} was not, and each worker would train on all of it. "
-        f"Pass it through `context.wrap_data(...)` first.{hint}"
+        "Pass it through `context.wrap_data(...)` first."
     )
 
 
@@ -156,7 +181,7 @@ def _to_numpy(array: Any) -> np.ndarray[Any, Any]:
 def check_data(data: tuple[Any, ...], *, workers: int = 1) -> None:
     """Refuse data that cannot be planned; raises as `DataContext.wrap` says."""
     first = data[0]
-    if is_generator(first):
+    if any(is_generator(part) for part in data):
         raise TypeError(
             "A Python generator cannot be taken up where training stopped. Use a keras.utils.PyDataset, whose "
             "batches have numbers, or tf.data.Dataset.from_generator(...)."
@@ -165,17 +190,17 @@ def check_data(data: tuple[Any, ...], *, workers: int = 1) -> None:
         if len(data) > 1 and any(part is not None for part in data[1:]):
             raise ValueError(f"A {type(first).__name__} brings its own targets: pass it alone.")
         return
-    sizes = sorted({num_samples(part) for part in data if part is not None and keras.tree.flatten(part)})
-    if len(sizes) > 1 or not sizes:
-        raise ValueError(f"All arrays need the same number of samples. Received arrays of {sizes} samples.")
-    for part in data:
-        lengths = sorted(
-            {int(array.shape[0]) for array in keras.tree.flatten(part) if hasattr(array, "shape")}
-        )
-        if len(lengths) > 1:
+    for part in data[1:]:
+        if isinstance(part, tf.data.Dataset | keras.utils.PyDataset):
             raise ValueError(
-                f"All arrays need the same number of samples. Received arrays of {lengths} samples."
+                f"A {type(part).__name__} cannot go with arrays: pass targets as arrays, or all data in one dataset."
             )
+    arrays = [array for part in data if part is not None for array in keras.tree.flatten(part)]
+    sizes = sorted({rows_of(array) for array in arrays})
+    if not sizes:
+        raise ValueError(f"The data is empty: a {type(first).__name__} without any array.")
+    if len(sizes) > 1:
+        raise ValueError(f"All arrays need the same number of samples. Received arrays of {sizes} samples.")
     if sizes[0] == 0:
         raise ValueError("The data is empty: the arrays hold 0 samples.")
     if sizes[0] < workers:
