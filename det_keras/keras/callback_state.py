@@ -1,7 +1,8 @@
 """The state of the user's callbacks: captured with a checkpoint, put back on a resume.
 
 Keras's own stateful callbacks are wholly described by a few attributes, which ``on_train_begin`` resets.
-Other callbacks say what their state is with ``get_state()`` and ``load_state(state)``.
+Other callbacks say what their state is with ``get_state()`` and ``load_state(state)``; those that
+`det.keras.callbacks.Callback` passes on say nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 import keras
 
+from det_keras.keras.callbacks.callback import hooks
 from det_keras.keras.callbacks.list import overrides
 
 __all__ = ["capture_callbacks", "changes_weights_at_end", "prepare_callbacks", "restore_callbacks"]
@@ -51,8 +53,8 @@ def capture_callbacks(callbacks: Sequence[Any]) -> dict[str, Callable[[], bytes]
     states: dict[str, Callable[[], bytes]] = {}
     for index, callback in enumerate(callbacks):
         name = f"{index}-{type(callback).__name__}"
-        if hasattr(callback, "get_state"):
-            content = pickle.dumps(callback.get_state())
+        if own := hooks([callback], "get_state"):
+            content = pickle.dumps(own[0]())
             states[name] = functools.partial(bytes, content)
         elif attributes := _attributes(callback):
             # Lists of weights are replaced as a whole by these callbacks, never changed in place.
@@ -67,9 +69,9 @@ def restore_callbacks(callbacks: Sequence[Any], states: Mapping[str, Any]) -> No
         name = f"{index}-{type(callback).__name__}"
         if name not in states:
             continue
-        if hasattr(callback, "load_state"):
-            callback.load_state(states[name])
-        elif not hasattr(callback, "get_state"):
+        if own := hooks([callback], "load_state"):
+            own[0](states[name])
+        elif not hooks([callback], "get_state") and isinstance(states[name], Mapping):
             for attribute, value in states[name].items():
                 setattr(callback, attribute, value)
 

@@ -9,6 +9,8 @@ import pytest
 import tensorflow as tf
 from kinds import EPOCHS, STEPS, InterruptAt, Interrupted, train
 
+import det_keras as det
+
 EVERY_FOURTH = {"checkpoint_policy": "none", "min_checkpoint_period": {"batches": 4}}
 MID_EPOCH = 14
 
@@ -87,3 +89,15 @@ class Counter(keras.callbacks.Callback):
 def test_callback_of_the_users_own_gets_its_state_back_after_on_train_begin(tmp_path):
     (counter,) = interrupted_and_resumed(tmp_path, Counter)
     assert counter.count == EPOCHS * STEPS
+
+
+class OfBoth(det.keras.callbacks.Callback, keras.callbacks.EarlyStopping):
+    """Keras's, with this package's hooks beside: `get_state` is inherited and says nothing."""
+
+
+def test_keras_callback_with_this_packages_hooks_keeps_its_own_state(tmp_path):
+    (stopping,) = interrupted_and_resumed(
+        tmp_path, lambda: OfBoth(monitor="val_loss", min_delta=100.0, patience=9)
+    )
+    # The first epoch, before the interruption, had the best; each one since is one more without any better.
+    assert (stopping.wait, stopping.best_epoch) == (EPOCHS - 1, 0)
