@@ -8,6 +8,7 @@ from typing import Any
 from det_keras.config.alternatives import replaced_fields
 from det_keras.config.environment import DEVICES
 from det_keras.config.lengths import LENGTH_PATHS
+from det_keras.config.yaml_text import key_text
 
 __all__ = ["merge_layers"]
 
@@ -42,12 +43,13 @@ def _merge(higher: Any, lower: Any, path: str) -> Any:
 
 def _merge_mappings(higher: Mapping[str, Any], lower: Mapping[str, Any], path: str) -> dict[str, Any]:
     replaced = replaced_fields(path, [name for name in higher if higher[name] is not None])
-    lower = {name: value for name, value in lower.items() if name not in replaced}
-    names = [*higher, *(name for name in lower if name not in higher)]
-    return {
-        name: _merge(higher.get(name), lower.get(name), f"{path}.{name}" if path else str(name))
-        for name in names
+    # By their text: over the "1" of a stored config, a file may give the number.
+    below = {key_text(name): value for name, value in lower.items() if name not in replaced}
+    merged = {
+        name: _merge(value, below.pop(key_text(name), None), f"{path}.{name}" if path else str(name))
+        for name, value in higher.items()
     }
+    return merged | {name: value for name, value in lower.items() if key_text(name) in below}
 
 
 def _append_new_paths(higher: Any, lower: Any) -> Any:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from det_keras.config.alternatives import replaced_fields
 from det_keras.config.lengths import LENGTH_PATHS
 from det_keras.config.problems import Problems
-from det_keras.config.yaml_text import ensure_tree, load_yaml, parse_scalar
+from det_keras.config.yaml_text import ensure_tree, key_text, load_yaml, parse_scalar
 from det_keras.errors import ConfigError
 
 __all__ = ["apply_overrides"]
@@ -48,6 +48,7 @@ def _apply(config: dict[str, Any], override: str) -> None:
         )
     target = config
     for index, name in enumerate(names[:-1]):
+        name = _key_of(target, name)
         if target.get(name) is None:
             target[name] = {}
         below = target[name]
@@ -60,7 +61,12 @@ def _apply(config: dict[str, Any], override: str) -> None:
     value = _parse_value(text, override)
     if value is not None:
         _clear_for(names, target)
-    target[names[-1]] = value
+    target[_key_of(target, names[-1])] = value
+
+
+def _key_of(mapping: Mapping[Any, Any], name: str) -> Any:
+    """Return the key of `mapping` whose text is `name`, such as the number 1 for `1`; `name` if there is none."""
+    return next((key for key in mapping if key_text(key) == name), name)
 
 
 def _clear_for(names: Sequence[str], target: dict[str, Any]) -> None:

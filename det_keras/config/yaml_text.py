@@ -2,7 +2,7 @@
 
 PyYAML reads YAML 1.1, where `1e-4` is text, `22:22` is the number 1342 and `2024-01-01` is a date; the
 original reads them as a number and two texts, and so do users. The loader here follows the users, refuses
-what JSON cannot hold, and refuses a key that is given twice.
+what JSON cannot hold, and refuses a key that is given twice, in whatever spelling.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import yaml
 
 from det_keras.errors import ConfigError, ConfigProblem
 
-__all__ = ["dump_yaml", "ensure_tree", "load_yaml", "parse_scalar", "to_plain"]
+__all__ = ["dump_yaml", "ensure_tree", "key_text", "load_yaml", "parse_scalar", "to_plain"]
 
 _FLOAT_TAG = "tag:yaml.org,2002:float"
 _INT_TAG = "tag:yaml.org,2002:int"
 _MERGE_TAG = "tag:yaml.org,2002:merge"
 _TIMESTAMP_TAG = "tag:yaml.org,2002:timestamp"
 _PLAIN_TAGS = ("null", "bool", "int", "float", "str", "seq", "map")
+_SCALAR_TAGS = [f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str")]
 
 _FLOAT = re.compile(
     r"""^(?:[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?
@@ -170,8 +171,8 @@ def to_plain(value: Any, path: str, *, text_keys: bool = True) -> Any:
     if isinstance(value, Mapping):
         prefix = f"{path}." if path else ""
         return {
-            (_key_text(key) if text_keys else key): to_plain(
-                item, f"{prefix}{_key_text(key)}", text_keys=text_keys
+            (key_text(key) if text_keys else key): to_plain(
+                item, f"{prefix}{key_text(key)}", text_keys=text_keys
             )
             for key, item in value.items()
         }
@@ -183,6 +184,13 @@ def to_plain(value: Any, path: str, *, text_keys: bool = True) -> Any:
     )
 
 
+def key_text(key: Any) -> str:
+    """Return the text that a key of a mapping becomes in JSON."""
+    if key is None or isinstance(key, bool):
+        return {None: "null", True: "true", False: "false"}[key]
+    return str(key)
+
+
 def _load(text: str, source: str) -> Any:
     loader: _Loader | None = None
     try:
@@ -190,7 +198,7 @@ def _load(text: str, source: str) -> Any:
         node = loader.get_single_node()
         if node is None:
             return None
-        problems = list(_duplicate_keys(node))
+        problems = list(_duplicate_keys(node, loader))
         if problems:
             raise ConfigError(problems)
         return loader.construct_document(node)
@@ -206,7 +214,7 @@ def _load(text: str, source: str) -> Any:
             loader.dispose()
 
 
-def _duplicate_keys(root: yaml.Node) -> Iterator[ConfigProblem]:
+def _duplicate_keys(root: yaml.Node, loader: _Loader) -> Iterator[ConfigProblem]:
     # Before construction: there, the keys that `<<` merges in would look like duplicates.
     seen: set[int] = set()
     pending = [(root, "")]
@@ -219,17 +227,37 @@ def _duplicate_keys(root: yaml.Node) -> Iterator[ConfigProblem]:
             pending.extend((item, f"{path}[{index}]") for index, item in enumerate(node.value))
         if not isinstance(node, yaml.MappingNode):
             continue
-        first_line: dict[str, int] = {}
+        first: dict[Any, yaml.ScalarNode] = {}
         for key, value in node.value:
-            name, line = str(key.value), key.start_mark.line + 1
-            below = f"{path}.{name}" if path else name
-            if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE_TAG:
-                if name in first_line:
-                    yield ConfigProblem(
-                        below, f"given twice, on lines {first_line[name]} and {line}. Keep one of them."
-                    )
-                first_line.setdefault(name, line)
+            below = f"{path}.{key.value}" if path else str(key.value)
             pending.append((value, below))
+            if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE_TAG:
+                continue
+            names = _names_of(key, loader)
+            earlier = next((first[name] for name in names if name in first), None)
+            if earlier is not None:
+                yield ConfigProblem(below, _twice(earlier, key))
+            for name in names:
+                first.setdefault(name, key)
+
+
+def _names_of(key: yaml.ScalarNode, loader: _Loader) -> tuple[Any, ...]:
+    """Return what a key becomes: in a mapping of Python, where 1 and true are one, and in one of JSON, as text."""
+    if key.tag not in _SCALAR_TAGS:
+        return (key.value,)  # `=`, or what is refused when it is constructed
+    value = loader.construct_object(key)
+    return value, key_text(value)
+
+
+def _twice(earlier: yaml.ScalarNode, key: yaml.ScalarNode) -> str:
+    lines = [node.start_mark.line + 1 for node in (earlier, key)]
+    if earlier.value == key.value:
+        return f"given twice, on lines {lines[0]} and {lines[1]}. Keep one of them."
+    first, second = (
+        f"`{node.value}` on line {line}, column {node.start_mark.column + 1}"
+        for node, line in zip((earlier, key), lines, strict=True)
+    )
+    return f"given twice: {first}, and {second}, are the same key. Keep one of them."
 
 
 def _syntax_message(error: yaml.YAMLError, source: str) -> str:
@@ -243,12 +271,6 @@ def _children(value: Any) -> list[Any]:
     if isinstance(value, Mapping):
         return list(value.values())
     return list(value) if isinstance(value, (list, tuple)) else []
-
-
-def _key_text(key: Any) -> str:
-    if key is None or isinstance(key, bool):
-        return {None: "null", True: "true", False: "false"}[key]
-    return str(key)
 
 
 def _kind_name(value: Any) -> str:

@@ -20,6 +20,7 @@ SHARED = {"type": "shared_fs", "host_path": "/mnt", "save_trial_best": 3}
         ({"a": [1]}, {"a": [2]}, {"a": [1]}),
         ({"a": 1}, {"a": {"b": 2}}, {"a": 1}),
         ({"entrypoint": ["a"]}, {"entrypoint": ["b"]}, {"entrypoint": ["a"]}),
+        ({"data": {1: "a"}}, {"data": {"1": "b", "2": "c"}}, {"data": {1: "a", "2": "c"}}),
         ({"labels": ["a", "b"]}, {"labels": ["b", "c"]}, {"labels": ["a", "b", "c"]}),
     ],
     ids=str,

@@ -53,6 +53,11 @@ def test_entrypoint_of_either_name_replaces_the_other() -> None:
     }
 
 
+def test_key_that_is_no_text_is_found_by_its_text() -> None:
+    assert apply_overrides({"data": {1: "a"}}, ["data.1=x"]) == {"data": {1: "x"}}
+    assert apply_overrides({"data": {True: {2: "a"}}}, ["data.true.2=x"]) == {"data": {True: {2: "x"}}}
+
+
 def test_all_wrong_overrides_are_reported() -> None:
     with pytest.raises(ConfigError) as caught:
         apply_overrides(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 import yaml
@@ -81,6 +82,44 @@ def test_duplicate_keys_are_all_named_with_their_lines() -> None:
 
 
 @pytest.mark.parametrize(
+    ("keys", "path"),
+    [
+        (("on", "yes"), "data.yes"),
+        (("1", "true"), "data.true"),
+        (("1.0", "1"), "data.1"),
+        (("1", "'1'"), "data.1"),
+        (("0x10", "16"), "data.16"),
+        (("null", "~"), "data.~"),
+        (("'true'", "true"), "data.true"),
+    ],
+    ids=str,
+)
+def test_keys_that_become_one_are_named_with_their_places(keys: tuple[str, str], path: str) -> None:
+    first, second = keys
+    with pytest.raises(ConfigError) as caught:
+        load_yaml(f"data:\n  {first}: a\n  {second}: b\n")
+
+    (problem,) = caught.value.problems
+    assert problem.path == path
+    assert re.search(r"given twice.* line.? 2\b.* 3\b", problem.message)
+
+
+def test_keys_in_different_spellings_are_shown_as_written() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_yaml("data: {on: 1, yes: 2}")
+
+    assert caught.value.problems[0].message == (
+        "given twice: `on` on line 1, column 8, and `yes` on line 1, column 15, are the same key. Keep one of them."
+    )
+
+
+def test_keys_that_only_look_alike_are_no_duplicates() -> None:
+    assert load_yaml("data: {2: a, 2.5: b, true: c, 'on': d, no: e, null: f}") == {
+        "data": {2: "a", 2.5: "b", True: "c", "on": "d", False: "e", None: "f"}
+    }
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("a: 1\nb: [1,\nc: }", "train.yaml, line 3"),
@@ -96,6 +135,8 @@ def test_duplicate_keys_are_all_named_with_their_lines() -> None:
         ("a: \x07", "not valid YAML"),
         ("[1]: a", None),
         ("? [1]\n: a", "line 1"),
+        ("? !!seq a\n: b", "line 1"),
+        ("? " + "9" * 5000 + "\n: a", "cannot be read"),
         ("a: &x [*x]", "contains itself"),
         ("a: " + "[" * 150 + "]" * 150, "nested more than 100 deep"),
         ("a: " + "[" * 20000, "nested too deep"),
