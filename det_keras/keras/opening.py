@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 import os
 import random
 from collections.abc import Mapping
@@ -44,35 +45,39 @@ def init(
     """Return the context of this process, and seed Python, NumPy, TensorFlow and Keras.
 
     In a trial everything comes from the master, and the arguments are ignored with a notice. A second
-    call returns the same context.
+    call returns the same context; alone, if it has no arguments or the same.
 
     Args:
         config: alone, path of a YAML file or a mapping; it needs neither entrypoint nor searcher.
         hparams: alone, hyperparameter values, before those of `config`.
         run_dir: alone, the directory that keeps the run; started again with it, training goes on. By
             default a fresh one under the data root.
-        seed: alone, of everything random; else the config's, else the run directory's, else random.
+        seed: alone, of everything random, 0 to 2**32 - 1; else the config's, else the run directory's, else random.
 
     Raises:
+        ValueError: `seed` is no such number.
         ClusterInfoError: the launcher's variables are incomplete.
         ConfigError: `config` is wrong; every wrong field is named.
         DetError: `run_dir` is in use, or a context with other arguments is open.
     """
     global _current
     arguments = (_comparable(config), _comparable(hparams), _comparable(run_dir), seed)
+    is_bare = all(argument is None for argument in arguments)
     if _current is not None:
-        if _current[1] == arguments:
-            return _current[0]
-        raise DetError(
-            "A context with other arguments is open in this process. Call `context.close()` on it first."
-        )
+        context, opened_with = _current
+        if context.core.info is None and not is_bare and arguments != opened_with:
+            raise DetError(
+                "A context with other arguments is open in this process. Call `context.close()` on it first."
+            )
+        return context
     # Before a run directory is taken: a corrected call may use it.
     check_eager()
     info = get_cluster_info()
     if info is not None:
-        if any(argument is not None for argument in arguments):
-            logger.info("The arguments of init() are ignored here: the master says what they are.")
         context = _init_on_cluster(info)
+        # Only now is logging set up, and is it known which process speaks.
+        if not is_bare and context.distributed.is_chief:
+            logger.info("The arguments of init() are ignored here: the master says what they are.")
     else:
         context = _init_alone(config, hparams, run_dir, seed)
     _current = context, arguments
@@ -140,6 +145,8 @@ def _init_alone(
     seed: int | None,
 ) -> KerasContext:
     configure_logs(debug=False)
+    # Before a run directory is taken, which would keep it.
+    seed = _checked_seed(seed)
     workers = _join_workers()
     orders = LocalOrders.from_environment(os.environ)
     if orders.config is not None:
@@ -170,7 +177,7 @@ def _init_alone(
     backend, store = share_backend(workers, open_run)
     seed = workers.broadcast(seed)
     assert seed is not None
-    values = _sample(loaded.config, seed) | settings_hparams
+    values = _sample(loaded.config, seed, settings_hparams)
     prepare_process(seed, loaded.config, workers)
     core = det_core.Context(backend, store, distributed=workers)
     settings = FitSettings.from_config(loaded.config, raw.keys(), values)
@@ -179,6 +186,7 @@ def _init_alone(
         hparams=HParams.nested(values),
         seed=seed,
         experiment_config=loaded.config.to_dict() if raw else {},
+        latest_checkpoint=next((record.uuid for record in backend.checkpoints()), None),
         max_length=settings.max_length,
     )
     return KerasContext(core, training, settings, seed=seed, config_data=loaded.config.data, on_close=_forget)
@@ -197,12 +205,27 @@ def _read_config(config: str | os.PathLike[str] | Mapping[str, Any] | None) -> d
     return load_yaml(text, source=str(path))
 
 
-def _sample(config: ExperimentConfig, seed: int) -> dict[str, Any]:
+def _sample(config: ExperimentConfig, seed: int, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a config's hyperparameters, with those that are `given` in their places."""
     space = config.hyperparameters
     values: dict[str, Any] = space.sample(RandomStream(seed))
-    if not space.is_constant:
-        logger.warning("The config holds a search space; alone, one sample of it is used: %s", values)
-    return values
+    names = dict.fromkeys(name.split(".")[0] for name in space.variable_names())
+    sampled = {name: values[name] for name in names if name not in given}
+    if sampled:
+        logger.warning("The config holds a search space; alone, one sample of it is used: %s", sampled)
+    return values | dict(given)
+
+
+def _checked_seed(seed: Any) -> int | None:
+    if seed is None:
+        return None
+    try:
+        number = -1 if isinstance(seed, bool) else operator.index(seed)
+    except TypeError:
+        number = -1
+    if not 0 <= number < 2**32:
+        raise ValueError(f"`seed` must be an integer from 0 to 2**32 - 1. Received: {seed!r}.")
+    return number
 
 
 def _run_seed(backend: AloneBackend, seed: int | None) -> int:

@@ -20,6 +20,7 @@ import tensorflow as tf
 from kinds import BATCH, STEPS, Batches, arrays, network
 
 import det_keras as det
+from det_keras.cluster_info import get_cluster_info
 from det_keras.errors import DetError, ModelMismatchError
 
 
@@ -289,15 +290,52 @@ def test_second_init_returns_the_same_context_or_says_what_to_do(context, tmp_pa
     with pytest.raises(DetError, match=r"context\.close\(\)"):
         det.keras.init(seed=2)
 
+    assert det.keras.init() is context
+
+
+def test_arguments_are_ignored_where_the_master_says_what_they_are(tmp_path, monkeypatch, caplog):
+    job = {"TASK_TYPE": "GENERIC", "MASTER": "http://127.0.0.1:1", "SLOT_IDS": "[0]", "TASK_ID": "t",
+           "ALLOCATION_ID": "t.1", "SESSION_TOKEN": "secret"}  # fmt: skip
+    for name, value in job.items():
+        monkeypatch.setenv(f"DET_{name}", value)
+    # As in a process that has not set up logging.
+    logging.getLogger("det_keras").setLevel(logging.NOTSET)
+    get_cluster_info.cache_clear()
+    try:
+        with det.keras.init(seed=5) as context:
+            assert "arguments of init() are ignored" in caplog.text
+            assert det.keras.init(run_dir=tmp_path, hparams={"a": 1}) is context
+    finally:
+        monkeypatch.undo()
+        get_cluster_info.cache_clear()
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, "7", 1.5, True])
+def test_unusable_seed_is_refused_before_the_run_directory_keeps_it(tmp_path, seed):
+    with pytest.raises(ValueError, match=f"`seed` .*Received: {seed!r}"):
+        det.keras.init(run_dir=tmp_path, seed=seed)
+    assert not list(tmp_path.iterdir())
+
 
 def test_search_space_alone_is_sampled_once_and_said(tmp_path, caplog):
-    space = {"lr": {"type": "double", "minval": 0.1, "maxval": 0.2}}
-    with (
-        caplog.at_level(logging.WARNING),
-        det.keras.init(config={"hyperparameters": space}, seed=3) as context,
-    ):
+    drawn = {"type": "double", "minval": 0.1, "maxval": 0.2}
+    space = {"lr": drawn, "rate": drawn, "units": 3}
+    config = {"hyperparameters": space}
+    with det.keras.init(config=config, hparams={"rate": 9.0}, seed=np.int64(3)) as context:
         assert 0.1 <= context.training.hparams["lr"] <= 0.2
-    assert "lr" in caplog.text
+        assert context.training.hparams["rate"] == 9.0
+        assert type(context.seed) is int
+    (said,) = (record.getMessage() for record in caplog.records if "search space" in record.getMessage())
+    assert said.endswith(f"is used: {{'lr': {context.training.hparams['lr']!r}}}")
+
+
+def test_run_that_goes_on_says_from_which_checkpoint(tmp_path):
+    with det.keras.init(run_dir=tmp_path, seed=1) as context:
+        assert context.training.latest_checkpoint is None
+        fit(context, network(optimizer="adam"), epochs=2)
+        newest = context.core.backend.checkpoints()[0].uuid
+    with det.keras.init(run_dir=tmp_path) as context:
+        assert context.training.latest_checkpoint == newest
 
 
 def test_backup_and_restore_is_left_out(context, tmp_path, caplog):
