@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from det_keras.config.folding import as_int
 from det_keras.config.hyperparameters import (
     Categorical,
     Const,
@@ -161,23 +162,31 @@ def _parse_entry(value: Any, path: str) -> Hyperparameter | Space:
 
 def _parse_top_entry(value: Any, path: str) -> Hyperparameter | Space:
     entry = _parse_entry(value, path)
-    if path.endswith(f".{_BATCH_SIZE}") and not _is_batch_size(entry):
+    if not path.endswith(f".{_BATCH_SIZE}"):
+        return entry
+    batch_size = _as_batch_size(entry)
+    if batch_size is None:
         raise ConfigError.at(
             path,
             "must be a whole number of at least 1, an `int` with `minval` of at least 1, or a `categorical` "
             f"of such numbers, received {value!r}.",
         )
-    return entry
+    return batch_size
 
 
-def _is_batch_size(entry: Hyperparameter | Space) -> bool:
+def _as_batch_size(entry: Hyperparameter | Space) -> Hyperparameter | None:
+    # 32.0 becomes 32: scripts pass the value on to `range` and array shapes, which take no float.
     if isinstance(entry, IntRange):
-        return entry.minval >= 1
+        return entry if entry.minval >= 1 else None
     if isinstance(entry, Const):
-        return _is_positive_int(entry.val)
-    return isinstance(entry, Categorical) and all(_is_positive_int(value) for value in entry.vals)
+        value = _positive_int(entry.val)
+        return None if value is None else Const(value)
+    if isinstance(entry, Categorical):
+        values = [_positive_int(value) for value in entry.vals]
+        return None if None in values else Categorical(tuple(values))
+    return None
 
 
-def _is_positive_int(value: Any) -> bool:
-    # 32.0 is refused: scripts pass the value on to `range` and array shapes, which take no float.
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+def _positive_int(value: Any) -> int | None:
+    number = as_int(value)
+    return number if number is not None and number >= 1 else None

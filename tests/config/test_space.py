@@ -221,12 +221,26 @@ def test_batch_sizes_that_are_fine(batch_size: object) -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "leaf"),
+    [
+        (64.0, {"type": "const", "val": 64}),
+        ({"type": "const", "val": 64.0}, {"type": "const", "val": 64}),
+        ({"type": "categorical", "vals": [32.0, 64]}, {"type": "categorical", "vals": [32, 64]}),
+    ],
+    ids=str,
+)
+def test_batch_size_without_a_fraction_is_a_whole_number(written: object, leaf: dict[str, Any]) -> None:
+    space = Space.parse({"global_batch_size": written, "x": 64.0})
+
+    assert repr(space.to_dict()) == repr({"global_batch_size": leaf, "x": {"type": "const", "val": 64.0}})
+
+
+@pytest.mark.parametrize(
     "batch_size",
     [
         0,
         -1,
         3.5,
-        32.0,
         "64",
         True,
         None,
