@@ -23,7 +23,7 @@ __all__ = ["JobConfig"]
 class JobConfig(Section):
     """Everything about a generic job; every field has a value, given or by default."""
 
-    name: str = setting(Text(empty=False), factory=lambda: generated_name("Job"))
+    name: str = setting(Text(empty=False), factory=lambda: generated_name("Command"))
     description: str | None = optional(Text())
     data: dict[str, Any] = setting(PlainMapping(), factory=dict)
     workspace: str = setting(Text(), "", inert=True)

@@ -11,7 +11,7 @@ from det_keras.errors import ConfigError
 def test_job_has_all_defaults() -> None:
     config = load_job_config("entrypoint: python3 predict.py").config
 
-    assert config.name.startswith("Job (")
+    assert config.name.startswith("Command (")
     assert (config.resources.slots, config.data, config.description) == (1, {}, None)
     assert config.command() == ["sh", "-c", "python3 predict.py"]
 
