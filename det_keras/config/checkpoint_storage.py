@@ -14,6 +14,7 @@ from det_keras.errors import ConfigProblem
 __all__ = ["CheckpointStorage"]
 
 _TYPES = ("directory", "shared_fs", "s3", "gcs", "azure")
+_HDFS_KEYS = ("hdfs_url", "hdfs_path", "user")
 _REMOVED = "`hdfs` was removed; use `shared_fs` for a directory that all machines mount."
 
 
@@ -61,6 +62,13 @@ class CheckpointStorage(TaggedSection, Mapping[str, Any]):
     connection_string: str | None = optional(Text(secret=True), only=("azure",))
     account_url: str | None = optional(Text(), only=("azure",))
     credential: str | None = optional(Text(secret=True), only=("azure",))
+
+    @classmethod
+    def unknown_key(cls, name: Any, raw: Mapping[str, Any], known: Mapping[str, Any]) -> str:
+        """Return the message; none about the keys of `hdfs` beside the one that it was removed."""
+        if raw.get("type") == "hdfs" and name in _HDFS_KEYS:
+            return ""
+        return super().unknown_key(name, raw, known)
 
     @classmethod
     def check(cls, values: Mapping[str, Any], place: Place) -> Iterator[ConfigProblem]:

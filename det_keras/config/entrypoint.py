@@ -14,14 +14,24 @@ Entrypoint = str | tuple[str, ...]
 _TRIAL_CLASS = re.compile(r"[A-Za-z0-9_.]+:[A-Za-z0-9_.]+")
 
 
+class _Argument(Kind[str]):
+    """Text that a process can be started with."""
+
+    def parse(self, raw: Any, place: Place) -> str:
+        text = Text().parse(raw, place)
+        if "\0" in text:
+            raise place.error(f"must not contain a null character, received {shown(text)}.")
+        return text
+
+
 class EntrypointKind(Kind[Entrypoint]):
     """Text for the shell, or a list of texts that is executed as it is."""
 
     def parse(self, raw: Any, place: Place) -> Entrypoint:
         if isinstance(raw, (list, tuple)) and raw:
-            return ListOf(Text()).parse(raw, place)
+            return ListOf(_Argument()).parse(raw, place)
         if isinstance(raw, str) and raw.strip():
-            return raw
+            return _Argument().parse(raw, place)
         raise place.error(
             f"must be a command such as `python3 train.py`, or a list of its words, received {shown(raw)}."
         )

@@ -139,6 +139,8 @@ UUID = "0d4a3a6c-5d0b-4f6a-8a55-5b2f1a5c7b11"
         ),
         ({"hyperparameters": {3: 1}}, "hyperparameters.3", "Put it in quotes"),
         ({"hyperparameters": {"global_batch_size": 0}}, "hyperparameters.global_batch_size", "at least 1"),
+        ({"entrypoint": "a\0b"}, "entrypoint", "must not contain a null character"),
+        ({"entrypoint": ["a", "a\0b"]}, "entrypoint[1]", "must not contain a null character"),
         ({"entrypoint": "m:Trial"}, "hyperparameters.global_batch_size", "is required for a trial class"),
         (
             {"optimizations": {"mixed_precision": 0}},
@@ -175,6 +177,16 @@ UUID = "0d4a3a6c-5d0b-4f6a-8a55-5b2f1a5c7b11"
         ({"checkpoint_storage": {"type": "shared_fs"}}, "checkpoint_storage.host_path", "is required"),
         ({"checkpoint_storage": {"type": "directory"}}, "checkpoint_storage.container_path", "is required"),
         ({"checkpoint_storage": {"type": "hdfs"}}, "checkpoint_storage.type", "`hdfs` was removed"),
+        (
+            {"checkpoint_storage": {"type": "hdfs", "hdfs_url": "h", "hdfs_path": "p", "user": "u"}},
+            "checkpoint_storage.type",
+            "`hdfs` was removed",
+        ),
+        (
+            {"checkpoint_storage": {"type": "gcs", "bucket": "b", "user": "u"}},
+            "checkpoint_storage.user",
+            "unknown key",
+        ),
         ({"checkpoint_storage": {"type": "s4", "bucket": "x"}}, "checkpoint_storage.type", "must be one of"),
         ({"checkpoint_storage": {"bucket": "x"}}, "checkpoint_storage.bucket", "needs `type` beside it"),
         (
