@@ -73,19 +73,38 @@ def _settle_budgeted(folding: Folding, searcher: dict[str, Any], method: str) ->
     old = searcher["name"]
     searcher["name"] = method
     searcher.pop("train_stragglers", None)
-    budget = searcher.pop("budget", None)
-    if searcher.get("max_trials") is None:
-        if budget is None:
+    given = searcher.pop("budget", None)
+    budget = _length(folding, "searcher.budget", given)
+    trials = searcher.get("max_trials")
+    if trials is None:
+        if given is None:
             folding.refuse("searcher.budget", f"is required for `{old}`, or give `max_trials`.")
         # One trial stands in for what cannot be computed, so that only the cause is reported.
-        searcher["max_trials"] = _trials(folding, searcher, budget, method) or 1
-    if old != method or budget is not None:
+        trials = searcher["max_trials"] = _trials(folding, searcher, budget, method) or 1
         folding.notices.append(
-            f"`searcher.name: {old}` with a budget is read as `{method}` with `max_trials: {searcher['max_trials']}`."
+            f"`searcher.name: {old}` with a budget is read as `{method}` with `max_trials: {trials}`."
+        )
+        return
+    if old != method:
+        folding.notices.append(f"`searcher.name: {old}` is read as `{method}`.")
+    if given is not None:
+        folding.notices.append(
+            f"`searcher.budget` is ignored: `max_trials: {shown(trials)}` is given as well."
         )
 
 
-def _trials(folding: Folding, searcher: Mapping[str, Any], budget: Any, method: str) -> int | None:
+def _length(folding: Folding, path: str, raw: Any) -> Length | None:
+    """Return the length that stands at `path`; None if there is none, or if it is wrong, which is noted."""
+    if raw is None:
+        return None
+    try:
+        return Length.parse(raw, path=path, minimum=1)
+    except ConfigError as error:
+        folding.problems.extend(error.problems)
+        return None
+
+
+def _trials(folding: Folding, searcher: Mapping[str, Any], budget: Length | None, method: str) -> int | None:
     raw_length = searcher.get("max_length")
     if budget is None or raw_length is None:
         return None
@@ -93,19 +112,14 @@ def _trials(folding: Folding, searcher: Mapping[str, Any], budget: Any, method: 
         length = Length.parse(raw_length, minimum=1)
     except ConfigError:
         return None  # validation will say so
-    try:
-        whole = Length.parse(budget, path="searcher.budget", minimum=1)
-    except ConfigError as error:
-        folding.problems.extend(error.problems)
-        return None
     rungs = _rungs(folding, searcher, method)
     divisor = _valid(searcher, "divisor", 4)
-    lengths = _same_unit(folding, length, whole)
+    lengths = _same_unit(folding, length, budget)
     if rungs is None or divisor is None or lengths is None:
         return None
     one, most = lengths
     if most <= one:
-        folding.refuse("searcher.budget", f"is {whole}; it must exceed the {length} that one trial takes.")
+        folding.refuse("searcher.budget", f"is {budget}; it must exceed the {length} that one trial takes.")
         return None
     try:
         return trials_for_budget(one, most, rungs, divisor)
@@ -167,10 +181,7 @@ def _settle_asha_length(folding: Folding, searcher: dict[str, Any]) -> None:
     length, metric, time = (searcher.get(name) for name in ("max_length", "time_metric", "max_time"))
     if metric is not None or time is not None or length is None:
         if length is not None and metric is not None and time is not None and length != {metric: time}:
-            folding.notices.append(
-                f"`searcher.max_length` is ignored: `time_metric: {metric}` and `max_time: {time}` are given as well."
-            )
-            del searcher["max_length"]
+            _ignore_length(folding, searcher)
         _default(searcher, "stop_once", True)
         if searcher["stop_once"] is False and searcher.get("max_length") is None:
             _give_length(folding, searcher)
@@ -188,6 +199,17 @@ def _settle_asha_length(folding: Folding, searcher: dict[str, Any]) -> None:
         f"`searcher.max_length: {{{parsed.unit.value}: {parsed.value}}}` is read as "
         f"`time_metric: {parsed.unit.value}` with `max_time: {parsed.value}`."
     )
+
+
+def _ignore_length(folding: Folding, searcher: dict[str, Any]) -> None:
+    """Drop the length of a search that counts by `time_metric`, once it has been read: it may be a slip."""
+    length = searcher.pop("max_length")
+    has_no_unit = searcher["name"] == "adaptive_asha" and (as_int(length) or 0) >= 1
+    if has_no_unit or _length(folding, "searcher.max_length", length) is not None:
+        folding.notices.append(
+            f"`searcher.max_length` is ignored: `time_metric: {searcher['time_metric']}` and "
+            f"`max_time: {searcher['max_time']}` are given as well."
+        )
 
 
 def _give_length(folding: Folding, searcher: dict[str, Any]) -> None:

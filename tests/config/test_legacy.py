@@ -333,6 +333,47 @@ def test_budget_that_cannot_be_used_is_the_only_problem(fields: dict[str, Any], 
     assert list(problems(searcher=searcher(name="adaptive", **fields))) == [path]
 
 
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"budget": "rubbish", "max_trials": None}, "searcher.budget"),
+        ({"budget": "rubbish", "max_trials": 4}, "searcher.budget"),
+        ({"budget": {"batches": 0}, "max_trials": 4}, "searcher.budget.batches"),
+        ({"max_length": {"batchs": 4}, "time_metric": "epochs", "max_time": 4}, "searcher.max_length"),
+        ({"max_length": 0, "time_metric": "epochs", "max_time": 4}, "searcher.max_length"),
+    ],
+    ids=str,
+)
+def test_lengths_are_read_before_they_are_ignored(fields: dict[str, Any], path: str) -> None:
+    whole = {"name": "adaptive", "max_trials": 4, **fields}
+
+    assert path in problems(searcher=searcher(**whole))
+
+
+def test_lengths_that_are_ignored_are_named_in_a_notice() -> None:
+    time = {"max_trials": 4, "time_metric": "epochs", "max_time": 4}
+
+    assert "`searcher.budget` is ignored: `max_trials: 4`" in notices(
+        searcher=searcher(name="adaptive", budget={"batches": 40}, **time)
+    )
+    for length in (50, {"batches": 50}):
+        assert "`searcher.max_length` is ignored" in notices(
+            searcher=searcher(name="adaptive_asha", max_length=length, **time)
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "method"),
+    [("adaptive", {}, "adaptive_asha"), ("sync_halving", {"num_rungs": 2}, "async_halving")],
+)
+def test_notice_about_a_method_speaks_of_a_budget_only_where_there_is_one(
+    name: str, more: dict[str, int], method: str
+) -> None:
+    raw = searcher(name=name, max_trials=4, time_metric="epochs", max_time=4, **more)
+
+    assert notices(searcher=raw) == f"`searcher.name: {name}` is read as `{method}`."
+
+
 def test_adaptive_simple_becomes_adaptive_asha() -> None:
     raw = searcher(name="adaptive_simple", max_steps=4, max_trials=16, mode="aggressive")
     result = load(searcher=raw).searcher
