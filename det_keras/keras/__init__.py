@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os as _os
+import sys as _sys
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 from det_keras.errors import DetError as _DetError
 
-_backend = _os.environ.get("KERAS_BACKEND", "tensorflow")
+# Keras takes an empty variable for none, and then the backend of its keras.json.
+_backend, _where = _os.environ.get("KERAS_BACKEND") or "tensorflow", "KERAS_BACKEND"
+if "keras" in _sys.modules:
+    _backend, _where = _sys.modules["keras"].config.backend(), "Keras's backend"
 if _backend != "tensorflow":
     # Before Keras is imported: it would fail first, where the other backend is not installed.
     raise _DetError(
-        f"det_keras trains with Keras on TensorFlow, but KERAS_BACKEND is {_backend!r}. "
-        "Unset it, or set KERAS_BACKEND=tensorflow."
+        f"det_keras trains with Keras on TensorFlow, but {_where} is {_backend!r}. "
+        'Set KERAS_BACKEND=tensorflow before Keras is imported, or `"backend": "tensorflow"` in keras.json.'
     )
+_os.environ["KERAS_BACKEND"] = "tensorflow"
 
 from det_keras.keras import callbacks  # noqa: E402 - the check comes first
 from det_keras.keras.callbacks.tensorboard import CoreTensorBoard as TensorBoard  # noqa: E402

@@ -533,16 +533,39 @@ def test_precision_and_determinism_follow_the_config():
 
 
 @pytest.mark.process
-def test_other_keras_backend_is_refused_before_keras_fails():
-    code = "import det_keras as det; det.keras"
+def test_other_keras_backend_is_refused_before_keras_fails(tmp_path):
+    (tmp_path / "keras.json").write_text('{"backend": "numpy"}')
+    # A variable that is empty is as good as none, and not the file's word.
+    code = """
+import os, sys
+from types import SimpleNamespace
+import det_keras as det
+
+def refusal():
+    try:
+        det.keras
+    except det.errors.DetError as error:
+        print(error)
+
+refusal()
+os.environ["KERAS_BACKEND"] = ""
+sys.modules["keras"] = SimpleNamespace(config=SimpleNamespace(backend=lambda: "numpy"))
+refusal()
+del sys.modules["keras"]
+print(det.keras.init, os.environ["KERAS_BACKEND"], sys.modules["keras"].config.backend())
+"""
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        env={**os.environ, "KERAS_BACKEND": "jax"},
+        env={**os.environ, "KERAS_BACKEND": "jax", "KERAS_HOME": str(tmp_path)},
         check=False,
     )
-    assert "KERAS_BACKEND is 'jax'" in done.stderr
+    assert done.returncode == 0, done.stderr[-2000:]
+    first, second, third = done.stdout.splitlines()
+    assert "KERAS_BACKEND is 'jax'" in first
+    assert "Keras's backend is 'numpy'" in second
+    assert third.endswith("tensorflow tensorflow")
 
 
 def test_other_seed_for_a_begun_run_is_refused_and_gives_the_directory_back(tmp_path):
