@@ -64,14 +64,25 @@ class Validator:
             return (epoch + 1) % self._freq == 0
         return epoch + 1 in self._freq
 
-    def run(self, model: Any, callbacks: Any) -> dict[str, float]:
-        """Evaluate `model` and return Keras's metrics by their plain names."""
+    def run(self, model: Any, callbacks: Any, *, verbose: Any = 0) -> dict[str, float]:
+        """Evaluate `model` and return Keras's metrics by their plain names.
+
+        Raises:
+            ValueError: the data turns out to be empty.
+        """
         self._source.begin_epoch(0, 0, self._steps)
         logs: dict[str, float] = model.evaluate(
-            self._source.dataset(self._steps), callbacks=callbacks, return_dict=True, verbose=0
+            self._source.dataset(self._steps), callbacks=callbacks, return_dict=True, verbose=verbose
         )
+        if not logs and self._is_empty():
+            raise ValueError("The data to evaluate on is empty: not one batch came of it.")
         self._source.end_epoch(0)
         return logs
+
+    def _is_empty(self) -> bool:
+        """Look for a batch; where the length is not known, only that can tell."""
+        self._source.begin_epoch(0, 0, self._steps)
+        return next(iter(self._source.dataset(self._steps)), None) is None
 
     def skip(self, validations: int) -> None:
         """Bring the data to where it is after a number of validations."""

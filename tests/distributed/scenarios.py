@@ -346,6 +346,29 @@ def predictions(folder: Path) -> Any:
 
 
 @scenario
+def evaluations(folder: Path) -> Any:
+    """Return what becomes of arguments of `evaluate` that make no sense, and of data without a batch."""
+    with det.keras.init(run_dir=folder / "run", seed=7) as context:
+        x, y = context.wrap_data(*digits())
+        model = network()
+        model.compile(optimizer=context.wrap_optimizer(sgd()), loss="sparse_categorical_crossentropy")
+        rows = tf.data.Dataset.from_tensor_slices(digits()).batch(900).filter(lambda *batch: False)
+        found = {}
+        for name, data, options in (
+            ("one batch", (x, y), {"batch_size": np.int64(5), "steps": np.int64(1)}),
+            ("misspelt", (x, y), {"stepz": 1}),
+            ("no batch size", (x, y), {"batch_size": 0}),
+            ("no step", (x, y), {"steps": -1}),
+            ("empty", (context.wrap_data(rows),), {}),
+        ):  # fmt: skip
+            try:
+                found[name] = context.evaluate(model, *data, **options)
+            except (TypeError, ValueError) as error:
+                found[name] = str(error)
+        return found
+
+
+@scenario
 def plain_fit(folder: Path) -> Any:
     """Return what is logged of `context.fit`, and then of `model.fit` twice, with a wrapped optimizer."""
     with det.keras.init(run_dir=folder / "run", seed=7) as context:

@@ -70,6 +70,7 @@ RESUMED = {"random_resumed": "random_undisturbed", "tf_data_resumed": "tf_data_u
 ALONE = [
     "objects",
     "plain_fit",
+    "evaluations",
     "predictions",
     "stopped_by_one_rank",
     "clean_runs",
@@ -216,6 +217,16 @@ def test_gathered_predictions_are_in_the_original_order_or_refused(two):
         assert "not dealt out one by one" in found["uneven"]
     assert chief["too few batches"] == 1797
     assert "leave none for rank 1 of 2" in other["too few batches"]
+
+
+def test_evaluation_refuses_what_makes_no_sense(two):
+    chief, other = (result(two, "evaluations", rank)["result"] for rank in (0, 1))
+    assert chief == other
+    assert list(chief["one batch"]) == ["loss"]
+    assert "unexpected keyword argument 'stepz'" in chief["misspelt"]
+    assert "`batch_size` must be an integer of at least 1" in chief["no batch size"]
+    assert "`steps` must be an integer of at least 1. Received: -1" in chief["no step"]
+    assert "not one batch" in chief["empty"]
 
 
 def test_objects_travel_between_ranks(two):

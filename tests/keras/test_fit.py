@@ -452,6 +452,12 @@ def test_evaluate_returns_a_dict_and_reports_once(context):
     assert context.predict(model, x).shape == (len(x), 2)
 
 
+def test_validation_data_that_turns_out_empty_is_said_so(context):
+    empty = tf.data.Dataset.from_tensor_slices(arrays()).batch(8).filter(lambda *batch: False)
+    with pytest.raises(ValueError, match="empty: not one batch"):
+        context.fit(network(optimizer="adam"), *arrays(), validation_data=empty, verbose=0)
+
+
 def test_pydataset_hooks_run_once_an_epoch(context):
     data = Batches()
     model = network(optimizer="adam")

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from det_keras.core.distributed import DistributedContext
+from det_keras.keras.arguments import checked_count
 from det_keras.keras.data import ArrayShare, whole_data
 from det_keras.keras.data.pydataset import standardize_batch
 from det_keras.keras.data.wrap import is_dealt_out
@@ -30,7 +31,8 @@ def evaluate(
     batch_size: int | None = None,
     steps: int | None = None,
     callbacks: Any = None,
-    **_: Any,
+    verbose: Any = 0,
+    return_dict: bool = True,
 ) -> dict[str, float]:
     """Return the metrics of wrapped data by name, the same on every worker.
 
@@ -43,15 +45,21 @@ def evaluate(
         batch_size: samples per batch of one worker, with arrays.
         steps: batches to evaluate; None for all.
         callbacks: as in `model.evaluate`.
+        verbose: as in `model.evaluate`, on the chief.
+        return_dict: without effect, metrics come by name.
 
     Raises:
-        ValueError: the data was not wrapped.
+        ValueError: the data was not wrapped or is empty, or a number makes no sense.
     """
+    if batch_size is not None:
+        batch_size = checked_count("batch_size", batch_size)
+    if steps is not None:
+        steps = checked_count("steps", steps)
     data = whole_data((x, y, sample_weight))
     validator = Validator(data, batch_size=batch_size, steps=steps, freq=1, workers=workers)
     build_everything(model, validator.element_spec, [])
     with Replica(model, workers, SharedStep()).active():
-        return validator.run(model, callbacks)
+        return validator.run(model, callbacks, verbose=verbose if workers.is_chief else 0)
 
 
 def predict(model: Any, x: Any, workers: DistributedContext, *, gather: bool, **options: Any) -> Any:
