@@ -250,14 +250,14 @@ def _names_of(key: yaml.ScalarNode, loader: _Loader) -> tuple[Any, ...]:
 
 
 def _twice(earlier: yaml.ScalarNode, key: yaml.ScalarNode) -> str:
-    lines = [node.start_mark.line + 1 for node in (earlier, key)]
+    marks = earlier.start_mark, key.start_mark
+    places = [f"line {mark.line + 1}, column {mark.column + 1}" for mark in marks]
     if earlier.value == key.value:
-        return f"given twice, on lines {lines[0]} and {lines[1]}. Keep one of them."
-    first, second = (
-        f"`{node.value}` on line {line}, column {node.start_mark.column + 1}"
-        for node, line in zip((earlier, key), lines, strict=True)
+        return f"given twice, on {places[0]}, and on {places[1]}. Keep one of them."
+    return (
+        f"given twice, as `{earlier.value}` on {places[0]}, and as `{key.value}` on {places[1]}: both are the "
+        "same key. Keep one of them."
     )
-    return f"given twice: {first}, and {second}, are the same key. Keep one of them."
 
 
 def _syntax_message(error: yaml.YAMLError, source: str) -> str:
