@@ -29,6 +29,7 @@ class FitSettings:
         checkpoint_policy: ``best``, ``all`` or ``none`` after validations; None for a checkpoint at each
             epoch's end, when nothing is configured.
         initial_validation: validate before the first batch.
+        validates_at_end: validate where the length is reached, as a searcher would ask for.
         max_length: the config's own length, used where the master gives no operations.
         records_per_epoch: 0 where an epoch is one pass over the data.
         global_batch_size: samples per update over all workers; None if the hyperparameters do not say.
@@ -48,6 +49,7 @@ class FitSettings:
     checkpoint_period: Length = _NEVER
     checkpoint_policy: str | None = None
     initial_validation: bool = False
+    validates_at_end: bool = False
     max_length: Length | None = None
     records_per_epoch: int = 0
     global_batch_size: int | None = None

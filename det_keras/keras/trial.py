@@ -100,6 +100,8 @@ def train(trial_class: type[TFKerasTrial], context: KerasContext) -> FitHistory:
     epochs = length_as_epochs(context)
     if epochs is None:
         raise DetError("A TFKerasTrial trains as long as the config says: set `searcher.max_length`.")
+    if context.core.backend.current_operation() is None:
+        context.settings = replace(context.settings, validates_at_end=True)
     records, batch = context.settings.records_per_epoch, trial_context.get_global_batch_size()
     chosen = trial_context.fit_configuration
     is_arrays = not isinstance(x, keras.utils.PyDataset | tf.data.Dataset)

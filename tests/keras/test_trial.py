@@ -151,9 +151,13 @@ def test_every_kind_of_loader_trains_to_the_very_batch(tmp_path, make):
     ids=["epochs", "records", "epochs_of_records"],
 )
 def test_lengths_in_every_unit_are_kept(tmp_path, changes, batches):
-    run(tmp_path, Tiny, **changes)
+    _, found = run(tmp_path, Tiny, **changes, min_validation_period={"batches": 0})
+    # Nobody asks for a validation but the end of the length.
+    assert [steps for steps, _ in found["validation"]] == [batches]
     with det.keras.init(config={**CONFIG, **changes}, run_dir=tmp_path) as context:
-        assert context.core.backend.checkpoints()[0].steps_completed == batches
+        newest = context.core.backend.checkpoints()[0]
+        assert newest.steps_completed == batches
+        assert "val_loss" in newest.metadata["metrics"]
 
 
 def test_hyperparameters_and_config_are_answered(tmp_path):

@@ -13,7 +13,9 @@ __all__ = ["ValidationCallback"]
 
 
 class ValidationCallback(InjectedCallback):
-    """Validates before the first batch, and wherever training went too long without a validation.
+    """Validates before the first batch, wherever training went too long without a validation, and at its end.
+
+    At the end only where the settings ask for it; before that batch's checkpoint, which then knows of it.
 
     Args:
         period: longest stretch without a validation, in batches; None for no limit.
@@ -34,7 +36,10 @@ class ValidationCallback(InjectedCallback):
         return None if self._period is None else self._last_batch + self._period
 
     def on_boundary(self, run: FitRun, boundary: Boundary) -> None:
-        if self._period is not None and run.position.batches - self._last_batch >= self._period:
+        since = run.position.batches - self._last_batch
+        by_period = self._period is not None and since >= self._period
+        at_end = run.settings.validates_at_end and run.target.is_reached(run.position)
+        if by_period or (at_end and since > 0):
             run.validate()
 
     def on_validation(self, run: FitRun, validation: Validation) -> None:
