@@ -96,10 +96,14 @@ def _take_spec(path: Path) -> dict[str, Any] | None:
 
 
 def _run(spec: dict[str, Any], log: LogFile, undertaker: Undertaker) -> int:
+    # Whatever goes wrong has to reach the task's log: nobody else is told.
     try:
         _unpack(spec)
+    except (OSError, ValueError, OverflowError, EOFError, tarfile.TarError) as error:
+        raise LaunchError(f"Could not unpack the files: {error}.") from error
+    try:
         task = _start(spec)
-    except (OSError, tarfile.TarError) as error:
+    except (OSError, ValueError) as error:
         raise LaunchError(f"Could not start {_shown(spec['argv'])}: {error}.") from error
     undertaker.watch(task.pid)
     _forward_signals(task.pid)

@@ -24,6 +24,11 @@ from det_keras.master.wire import Message
 __all__ = ["BundleStore", "FileEntry"]
 
 _MODE_BITS = 0o7777
+# What file systems take; the directory that they are unpacked into comes before it.
+_LONGEST_NAME = 255
+_LONGEST_PATH = 3500
+# The end of the year 9999.
+_LAST_SECOND = 253_402_300_799
 _KINDS = {
     ord("0"): tarfile.REGTYPE,
     0: tarfile.REGTYPE,
@@ -68,6 +73,7 @@ class BundleStore:
             return None, 0
         members = [_member(entry) for entry in entries]
         _refuse_detours([member for member, _ in members])
+        _refuse_clashes([member for member, _ in members])
         archive = _archive(members)
         digest = hashlib.sha256(archive).hexdigest()
         self._write(self.path(digest), archive)
@@ -125,6 +131,16 @@ def _refuse_detours(members: Sequence[tarfile.TarInfo]) -> None:
             )
 
 
+def _refuse_clashes(members: Sequence[tarfile.TarInfo]) -> None:
+    """Refuse a file that stands where another entry needs a directory."""
+    files = {member.name for member in members if not member.isdir()}
+    for member in members:
+        parts = member.name.split("/")
+        above = next((name for i in range(1, len(parts)) if (name := "/".join(parts[:i])) in files), None)
+        if above is not None:
+            raise InvalidArgumentError(f"{above!r} in the files is a file, and {member.name!r} is below it.")
+
+
 def _member(entry: FileEntry) -> tuple[tarfile.TarInfo, bytes]:
     kind = _KINDS.get(entry.type)
     if kind is None:
@@ -135,6 +151,8 @@ def _member(entry: FileEntry) -> tuple[tarfile.TarInfo, bytes]:
         raise InvalidArgumentError(f"The content of {entry.path!r} in the files is not base64.") from None
     member = tarfile.TarInfo(_inner_path(entry.path))
     member.type = kind
+    if abs(entry.mtime) > _LAST_SECOND:
+        raise InvalidArgumentError(f"The `mtime` of {entry.path!r} in the files is no time: {entry.mtime}.")
     member.mtime = entry.mtime
     member.mode = entry.mode & _MODE_BITS
     if kind == tarfile.SYMTYPE:
@@ -151,6 +169,12 @@ def _inner_path(path: str) -> str:
     clean = posixpath.normpath(path) if path else ""
     if clean in ("", ".") or "\0" in path or path.startswith("/") or clean.split("/")[0] == "..":
         raise InvalidArgumentError(f"{path!r} in the files is not a path inside of the directory.")
+    longest = max(len(part.encode()) for part in clean.split("/"))
+    if longest > _LONGEST_NAME or len(clean.encode()) > _LONGEST_PATH:
+        raise InvalidArgumentError(
+            f"The name {path[:60]!r}... in the files is too long: {longest} bytes between two slashes of "
+            f"{_LONGEST_NAME}, {len(clean.encode())} in all of {_LONGEST_PATH}."
+        )
     return clean
 
 

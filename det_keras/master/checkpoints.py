@@ -17,7 +17,7 @@ from det_keras.master.errors import InvalidArgumentError, NotFoundError
 from det_keras.master.events import DELETIONS
 from det_keras.master.experiment_config import config_of
 from det_keras.master.metrics import VALIDATION, live_rows
-from det_keras.master.models import CheckpointRow, ExperimentRow, MetricRow, StorageRow, TrialRow
+from det_keras.master.models import CheckpointRow, ExperimentRow, MetricRow, StorageRow, TaskRow, TrialRow
 from det_keras.master.retention import Candidate, Retention, kept
 from det_keras.master.store import Transaction
 from det_keras.master.wire import encode_json, now
@@ -93,13 +93,12 @@ def report_checkpoint(tx: Transaction, report: CheckpointReport) -> None:
 
     Raises:
         InvalidArgumentError: it is malformed, or not of a trial.
+        NotFoundError: there is no such task.
     """
     uuid = valid_uuid(report.uuid)
     if tx.get(CheckpointRow, uuid) is not None:
         return
-    trial = tx.scalar(select(TrialRow).where(TrialRow.task_id == report.task_id))
-    if trial is None:
-        raise InvalidArgumentError(f"Task {report.task_id!r} is no trial, and only trials have checkpoints.")
+    trial = _trial_of(tx, report.task_id)
     steps = report.metadata.get("steps_completed")
     if isinstance(steps, bool) or not isinstance(steps, int | float) or steps < 0 or steps != int(steps):
         raise InvalidArgumentError(
@@ -121,6 +120,21 @@ def report_checkpoint(tx: Transaction, report: CheckpointReport) -> None:
             report_time=report.time or now(),
         )
     )
+
+
+def _trial_of(tx: Transaction, task_id: str) -> TrialRow:
+    trial = tx.scalar(select(TrialRow).where(TrialRow.task_id == task_id))
+    if trial is not None:
+        return trial
+    task = tx.get(TaskRow, task_id)
+    if task is None:
+        raise NotFoundError(f"task '{task_id}' not found")
+    # One that was continued has had other tasks.
+    continued = tx.scalars(select(TrialRow).where(TrialRow.earlier_task_ids != []))
+    earlier = next((trial for trial in continued if task_id in trial.earlier_task_ids), None)
+    if earlier is None:
+        raise InvalidArgumentError(f"Task {task_id!r} is no trial, and only trials have checkpoints.")
+    return earlier
 
 
 def latest_checkpoint(session: Session, trial_id: int) -> CheckpointRow | None:

@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-__all__ = ["Identity", "TaskFacts", "common_variables", "job_variables", "trial_variables"]
+from det_keras.master.errors import InvalidArgumentError
+
+__all__ = [
+    "Identity",
+    "TaskFacts",
+    "common_variables",
+    "job_variables",
+    "refuse_large_config",
+    "trial_variables",
+]
 
 _THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 # Where the stock distributed launchers open ports; tasks on different slots must not meet.
@@ -23,6 +32,8 @@ _PORTS = {
     "C10D_PORT": 29400,
 }
 _PORTS_PER_SLOT = 50
+# Linux starts no process with a variable above 128 KiB (MAX_ARG_STRLEN), its name included.
+_MOST_CONFIG_BYTES = (128 << 10) - 64
 
 
 @dataclass(frozen=True)
@@ -158,6 +169,20 @@ def trial_variables(
     if latest_checkpoint is not None:
         variables["DET_LATEST_CHECKPOINT"] = latest_checkpoint
     return variables
+
+
+def refuse_large_config(config: Mapping[str, Any]) -> None:
+    """Refuse a config with which no task could be started.
+
+    Raises:
+        InvalidArgumentError: it is too large for a variable.
+    """
+    size = len(json.dumps(config))
+    if size > _MOST_CONFIG_BYTES:
+        raise InvalidArgumentError(
+            f"A config, with all defaults and as JSON, may have {_MOST_CONFIG_BYTES + 64 >> 10} KiB: tasks get it in "
+            f"their environment. This one has {-(-size >> 10)} KiB. Put what is large into a file beside the script."
+        )
 
 
 def job_variables(config: Mapping[str, Any]) -> dict[str, str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from det_keras.errors import ConfigError
 from det_keras.master import checkpoints, continuing, lifecycle
 from det_keras.master.bundles import BundleStore, FileEntry
 from det_keras.master.conductor import Conductor, find_experiment
+from det_keras.master.environment import refuse_large_config
 from det_keras.master.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from det_keras.master.events import DELETIONS, WORK
 from det_keras.master.models import CheckpointRow, ExperimentRow, TrialRow
@@ -77,6 +79,7 @@ class Experiments:
             InvalidArgumentError: it could not; everything that is wrong is named.
         """
         loaded = self._parse(raw, () if below is None else (below,))
+        refuse_large_config(loaded.config.to_dict())
         wanted = loaded.config.resources.slots_per_trial
         if wanted > self._slots:
             raise InvalidArgumentError(
@@ -187,6 +190,13 @@ class Experiments:
             raise InvalidArgumentError(f"`searcher.name` must stay `single`, received {method!r}.")
         loaded = self.load(changes, below=experiment.config)
         config = loaded.config
+        before = experiment.config["searcher"]
+        for name in ("source_trial_id", "source_checkpoint_uuid"):
+            if getattr(config.searcher, name) != before.get(name):
+                raise InvalidArgumentError(
+                    f"`searcher.{name}` can not change: what is continued goes on from its own checkpoint. Fork it to "
+                    "start from another one."
+                )
         experiment.config = config.to_dict()
         experiment.name, experiment.description = config.name, config.description or ""
         experiment.labels = list(config.labels)
@@ -207,15 +217,19 @@ class Experiments:
         with self._store.writing() as tx:
             experiment = find_experiment(tx, experiment_id)
             config = dict(experiment.config)
-            for name in ("name", "description", "labels"):
+            for name in ("name", "description"):
                 if changes.get(name) is not None:
                     config[name] = changes[name]
+            if changes.get("labels") is not None:
+                config["labels"] = _clean_labels(changes["labels"])
             for section in ("resources", "checkpoint_storage"):
                 given = {
                     key: value for key, value in (changes.get(section) or {}).items() if value is not None
                 }
                 config[section] = {**config[section], **given}
             _check_changes(experiment, changes)
+            if not experiment.is_unmanaged:
+                refuse_large_config(config)
             if changes.get("notes") is not None:
                 experiment.notes = changes["notes"]
             experiment.config = config
@@ -225,6 +239,24 @@ class Experiments:
                 tx.notify(WORK)
             if changes.get("checkpoint_storage") and experiment.state in lifecycle.TERMINAL:
                 checkpoints.start_pruning(tx, experiment)
+
+    def relabel(self, experiment_id: int, change: Callable[[set[str]], set[str]]) -> list[str]:
+        """Change an experiment's labels and return them; nobody else changes them in between.
+
+        Args:
+            experiment_id: of the experiment.
+            change: returns the labels that come of those that there are.
+
+        Raises:
+            NotFoundError: there is no such experiment.
+            InvalidArgumentError: a label is blank.
+        """
+        with self._store.writing() as tx:
+            experiment = find_experiment(tx, experiment_id)
+            labels = _clean_labels(change(set(experiment.labels)))
+            experiment.labels = labels
+            experiment.config = {**experiment.config, "labels": labels}
+        return labels
 
     def archive(self, experiment_id: int, *, archived: bool) -> None:
         """Put a finished experiment out of sight, or back.
@@ -254,6 +286,14 @@ class Experiments:
                 raise FailedPreconditionError(f"experiment in incompatible state {experiment.state}")
             experiment.state = lifecycle.DELETING
             tx.notify(DELETIONS)
+
+
+def _clean_labels(labels: Iterable[str]) -> list[str]:
+    """Return labels as a config has them: each once, in order."""
+    unique = sorted(set(labels))
+    if any(not label.strip() for label in unique):
+        raise InvalidArgumentError("A label must not be blank.")
+    return unique
 
 
 def _refuse_long(text: str) -> None:
@@ -302,8 +342,9 @@ def _check_changes(experiment: ExperimentRow, changes: Mapping[str, Any]) -> Non
         )
     if not 1 <= resources.get("priority", 1) <= 99:
         raise InvalidArgumentError("`priority` must be 1 to 99.")
-    if resources.get("weight", 1) <= 0:
-        raise InvalidArgumentError("`weight` must be above 0.")
+    weight = resources.get("weight", 1)
+    if not (math.isfinite(weight) and weight > 0):
+        raise InvalidArgumentError(f"`weight` must be a number above 0, received {weight}.")
     storage_changes = changes.get("checkpoint_storage") or {}
     if any(value is not None and value < 0 for value in storage_changes.values()):
         raise InvalidArgumentError("Numbers of checkpoints to keep must be 0 or more.")

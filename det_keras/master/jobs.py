@@ -13,6 +13,7 @@ from det_keras.config import JobConfig, load_job_config
 from det_keras.errors import ConfigError
 from det_keras.master import allocations
 from det_keras.master.bundles import BundleStore, FileEntry
+from det_keras.master.environment import refuse_large_config
 from det_keras.master.errors import InvalidArgumentError, NotFoundError
 from det_keras.master.events import WORK, task_topic
 from det_keras.master.lifecycle import Ending, Exit
@@ -59,6 +60,7 @@ class Jobs:
             loaded = load_job_config(config)
         except ConfigError as error:
             raise InvalidArgumentError(str(error)) from None
+        refuse_large_config(loaded.config.to_dict())
         slots = loaded.config.resources.slots
         if slots > self._slots:
             raise InvalidArgumentError(

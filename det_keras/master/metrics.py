@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, Select, bindparam, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
+from det_keras.config import Searcher
 from det_keras.master import lifecycle
 from det_keras.master.conducting import conductor_of
 from det_keras.master.conductor import find_experiment, find_trial
@@ -125,7 +126,7 @@ def report_metrics(tx: Transaction, report: Report) -> None:
     summary = summarise(trial.summary_metrics.get(name, {}), added)
     trial.summary_metrics = {**trial.summary_metrics, name: summary}
     if report.group == VALIDATION and new_names:
-        _validated(tx, trial, row, searcher_metric)
+        _validated(tx, trial, row)
 
 
 def add_quickly(connection: Connection, report: Report) -> bool:
@@ -223,10 +224,10 @@ def _recompute(tx: Transaction, trial: TrialRow) -> None:
     trial.total_batches = max((row.total_batches or 0 for row in rows), default=0)
     trial.summary_metrics = summarise_all((row.group, row.metrics) for row in rows)
     trial.latest_validation_id = trial.best_validation_id = trial.searcher_metric_value = None
-    smaller_is_better = config_of(find_experiment(tx, trial.experiment_id)).searcher.smaller_is_better
+    config = config_of(find_experiment(tx, trial.experiment_id))
     for row in rows:
-        if row.group == VALIDATION and row.searcher_metric is not None:
-            _note_validation(trial, row, smaller_is_better)
+        if row.group == VALIDATION:
+            _note_validation(trial, row, config.searcher)
 
 
 def _merge_or_add(
@@ -292,22 +293,25 @@ def _searcher_metric(tx: Transaction, trial: TrialRow, report: Report) -> float 
     return None if value is None or not math.isfinite(value) else value
 
 
-def _validated(tx: Transaction, trial: TrialRow, row: MetricRow, searcher_metric: float | None) -> None:
+def _validated(tx: Transaction, trial: TrialRow, row: MetricRow) -> None:
     experiment = find_experiment(tx, trial.experiment_id)
-    config = config_of(experiment)
-    if searcher_metric is not None:
-        _note_validation(trial, row, config.searcher.smaller_is_better)
+    _note_validation(trial, row, config_of(experiment).searcher)
     if experiment.state in lifecycle.TERMINAL:
         return
     conductor_of(tx, experiment).validated(trial, row.metrics)
 
 
-def _note_validation(trial: TrialRow, row: MetricRow, smaller_is_better: bool) -> None:
+def _note_validation(trial: TrialRow, row: MetricRow, searcher: Searcher) -> None:
+    """Note a validation with the searcher's metric as the latest, and as the best if it is."""
+    if number(row.metrics.get(searcher.metric)) is None:
+        return
     trial.latest_validation_id = row.id
-    assert row.searcher_metric is not None
+    if row.searcher_metric is None:
+        # It diverged.
+        return
     best = trial.searcher_metric_value
     is_better = best is None or (
-        row.searcher_metric < best if smaller_is_better else row.searcher_metric > best
+        row.searcher_metric < best if searcher.smaller_is_better else row.searcher_metric > best
     )
     if is_better:
         trial.best_validation_id = row.id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gzip
 import json
 import os
 import signal
@@ -90,6 +91,15 @@ def test_output_is_logged_by_stream_and_its_last_line_needs_no_end(supervise):
 def test_program_that_does_not_exist_is_no_exit_code(supervise):
     result = supervise(["/no/such/program"]).finish()
     assert "No such file" in result["launch_error"]
+
+
+def test_what_cannot_be_started_or_unpacked_says_so(supervise, tmp_path):
+    assert "embedded null byte" in supervise(["true\0"]).finish()["launch_error"]
+    broken = tmp_path / "context.tar.gz"
+    broken.write_bytes(gzip.compress(b"x" * 2000)[:-9])
+    (tmp_path / "allocation").rename(tmp_path / "before")
+    result = supervise("pass", context=broken).finish()
+    assert "Could not unpack the files" in result["launch_error"]
 
 
 def test_task_starts_in_its_files_and_they_are_gone_afterwards(supervise, tmp_path):

@@ -43,13 +43,17 @@ def bundles(tmp_path) -> BundleStore:
         [link("a", "sub"), file_entry("a/evil")],
         [link("a", "sub"), file_entry("a")],
         [link("p/q/a", "../.."), link("x", "p/q/a/../z")],
+        [file_entry("a" * 256)],
+        [file_entry("/".join(["sub" * 40] * 40))],
+        [file_entry("a"), file_entry("a/b")],
+        [file_entry("a") | {"mtime": 1 << 62}],
         [file_entry("a", type=49)],
         [file_entry("a", type=51)],
         [file_entry("a", content=b"") | {"content": "not base64!"}],
     ],
     ids=lambda value: "+".join(f"{one['type']}:{one['path']!r}" for one in value),
 )
-def test_bundle_that_leaves_its_directory_is_refused(bundles, tmp_path, hostile):
+def test_bundle_that_leaves_its_directory_or_fits_in_none_is_refused(bundles, tmp_path, hostile):
     with pytest.raises(InvalidArgumentError):
         bundles.add(entries(file_entry("fine.py"), *hostile))
     assert not (tmp_path / "contexts").exists()

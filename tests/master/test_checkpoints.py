@@ -77,7 +77,7 @@ def test_same_report_twice_changes_nothing(world):
 def test_malformed_reports_are_refused(world):
     _, trial, _ = world.launch()
     report(world, trial, 1, 10, status=400, uuid="not-a-uuid")
-    report(world, trial, 1, 10, status=400, taskId="nobody")
+    report(world, trial, 1, 10, status=404, taskId="nobody")
     report(world, trial, 1, 10, status=400, state="STATE_ERROR")
     report(world, trial, 1, 10, status=400, metadata={})
     for steps in ("ten", -1, 1.5, True):

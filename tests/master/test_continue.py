@@ -176,6 +176,7 @@ def test_single_experiment_that_was_cancelled_goes_on(world, client):
     [
         ("searcher: {name: random, metric: loss, max_trials: 3}\n", "must stay `single`"),
         ("searcher: {name: random, max_trials: 3}\n", "must stay `single`"),
+        ("searcher: {source_trial_id: 99999}\n", "`searcher.source_trial_id` can not change"),
         ("resources: {slots_per_trial: 99}\n", "slots requested exceed capacity"),
         ("searcher: {nonsense: 1}\n", "nonsense"),
         ("- a list\n", "mapping"),
@@ -184,6 +185,7 @@ def test_single_experiment_that_was_cancelled_goes_on(world, client):
     ids=[
         "another searcher",
         "another searcher in part",
+        "another source",
         "too many slots",
         "unknown field",
         "no mapping",

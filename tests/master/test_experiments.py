@@ -438,18 +438,113 @@ def test_change_shows_everywhere_and_leaves_the_rest(client):
     before = client.experiment(experiment_id)
     changes = {
         "name": "new",
-        "labels": ["b", "a"],
+        "labels": ["b", "a", "b"],
         "notes": "long " * 100,
         "resources": {"maxSlots": 2, "priority": 7},
     }
     after = client.call("PATCH", path, changes)["experiment"]
-    assert (after["name"], after["labels"], after["notes"]) == ("new", ["b", "a"], "long " * 100)
+    assert (after["name"], after["labels"], after["notes"]) == ("new", ["a", "b"], "long " * 100)
+    assert after["config"]["labels"] == ["a", "b"]
     assert after["config"]["name"] == "new"
     assert after["config"]["resources"]["priority"] == 7
     assert after["description"] == before["description"]
     client.call("PATCH", path, {"name": " "}, status=400)
     assert client.call("PUT", f"{path}/labels/c")["labels"] == ["a", "b", "c"]
     assert client.call("DELETE", f"{path}/labels/a")["labels"] == ["b", "c"]
+    assert client.call("PUT", f"{path}/labels/c%2Fd")["labels"] == ["b", "c", "c/d"]
+    client.call("PUT", f"{path}/labels/%20", status=400)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"labels": [" "]}, "must not be blank"),
+        ({"resources": {"weight": "NaN"}}, "a number above 0"),
+        ({"resources": {"weight": "Infinity"}}, "a number above 0"),
+        ({"description": "x" * (128 << 10)}, "may have 128 KiB"),
+    ],
+)
+def test_change_that_cannot_be_is_refused(client, changes, message):
+    experiment_id = client.create(activate=False)
+    error = client.call("PATCH", f"/api/v1/experiments/{experiment_id}", changes, status=400)["error"]
+    assert message in error["error"]
+
+
+def test_labels_that_come_at_once_all_stay(client):
+    experiment_id = client.create(activate=False)
+    names = [f"label-{number}" for number in range(40)]
+
+    def add(name):
+        client.call("PUT", f"/api/v1/experiments/{experiment_id}/labels/{name}")
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(add, names))
+    assert client.experiment(experiment_id)["labels"] == sorted(names)
+
+
+def test_config_that_no_task_could_be_given_is_refused(client):
+    body = {"config": SINGLE + f"data: {{x: {'y' * (128 << 10)}}}\n", "activate": False}
+    error = client.post("/api/v1/experiments", body, status=400)["error"]
+    assert "may have 128 KiB" in error["error"]
+    assert "into a file" in error["error"]
+    config = {"entrypoint": ["true"], "data": {"x": "y" * (128 << 10)}}
+    error = client.post("/api/v1/commands", {"config": config}, status=400)["error"]
+    assert "may have 128 KiB" in error["error"]
+
+
+def test_what_has_no_value_is_listed_last_in_either_direction(world):
+    client = world.client
+    for index in range(3):
+        trial = client.trials(client.create(activate=False))[0]
+        # The first has none. A trial's first run is number 0 until it is launched.
+        if index:
+            client.report(trial["id"], "validation", 10, {"loss": float(index)}, run_id=0)
+    listed = {
+        order: [
+            one["id"]
+            for one in client.get(
+                "/api/v1/experiments",
+                params={"sortBy": "SORT_BY_SEARCHER_METRIC_VAL", "orderBy": f"ORDER_BY_{order}"},
+            )["experiments"]
+        ]
+        for order in ("ASC", "DESC")
+    }
+    assert listed == {"ASC": [2, 3, 1], "DESC": [3, 2, 1]}
+
+
+def test_trials_are_sorted_by_their_latest_validation(client):
+    number = client.create(
+        RANDOM.replace("max_concurrent_trials: 2", "max_concurrent_trials: 3"), activate=False
+    )
+    first, second, third = (trial["id"] for trial in client.trials(number))
+    for trial, values in ((first, (0.1, 0.9)), (second, (0.5, 0.4)), (third, (0.2, "NaN"))):
+        for step, value in enumerate(values):
+            client.report(trial, "validation", step + 1, {"loss": value}, run_id=0)
+    for name, expected in (("LATEST", [second, first, third]), ("BEST", [first, third, second])):
+        params = {"sortBy": f"SORT_BY_{name}_VALIDATION_METRIC"}
+        listed = client.get(f"/api/v1/experiments/{number}/trials", params=params)["trials"]
+        assert [trial["id"] for trial in listed] == expected
+
+
+def test_queue_shows_the_pool_and_the_states_that_are_asked_for(world):
+    client = world.client
+    world.launch()
+    client.create(SINGLE + "resources: {slots_per_trial: 2}\n")
+
+    def listed(**params):
+        return [one["full"]["entityId"] for one in client.get("/api/v1/job-queues-v2", params=params)["jobs"]]
+
+    eventually(lambda: listed(states="STATE_SCHEDULED") == ["1"])
+    assert listed(states="STATE_QUEUED", resourcePool="default") == ["2"]
+    assert listed(states=["STATE_QUEUED", "STATE_SCHEDULED"]) == ["1", "2"]
+    assert listed(resourcePool="other") == []
+    client.get("/api/v1/job-queues-v2", params={"states": "STATE_LOST"}, status=400)
+
+
+def test_limit_below_none_is_refused(client):
+    client.create(activate=False)
+    assert "`limit`" in client.get("/api/v1/experiments?limit=-5", status=400)["error"]["error"]
+    assert client.get("/api/v1/experiments?limit=-2")["experiments"] == []
 
 
 def test_list_filters_sorts_and_pages(world):

@@ -52,6 +52,22 @@ def test_reports_show_in_every_view(world, trial):
     assert rows(client, trial, "unknown") == []
 
 
+def test_a_validation_that_diverged_is_the_latest_and_never_the_best(world, trial):
+    client = world.client
+    client.report(trial, "validation", 10, {"loss": 0.5})
+    client.report(trial, "validation", 20, {"loss": "NaN"})
+    client.report(trial, "validation", 30, {"other": 1.0})
+    shown = client.trial(trial)
+    assert shown["latestValidation"]["totalBatches"] == 20
+    assert shown["bestValidation"]["totalBatches"] == 10
+    assert shown["searcherMetricValue"] == 0.5
+    # A second run from batch 15 hides it, and what is left is looked at anew.
+    run_again(world, trial, 2)
+    client.report(trial, "validation", 15, {"loss": "Infinity"}, run_id=2)
+    shown = client.trial(trial)
+    assert (shown["latestValidation"]["totalBatches"], shown["bestValidation"]["totalBatches"]) == (15, 10)
+
+
 def test_same_report_twice_changes_nothing(world, trial):
     for _ in range(2):
         world.client.report(trial, "training", 10, {"loss": 2.0})

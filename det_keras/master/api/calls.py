@@ -118,9 +118,15 @@ async def _page(
     orders.update({"0": None, "1": False, "2": True})
     if order_by not in orders:
         raise InvalidArgumentError(f"`orderBy` must be ORDER_BY_ASC or ORDER_BY_DESC, received {order_by!r}.")
+    if limit < _NO_ROWS:
+        raise InvalidArgumentError(
+            f"`limit` must be a number of rows, 0 for the default, -1 for all or -2 for none, received {limit}."
+        )
     return Page(offset, limit, orders[order_by])
 
 
+# Only what a list amounts to is asked for.
+_NO_ROWS = -2
 PageDep = Annotated[Page, Depends(_page)]
 
 
@@ -143,7 +149,7 @@ def paged(
     total = len(rows)
     limit = page.limit or default_limit
     start = max(0, total + page.offset) if page.offset < 0 else min(page.offset, total)
-    end = total if limit == -1 else start if limit == -2 else min(total, start + limit)
+    end = total if limit == -1 else start if limit == _NO_ROWS else min(total, start + limit)
     return {
         name: present(rows[start:end]),
         "pagination": {

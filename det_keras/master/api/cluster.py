@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from pydantic import Field
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -13,7 +13,7 @@ from starlette.responses import Response
 from det_keras import search
 from det_keras.config import dump_yaml
 from det_keras.master import allocations, jobs, lifecycle
-from det_keras.master.api.calls import MasterDep, PageDep, body, paged
+from det_keras.master.api.calls import MasterDep, PageDep, body, choices, paged
 from det_keras.master.experiment_config import config_of
 from det_keras.master.models import ExperimentRow, TaskRow, UserRow
 from det_keras.master.replies import reply
@@ -26,6 +26,7 @@ __all__ = ["router"]
 router = APIRouter(prefix="/api/v1")
 
 _QUEUE_LIMIT = 100
+_QUEUE_STATES = ("UNSPECIFIED", "QUEUED", "SCHEDULED", "SCHEDULED_BACKFILLED")
 
 
 class PreviewBody(Message):
@@ -55,10 +56,20 @@ def resource_pools(master: MasterDep, page: PageDep) -> Response:
 
 
 @router.get("/job-queues-v2")
-def job_queue(master: MasterDep, page: PageDep) -> Response:
+def job_queue(
+    master: MasterDep,
+    page: PageDep,
+    pool: Annotated[str, Query(alias="resourcePool")] = "",
+    states: Annotated[list[str], Query()] = [],  # noqa: B006 - FastAPI copies it
+) -> Response:
     """List experiments and jobs that run or wait."""
+    shown = [f"STATE_{state}" for state in choices(states, "STATE_", _QUEUE_STATES)]
     with master.store.reading() as session:
-        entries = [{"full": entry, "limited": None} for entry in _queue(session)]
+        entries = [
+            {"full": entry, "limited": None}
+            for entry in _queue(session)
+            if pool in ("", entry["resourcePool"]) and (not shown or entry["summary"]["state"] in shown)
+        ]
     if page.is_descending:
         entries.reverse()
     return reply(paged("jobs", entries, page, list, _QUEUE_LIMIT))
@@ -71,6 +82,18 @@ def workspaces(master: MasterDep, page: PageDep, name: str = "") -> Response:
         count = session.scalar(select(func.count()).select_from(ExperimentRow)) or 0
     shapes = [workspace_shape(1, count)]
     return reply(paged("workspaces", [one for one in shapes if name in ("", one["name"])], page, list))
+
+
+@router.get("/notebooks")
+def notebooks(page: PageDep) -> Response:
+    """List notebooks: none can be started here."""
+    return reply(paged("notebooks", [], page, list))
+
+
+@router.get("/shells")
+def shells(page: PageDep) -> Response:
+    """List shells: none can be started here."""
+    return reply(paged("shells", [], page, list))
 
 
 @router.post("/preview-hp-search")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Path, Query
 from pydantic import Field
@@ -20,6 +21,7 @@ from det_keras.master.conducting import conductor_of
 from det_keras.master.conductor import Conductor, find_experiment
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import InvalidArgumentError
+from det_keras.master.experiment_config import config_of
 from det_keras.master.experiments import Draft
 from det_keras.master.models import ExperimentRow, TrialRow, UserRow
 from det_keras.master.replies import list_reply, reply
@@ -30,6 +32,7 @@ from det_keras.master.shapes.experiments import (
     validated_shape,
 )
 from det_keras.master.shapes.trials import TRIAL_STATES, trial_shapes
+from det_keras.master.summary import number
 from det_keras.master.unmanaged import UnmanagedConductor
 from det_keras.master.wire import Message
 
@@ -44,6 +47,8 @@ _LIST_LIMIT = 100
 # A statement has room for some 30,000 parameters.
 _IDS_PER_QUERY = 10_000
 _LONGEST_EXTERNAL_ID = 255
+
+T = TypeVar("T")
 
 _Key = Callable[[Any, dict[str, Any]], Any]
 _EXPERIMENT_KEYS: dict[str, _Key] = {
@@ -61,15 +66,15 @@ _EXPERIMENT_KEYS: dict[str, _Key] = {
     "PROJECT_ID": lambda row, shape: 0,
     "CHECKPOINT_SIZE": lambda row, shape: int(shape["checkpointSize"]),
     "CHECKPOINT_COUNT": lambda row, shape: shape["checkpointCount"],
-    "SEARCHER_METRIC_VAL": lambda row, shape: _last_if_none(shape["bestTrialSearcherMetric"]),
+    "SEARCHER_METRIC_VAL": lambda row, shape: shape["bestTrialSearcherMetric"],
 }
+_LATEST = "LATEST_VALIDATION_METRIC"
 _TRIAL_KEYS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "ID": lambda shape: shape["id"],
     "START_TIME": lambda shape: shape["startTime"],
     "END_TIME": lambda shape: shape["endTime"] or "",
     "STATE": lambda shape: shape["state"],
     "BEST_VALIDATION_METRIC": lambda shape: shape["searcherMetricValue"],
-    "LATEST_VALIDATION_METRIC": lambda shape: shape["searcherMetricValue"],
     "BATCHES_PROCESSED": lambda shape: shape["totalBatchesProcessed"],
     "DURATION": lambda shape: shape["wallClockTime"],
     "RESTARTS": lambda shape: shape["restarts"],
@@ -148,7 +153,7 @@ def continue_(master: MasterDep, request: Annotated[ContinueBody, body(ContinueB
     return reply({"experiment": shape, "warnings": [], "notices": list(notices)})
 
 
-@router.put("/experiments/by-external-id/{external_id}")
+@router.put("/experiments/by-external-id/{external_id:path}")
 def put(
     master: MasterDep,
     caller: CallerDep,
@@ -213,7 +218,12 @@ def listing(
     key = _EXPERIMENT_KEYS[order]
     wanted = _also(shown)
     pairs = [pair for pair in pairs if not shown or pair[1].shape["state"].removeprefix("STATE_") in wanted]
-    pairs.sort(key=lambda pair: (key(pair[0], pair[1].shape), pair[0].id), reverse=bool(page.is_descending))
+    pairs = _sorted(
+        pairs,
+        lambda pair: key(pair[0], pair[1].shape),
+        lambda pair: pair[0].id,
+        is_descending=bool(page.is_descending),
+    )
     return list_reply(
         paged("experiments", pairs, page, lambda part: [one.to_json() for _, one in part], _LIST_LIMIT)
     )
@@ -277,13 +287,13 @@ def unarchive(master: MasterDep, experiment_id: int) -> Response:
     return reply()
 
 
-@router.put("/experiments/{experiment_id}/labels/{label}")
+@router.put("/experiments/{experiment_id}/labels/{label:path}")
 def add_label(master: MasterDep, experiment_id: int, label: str) -> Response:
     """Add a label."""
     return _relabel(master, experiment_id, lambda labels: labels | {label})
 
 
-@router.delete("/experiments/{experiment_id}/labels/{label}")
+@router.delete("/experiments/{experiment_id}/labels/{label:path}")
 def remove_label(master: MasterDep, experiment_id: int, label: str) -> Response:
     """Remove a label."""
     return _relabel(master, experiment_id, lambda labels: labels - {label})
@@ -308,15 +318,13 @@ def trials(
     """List the trials of an experiment."""
     shown = _also(choices(states, "STATE_", _STATES))
     with master.store.reading() as session:
-        find_experiment(session, experiment_id)
+        metric = config_of(find_experiment(session, experiment_id)).searcher.metric
         rows = session.scalars(select(TrialRow).where(TrialRow.experiment_id == experiment_id)).all()
         shapes = trial_shapes(session, rows)
     shapes = [shape for shape in shapes if not shown or shape["state"].removeprefix("STATE_") in shown]
-    key = _TRIAL_KEYS[_sort_name(sort_by, _TRIAL_KEYS)]
-    # Whoever has no value is last, in whichever direction.
-    known = [shape for shape in shapes if key(shape) is not None]
-    known.sort(key=lambda shape: (key(shape), shape["id"]), reverse=bool(page.is_descending))
-    shapes = known + [shape for shape in shapes if key(shape) is None]
+    keys = {**_TRIAL_KEYS, _LATEST: lambda shape: _latest(shape, metric)}
+    key = keys[_sort_name(sort_by, keys)]
+    shapes = _sorted(shapes, key, lambda shape: shape["id"], is_descending=bool(page.is_descending))
     return reply(paged("trials", shapes, page, list, _LIST_LIMIT))
 
 
@@ -376,10 +384,7 @@ def _move(
 def _relabel(
     master: EmbeddedMaster, experiment_id: int, change_labels: Callable[[set[str]], set[str]]
 ) -> Response:
-    with master.store.reading() as session:
-        labels = sorted(change_labels(set(find_experiment(session, experiment_id).labels)))
-    master.experiments.change(experiment_id, {"labels": labels})
-    return reply({"labels": labels})
+    return reply({"labels": master.experiments.relabel(experiment_id, change_labels)})
 
 
 def _number_bounds(
@@ -413,5 +418,17 @@ def _sort_name(value: str, known: dict[str, Any]) -> str:
     return choice(value, "SORT_BY_", list(known))
 
 
-def _last_if_none(value: float | None) -> tuple[bool, float]:
-    return value is None, value or 0.0
+def _sorted(
+    rows: Sequence[T], key: Callable[[T], Any], number_of: Callable[[T], int], *, is_descending: bool
+) -> list[T]:
+    """Return rows in order; whoever has no value is last, in whichever direction."""
+    known = [row for row in rows if key(row) is not None]
+    known.sort(key=lambda row: (key(row), number_of(row)), reverse=is_descending)
+    return known + [row for row in rows if key(row) is None]
+
+
+def _latest(shape: dict[str, Any], metric: str) -> float | None:
+    """Return the searcher's metric of a trial's latest validation; None for what cannot be compared."""
+    latest = shape["latestValidation"]
+    value = None if latest is None else number(latest["metrics"]["avgMetrics"].get(metric))
+    return value if value is not None and math.isfinite(value) else None
