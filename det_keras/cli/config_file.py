@@ -69,7 +69,7 @@ def read_changes(path: str | None, overrides: Sequence[str]) -> str:
     """
     from det_keras.config import apply_overrides, dump_yaml, load_yaml
 
-    given = {} if path is None else load_yaml(_read(path), source=path)
+    given = {} if path is None else load_yaml(_read(path), source=path, may_be_empty=True)
     changes = apply_overrides(given, overrides)
     return dump_yaml(changes) if changes else ""
 
