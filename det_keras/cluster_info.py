@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from det_keras.errors import ClusterInfoError
 
@@ -260,13 +261,13 @@ def _from_variables(environ: Mapping[str, str]) -> ClusterInfo:
 def _trial_from_variables(environ: Mapping[str, str]) -> TrialInfo:
     config = _variable(environ, "DET_EXPERIMENT_CONFIG", _mapping, "the experiment's config as a JSON object")
     return TrialInfo(
-        trial_id=_variable(environ, "DET_TRIAL_ID", int, "an integer"),
-        experiment_id=_variable(environ, "DET_EXPERIMENT_ID", int, "an integer"),
-        trial_seed=_variable(environ, "DET_TRIAL_SEED", int, "an integer"),
+        trial_id=_variable(environ, "DET_TRIAL_ID", _natural, "an integer of at least 0"),
+        experiment_id=_variable(environ, "DET_EXPERIMENT_ID", _natural, "an integer of at least 0"),
+        trial_seed=_variable(environ, "DET_TRIAL_SEED", _seed, "an integer from 0 to 2**32 - 1"),
         hparams=_variable(environ, "DET_HPARAMS", _mapping, "the hyperparameters as a JSON object"),
         config=config,
-        steps_completed=_variable(environ, "DET_STEPS_COMPLETED", int, "an integer"),
-        trial_run_id=_variable(environ, "DET_TRIAL_RUN_ID", int, "an integer"),
+        steps_completed=_variable(environ, "DET_STEPS_COMPLETED", _natural, "an integer of at least 0"),
+        trial_run_id=_variable(environ, "DET_TRIAL_RUN_ID", _natural, "an integer of at least 0"),
         debug=bool(config.get("debug", False)),
     )
 
@@ -310,10 +311,10 @@ def _trial_from_file(path: Path) -> TrialInfo:
         return TrialInfo(
             trial_id=int(content["trial_id"]),
             experiment_id=int(content["experiment_id"]),
-            trial_seed=int(content["trial_seed"]),
+            trial_seed=_seed(content["trial_seed"]),
             hparams=_mapping(content["hparams"]),
             config=_mapping(content["config"]),
-            steps_completed=int(content["steps_completed"]),
+            steps_completed=_natural(content["steps_completed"]),
             trial_run_id=int(content["trial_run_id"]),
             debug=bool(content.get("debug", False)),
         )
@@ -347,14 +348,30 @@ def _text(text: str) -> str:
 
 
 def _url(text: str) -> str:
-    if not text.startswith(("http://", "https://")):
-        raise ValueError("no scheme")
+    address = urlsplit(text)
+    # The port is read, and a malformed one refused, where it is asked for.
+    if address.scheme not in ("http", "https") or not address.hostname or address.port == 0:
+        raise ValueError(f"{text!r}, which is no URL with scheme and host")
     return text.rstrip("/")
+
+
+def _natural(value: str | int) -> int:
+    number = int(value)
+    if number < 0:
+        raise ValueError(f"{value!r}, which is below 0")
+    return number
+
+
+def _seed(value: str | int) -> int:
+    number = _natural(value)
+    if number >= 2**32:
+        raise ValueError(f"{value!r}, which is no seed of 32 bits")
+    return number
 
 
 def _int_list(text: str) -> list[int]:
     values = json.loads(text)
-    if not isinstance(values, list) or not all(isinstance(value, int) for value in values):
+    if not isinstance(values, list) or not all(type(value) is int for value in values):
         raise ValueError("not a list of integers")
     return values
 

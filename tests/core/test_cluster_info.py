@@ -75,8 +75,14 @@ def test_missing_variable_is_named(name, tmp_path):
     [
         ("DET_TRIAL_ID", "seven"),
         ("DET_HPARAMS", "[1]"),
+        ("DET_TRIAL_ID", "-3"),
         ("DET_SLOT_IDS", "0,1"),
+        ("DET_SLOT_IDS", "[true]"),
         ("DET_MASTER", "localhost:8080"),
+        ("DET_MASTER", "http://"),
+        ("DET_TRIAL_SEED", "-1"),
+        ("DET_TRIAL_SEED", "4294967296"),
+        ("DET_STEPS_COMPLETED", "-1"),
     ],
 )
 def test_malformed_variable_is_named_with_its_value(name, value, tmp_path):
@@ -98,6 +104,9 @@ def test_info_files_of_a_real_cluster_are_read(tmp_path):
     info = read_cluster_info({"DET_SESSION_TOKEN": "newer"}, tmp_path)
     assert info.session_token == "newer"
     assert info.trial.experiment_id == 2
+    (tmp_path / "trial.json").write_text(json.dumps({**trial, "trial_seed": 2**32}))
+    with pytest.raises(ClusterInfoError, match="4294967296, which is no seed"):
+        read_cluster_info({}, tmp_path)
 
 
 def test_broken_info_file_is_named(tmp_path):
