@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+import functools
 import logging
 import os
 import tarfile
@@ -44,8 +44,7 @@ def load_model(directory: Path, custom_objects: Mapping[str, Any] | None) -> Any
             return keras.models.load_model(path, custom_objects=dict(custom_objects or {}))
     except (TypeError, ValueError) as error:
         raise CheckpointError(
-            f"The model of checkpoint `{directory.name}` cannot be loaded: {error} Lambda layers and classes of your "
-            "own need `custom_objects={'Name': Name}`, or their code imported from the context directory."
+            f"The model of checkpoint `{directory.name}` cannot be loaded: {error} {_advice(path, str(error))}"
         ) from error
 
 
@@ -60,7 +59,7 @@ def load_model_from_checkpoint_path(path: str | os.PathLike[str], tags: Sequence
         CheckpointError: it holds no model, or classes that Keras cannot find.
     """
     if tags is not None:
-        logger.warning("`tags` has no effect: checkpoints hold a Keras model, not a SavedModel.")
+        _tell_of_tags()
     return load_model(Path(path), None)
 
 
@@ -93,6 +92,25 @@ def open_checkpoint(
         yield directory
 
 
+def _advice(path: Path, error: str) -> str:
+    if "Python lambda" in error:
+        return (
+            "In the model, write a named function in the place of the lambda, and pass it with "
+            "`custom_objects={'name': name}`. If you trust this file, "
+            f"`keras.models.load_model({str(path)!r}, safe_mode=False)` loads it as it is."
+        )
+    return (
+        "Classes and functions of your own need `custom_objects={'Name': Name}`, or their code imported from the "
+        "context directory."
+    )
+
+
+@functools.cache
+def _tell_of_tags() -> None:
+    """Say it once in a process."""
+    logger.warning("`tags` has no effect: checkpoints hold a Keras model, not a SavedModel.")
+
+
 def _get(session: Session, uuid: str) -> dict[str, Any]:
     try:
         checkpoint: dict[str, Any] = session.get(f"/api/v1/checkpoints/{uuid}")["checkpoint"]
@@ -119,10 +137,15 @@ def _find(session: Session, trial_id: int | None, best: bool) -> dict[str, Any]:
 
 
 def _download(session: Session, uuid: str, directory: Path) -> None:
+    # A file, not memory: a checkpoint may be larger than that.
+    path = directory.with_name(f"{directory.name}.tar.gz")
     try:
-        content = b"".join(session.download(f"/checkpoints/{uuid}", accept="application/gzip"))
+        with path.open("wb") as file:
+            for chunk in session.download(f"/checkpoints/{uuid}", accept="application/gzip"):
+                file.write(chunk)
     except DetError as error:
         raise CheckpointError(f"Checkpoint {uuid!r} cannot be downloaded: {error}") from error
     directory.mkdir()
-    with tarfile.open(fileobj=io.BytesIO(content), mode="r:*") as archive:
+    with tarfile.open(path, mode="r:*") as archive:
         unpack(archive, directory)
+    path.unlink()
