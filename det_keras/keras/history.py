@@ -11,13 +11,20 @@ from det_keras import notebook
 
 __all__ = ["FitHistory", "Score"]
 
-_SHORT_NAMES = {"acc": "accuracy"}
+_LONG_NAMES = {
+    "acc": "accuracy",
+    "mse": "mean_squared_error",
+    "mae": "mean_absolute_error",
+    "mape": "mean_absolute_percentage_error",
+    "msle": "mean_squared_logarithmic_error",
+}
+_OTHER_NAMES = {**_LONG_NAMES, **{long: short for short, long in _LONG_NAMES.items()}}
 
 
 class Score(Mapping[str, list[float]]):
     """The validation part of a history; Keras's short names are answered too.
 
-    ``score["val_acc"]`` is ``score["val_accuracy"]``.
+    ``score["val_acc"]`` is ``score["val_accuracy"]``, and ``score["mean_squared_error"]`` is ``score["val_mse"]``.
     """
 
     def __init__(self, history: Mapping[str, list[float]]) -> None:
@@ -26,10 +33,10 @@ class Score(Mapping[str, list[float]]):
     def __getitem__(self, name: str) -> list[float]:
         if name in self._values:
             return self._values[name]
-        short = name.removeprefix("val_")
-        long = f"val_{_SHORT_NAMES.get(short, short)}"
-        if long in self._values:
-            return self._values[long]
+        plain = name.removeprefix("val_")
+        for known in (f"val_{plain}", f"val_{_OTHER_NAMES.get(plain, plain)}"):
+            if known in self._values:
+                return self._values[known]
         raise KeyError(
             f"There is no validation metric {name!r}. There are: {', '.join(self._values) or 'none'}."
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,11 @@ from typing import Any
 from det_keras.errors import ModelMismatchError
 
 __all__ = ["PhaseRecord", "check_signature", "phase_signature"]
+
+_NUMBERS_HINT = (
+    "Only the numbers of automatic names differ: Keras counts the layers of a process, and this one made some before. "
+    "Call `keras.utils.clear_session()` before you make the model, in a notebook in the same cell; or name the layers."
+)
 
 
 @dataclass(frozen=True)
@@ -65,11 +71,24 @@ def check_signature(index: int, saved: Mapping[str, Any], found: Mapping[str, An
     if saved["trainable"] != found["trainable"]:
         only_saved = [path for path in saved["trainable"] if path not in found["trainable"]]
         only_found = [path for path in found["trainable"] if path not in saved["trainable"]]
-        raise _changed(index, "the trainable variables", only_saved or saved["trainable"], only_found)
+        raise _changed(
+            index,
+            "the trainable variables",
+            only_saved or saved["trainable"],
+            only_found or found["trainable"],
+            hint=_NUMBERS_HINT
+            if _without_numbers(saved["trainable"]) == _without_numbers(found["trainable"])
+            else "",
+        )
 
 
-def _changed(index: int, what: str, saved: Any, found: Any) -> ModelMismatchError:
+def _without_numbers(paths: list[str]) -> list[str]:
+    """Return paths of variables without the numbers that Keras adds to the names of later layers."""
+    return [re.sub(r"_\d+(?=/|$)", "", path) for path in paths]
+
+
+def _changed(index: int, what: str, saved: Any, found: Any, *, hint: str = "") -> ModelMismatchError:
     return ModelMismatchError(
         f"The script changed since the checkpoint: in fit call number {index + 1}, {what} was {saved!r} and is "
-        f"{found!r}. Resume with the script that wrote the checkpoint, or start afresh."
+        f"{found!r}. {hint or 'Resume with the script that wrote the checkpoint, or start afresh.'}"
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import yaml
+
 from det_keras.config import Length
 
 __all__ = ["HParams", "TrainingInfo"]
@@ -25,6 +27,12 @@ class HParams(dict[str, Any]):
         return cls(
             {name: cls.nested(value) if isinstance(value, dict) else value for name, value in values.items()}
         )
+
+
+# Scripts write their hyperparameters down, and PyYAML's safe dumper knows a dict by its exact type.
+for _dumper in ("SafeDumper", "Dumper", "CSafeDumper", "CDumper"):
+    if hasattr(yaml, _dumper):
+        getattr(yaml, _dumper).add_representer(HParams, yaml.representer.SafeRepresenter.represent_dict)
 
 
 @dataclass(frozen=True)

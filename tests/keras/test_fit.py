@@ -17,11 +17,14 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import yaml
 from kinds import BATCH, STEPS, Batches, arrays, network
 
 import det_keras as det
 from det_keras.cluster_info import get_cluster_info
 from det_keras.errors import DetError, ModelMismatchError
+from det_keras.keras import FitHistory
+from det_keras.keras.phase import check_signature, phase_signature
 
 
 @pytest.fixture
@@ -233,6 +236,21 @@ def test_score_answers_short_names(context):
         history.score["val_auc"]
 
 
+def test_score_answers_keras_two_names_of_an_error():
+    history = FitHistory()
+    history.history = {"val_mean_squared_error": [1.0], "val_mae": [2.0], "mse": [3.0]}
+    for name in ("mse", "val_mse", "mean_squared_error", "val_mean_squared_error"):
+        assert history.score[name] == [1.0]
+    assert "mean_absolute_error" in history.score
+    assert history.score["val_mean_absolute_error"] == [2.0]
+    assert "mape" not in history.score
+
+
+def test_hyperparameters_are_written_as_yaml(context):
+    for dump in (yaml.safe_dump, yaml.dump):
+        assert dump(context.training.hparams) == "a:\n  b: 1\n"
+
+
 def test_metrics_are_reported_once_an_epoch_with_counters(context):
     fit(context, network(optimizer="adam"), epochs=2)
     rows = {(row["group"], row["steps_completed"]): row["metrics"] for row in reports(context)}
@@ -419,6 +437,21 @@ def resumed(tmp_path, change):
 def test_changed_script_is_refused_naming_the_change(tmp_path, change, message):
     with pytest.raises(ModelMismatchError, match=message):
         resumed(tmp_path, change)
+
+
+def test_numbers_of_automatic_names_alone_are_said_to_be_that():
+    saved, again, other = (
+        phase_signature(epochs=1, initial_epoch=0, data={}, trainable=paths)
+        for paths in (
+            ["dense/kernel", "a_2/bias_1"],
+            ["dense_1/kernel", "a_3/bias_1"],
+            ["dense_1/kernel", "b/bias"],
+        )
+    )
+    with pytest.raises(ModelMismatchError, match=r"'dense_1/kernel'.*keras\.utils\.clear_session\(\)"):
+        check_signature(0, saved, again)
+    with pytest.raises(ModelMismatchError, match="start afresh"):
+        check_signature(0, saved, other)
 
 
 def test_corrupt_newest_checkpoint_gives_way_to_the_one_before(tmp_path, caplog):
