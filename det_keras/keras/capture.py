@@ -88,6 +88,7 @@ class StateCapture:
             "keras": keras.__version__,
             "det_keras": __version__,
             "format": ENGINE_FORMAT,
+            "phase": run.phase_index,
             "metrics": metrics,
             "searcher_metric": metrics.get(run.settings.metric),
             "trial_id": trial.trial_id if trial is not None else None,

@@ -32,7 +32,7 @@ from det_keras.keras.history import FitHistory
 from det_keras.keras.load import load_model, open_checkpoint
 from det_keras.keras.optimizer import OptimizerRegistry
 from det_keras.keras.phase import PhaseRecord, check_signature
-from det_keras.keras.resume import ResumePoint, find_resume_point, find_warm_start
+from det_keras.keras.resume import ResumePoint, find_phase_end, find_resume_point, find_warm_start
 from det_keras.keras.settings import FitSettings
 from det_keras.keras.training import TrainingInfo
 from det_keras.keras.variables import build_everything
@@ -375,8 +375,18 @@ class KerasContext:
         return self._point
 
     def _finished_phase(self, run: FitRun, record: PhaseRecord) -> FitHistory:
-        build_everything(run.model, run.source.element_spec, [])
-        check_signature(run.phase_index, record.signature, run.signature())
+        """Pass over a `fit` that the run before had finished; its model is again as it was then."""
+        with ExitStack() as stack:
+            end = find_phase_end(self.core, stack, run.phase_index, run.batches_before + record.batches)
+            numbers = [] if end is None else end.state["optimizers"]
+            used = [run.optimizers[number] for number in numbers if number < len(run.optimizers)]
+            build_everything(run.model, run.source.element_spec, used)
+            check_signature(run.phase_index, record.signature, run.signature())
+            if end is not None:
+                # What comes before the next `fit` may predict, or draw random numbers.
+                run.variables.check(end.variables)
+                run.variables.assign(end.values())
+                run.team.restore_random(end.state, end.folder)
         history = FitHistory()
         history.set_model(run.model)
         history.load_state(record.history)

@@ -13,7 +13,7 @@ from det_keras.errors import CheckpointError
 from det_keras.keras.phase import PhaseRecord
 from det_keras.keras.training_state import RestoredState, read_training_state
 
-__all__ = ["ResumePoint", "find_resume_point", "find_warm_start"]
+__all__ = ["ResumePoint", "find_phase_end", "find_resume_point", "find_warm_start"]
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +62,34 @@ def find_resume_point(core: Context, stack: ExitStack) -> ResumePoint | None:
         logger.error(
             "None of the %s checkpoints of this run can be used: training starts afresh.", len(records)
         )
+    return None
+
+
+def find_phase_end(
+    core: Context, stack: ExitStack, phase_index: int, steps_completed: int
+) -> RestoredState | None:
+    """Return the state in which a finished phase ended, None if no checkpoint of it is left.
+
+    Args:
+        core: where checkpoints are listed and stored.
+        stack: keeps the checkpoint's files at hand until it is closed.
+        phase_index: the `fit` call, from 0.
+        steps_completed: batches trained in the script at its end.
+    """
+    for record in core.backend.checkpoints():
+        # The next phase begins at the same batch, so that the number alone does not tell.
+        if record.steps_completed != steps_completed or not _is_own(record, core):
+            continue
+        try:
+            directory = stack.enter_context(
+                core.checkpoint.restore_path(record.uuid, DownloadMode.NoSharedDownload)
+            )
+            restored = read_training_state(directory)
+        except CheckpointError as error:
+            logger.warning("%s The state in which an earlier `fit` ended is not put back.", error)
+            continue
+        if restored.state["phase"]["index"] == phase_index:
+            return restored
     return None
 
 

@@ -83,6 +83,34 @@ def test_a_signal_in_the_last_moment_of_a_fit_is_obeyed(tmp_path, moment, number
         assert model.optimizer.iterations == sum(phase.batches for phase in context.phases) > 0
 
 
+def label_and_train_on(context, *callbacks):
+    """Train, label other samples with what was learned, and train on those."""
+    x, y = arrays()
+    model = network(optimizer="adam")
+    fit(context, model)
+    scores = context.predict(model, x[::-1])
+    noise = np.random.normal(size=x.shape).astype("float32") + keras.ops.convert_to_numpy(
+        keras.random.normal(x.shape)
+    )
+    data = (x[::-1] * (1 + scores[:, :1]) + 0.01 * noise, np.argmax(scores, axis=1))
+    context.fit(
+        model, *data, batch_size=BATCH, validation_data=data, epochs=4, verbose=0, callbacks=list(callbacks)
+    )
+    return model.get_weights()
+
+
+def test_what_is_done_between_two_fits_comes_out_as_before(tmp_path):
+    with opened(tmp_path / "undisturbed") as context:
+        expected = label_and_train_on(context)
+    for epoch in (1, 2):
+        with pytest.raises(InterruptedError), opened(tmp_path / "killed") as context:
+            label_and_train_on(context, Crash(epoch))
+    with opened(tmp_path / "killed") as context:
+        found = label_and_train_on(context)
+    for one, other in zip(found, expected, strict=True):
+        assert np.array_equal(one, other)
+
+
 class Crash(keras.callbacks.Callback):
     """Raises at the end of an epoch."""
 

@@ -247,10 +247,16 @@ class AloneBackend(Backend):
         return float(value) if isinstance(value, int | float) else None
 
     def _prune(self) -> None:
-        """Keep the two newest checkpoints of `fit` and its best; a resume may need the one before the newest."""
+        """Keep the two newest checkpoints of `fit`, its best, and the last of each phase.
+
+        A resume may need the one before the newest, and what a script does between two phases the weights of then.
+        """
         # What a script stores by itself is its own.
         records = [record for record in self.checkpoints() if record.metadata.get("format") == ENGINE_FORMAT]
-        kept = {record.uuid for record in records[:2]}
+        last_of_phase: dict[Any, str] = {}
+        for record in records:
+            last_of_phase.setdefault(record.metadata.get("phase"), record.uuid)
+        kept = {record.uuid for record in records[:2]} | set(last_of_phase.values())
         sign = 1.0 if self._smaller_is_better else -1.0
         ranked = [
             (sign * float(record.metadata["searcher_metric"]), record.uuid)

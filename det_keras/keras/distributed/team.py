@@ -204,12 +204,18 @@ class Team:
         if state.get("workers", 1) != self._workers.size:
             self._replica.begin_anew()
             return
-        own = folder / f"rank-{self._workers.rank}"
-        document = json.loads((own / _STATE_NAME).read_text(encoding="utf-8"))
+        own, document = self._own_document(folder)
         with np.load(own / _VALUES_NAME) as arrays:
             values = [arrays[f"arr_{index}"] for index in range(len(arrays.files))]
         self._replica.load_state({"trained": document["trained"], "values": values})
         if not self._workers.is_chief:
+            restore_random_state(self._run.model, document["random"])
+
+    def restore_random(self, state: Mapping[str, Any], folder: Path) -> None:
+        """Put back the random states alone; arguments as in `restore`."""
+        restore_random_state(self._run.model, state["random"])
+        if not self._workers.is_chief and state.get("workers", 1) == self._workers.size:
+            _, document = self._own_document(folder)
             restore_random_state(self._run.model, document["random"])
 
     def callbacks(self) -> list[InjectedCallback]:
@@ -217,6 +223,11 @@ class Team:
         if self.is_alone:
             return []
         return [DivergenceCallback(self, self._run.settings.divergence_check_period)]
+
+    def _own_document(self, folder: Path) -> tuple[Path, dict[str, Any]]:
+        own = folder / f"rank-{self._workers.rank}"
+        document: dict[str, Any] = json.loads((own / _STATE_NAME).read_text(encoding="utf-8"))
+        return own, document
 
     def _own_files(self) -> dict[str, bytes]:
         assert self._replica is not None
