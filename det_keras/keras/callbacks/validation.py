@@ -15,7 +15,8 @@ __all__ = ["ValidationCallback"]
 class ValidationCallback(InjectedCallback):
     """Validates before the first batch, wherever training went too long without a validation, and at its end.
 
-    At the end only where the settings ask for it; before that batch's checkpoint, which then knows of it.
+    At the end only where the settings or a searcher ask for it; before that batch's checkpoint, or a trial killed while
+    it validates would go on from a checkpoint at which nothing is left to do, and never answer.
 
     Args:
         period: longest stretch without a validation, in batches; None for no limit.
@@ -38,8 +39,9 @@ class ValidationCallback(InjectedCallback):
     def on_boundary(self, run: FitRun, boundary: Boundary) -> None:
         since = run.position.batches - self._last_batch
         by_period = self._period is not None and since >= self._period
-        at_end = run.settings.validates_at_end and run.target.is_reached(run.position)
-        if by_period or (at_end and since > 0):
+        has_length = run.core.info is not None and run.settings.max_length is not None
+        is_asked = run.settings.validates_at_end or has_length
+        if by_period or (is_asked and since > 0 and run.target.is_reached(run.position)):
             run.validate()
 
     def on_validation(self, run: FitRun, validation: Validation) -> None:

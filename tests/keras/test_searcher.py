@@ -1,0 +1,51 @@
+"""What a trial answers its searcher, also when it was killed before."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import keras
+import pytest
+from kinds import BATCH, Interrupted, arrays, network
+
+import det_keras as det
+from det_keras.core.backend import Operation
+
+LENGTH = 6
+CONFIG = {
+    "searcher": {"name": "single", "metric": "val_loss", "max_length": {"batches": LENGTH}},
+    "min_checkpoint_period": {"batches": 2},
+}
+
+
+class KilledInValidation(keras.callbacks.Callback):
+    def on_test_begin(self, logs=None):
+        raise Interrupted
+
+
+def train(run_dir, *callbacks):
+    """Train as a trial with one length in mid-epoch; return the metrics that the searcher was answered."""
+    keras.utils.clear_session()
+    x, y = arrays()
+    answers = []
+    with det.keras.init(run_dir=run_dir, seed=1, config=CONFIG) as context:
+        # What a trial has of a master, beside a run directory.
+        trial = SimpleNamespace(trial_id=None, experiment_id=None)
+        context.core.info = SimpleNamespace(trial=trial, latest_checkpoint=None, task_id="1.x")
+        backend = context.core.backend
+        backend.session = SimpleNamespace(get=lambda path: {})
+        backend.current_operation = lambda: Operation(LENGTH, bool(answers))
+        backend.complete_operation = lambda operation, metric: answers.append(metric)
+        context.fit(
+            network(optimizer="adam"), x, y, batch_size=BATCH, validation_data=(x[:16], y[:16]), verbose=0,
+            callbacks=list(callbacks),
+        )  # fmt: skip
+    return answers
+
+
+def test_trial_killed_while_it_validates_at_its_length_answers_all_the_same(tmp_path):
+    undisturbed = train(tmp_path / "undisturbed")
+    with pytest.raises(Interrupted):
+        train(tmp_path / "killed", KilledInValidation())
+    assert train(tmp_path / "killed") == undisturbed
+    assert len(undisturbed) == 1
