@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 __all__ = ["become", "cannot_start"]
 
@@ -26,6 +27,11 @@ def become(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def cannot_start(program: str, error: OSError) -> int:
     """Say why a command could not be started, and return the exit code that a shell would."""
+    if program.endswith(".py") and Path(program).is_file():
+        logger.error(
+            "%r is no program. A Python script needs its interpreter: `python3 %s`.", program, program
+        )
+        return _NOT_EXECUTABLE
     if isinstance(error, FileNotFoundError):
         logger.error("The command %r was not found. Is it on the PATH, and installed?", program)
         return _NOT_FOUND

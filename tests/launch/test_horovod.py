@@ -348,6 +348,8 @@ def test_output_that_nobody_reads_ends_no_rank(environment, tmp_path):
         (["--no-such-option", "--", "true"], 2, "--no-such-option"),
         (["--np", "2", "--", "/no/such/program"], 127, "'/no/such/program' was not found"),
         (["--", "/no/such/program"], 127, "'/no/such/program' was not found"),
+        (["--np", "2", "--", __file__], 126, f"needs its interpreter: `python3 {__file__}`"),
+        (["--", __file__], 126, f"needs its interpreter: `python3 {__file__}`"),
     ],
 )
 def test_wrong_arguments_are_named(launch, arguments, code, message):
