@@ -38,13 +38,15 @@ class ResumePoint:
 def find_resume_point(core: Context, stack: ExitStack) -> ResumePoint | None:
     """Return the newest checkpoint of this run that is whole, None if it has none.
 
-    A corrupt one is reported and the one before it is taken.
+    A corrupt one is reported and the one before it is taken. That of a finished training is passed over where the
+    searcher has given the trial more to do since.
 
     Args:
         core: where checkpoints are listed and stored.
         stack: keeps the checkpoint's files at hand until it is closed.
     """
     records = [record for record in core.backend.checkpoints() if _is_own(record, core)]
+    finished: ResumePoint | None = None
     for record in records:
         try:
             directory = stack.enter_context(
@@ -56,8 +58,14 @@ def find_resume_point(core: Context, stack: ExitStack) -> ResumePoint | None:
             continue
         state = restored.state
         phases = [PhaseRecord(**phase) for phase in state["phases"]]
-        logger.info("Training goes on from checkpoint %s at batch %s.", record.uuid, record.steps_completed)
-        return ResumePoint(record, restored, phases, state["phase"]["index"])
+        point = ResumePoint(record, restored, phases, state["phase"]["index"])
+        if state["phase"]["finished"] and _has_more_to_do(core):
+            # What the end of a training does to the weights is done already: nothing can be trained on top of it.
+            finished = finished or point
+            continue
+        return _told(point)
+    if finished is not None:
+        return _told(finished)
     if records:
         logger.error(
             "None of the %s checkpoints of this run can be used: training starts afresh.", len(records)
@@ -91,6 +99,19 @@ def find_phase_end(
         if restored.state["phase"]["index"] == phase_index:
             return restored
     return None
+
+
+def _has_more_to_do(core: Context) -> bool:
+    if core.info is None:
+        return False
+    operation = core.backend.current_operation()
+    return operation is not None and not operation.completed
+
+
+def _told(point: ResumePoint) -> ResumePoint:
+    record = point.record
+    logger.info("Training goes on from checkpoint %s at batch %s.", record.uuid, record.steps_completed)
+    return point
 
 
 def find_warm_start(core: Context) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 
 import keras
@@ -23,8 +24,8 @@ class KilledInValidation(keras.callbacks.Callback):
         raise Interrupted
 
 
-def train(run_dir, *callbacks):
-    """Train as a trial with one length in mid-epoch; return the metrics that the searcher was answered."""
+def train(run_dir, *callbacks, length=LENGTH, optimizer="adam"):
+    """Train as a trial with one length, in mid-epoch by default; return the metrics that the searcher was answered."""
     keras.utils.clear_session()
     x, y = arrays()
     answers = []
@@ -34,10 +35,10 @@ def train(run_dir, *callbacks):
         context.core.info = SimpleNamespace(trial=trial, latest_checkpoint=None, task_id="1.x")
         backend = context.core.backend
         backend.session = SimpleNamespace(get=lambda path: {})
-        backend.current_operation = lambda: Operation(LENGTH, bool(answers))
+        backend.current_operation = lambda: Operation(length, bool(answers))
         backend.complete_operation = lambda operation, metric: answers.append(metric)
         context.fit(
-            network(optimizer="adam"), x, y, batch_size=BATCH, validation_data=(x[:16], y[:16]), verbose=0,
+            network(optimizer=optimizer), x, y, batch_size=BATCH, validation_data=(x[:16], y[:16]), verbose=0,
             callbacks=list(callbacks),
         )  # fmt: skip
     return answers
@@ -49,3 +50,16 @@ def test_trial_killed_while_it_validates_at_its_length_answers_all_the_same(tmp_
         train(tmp_path / "killed", KilledInValidation())
     assert train(tmp_path / "killed") == undisturbed
     assert len(undisturbed) == 1
+
+
+def test_trial_whose_end_changes_its_weights_goes_on_when_it_gets_more_to_do(tmp_path):
+    """With EMA the end of a training overwrites the weights, and its checkpoint holds what can only be used."""
+
+    def averaged():
+        return keras.optimizers.SGD(0.1, use_ema=True)
+
+    train(tmp_path, optimizer=averaged())
+    (answer,) = train(tmp_path, optimizer=averaged(), length=LENGTH + 3)
+    newest = max((tmp_path / "checkpoints").glob("*/metadata.json"), key=lambda path: path.stat().st_mtime_ns)
+    assert json.loads(newest.read_text())["steps_completed"] == LENGTH + 3
+    assert train(tmp_path / "whole", optimizer=averaged(), length=LENGTH + 3) == [answer]
