@@ -19,8 +19,8 @@ def apply_overrides(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, 
     """Return a copy of `raw` with `overrides` applied in order.
 
     A value that starts with ``[`` or ``{`` is YAML; else one with a comma is a list of YAML scalars; else it
-    is one YAML scalar. Mappings on the way that are missing or null are made. A length has one unit: setting
-    another replaces it, as one of two fields that exclude each other replaces the other.
+    is one YAML scalar. Mappings on the way that are missing or null are made. A length is one value: setting a
+    unit of it replaces all of it, as one of two fields that exclude each other replaces the other.
 
     Args:
         raw: the config as `load_yaml` returns it.
@@ -46,6 +46,11 @@ def _apply(config: dict[str, Any], override: str) -> None:
         raise ConfigError.at(
             "", f"override {override!r} cannot be read. Write it as `searcher.max_trials=4`."
         )
+    value = _parse_value(text, override)
+    if value is not None and ".".join(names[:-1]) in LENGTH_PATHS:
+        # As if the length were given whole: what stood there may have another unit, or none.
+        *names, unit = names
+        value = {unit: value}
     target = config
     for index, name in enumerate(names[:-1]):
         name = _key_of(target, name)
@@ -58,24 +63,15 @@ def _apply(config: dict[str, Any], override: str) -> None:
                 f"is not a mapping, so override {override!r} cannot set something in it.",
             )
         target = below
-    value = _parse_value(text, override)
     if value is not None:
-        _clear_for(names, target)
+        for name in replaced_fields(".".join(names[:-1]), names[-1:]):
+            target.pop(name, None)
     target[_key_of(target, names[-1])] = value
 
 
 def _key_of(mapping: Mapping[Any, Any], name: str) -> Any:
     """Return the key of `mapping` whose text is `name`, such as the number 1 for `1`; `name` if there is none."""
     return next((key for key in mapping if key_text(key) == name), name)
-
-
-def _clear_for(names: Sequence[str], target: dict[str, Any]) -> None:
-    """Remove from the mapping `target` what cannot stand beside the field that `names` lead to."""
-    section = ".".join(names[:-1])
-    if section in LENGTH_PATHS:
-        target.clear()
-    for name in replaced_fields(section, names[-1:]):
-        target.pop(name, None)
 
 
 def _parse_value(text: str, override: str) -> Any:

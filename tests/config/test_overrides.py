@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from det_keras.config import apply_overrides
@@ -42,6 +44,39 @@ def test_unit_of_a_length_replaces_its_other_unit() -> None:
         "searcher": {"max_length": {"epochs": 2}},
         "data": {"max_length": {"batches": 100, "epochs": 2}},
     }
+
+
+@pytest.mark.parametrize(
+    ("raw", "override", "result"),
+    [
+        (
+            {"searcher": {"name": "random", "time_metric": "batches", "max_time": 100}},
+            "searcher.max_length.batches=400",
+            {"searcher": {"name": "random", "max_length": {"batches": 400}}},
+        ),
+        (
+            {"searcher": {"max_length": 500}},
+            "searcher.max_length.epochs=3",
+            {"searcher": {"max_length": {"epochs": 3}}},
+        ),
+        (
+            {"min_validation_period": 5},
+            "min_validation_period.epochs=3",
+            {"min_validation_period": {"epochs": 3}},
+        ),
+        ({}, "searcher.budget.epochs=3", {"searcher": {"budget": {"epochs": 3}}}),
+        (
+            {"searcher": {"max_time": 9, "max_length": {"epochs": 3}}},
+            "searcher.max_length.batches=",
+            {"searcher": {"max_time": 9, "max_length": {"epochs": 3, "batches": None}}},
+        ),
+    ],
+    ids=["over max_time", "over a number", "at the top", "over nothing", "null replaces nothing"],
+)
+def test_unit_of_a_length_replaces_what_the_whole_length_would(
+    raw: dict[str, Any], override: str, result: dict[str, Any]
+) -> None:
+    assert apply_overrides(raw, [override]) == result
 
 
 def test_entrypoint_of_either_name_replaces_the_other() -> None:
