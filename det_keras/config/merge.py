@@ -43,13 +43,25 @@ def _merge(higher: Any, lower: Any, path: str) -> Any:
 
 def _merge_mappings(higher: Mapping[str, Any], lower: Mapping[str, Any], path: str) -> dict[str, Any]:
     replaced = replaced_fields(path, [name for name in higher if higher[name] is not None])
+    kept = {name: value for name, value in lower.items() if name not in replaced}
+
+    def merge(name: Any, high: Any, low: Any) -> Any:
+        return _merge(high, low, f"{path}.{name}" if path else str(name))
+
+    return _join(higher, kept, merge)
+
+
+def _join(
+    higher: Mapping[Any, Any], lower: Mapping[Any, Any], merge: Callable[[Any, Any, Any], Any]
+) -> dict[Any, Any]:
+    """Return the items of both; `merge` takes a key of `higher` and the two values where both have it."""
     # By their text: over the "1" of a stored config, a file may give the number.
-    below = {key_text(name): value for name, value in lower.items() if name not in replaced}
-    merged = {
-        name: _merge(value, below.pop(key_text(name), None), f"{path}.{name}" if path else str(name))
+    below = {key_text(name): value for name, value in lower.items()}
+    joined = {
+        name: merge(name, value, below.pop(text)) if (text := key_text(name)) in below else value
         for name, value in higher.items()
     }
-    return merged | {name: value for name, value in lower.items() if key_text(name) in below}
+    return joined | {name: value for name, value in lower.items() if key_text(name) in below}
 
 
 def _append_new_paths(higher: Any, lower: Any) -> Any:
@@ -115,8 +127,7 @@ def _merge_tagged(section: str, tag: str) -> Callable[[Any, Any], Any]:
 def _merge_spaces(higher: Any, lower: Any) -> Any:
     if not _is_nested(higher) or not _is_nested(lower):
         return higher
-    both = {name: _merge_spaces(higher[name], lower[name]) for name in higher if name in lower}
-    return {**higher, **both, **{name: lower[name] for name in lower if name not in higher}}
+    return _join(higher, lower, lambda _, high, low: _merge_spaces(high, low))
 
 
 def _is_nested(value: Any) -> bool:

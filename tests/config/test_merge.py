@@ -107,6 +107,15 @@ def test_hyperparameters_merge_only_where_both_are_nested() -> None:
     }
 
 
+def test_nested_hyperparameters_meet_by_the_text_of_their_names() -> None:
+    higher = {"layers": {1: 64, False: {2: None}}}
+    lower = {"layers": {"1": 32, "false": {"2": 3, "4": 5}, "6": 7}}
+
+    assert merge_layers({"hyperparameters": higher}, {"hyperparameters": lower}) == {
+        "hyperparameters": {"layers": {1: 64, False: {2: None, "4": 5}, "6": 7}}
+    }
+
+
 @pytest.mark.parametrize(
     "name", ["labels", "bind_mounts", "log_policies", "searcher", "hyperparameters", "environment"]
 )
