@@ -52,11 +52,21 @@ __all__ = ["BUILTIN_LAYER", "ExperimentConfig"]
 BUILTIN_LAYER: Mapping[str, Any] = {"log_policies": [dict(policy) for policy in BUILTIN_LOG_POLICIES]}
 
 
+class _LabelKind(Kind[str]):
+    """Text that can be seen."""
+
+    def parse(self, raw: Any, place: Place) -> str:
+        label = Text().parse(raw, place)
+        if not label.strip():
+            raise place.error(f"a label must not be blank, received {shown(label)}.")
+        return label
+
+
 class _LabelsKind(Kind[tuple[str, ...]]):
-    """A set of texts."""
+    """A set of labels."""
 
     def parse(self, raw: Any, place: Place) -> tuple[str, ...]:
-        return tuple(sorted(set(ListOf(Text()).parse(raw, place))))
+        return tuple(sorted(set(ListOf(_LabelKind()).parse(raw, place))))
 
     def dump(self, value: tuple[str, ...]) -> list[str]:
         return list(value)

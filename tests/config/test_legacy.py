@@ -446,6 +446,22 @@ def test_labels_are_a_set_and_may_be_the_keys_of_a_mapping() -> None:
     assert list(problems(labels=["a", 3])) == ["labels[1]"]
 
 
+@pytest.mark.parametrize(
+    ("labels", "paths"),
+    [
+        (["", "x"], ["labels[0]"]),
+        (["x", " ", "\t\n"], ["labels[1]", "labels[2]"]),
+        ({"x": None, "": None}, ["labels[1]"]),
+    ],
+    ids=str,
+)
+def test_blank_labels_are_refused(labels: Any, paths: list[str]) -> None:
+    found = problems(labels=labels)
+
+    assert list(found) == paths
+    assert all("must not be blank" in message for message in found.values())
+
+
 def test_description_gives_the_name_only_where_there_is_none() -> None:
     assert load(description="first line\nsecond").name == "first line"
     assert load(description="d", name="n").name == "n"

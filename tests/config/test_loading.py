@@ -258,7 +258,7 @@ configs = st.fixed_dictionaries(
     optional={
         "searcher": searchers,
         "hyperparameters": st.dictionaries(st.text(min_size=1), st.integers() | st.text(), max_size=2),
-        "labels": st.lists(st.text(max_size=3), max_size=3),
+        "labels": st.lists(st.text(max_size=3).filter(str.strip), max_size=3),
         "data": st.dictionaries(st.text(), st.integers() | st.none() | st.lists(st.text()), max_size=2),
         "min_checkpoint_period": lengths,
         "checkpoint_storage": st.sampled_from(
