@@ -91,6 +91,8 @@ class KerasContext:
         self._files = ExitStack()
         self._point: ResumePoint | None = None
         self._looked_for_point = False
+        self._goes_on = False
+        self._is_told = False
         self.validated_at: int | None = None
         self._on_close = on_close
         self._is_closed = False
@@ -227,6 +229,7 @@ class KerasContext:
         if point is not None and run.phase_index < point.phase_index:
             return self._finished_phase(run, point.phases[run.phase_index])
         if point is not None and run.phase_index == point.phase_index:
+            self._goes_on = True
             return run.execute(RestoreCallback(point))
         if point is None and run.phase_index == 0:
             self._warm_start(model, run)
@@ -258,6 +261,7 @@ class KerasContext:
 
         Raises:
             ValueError: `report` is another word, or this batch has a validation already.
+            ValueError: the data is empty.
             DetError: the context is closed.
         """
         self._check_open("evaluate")
@@ -272,6 +276,8 @@ class KerasContext:
             metrics: dict[str, float] = inference.evaluate(model, x, y, self.distributed, **options)
         else:
             metrics = model.evaluate(x, y, **{**options, "return_dict": True})
+        if not metrics:
+            raise ValueError("The data to evaluate on is empty: not one batch came of it.")
         if self._training is None or self._is_catching_up():
             return metrics
         if self.distributed.is_chief:
@@ -365,8 +371,15 @@ class KerasContext:
 
     def _is_catching_up(self) -> bool:
         """Tell whether the script has yet to come to the `fit` that goes on from a checkpoint."""
-        point = self._find_point()
-        return point is not None and len(self.phases) <= point.phase_index
+        if self._find_point() is None or self._goes_on:
+            return False
+        if not self._is_told:
+            self._is_told = True
+            logger.info(
+                "What `evaluate` finds before the `fit` that goes on from the checkpoint is not reported: the run "
+                "before has done that."
+            )
+        return True
 
     def _find_point(self) -> ResumePoint | None:
         if not self._looked_for_point:

@@ -96,8 +96,8 @@ def _advice(path: Path, error: str) -> str:
     if "Python lambda" in error:
         return (
             "In the model, write a named function in the place of the lambda, and pass it with "
-            "`custom_objects={'name': name}`. If you trust this file, "
-            f"`keras.models.load_model({str(path)!r}, safe_mode=False)` loads it as it is."
+            "`custom_objects={'name': name}`. If you trust it, get the checkpoint with `det checkpoint download UUID`; "
+            f"`keras.models.load_model({path.name!r}, safe_mode=False)` loads the file as it is."
         )
     return (
         "Classes and functions of your own need `custom_objects={'Name': Name}`, or their code imported from the "

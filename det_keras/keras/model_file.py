@@ -65,6 +65,16 @@ class _Recorder(saving_lib.H5IOStore):  # type: ignore[misc]
         return
 
 
+class _NoWeights(_Recorder):
+    """Takes the place of a weights file where none is wanted: before 3.15 Keras takes no None for that."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+
+    def __bool__(self) -> bool:
+        return False
+
+
 class ModelFile:
     """The content of a model's `.keras` file but for the values of its variables.
 
@@ -209,7 +219,7 @@ def _record_assets(model: Any) -> dict[str, bytes]:
     with zipfile.ZipFile(io.BytesIO(), "w") as archive:
         store = saving_lib.DiskIOStore("assets", archive=archive, mode="w")
         saving_lib._save_state(
-            model, weights_store=None, assets_store=store, inner_path="", visited_saveables=set()
+            model, weights_store=_NoWeights(), assets_store=store, inner_path="", visited_saveables=set()
         )
         store.close()
         return {name: archive.read(name) for name in archive.namelist()}

@@ -209,8 +209,13 @@ def _sample(config: ExperimentConfig, seed: int, given: Mapping[str, Any]) -> di
     """Return the values of a config's hyperparameters, with those that are `given` in their places."""
     space = config.hyperparameters
     values: dict[str, Any] = space.sample(RandomStream(seed))
-    names = dict.fromkeys(name.split(".")[0] for name in space.variable_names())
-    sampled = {name: values[name] for name in names if name not in given}
+    drawn = space.variable_names()
+    sampled = {
+        name: value
+        for name, value in values.items()
+        # A name may have a dot of its own.
+        if name not in given and any(one == name or one.startswith(f"{name}.") for one in drawn)
+    }
     if sampled:
         logger.warning("The config holds a search space; alone, one sample of it is used: %s", sampled)
     return values | dict(given)

@@ -98,6 +98,12 @@ def find_phase_end(
             continue
         if restored.state["phase"]["index"] == phase_index:
             return restored
+    logger.warning(
+        "No checkpoint is left of the end of `fit` number %s, at batch %s: until the next `fit` the model has the "
+        "weights that the script gave it.",
+        phase_index + 1,
+        steps_completed,
+    )
     return None
 
 

@@ -33,6 +33,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import zlib
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -99,7 +100,7 @@ def _run(spec: dict[str, Any], log: LogFile, undertaker: Undertaker) -> int:
     # Whatever goes wrong has to reach the task's log: nobody else is told.
     try:
         _unpack(spec)
-    except (OSError, ValueError, OverflowError, EOFError, tarfile.TarError) as error:
+    except (OSError, ValueError, OverflowError, EOFError, tarfile.TarError, zlib.error) as error:
         raise LaunchError(f"Could not unpack the files: {error}.") from error
     try:
         task = _start(spec)

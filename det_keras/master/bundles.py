@@ -136,9 +136,11 @@ def _refuse_clashes(members: Sequence[tarfile.TarInfo]) -> None:
     files = {member.name for member in members if not member.isdir()}
     for member in members:
         parts = member.name.split("/")
-        above = next((name for i in range(1, len(parts)) if (name := "/".join(parts[:i])) in files), None)
+        # A directory needs its own name as well as those above it.
+        ends = range(1, len(parts) + member.isdir())
+        above = next((name for end in ends if (name := "/".join(parts[:end])) in files), None)
         if above is not None:
-            raise InvalidArgumentError(f"{above!r} in the files is a file, and {member.name!r} is below it.")
+            raise InvalidArgumentError(f"{above!r} in the files is a file, and a directory as well.")
 
 
 def _member(entry: FileEntry) -> tuple[tarfile.TarInfo, bytes]:

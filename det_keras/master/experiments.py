@@ -253,7 +253,10 @@ class Experiments:
         """
         with self._store.writing() as tx:
             experiment = find_experiment(tx, experiment_id)
-            labels = _clean_labels(change(set(experiment.labels)))
+            before = set(experiment.labels)
+            after = change(before)
+            _clean_labels(after - before)
+            labels = sorted(after)
             experiment.labels = labels
             experiment.config = {**experiment.config, "labels": labels}
         return labels

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 
 import keras
@@ -176,6 +177,25 @@ def test_an_epoch_without_a_batch_is_refused(tmp_path):
     data = tf.data.Dataset.from_tensor_slices((x, y)).filter(lambda x, y: False).batch(BATCH)
     with opened(tmp_path) as context, pytest.raises(ValueError, match="Epoch 1 had no batch"):
         context.fit(network(optimizer="adam"), data, validation_data=(x, y), verbose=0)
+
+
+def test_nothing_to_evaluate_on_is_refused(tmp_path):
+    x, y = arrays()
+    data = tf.data.Dataset.from_tensor_slices((x, y)).filter(lambda x, y: False).batch(BATCH)
+    with opened(tmp_path) as context, pytest.raises(ValueError, match="empty"):
+        context.evaluate(network(optimizer="adam"), data)
+
+
+def test_an_end_that_is_gone_is_missed(tmp_path, caplog):
+    with pytest.raises(InterruptedError), opened(tmp_path) as context:
+        label_and_train_on(context, Crash(3))
+    for path in tmp_path.glob("checkpoints/*/metadata.json"):
+        if json.loads(path.read_text())["phase"] == 0:
+            shutil.rmtree(path.parent)
+    with opened(tmp_path) as context:
+        model = network(optimizer="adam")
+        assert fit(context, model).epoch == [0, 1]
+    assert "No checkpoint is left of the end of `fit` number 1" in caplog.text
 
 
 def test_batch_size_stands_where_keras_has_it(tmp_path):

@@ -96,10 +96,14 @@ def test_program_that_does_not_exist_is_no_exit_code(supervise):
 def test_what_cannot_be_started_or_unpacked_says_so(supervise, tmp_path):
     assert "embedded null byte" in supervise(["true\0"]).finish()["launch_error"]
     broken = tmp_path / "context.tar.gz"
-    broken.write_bytes(gzip.compress(b"x" * 2000)[:-9])
-    (tmp_path / "allocation").rename(tmp_path / "before")
-    result = supervise("pass", context=broken).finish()
-    assert "Could not unpack the files" in result["launch_error"]
+    archive = bytearray(gzip.compress(bytes(2000)))
+    # What stands behind the header is no deflated data any more.
+    archive[10] |= 0b110
+    for number, content in enumerate((archive, archive[:-9], b"")):
+        broken.write_bytes(content)
+        (tmp_path / "allocation").rename(tmp_path / f"before-{number}")
+        result = supervise("pass", context=broken).finish()
+        assert "Could not unpack the files" in result["launch_error"]
 
 
 def test_task_starts_in_its_files_and_they_are_gone_afterwards(supervise, tmp_path):

@@ -46,6 +46,7 @@ def bundles(tmp_path) -> BundleStore:
         [file_entry("a" * 256)],
         [file_entry("/".join(["sub" * 40] * 40))],
         [file_entry("a"), file_entry("a/b")],
+        [file_entry("a", type=53), file_entry("a")],
         [file_entry("a") | {"mtime": 1 << 62}],
         [file_entry("a", type=49)],
         [file_entry("a", type=51)],
