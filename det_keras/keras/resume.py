@@ -48,13 +48,8 @@ def find_resume_point(core: Context, stack: ExitStack) -> ResumePoint | None:
     records = [record for record in core.backend.checkpoints() if _is_own(record, core)]
     finished: ResumePoint | None = None
     for record in records:
-        try:
-            directory = stack.enter_context(
-                core.checkpoint.restore_path(record.uuid, DownloadMode.NoSharedDownload)
-            )
-            restored = read_training_state(directory)
-        except CheckpointError as error:
-            logger.error("%s The checkpoint before it is tried.", error)
+        restored = _read(core, stack, record, "The checkpoint before it is tried.")
+        if restored is None:
             continue
         state = restored.state
         phases = [PhaseRecord(**phase) for phase in state["phases"]]
@@ -88,15 +83,8 @@ def find_phase_end(
         # The next phase begins at the same batch, so that the number alone does not tell.
         if record.steps_completed != steps_completed or not _is_own(record, core):
             continue
-        try:
-            directory = stack.enter_context(
-                core.checkpoint.restore_path(record.uuid, DownloadMode.NoSharedDownload)
-            )
-            restored = read_training_state(directory)
-        except CheckpointError as error:
-            logger.warning("%s The state in which an earlier `fit` ended is not put back.", error)
-            continue
-        if restored.state["phase"]["index"] == phase_index:
+        restored = _read(core, stack, record, "It is not put back as the end of an earlier `fit`.")
+        if restored is not None and restored.state["phase"]["index"] == phase_index:
             return restored
     logger.warning(
         "No checkpoint is left of the end of `fit` number %s, at batch %s: until the next `fit` the model has the "
@@ -105,6 +93,18 @@ def find_phase_end(
         steps_completed,
     )
     return None
+
+
+def _read(core: Context, stack: ExitStack, record: CheckpointRecord, instead: str) -> RestoredState | None:
+    """Return a checkpoint's training state; say of a corrupt one what happens `instead`, and return None."""
+    try:
+        directory = stack.enter_context(
+            core.checkpoint.restore_path(record.uuid, DownloadMode.NoSharedDownload)
+        )
+        return read_training_state(directory)
+    except CheckpointError as error:
+        logger.error("%s %s", error, instead)
+        return None
 
 
 def _has_more_to_do(core: Context) -> bool:
