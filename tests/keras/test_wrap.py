@@ -68,12 +68,17 @@ def test_wrapping_what_was_made_from_a_share_is_refused(change):
         SECOND_OF_TWO.wrap(change(SECOND_OF_TWO.wrap(X)))
 
 
-def test_dataset_is_dealt_out_once():
+def test_dataset_is_dealt_out_once(caplog):
     dealt = SECOND_OF_TWO.wrap(ROWS)
     assert SECOND_OF_TWO.wrap(dealt) is dealt
-    for derived in (dealt.batch(1).prefetch(1), tf.data.Dataset.zip((dealt, ROWS.take(4)))):
+    mine = SECOND_OF_TWO.wrap(ROWS.take(4), shard=False)
+    joined = tf.data.Dataset.zip((dealt, ROWS.take(4)))
+    for derived in (dealt.batch(1).prefetch(1), tf.data.Dataset.zip((dealt, mine)), joined):
+        # What is of each worker by its place is told of, unless it is said to be meant.
+        assert caplog.text == ""
         assert SECOND_OF_TWO.wrap(derived) is derived
-        assert SECOND_OF_TWO.wrap(derived, shard=False) is derived
+        assert derived is joined or SECOND_OF_TWO.wrap(derived, shard=False) is derived
+    assert "Join them first" in caplog.text
     assert [int(row) for row in dealt] == [1, 3, 5, 7]
 
 

@@ -8,6 +8,7 @@ batches; datasets are marked, and `fit` knows those that were made from them.
 from __future__ import annotations
 
 import inspect
+import logging
 from typing import Any
 
 import keras
@@ -18,6 +19,8 @@ from det_keras.core.distributed import DistributedContext
 from det_keras.keras.data.arrays import rows_of
 
 __all__ = ["ArrayShare", "DataContext", "check_data", "is_dealt_out", "is_per_worker", "whole_data"]
+
+logger = logging.getLogger(__name__)
 
 # On a tf.data.Dataset: whether it was dealt out to the workers; on a PyDataset: whether its items are batches of one.
 _MARK = "_det_keras_wrapped"
@@ -86,6 +89,7 @@ class DataContext:
         if isinstance(part, tf.data.Dataset):
             if _is_dealt_out_in_part(part):
                 # A second time would leave each worker a part of its part.
+                _warn_of_mixture(part)
                 return part
             wrapped = part.shard(self._workers.size, self._workers.rank) if shard else part
             setattr(wrapped, _MARK, shard)
@@ -123,6 +127,21 @@ def _is_dealt_out_in_part(dataset: Any) -> bool:
     if hasattr(dataset, _MARK):
         return bool(getattr(dataset, _MARK))
     return any(_is_dealt_out_in_part(one) for one in dataset._inputs())
+
+
+def _warn_of_mixture(dataset: Any) -> None:
+    if _has_whole_source(dataset):
+        logger.warning(
+            "This dataset joins one that `wrap_data` dealt out to the workers with one that each worker has whole: "
+            "elements that meet by their place differ from those of one worker. Join them first and wrap the result."
+        )
+
+
+def _has_whole_source(dataset: Any) -> bool:
+    if hasattr(dataset, _MARK):
+        return False
+    inputs = dataset._inputs()
+    return any(map(_has_whole_source, inputs)) if inputs else True
 
 
 def _unshared(part: Any) -> Any:
