@@ -81,6 +81,8 @@ def named_search(site: RealMaster, name: str, metric: str = "loss") -> Search:
         },
         "searcher": {"name": "random", "metric": metric, "smaller_is_better": True, "max_trials": 2},
         "max_restarts": 0,
+        # Else both trials draw the same hyperparameters once in a while, and nothing differs.
+        "reproducibility": {"experiment_seed": 1},
     }
     files = {"train.py": _PRELUDE + script.encode(), f"{name[:60].replace('/', '|')}.txt": name.encode()}
     number = submit(site, config, files)
