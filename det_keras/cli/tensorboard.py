@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["add_parsers", "events_of", "launch", "link_events", "refresh_until_end"]
 
 _REFRESH_S = 5.0
+_END_S = 5.0
 
 
 def add_parsers(nouns: Nouns) -> None:
@@ -75,8 +76,7 @@ def _start(args: argparse.Namespace, settings: Settings) -> int:
         except KeyboardInterrupt:
             return 0
         finally:
-            process.terminate()
-            process.wait()
+            _end(process)
 
 
 def launch(folder: Path, port: int, **options: Any) -> subprocess.Popen[str]:
@@ -91,6 +91,18 @@ def launch(folder: Path, port: int, **options: Any) -> subprocess.Popen[str]:
         text=True,
         **options,
     )
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End a TensorBoard; one that is still starting, or whose threads do not end, does not hear of it in time."""
+    import subprocess
+
+    process.terminate()
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def refresh_until_end(process: subprocess.Popen[str], refresh: Callable[[], object]) -> int:
