@@ -13,6 +13,7 @@ import keras
 
 from det_keras.core.distributed import DistributedContext
 from det_keras.keras.data import DataSource, is_arrays, open_source, split_arrays, whole_data
+from det_keras.keras.data.tfdata import TfDataSource
 from det_keras.keras.validation_data import Validator, unpack
 
 __all__ = ["FitArguments", "checked_count"]
@@ -29,6 +30,7 @@ class FitArguments:
     Attributes:
         x_val: validation inputs, another way to give `validation_data`.
         y_val: validation targets.
+        validate: False where the model cannot be validated.
         on_nan: ``report`` or ``stop``.
     """
 
@@ -50,6 +52,7 @@ class FitArguments:
     validation_freq: Any = 1
     x_val: Any = None
     y_val: Any = None
+    validate: bool = True
     on_nan: str = "report"
     user_callbacks: list[Any] = field(init=False, default_factory=list)
 
@@ -65,11 +68,15 @@ class FitArguments:
             if self.validation_data is not None:
                 raise ValueError("Give validation data once: `validation_data`, or `x_val` and `y_val`.")
             self.validation_data = self.x_val if self.y_val is None else (self.x_val, self.y_val)
-        if self.validation_data is None and not self.validation_split:
+        is_given = self.validation_data is not None or bool(self.validation_split)
+        if self.validate and not is_given:
             raise ValueError(
                 "`context.fit` needs validation data: pass `validation_data=(x_val, y_val)`, "
-                "`validation_split=0.1`, or `x_val=` and `y_val=`."
+                "`validation_split=0.1`, or `x_val=` and `y_val=`; or `validate=False` for a model that cannot be "
+                "validated: its training metrics are then what searches and checkpoints go by."
             )
+        if is_given and not self.validate:
+            raise ValueError("`validate=False` and validation data were given. Leave one of them out.")
         self.user_callbacks = _checked_callbacks(self.callbacks)
 
     def _check_counts(self) -> None:
@@ -92,8 +99,10 @@ class FitArguments:
         if not isinstance(self.shuffle, str):
             self.shuffle = bool(self.shuffle)
 
-    def open(self, seed: int, workers: DistributedContext) -> tuple[DataSource, Validator]:
-        """Return the training data as a plan made with `seed`, and the validation, both as `workers` share them.
+    def open(self, seed: int, workers: DistributedContext) -> tuple[DataSource, Validator | None]:
+        """Return the training data as a plan made with `seed`, and the validation if there is one.
+
+        Both are as `workers` share them.
 
         Raises:
             TypeError, ValueError: the data cannot be used; the message says why.
@@ -104,7 +113,7 @@ class FitArguments:
             data = whole_data(data)
             if validation_data is not None:
                 validation_data = whole_data(unpack(validation_data))
-        if validation_data is None:
+        if validation_data is None and self.validate:
             data, validation_data = self._split(data)
         source = open_source(
             data,
@@ -115,6 +124,8 @@ class FitArguments:
             class_weight=self.class_weight,
             workers=workers,
         )
+        if not self.validate:
+            return source, None
         validator = Validator(
             validation_data,
             batch_size=self.validation_batch_size or self.batch_size,
@@ -122,6 +133,8 @@ class FitArguments:
             freq=self.validation_freq,
             workers=workers,
         )
+        if isinstance(source, TfDataSource):
+            source.is_shared_with_validation = source.shares_shuffle_with(validator.source)
         return source, validator
 
     def callbacks_of(self, *, is_chief: bool) -> list[Any]:
@@ -142,17 +155,14 @@ class FitArguments:
             return 1 if sys.stdout.isatty() else 2
         return int(self.verbose)
 
-    def _split(self, data: tuple[Any, Any, Any]) -> tuple[tuple[Any, Any, Any], Any]:
+    def _split(self, data: tuple[Any, Any, Any]) -> tuple[Any, Any]:
         if not is_arrays(self.x):
             raise ValueError(
                 f"`validation_split` needs arrays, not a {type(self.x).__name__}. Pass `validation_data` instead."
             )
-        given = tuple(part for part in data if part is not None)
-        train, validation = split_arrays(given, self.validation_split)
         if self.y is None and self.sample_weight is not None:
             raise ValueError("Sample weights need targets: pass `y` as well.")
-        x, y, sample_weight = [*train, None, None][:3]
-        return (x, y, sample_weight), validation
+        return split_arrays(data, self.validation_split)
 
 
 def checked_count(name: str, value: Any, *, at_least: int = 1, hint: str = "") -> int:

@@ -1,8 +1,8 @@
 """The state of the user's callbacks: captured with a checkpoint, put back on a resume.
 
-Keras's own stateful callbacks are wholly described by a few attributes, which ``on_train_begin`` resets.
-Other callbacks say what their state is with ``get_state()`` and ``load_state(state)``; those that
-`det.keras.callbacks.Callback` passes on say nothing.
+Keras's own stateful callbacks are wholly described by a few attributes, which ``on_train_begin`` resets. Of other
+callbacks the plain attributes that change are kept (see `PlainState`), unless they say themselves what their state is,
+with ``get_state()`` and ``load_state(state)``.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from typing import Any
 
 import keras
 
+from det_keras.keras.attributes import PlainState
 from det_keras.keras.callbacks.callback import hooks
 from det_keras.keras.callbacks.list import overrides
 
-__all__ = ["capture_callbacks", "changes_weights_at_end", "prepare_callbacks", "restore_callbacks"]
+__all__ = ["CallbackStates", "changes_weights_at_end", "prepare_callbacks"]
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +38,10 @@ _ATTRIBUTES: dict[type, tuple[str, ...]] = {
     keras.callbacks.TensorBoard: ("_global_train_batch", "_global_test_batch", "_previous_epoch_iterations"),
 }
 
+# What Keras itself puts on a callback.
+_NAMES_OF_KERAS = ("_model", "params", "validation_data")
+_PLAIN = "plain attributes"
+
 _HARMLESS_AT_END = (
     keras.callbacks.CSVLogger,
     keras.callbacks.ModelCheckpoint,
@@ -45,35 +50,58 @@ _HARMLESS_AT_END = (
 )
 
 
-def capture_callbacks(callbacks: Sequence[Any]) -> dict[str, Callable[[], bytes]]:
-    """Return, by name, functions that pickle the state of each stateful callback.
+class CallbackStates:
+    """The states of the user's callbacks in one `fit`.
 
-    The functions may run later and elsewhere: what can change until then is copied here.
+    Args:
+        callbacks: the user's.
     """
-    states: dict[str, Callable[[], bytes]] = {}
-    for index, callback in enumerate(callbacks):
-        name = f"{index}-{type(callback).__name__}"
-        if own := hooks([callback], "get_state"):
-            content = pickle.dumps(own[0]())
-            states[name] = functools.partial(bytes, content)
-        elif attributes := _attributes(callback):
+
+    def __init__(self, callbacks: Sequence[Any]) -> None:
+        self._callbacks = {f"{index}-{type(one).__name__}": one for index, one in enumerate(callbacks)}
+        self._plain: dict[str, PlainState] = {}
+
+    def begin(self) -> None:
+        """Look at the callbacks after ``on_train_begin``: what differs later is state."""
+        self._plain = {
+            name: PlainState(callback, without=_NAMES_OF_KERAS)
+            for name, callback in self._callbacks.items()
+            if type(callback) not in _ATTRIBUTES and not hooks([callback], "get_state")
+        }
+
+    def capture(self) -> dict[str, Callable[[], bytes]]:
+        """Return, by name, functions that pickle the state of each stateful callback.
+
+        The functions may run later and elsewhere: what can change until then is copied here.
+        """
+        states: dict[str, Callable[[], bytes]] = {}
+        for name, callback in self._callbacks.items():
+            if own := hooks([callback], "get_state"):
+                content = pickle.dumps(own[0]())
+                states[name] = functools.partial(bytes, content)
+                continue
             # Lists of weights are replaced as a whole by these callbacks, never changed in place.
-            state = {attribute: getattr(callback, attribute) for attribute in attributes}
-            states[name] = functools.partial(pickle.dumps, state)
-    return states
+            state = {attribute: getattr(callback, attribute) for attribute in _attributes(callback)}
+            if name in self._plain:
+                state[_PLAIN] = self._plain[name].dump()
+            if state:
+                states[name] = functools.partial(pickle.dumps, state)
+        return states
 
-
-def restore_callbacks(callbacks: Sequence[Any], states: Mapping[str, Any]) -> None:
-    """Put back what `capture_callbacks` captured; call it after ``on_train_begin``, which resets."""
-    for index, callback in enumerate(callbacks):
-        name = f"{index}-{type(callback).__name__}"
-        if name not in states:
-            continue
-        if own := hooks([callback], "load_state"):
-            own[0](states[name])
-        elif not hooks([callback], "get_state") and isinstance(states[name], Mapping):
-            for attribute, value in states[name].items():
-                setattr(callback, attribute, value)
+    def restore(self, states: Mapping[str, Any]) -> None:
+        """Restore what `capture` captured; call it after ``on_train_begin``, which resets."""
+        for name, callback in self._callbacks.items():
+            if name not in states:
+                continue
+            if own := hooks([callback], "load_state"):
+                own[0](states[name])
+            elif not hooks([callback], "get_state") and isinstance(states[name], Mapping):
+                state = dict(states[name])
+                plain = state.pop(_PLAIN, None)
+                if plain is not None and name in self._plain:
+                    self._plain[name].load(plain)
+                for attribute, value in state.items():
+                    setattr(callback, attribute, value)
 
 
 def prepare_callbacks(callbacks: Sequence[Any], epoch: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +16,9 @@ from det_keras import __version__
 from det_keras.core import Context
 from det_keras.core.backend.base import ENGINE_FORMAT
 from det_keras.errors import DetError
-from det_keras.keras.callback_state import capture_callbacks
 from det_keras.keras.callbacks.callback import hooks
 from det_keras.keras.distributed.team import WorkerStates
+from det_keras.keras.metric_values import plain_value
 from det_keras.keras.model_file import ModelFile
 from det_keras.keras.random_state import capture_random_state
 from det_keras.keras.training_state import TrainingState
@@ -121,6 +121,10 @@ class StateCapture:
             "optimizers": [index for index, one in enumerate(run.optimizers) if one.built],
             "steps_per_epoch": run.source.steps_per_epoch,
             "validations": run.validations,
+            "validation_source": run.validation_source_state(),
+            "epoch_logs": _plain_logs(run.logs_of_epoch),
+            # Where only the end of the data tells that an epoch is over, this may be its last batch.
+            "logs": _plain_logs(run.logs_of_boundary) if run.source.steps_per_epoch is None else None,
             "best_metric": run.best_metric,
             "last_validation_batch": run.last_validation_batch,
             "history": run.history.get_state(),
@@ -136,12 +140,16 @@ class StateCapture:
             ],
             variables=variables.describe(),
             state=state,
-            callback_states=capture_callbacks(run.user_callbacks),
+            callback_states=run.callback_states.capture(),
             rank_directory=rank_files,
             callback_files=_callback_files(run.user_callbacks),
             worker_files=workers.files,
             code=self._code,
         )
+
+
+def _plain_logs(logs: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if logs is None else {name: plain_value(value) for name, value in logs.items()}
 
 
 def _callback_files(callbacks: Sequence[Any]) -> tempfile.TemporaryDirectory[str] | None:

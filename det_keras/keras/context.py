@@ -35,7 +35,7 @@ from det_keras.keras.phase import PhaseRecord, check_signature
 from det_keras.keras.resume import ResumePoint, find_phase_end, find_resume_point, find_warm_start
 from det_keras.keras.settings import FitSettings
 from det_keras.keras.training import TrainingInfo
-from det_keras.keras.variables import build_everything
+from det_keras.keras.variables import build_for_evaluation
 
 __all__ = ["KerasContext"]
 
@@ -176,6 +176,7 @@ class KerasContext:
         *,
         x_val: Any = None,
         y_val: Any = None,
+        validate: bool = True,
         on_nan: str = "report",
     ) -> FitHistory:
         """Train a model as `model.fit` does, with checkpoints, exact resume, metrics and pause.
@@ -184,7 +185,8 @@ class KerasContext:
 
         Args:
             model: compiled.
-            x: arrays, a PyDataset or a tf.data.Dataset; a generator cannot be resumed and is refused.
+            x: whatever `model.fit` takes: arrays and structures of them, sparse or ragged too, a PyDataset, a
+                tf.data.Dataset; a generator or a PyTorch DataLoader on one worker, which resumes by being read again.
             y: targets, with arrays.
             batch_size: samples per batch of one worker, with arrays; 32 by default.
             epochs: the last epoch, counted from 1.
@@ -202,6 +204,8 @@ class KerasContext:
             validation_freq: validate after every n-th epoch, or after those in a collection.
             x_val: validation inputs, another way to give `validation_data`.
             y_val: validation targets.
+            validate: False for a model that cannot be validated, such as a GAN: nothing is evaluated, and the training
+                metrics of each epoch are what the searcher and ``checkpoint_policy: best`` read.
             on_nan: ``report`` warns of a NaN loss once, ``stop`` ends the trial as InvalidHP.
 
         Returns:
@@ -220,7 +224,7 @@ class KerasContext:
             class_weight=class_weight, sample_weight=sample_weight, initial_epoch=initial_epoch,
             steps_per_epoch=steps_per_epoch, validation_steps=validation_steps,
             validation_batch_size=validation_batch_size, validation_freq=validation_freq,
-            x_val=x_val, y_val=y_val, on_nan=on_nan,
+            x_val=x_val, y_val=y_val, validate=validate, on_nan=on_nan,
         )  # fmt: skip
         self._check_open("fit")
         _check_model(model, "fit")
@@ -391,10 +395,9 @@ class KerasContext:
         """Pass over a `fit` that the run before had finished; its model is again as it was then."""
         with ExitStack() as stack:
             end = find_phase_end(self.core, stack, run.phase_index, run.batches_before + record.batches)
-            numbers = [] if end is None else end.state["optimizers"]
-            used = [run.optimizers[number] for number in numbers if number < len(run.optimizers)]
-            build_everything(run.model, run.source.element_spec, used)
+            run.build()
             check_signature(run.phase_index, record.signature, run.signature())
+            run.pass_over(record)
             if end is not None:
                 # What comes before the next `fit` may predict, or draw random numbers.
                 run.variables.check(end.variables)
@@ -403,6 +406,7 @@ class KerasContext:
         history = FitHistory()
         history.set_model(run.model)
         history.load_state(record.history)
+        run.model.history = history
         self.phase_finished(record)
         return history
 
@@ -410,7 +414,7 @@ class KerasContext:
         uuid = find_warm_start(self.core)
         if uuid is None:
             return
-        build_everything(model, run.source.element_spec, [])
+        build_for_evaluation(model, run.source.element_spec)
         with self.core.checkpoint.restore_path(uuid, DownloadMode.NoSharedDownload) as directory:
             try:
                 model.load_weights(directory / "model.keras")

@@ -18,7 +18,11 @@ import keras
 from det_keras.config import Length, Unit
 from det_keras.core.preempt import StopSignals
 from det_keras.keras.arguments import FitArguments
-from det_keras.keras.callback_state import changes_weights_at_end, prepare_callbacks
+from det_keras.keras.callback_state import (
+    CallbackStates,
+    changes_weights_at_end,
+    prepare_callbacks,
+)
 from det_keras.keras.callbacks.base import Boundary, InjectedCallback, Validation
 from det_keras.keras.callbacks.checkpoint import CheckpointCallback
 from det_keras.keras.callbacks.list import SeamlessCallbackList
@@ -36,7 +40,8 @@ from det_keras.keras.history import FitHistory
 from det_keras.keras.metric_values import plain_value
 from det_keras.keras.phase import PhaseRecord, phase_signature
 from det_keras.keras.position import Position, Segment, Target, next_segment
-from det_keras.keras.variables import VariableSet
+from det_keras.keras.random_ops import warn_of_stateful_random_ops
+from det_keras.keras.variables import VariableSet, build_everything
 
 if TYPE_CHECKING:
     from det_keras.core import Context
@@ -61,6 +66,8 @@ class FitRun:
         position: the last batch boundary.
         target: where training ends.
         best_metric: the searcher's best metric so far in this trial.
+        logs_of_boundary: Keras's running training metrics at the newest boundary.
+        logs_of_epoch: the logs of the newest epoch that ended, as Keras made them; None before the first.
         last_validation: the newest validation of this process, None before the first.
         team: the workers.
     """
@@ -73,6 +80,7 @@ class FitRun:
         self.phase_index = len(context.phases)
         self.batches_before = sum(phase.batches for phase in context.phases)
         self.user_callbacks = arguments.callbacks_of(is_chief=self.core.distributed.is_chief)
+        self.callback_states = CallbackStates(self.user_callbacks)
         self.optimizers: Sequence[Any] = context.optimizers_of(model)
         self.history = FitHistory()
         self.best_metric: float | None = None
@@ -101,7 +109,8 @@ class FitRun:
         self._signals = StopSignals()
         self._preemption = PreemptionCallback(self._signals)
         self._last_saved: tuple[int, bool] | None = None
-        self._logs: Mapping[str, Any] = {}
+        self.logs_of_boundary: Mapping[str, Any] = {}
+        self.logs_of_epoch: Mapping[str, Any] | None = None
         self._injected = self._inject()
         self._callbacks = SeamlessCallbackList(
             [*self.user_callbacks, self.history],
@@ -152,7 +161,7 @@ class FitRun:
     @property
     def may_lack_rows(self) -> bool:
         """Whether one of several workers may have no row of some batch."""
-        return self.source.may_lack_rows or self._validator.may_lack_rows
+        return self.source.may_lack_rows or (self._validator is not None and self._validator.may_lack_rows)
 
     def signature(self) -> dict[str, Any]:
         """Return what this phase is known by."""
@@ -180,7 +189,8 @@ class FitRun:
 
     def training_metrics(self) -> dict[str, Any]:
         """Return Keras's running training metrics as they were at the newest boundary."""
-        return {name: plain_value(value) for name, value in self._logs.items() if not name.startswith("val_")}
+        logs = self.logs_of_boundary
+        return {name: plain_value(value) for name, value in logs.items() if not name.startswith("val_")}
 
     def next_interruption(self, start: int, unit: int) -> int:
         """Return the batch before which training is sure to stop for something, when it goes on from `start`.
@@ -197,7 +207,7 @@ class FitRun:
             stops.append(self.target.batches)
         if steps is not None:
             epoch_end = self.position.batches - self.position.step + steps
-            if self._validator.is_due(self.position.epoch):
+            if self._is_validation_due(self.position.epoch):
                 stops.append(epoch_end)
             if self.target.epochs is not None:
                 stops.append(epoch_end + (self.target.epochs - self.position.epoch - 1) * steps)
@@ -223,13 +233,11 @@ class FitRun:
             callback.on_validation_begin(self)
         # Keras resets the metrics for an evaluation; in mid-epoch the training's own must outlive it.
         metrics = self.variables.copy_metrics() if self.position.step > 0 else None
-        with self.team.ready_to_validate():
-            logs = self._validator.run(self.model, self._callbacks)
+        values = self._evaluate()
         if metrics is not None:
             self.variables.assign_metrics(metrics)
         self.core.train.set_status("training")
         self.validations += 1
-        values = {f"val_{name}": plain_value(value) for name, value in logs.items()}
         validation = Validation(self.total_batches, values, self._is_best(values))
         self.last_validation = validation
         self.last_validation_batch = self.position.batches
@@ -238,10 +246,19 @@ class FitRun:
             callback.on_validation(self, validation)
         return validation
 
-    def skip_validations(self, validations: int) -> None:
-        """Take note that the run before an interruption validated so many times."""
+    def skip_validations(self, validations: int, source_state: Mapping[str, Any]) -> None:
+        """Record that the run before an interruption validated so many times, and bring the data to there."""
         self.validations = validations
-        self._validator.skip(validations)
+        if self._validator is not None:
+            self._validator.source.pass_over(validations, source_state)
+
+    def validation_source_state(self) -> dict[str, Any] | None:
+        """Return where the validation data stands, for `skip_validations`; None without validation data."""
+        return None if self._validator is None else self._validator.source.state_between_passes()
+
+    def build(self) -> None:
+        """Make every variable that the first step would make."""
+        build_everything(self.model, self.source.element_spec)
 
     def save_checkpoint(self, *, final: bool = False) -> None:
         """Save the state of this boundary in the background, unless it is saved already.
@@ -262,8 +279,9 @@ class FitRun:
             self.context.writer.submit(self._capture.metadata(), state, _log_saved)
 
     def prepare_checkpoints(self) -> None:
-        """Make memory for the copies of all variables ready in the background."""
+        """Make memory for the copies of all variables ready in the background; called after the first step."""
         if self.core.distributed.is_chief:
+            warn_of_stateful_random_ops(self.model)
             self.context.writer.prepare(self.variables.size_bytes)
 
     def wait_for_checkpoint(self) -> None:
@@ -334,18 +352,25 @@ class FitRun:
             self._visit_boundary(Boundary(at_epoch_end=False, logs=logs))
             self._carried_metrics = self.variables.copy_metrics()
             return
+        trained_nothing = self.position == self._segment_start
         if self.position.step == 0:
             raise ValueError(
                 f"Epoch {epoch + 1} had no batch: the training data is empty, or gave all of it in an earlier epoch."
             )
         self.source.end_epoch(epoch)
+        if trained_nothing:
+            # The checkpoint was taken after the last batch of data whose length only its end tells.
+            logs = dict(self.model._get_metrics_result_or_logs(dict(self.logs_of_boundary)))
         self.position = self.position.next_epoch()
-        self._logs = logs
-        if self._validator.is_due(epoch):
+        self.logs_of_boundary = logs
+        if self._is_validation_due(epoch):
             current = self.last_validation
             if current is None or current.batches != self.total_batches:
                 current = self.validate()
-            logs.update(current.metrics)
+            if self._validator is not None:
+                logs.update(current.metrics)
+        # A copy: callbacks may add to the logs, and Keras's end of training does not see that.
+        self.logs_of_epoch = dict(logs)
         self._callbacks.end_epoch(epoch, logs)
         self._visit_boundary(Boundary(at_epoch_end=True, logs=logs))
 
@@ -360,6 +385,7 @@ class FitRun:
 
     def _train(self) -> None:
         self._callbacks.on_train_begin()
+        self.callback_states.begin()
         for callback in self._injected:
             callback.on_begin(self)
         if self._restore is not None and not self._restore.is_in_mid_epoch:
@@ -396,7 +422,7 @@ class FitRun:
     def _end(self) -> None:
         if isinstance(self.model.optimizer, keras.optimizers.Optimizer):
             self.model.optimizer.finalize_variable_values(self.model.trainable_weights)
-        self._callbacks.finish({name: values[-1] for name, values in self.history.history.items() if values})
+        self._callbacks.finish(self.logs_of_epoch)
         self.team.end()
         for callback in self._injected:
             callback.on_end(self)
@@ -406,15 +432,34 @@ class FitRun:
 
     def _finish_phase(self) -> FitHistory:
         self.model.history = self.history
-        record = PhaseRecord(self.signature(), self.history.get_state(), self.position.batches)
+        record = PhaseRecord(
+            self.signature(), self.history.get_state(), self.position.batches, self._data_states()
+        )
         self.context.phase_finished(record)
         return self.history
+
+    def pass_over(self, record: PhaseRecord) -> None:
+        """Bring the data to where an earlier process left it at the end of this phase."""
+        states, passes = record.data, len(record.history["epoch"])
+        self.source.pass_over(passes, states.get("source") or {}, batches=record.batches)
+        if self._validator is not None:
+            self._validator.source.pass_over(
+                states.get("validations", 0), states.get("validation_source") or {}
+            )
+
+    def _data_states(self) -> dict[str, Any]:
+        validation = self._validator.source.state_between_passes() if self._validator is not None else {}
+        return {
+            "source": self.source.state_between_passes(),
+            "validations": self.validations,
+            "validation_source": validation,
+        }
 
     def _is_asked_to_stop(self) -> bool:
         return self.core.preempt.is_requested or self._signals.received is not None
 
     def _visit_boundary(self, boundary: Boundary) -> None:
-        self._logs = boundary.logs
+        self.logs_of_boundary = boundary.logs
         for callback in self._injected:
             callback.on_boundary(self, boundary)
         self._plan_boundary()
@@ -432,6 +477,18 @@ class FitRun:
             return self.position.step < steps
         # An epoch of unknown length: it goes on if the segment was not cut short by the end of the data.
         return self.position.step >= self._segment.stop_step
+
+    def _is_validation_due(self, epoch: int) -> bool:
+        """Return whether to validate at the end of `epoch`; without validation data each epoch's metrics count."""
+        return self._validator is None or self._validator.is_due(epoch)
+
+    def _evaluate(self) -> dict[str, Any]:
+        """Return the metrics of the model as it is now, by the names under which they are reported."""
+        if self._validator is None:
+            return self.training_metrics()
+        with self.team.ready_to_validate():
+            logs = self._validator.run(self.model, self._callbacks)
+        return {f"val_{name}": plain_value(value) for name, value in logs.items()}
 
     def _is_best(self, metrics: dict[str, float]) -> bool:
         value = metrics.get(self.settings.metric)
@@ -471,7 +528,9 @@ class FitRun:
             *first,
             MetricsCallback(settings.report_period, self._arguments.on_nan),
             ValidationCallback(
-                self._in_batches(settings.validation_period), initial=settings.initial_validation
+                self._in_batches(settings.validation_period),
+                # Without validation data there is nothing to look at before the first batch.
+                initial=settings.initial_validation and self._validator is not None,
             ),
             CheckpointCallback(settings.checkpoint_policy, self._in_batches(settings.checkpoint_period)),
             SearcherCallback(settings.max_length),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from det_keras.errors import ModelMismatchError
@@ -25,15 +25,17 @@ class PhaseRecord:
         signature: what it is known by.
         history: state of its `FitHistory`.
         batches: how many it trained.
+        data: what the data was at its end, as JSON; see `FitRun.pass_over`.
     """
 
     signature: Mapping[str, Any]
     history: Mapping[str, Any]
     batches: int
+    data: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values that `PhaseRecord(**...)` takes back."""
-        return {"signature": self.signature, "history": self.history, "batches": self.batches}
+        return asdict(self)
 
 
 def phase_signature(

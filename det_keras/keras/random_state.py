@@ -7,7 +7,7 @@ Stateful ``tf.random.*`` ops inside a train step keep their state where nobody c
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,11 +18,16 @@ from keras.src.backend.common import global_state
 from keras.src.random.seed_generator import global_seed_generator
 from tensorflow.python.eager import context as tf_context
 
-__all__ = ["capture_random_state", "restore_random_state"]
+__all__ = [
+    "capture_random_state",
+    "capture_streams",
+    "restore_random_state",
+    "restore_streams",
+]
 
 
-def capture_random_state(model: Any) -> dict[str, Any]:
-    """Return all random states as JSON values."""
+def capture_streams() -> dict[str, Any]:
+    """Return the states of the streams that belong to no model, as JSON values by name."""
     version, internal, gauss = random.getstate()
     name, keys, position, has_gauss, cached = np.random.get_state()
     eager = _eager_stream()
@@ -31,24 +36,47 @@ def capture_random_state(model: Any) -> dict[str, Any]:
         "numpy": [name, np.asarray(keys).tolist(), int(position), int(has_gauss), float(cached)],
         "keras": _read(seeds.state) if (seeds := _keras_seeds()) is not None else None,
         "tensorflow": _eager_state(eager) if eager is not None else None,
-        "generators": [_read(generator.state) for generator in _generators(model)],
+        "generator": _read(tf.random.get_global_generator().state),
     }
 
 
-def restore_random_state(model: Any, state: Mapping[str, Any]) -> None:
-    """Put back what `capture_random_state` returned."""
+def restore_streams(state: Mapping[str, Any], *, without: Collection[str] = ()) -> None:
+    """Restore what `capture_streams` returned.
+
+    Args:
+        state: by name.
+        without: names of streams that are left as they are.
+    """
+    state = {name: None if name in without else value for name, value in state.items()}
     if state["keras"] is not None:
         # First, because a process that has not drawn from it yet makes it here, which draws from Python's stream.
         global_seed_generator().state.assign(state["keras"])
-    version, internal, gauss = state["python"]
-    random.setstate((version, tuple(internal), gauss))
-    name, keys, position, has_gauss, cached = state["numpy"]
-    np.random.set_state((name, np.array(keys, np.uint32), position, has_gauss, cached))
+    if state["python"] is not None:
+        version, internal, gauss = state["python"]
+        random.setstate((version, tuple(internal), gauss))
+    if state["numpy"] is not None:
+        name, keys, position, has_gauss, cached = state["numpy"]
+        np.random.set_state((name, np.array(keys, np.uint32), position, has_gauss, cached))
     eager = _eager_stream()
     if eager is not None and state["tensorflow"] is not None:
         version, internal, gauss = state["tensorflow"]
         eager.setstate((version, tuple(internal), gauss))
-    for generator, value in zip(_generators(model), state["generators"], strict=False):
+    if state["generator"] is not None:
+        tf.random.get_global_generator().state.assign(state["generator"])
+
+
+def capture_random_state(model: Any) -> dict[str, Any]:
+    """Return all random states as JSON values: the streams, and the generators that layers of `model` hold."""
+    streams = capture_streams()
+    generators = [streams.pop("generator"), *(_read(one.state) for one in _layer_generators(model))]
+    return {**streams, "generators": generators}
+
+
+def restore_random_state(model: Any, state: Mapping[str, Any], *, without: Collection[str] = ()) -> None:
+    """Restore what `capture_random_state` returned; arguments as in `restore_streams`."""
+    first, *others = state["generators"]
+    restore_streams({**state, "generator": first}, without=without)
+    for generator, value in zip(_layer_generators(model), others, strict=False):
         generator.state.assign(value)
 
 
@@ -72,9 +100,8 @@ def _eager_state(stream: random.Random) -> list[Any]:
     return [version, list(internal), gauss]
 
 
-def _generators(model: Any) -> Iterator[tf.random.Generator]:
-    """Yield the global `tf.random.Generator` and those that layers hold, in a fixed order."""
-    yield tf.random.get_global_generator()
+def _layer_generators(model: Any) -> Iterator[tf.random.Generator]:
+    """Yield the `tf.random.Generator`s that layers hold, in a fixed order."""
     for layer in model._flatten_layers():
         for _, value in sorted(vars(layer).items()):
             if isinstance(value, tf.random.Generator):

@@ -22,6 +22,9 @@ class Validator:
         steps: batches to evaluate; None for all.
         freq: the epochs after which to validate: every n-th, or a collection of numbers from 1.
         workers: who shares the data; that of several is whole.
+
+    Attributes:
+        source: its batches; each validation is a pass.
     """
 
     def __init__(
@@ -35,28 +38,35 @@ class Validator:
     ) -> None:
         parts = unpack(data)
         x = parts[0]
+        is_cut = False
         if isinstance(x, tf.data.Dataset) and steps is not None:
+            length = int(x.cardinality())
+            is_cut = not 0 < length <= steps
+            steps = steps if is_cut else length
             # A dataset that repeats for ever is fine here: each validation begins anew.
-            parts = (x.take(steps), None, None)
-        self._source = open_source(
+            parts = (x.take(steps), None, None) if is_cut else parts
+        self.source = open_source(
             parts,
             batch_size=batch_size if is_arrays(x) else None,
             shuffle=False,
             seed=0,
             workers=workers,
         )
-        self._steps = steps if steps is not None else self._source.steps_per_epoch
+        if is_cut and isinstance(self.source, TfDataSource):
+            # As Keras, which does not come to the end of this data.
+            self.source.opens_at_end = False
+        self._steps = steps if steps is not None else self.source.steps_per_epoch
         self._freq = freq
 
     @property
     def element_spec(self) -> Any:
         """The structure, shapes and dtypes of one batch."""
-        return self._source.element_spec
+        return self.source.element_spec
 
     @property
     def may_lack_rows(self) -> bool:
         """Whether a worker may have no row of some batch."""
-        return self._source.may_lack_rows
+        return self.source.may_lack_rows
 
     def is_due(self, epoch: int) -> bool:
         """Tell whether to validate at the end of `epoch`, counted from 0."""
@@ -70,24 +80,19 @@ class Validator:
         Raises:
             ValueError: the data turns out to be empty.
         """
-        self._source.begin_epoch(0, 0, self._steps)
+        self.source.begin_epoch(0, 0, self._steps)
         logs: dict[str, float] = model.evaluate(
-            self._source.dataset(self._steps), callbacks=callbacks, return_dict=True, verbose=verbose
+            self.source.dataset(self._steps), callbacks=callbacks, return_dict=True, verbose=verbose
         )
         if not logs and self._is_empty():
             raise ValueError("The data to evaluate on is empty: not one batch came of it.")
-        self._source.end_epoch(0)
+        self.source.end_epoch(0)
         return logs
 
     def _is_empty(self) -> bool:
         """Look for a batch; where the length is not known, only that can tell."""
-        self._source.begin_epoch(0, 0, self._steps)
-        return next(iter(self._source.dataset(self._steps)), None) is None
-
-    def skip(self, validations: int) -> None:
-        """Bring the data to where it is after a number of validations."""
-        if isinstance(self._source, TfDataSource):
-            self._source.pass_over(validations)
+        self.source.begin_epoch(0, 0, self._steps)
+        return next(iter(self.source.dataset(self._steps)), None) is None
 
 
 def unpack(data: Any) -> tuple[Any, Any, Any]:

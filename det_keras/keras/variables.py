@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,13 @@ import tensorflow as tf
 
 from det_keras.errors import ModelMismatchError
 
-__all__ = ["TrackedVariable", "VariableSet", "build_everything", "copy_bytes"]
+__all__ = [
+    "TrackedVariable",
+    "VariableSet",
+    "build_everything",
+    "build_for_evaluation",
+    "copy_bytes",
+]
 
 _LINE_BYTES = 64
 
@@ -132,34 +137,33 @@ def copy_bytes(tensor: Any) -> int:
     return -(-size // _LINE_BYTES) * _LINE_BYTES
 
 
-def build_everything(model: Any, element_spec: Any, optimizers: Iterable[Any]) -> None:
+def build_everything(model: Any, element_spec: Any) -> None:
     """Make every variable that the first training step would make, without taking a step.
+
+    The train step itself is traced, as training traces it: a model may have no ``call``, and only its step knows which
+    optimizers and metrics it uses.
 
     Args:
         model: compiled.
         element_spec: structure, shapes and dtypes of a batch.
-        optimizers: those that the training really uses; another one, such as the default of `compile` beside
-            a custom train step, stays unbuilt. One that `compile` does not know is built by tracing the
-            train step, since only it knows which variables it updates.
     """
-    used = list(optimizers)
-    batch = tf.nest.map_structure(_empty_batch, element_spec)
-    with _kept_unbuilt(model.optimizer, unless=any(model.optimizer is one for one in used)):
-        model._symbolic_build(data_batch=batch)
-    if not all(optimizer.built for optimizer in used):
-        tf.function(model.train_step).get_concrete_function(element_spec)
-
-
-@contextmanager
-def _kept_unbuilt(optimizer: Any, *, unless: bool) -> Iterator[None]:
-    if optimizer is None or unless or optimizer.built:
-        yield
+    if model.run_eagerly:
+        _build_eagerly(model, element_spec)
         return
-    optimizer.built = True
-    try:
-        yield
-    finally:
-        optimizer.built = False
+    tf.function(model.train_step).get_concrete_function(element_spec)
+
+
+def build_for_evaluation(model: Any, element_spec: Any) -> None:
+    """Make every variable that an evaluation would make; arguments as in `build_everything`."""
+    tf.function(model.test_step).get_concrete_function(element_spec)
+
+
+def _build_eagerly(model: Any, element_spec: Any) -> None:
+    """Take a step that leaves no trace in the variables: Python code of an eager step may not be traceable."""
+    existing = VariableSet(model, [model.optimizer] if model.optimizer is not None else [])
+    values = existing.copy()
+    model.train_step(tf.nest.map_structure(_empty_batch, element_spec))
+    existing.assign(values)
 
 
 def _identity(description: Mapping[str, Any]) -> tuple[Any, ...]:

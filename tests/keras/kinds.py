@@ -245,7 +245,11 @@ class Interrupted(BaseException):
 
 
 class InterruptAt(keras.callbacks.Callback):
-    """Raises once a number of batches was trained, counted over all phases of this process."""
+    """Raises once a number of batches was trained, counted over all phases of this process, not of the training."""
+
+    def get_state(self) -> None: ...
+
+    def load_state(self, state: None) -> None: ...
 
     def __init__(self, batches: int) -> None:
         super().__init__()

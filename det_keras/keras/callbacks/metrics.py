@@ -55,6 +55,11 @@ class MetricsCallback(InjectedCallback):
         self._check_nan(metrics, run)
         run.core.train.report_metrics("training", run.total_batches, {**run.counters(), **metrics})
 
+    def on_restored(self, run: FitRun) -> None:
+        # At a boundary metrics are reported before a checkpoint is taken, so that this batch has its report already.
+        if self._period is not None and run.position.step > 0 and run.position.batches % self._period == 0:
+            self._last_batch = run.position.batches
+
     def on_validation(self, run: FitRun, validation: Validation) -> None:
         metrics = {**run.counters(), **validation.metrics}
         run.core.train.report_metrics("validation", validation.batches, metrics)

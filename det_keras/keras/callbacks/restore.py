@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from det_keras.keras.callback_state import restore_callbacks
 from det_keras.keras.callbacks.base import InjectedCallback
 from det_keras.keras.phase import check_signature
 from det_keras.keras.position import Position
 from det_keras.keras.resume import ResumePoint
-from det_keras.keras.variables import build_everything
 
 if TYPE_CHECKING:
     from det_keras.keras.fit import FitRun
@@ -48,8 +46,7 @@ class RestoreCallback(InjectedCallback):
             ModelMismatchError: the script or the model changed.
         """
         state = self._point.restored.state
-        used = [run.optimizers[index] for index in state["optimizers"] if index < len(run.optimizers)]
-        build_everything(run.model, run.source.element_spec, used)
+        run.build()
         check_signature(run.phase_index, state["phase"]["signature"], run.signature())
         run.variables.check(self._point.restored.variables)
 
@@ -61,14 +58,15 @@ class RestoreCallback(InjectedCallback):
         restored = self._point.restored
         state = restored.state
         source_state, source_files = run.team.source_state(state, restored.folder)
-        run.source.restore_state(
+        drawn_by_data = run.source.restore_state(
             source_state,
             source_files,
             self.position.epoch,
             self.position.step,
             epochs_left=run.epochs_left,
         )
-        run.skip_validations(state["validations"])
+        run.skip_validations(state["validations"], state.get("validation_source") or {})
+        run.logs_of_boundary, run.logs_of_epoch = state.get("logs") or {}, state.get("epoch_logs")
         run.variables.assign(restored.values())
         run.history.load_state(state["history"])
         run.best_metric = state["best_metric"]
@@ -76,5 +74,5 @@ class RestoreCallback(InjectedCallback):
         if state["validations"]:
             run.context.validated_at = run.batches_before + self.last_validation_batch
         run.last_checkpoint_batch = self.position.batches
-        restore_callbacks(run.user_callbacks, restored.pickles())
-        run.team.restore(state, restored.folder)
+        run.callback_states.restore(restored.pickles())
+        run.team.restore(state, restored.folder, without=drawn_by_data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,14 +10,22 @@ import keras
 import tensorflow as tf
 
 from det_keras.core.distributed import DistributedContext
-from det_keras.keras.data.arrays import ArraySource, split_arrays
+from det_keras.keras.data.arrays import ArraySource, rows_of, split_arrays
 from det_keras.keras.data.base import DataSource
 from det_keras.keras.data.class_weight import with_class_weights
+from det_keras.keras.data.generator import GeneratorSource
 from det_keras.keras.data.order import plan_seed
 from det_keras.keras.data.pydataset import PyDatasetSource
 from det_keras.keras.data.shard import Shard
 from det_keras.keras.data.tfdata import TfDataSource
-from det_keras.keras.data.wrap import ArrayShare, DataContext, check_data, is_per_worker, whole_data
+from det_keras.keras.data.wrap import (
+    ArrayShare,
+    DataContext,
+    check_data,
+    is_generator,
+    is_per_worker,
+    whole_data,
+)
 
 __all__ = [
     "ArrayShare",
@@ -36,8 +45,8 @@ _DEFAULT_BATCH_SIZE = 32
 
 
 def is_arrays(x: Any) -> bool:
-    """Tell whether `x` is an array or a structure of arrays, rather than a dataset."""
-    return not isinstance(x, tf.data.Dataset | keras.utils.PyDataset)
+    """Return whether `x` is an array or a structure of arrays, rather than a dataset or a generator."""
+    return not isinstance(x, tf.data.Dataset | keras.utils.PyDataset) and not is_generator(x)
 
 
 def open_source(
@@ -68,11 +77,14 @@ def open_source(
     x = data[0]
     shard = Shard() if workers is None else Shard(workers.rank, workers.size)
     if is_arrays(x):
-        parts = _without_nones(data)
+        x, y, sample_weight = _checked_weights(data)
         if class_weight is not None:
-            parts = with_class_weights(class_weight)(*parts)
+            x, y, sample_weight = with_class_weights(class_weight)(x, *(() if y is None else (y,)))
+        if batch_size is None and steps_per_epoch is not None:
+            # As Keras: the steps share the samples.
+            batch_size = math.ceil(rows_of(keras.tree.flatten(x)[0]) / (steps_per_epoch * shard.size))
         return ArraySource(
-            parts,
+            keras.utils.pack_x_y_sample_weight(x, y, sample_weight),
             batch_size=(batch_size or _DEFAULT_BATCH_SIZE) * shard.size,
             shuffle=shuffle,
             seed=seed,
@@ -83,6 +95,12 @@ def open_source(
         raise ValueError(
             f"A {type(x).__name__} makes its own batches: do not pass `batch_size` (received {batch_size!r})."
         )
+    if is_generator(x):
+        if class_weight is not None:
+            raise ValueError(
+                f"`class_weight` cannot be used with a {type(x).__name__}: let it give sample weights."
+            )
+        return GeneratorSource(x, steps_per_epoch=steps_per_epoch)
     add_weights = with_class_weights(class_weight) if class_weight is not None else None
     if isinstance(x, keras.utils.PyDataset):
         return PyDatasetSource(
@@ -98,9 +116,13 @@ def open_source(
     return TfDataSource(dataset, steps_per_epoch=steps_per_epoch, workers=workers)
 
 
-def _without_nones(data: tuple[Any, ...]) -> tuple[Any, ...]:
-    while len(data) > 1 and data[-1] is None:
-        data = data[:-1]
-    if any(part is None for part in data):
+def _checked_weights(data: tuple[Any, ...]) -> tuple[Any, Any, Any]:
+    """Return (x, y, sample_weight), one weight for all outputs as a weight for each, as Keras reads it."""
+    x, y, sample_weight = [*data, None, None][:3]
+    if sample_weight is None:
+        return x, y, None
+    if y is None:
         raise ValueError("Sample weights need targets: pass `y` as well.")
-    return data
+    if keras.tree.is_nested(y) and not keras.tree.is_nested(sample_weight):
+        sample_weight = keras.tree.map_structure(lambda _: sample_weight, y)
+    return x, y, sample_weight

@@ -16,6 +16,14 @@ import tensorflow as tf
 from det_keras.keras.data.base import DataSource, PlannedDataset
 from det_keras.keras.data.order import sample_order
 from det_keras.keras.data.shard import Shard
+from det_keras.keras.private_api import (
+    arrays_in,
+    convert_array,
+    map_arrays,
+    num_rows,
+    split_rows,
+    take_rows,
+)
 
 __all__ = ["ArraySource", "num_samples", "rows_of", "split_arrays", "to_tensors"]
 
@@ -27,8 +35,8 @@ class ArraySource(DataSource):
     """Batches of arrays that fit in memory.
 
     Args:
-        data: (x,), (x, y) or (x, y, sample_weight); each an array, or a list, tuple or dict of arrays, all
-            with the same number of samples in their first dimension.
+        data: x, (x, y) or (x, y, sample_weight), as `keras.utils.pack_x_y_sample_weight` packs them; each an
+            array, or a list, tuple or dict of arrays, all with the same number of samples in their first dimension.
         batch_size: samples per global batch; the last batch of a pass may be smaller.
         shuffle: True for a new order in each pass, "batch" to shuffle only inside each batch, False for none.
         seed: of the plan.
@@ -38,7 +46,7 @@ class ArraySource(DataSource):
 
     def __init__(
         self,
-        data: tuple[Any, ...],
+        data: Any,
         *,
         batch_size: int,
         shuffle: bool | str,
@@ -71,21 +79,23 @@ class ArraySource(DataSource):
         return spec if self._shard.is_whole else spec[0]
 
     def describe(self) -> dict[str, Any]:
-        shapes = keras.tree.map_structure(lambda t: [*t.shape[1:], t.dtype.name], self._tensors)
+        shapes = _described(self._tensors)
         return {
             "kind": "arrays",
             "samples": self._size,
             "batch_size": self.batch_size,
             "steps_per_epoch": self.steps_per_epoch,
             "shuffle": self._shuffle,
-            "shapes": _as_lists(shapes),
+            "shapes": shapes,
         }
 
     def fingerprint(self) -> str | None:
         rows = np.unique(np.linspace(0, self._size - 1, _FINGERPRINT_ROWS).astype(np.int64))
         content = hashlib.sha256()
-        for tensor in keras.tree.flatten(self._tensors):
-            values = tf.gather(tensor, rows).numpy()
+        for array in arrays_in(self._tensors):
+            part = take_rows(array, tf.constant(rows))
+            dense = tf.sparse.to_dense(part) if isinstance(part, tf.SparseTensor) else part
+            values = dense.numpy()
             content.update(repr(values.tolist()).encode() if values.dtype == object else values.tobytes())
         return content.hexdigest()
 
@@ -133,11 +143,11 @@ class ArraySource(DataSource):
 
     def _gather(self, rows: tf.Tensor, data: Any) -> Any:
         if self._shard.is_whole:
-            return keras.tree.map_structure(lambda t: tf.gather(t, rows), data)
+            return map_arrays(lambda array: take_rows(array, rows), data)
         part, count = self._shard.of_rows(rows)
         if self._size % self.batch_size == 0 and self.batch_size % self._shard.size == 0:
             part = tf.ensure_shape(part, [self.batch_size // self._shard.size])
-        return keras.tree.map_structure(lambda t: tf.gather(t, part), data), count
+        return map_arrays(lambda array: take_rows(array, part), data), count
 
     def _slice(self, order: tf.Tensor, number: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
         rows = order[step * self.batch_size : (step + 1) * self.batch_size]
@@ -149,15 +159,15 @@ class ArraySource(DataSource):
         return rows
 
 
-def to_tensors(data: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return arrays as tensors, floats in Keras's float type, lists as tuples, as Keras's own adapter does.
+def to_tensors(data: Any) -> Any:
+    """Return arrays as tensors, converted as Keras's own adapter does, and lists as tuples.
 
     Raises:
-        TypeError: a part is sparse or no array at all.
+        TypeError: a part is no array at all.
         ValueError: the arrays are empty or differ in their number of samples.
     """
-    tensors = tuple(_without_lists(keras.tree.map_structure(_to_tensor, part)) for part in data)
-    sizes = sorted({int(tensor.shape[0]) for tensor in keras.tree.flatten(tensors)})
+    tensors = keras.tree.lists_to_tuples(map_arrays(_to_tensor, data))
+    sizes = sorted({num_rows(array) for array in arrays_in(tensors)})
     if len(sizes) > 1:
         raise ValueError(f"All arrays need the same number of samples. Received arrays of {sizes} samples.")
     if sizes == [0]:
@@ -166,8 +176,8 @@ def to_tensors(data: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def num_samples(data: Any) -> int:
-    """Return the number of samples of a structure of arrays."""
-    return int(keras.tree.flatten(data)[0].shape[0])
+    """Return the number of samples of a structure that `to_tensors` returned."""
+    return num_rows(arrays_in(data)[0])
 
 
 def rows_of(array: Any) -> int:
@@ -191,7 +201,7 @@ def split_arrays(data: tuple[Any, ...], validation_split: float) -> tuple[tuple[
     """Split off the last rows of arrays for validation, the same rows in every process.
 
     Args:
-        data: as `ArraySource` takes it.
+        data: (x, y, sample_weight), None where a part is absent.
         validation_split: part of the samples that becomes validation data, between 0 and 1.
 
     Returns:
@@ -200,31 +210,25 @@ def split_arrays(data: tuple[Any, ...], validation_split: float) -> tuple[tuple[
     Raises:
         ValueError: one of the two would be empty.
     """
-    tensors = to_tensors(data)
-    size = num_samples(tensors)
-    split_at = math.floor(size * (1.0 - validation_split))
-    if not 0 < split_at < size:
+    size = rows_of(keras.tree.flatten(data)[0])
+    if not 0 < math.floor(size * (1.0 - validation_split)) < size:
         raise ValueError(
             f"`validation_split={validation_split!r}` of {size} samples leaves one side without any. "
             "Give more data or another split."
         )
-    train = keras.tree.map_structure(lambda t: t[:split_at], tensors)
-    return train, keras.tree.map_structure(lambda t: t[split_at:], tensors)
+    train, validation = split_rows(data, validation_split)
+    return tuple(train), tuple(validation)
 
 
-def _to_tensor(array: Any) -> tf.Tensor:
-    if isinstance(array, tf.SparseTensor) or type(array).__module__.startswith("scipy.sparse"):
-        raise TypeError(
-            "Sparse arrays cannot be planned in batches. "
-            "Pass `tf.data.Dataset.from_tensor_slices((x, y)).batch(...)` instead."
-        )
+def _to_tensor(array: Any) -> Any:
     rows_of(array)
-    if not tf.is_tensor(array):
-        array = _to_numpy(array)
-    tensor = tf.convert_to_tensor(array) if not isinstance(array, tf.RaggedTensor) else array
-    if tensor.dtype.is_floating and tensor.dtype.name != keras.config.floatx():
-        tensor = tf.cast(tensor, keras.config.floatx())
-    return tensor
+    converted = convert_array(array)
+    if isinstance(converted, np.ndarray):
+        if converted.dtype == object:
+            is_text = all(isinstance(item, str) for item in converted.flat)
+            converted = converted.astype(str if is_text else keras.config.floatx())
+        return tf.convert_to_tensor(converted)
+    return converted
 
 
 def _shown(value: Any) -> str:
@@ -232,35 +236,17 @@ def _shown(value: Any) -> str:
     return f"{text if len(text) <= 60 else text[:60] + '...'} (a {type(value).__name__})"
 
 
-def _to_numpy(array: Any) -> np.ndarray[Any, Any]:
-    values = np.asarray(array)
-    # Keras gives a pandas Series a second dimension; the type is told by name to not import pandas.
-    if type(array).__module__.startswith("pandas.") and values.ndim == 1:
-        values = values[:, None]
-    if values.dtype == object:
-        values = (
-            values.astype(str) if all(isinstance(item, str) for item in values.flat) else values.astype(float)
-        )
-    if values.dtype == np.float64 and keras.config.floatx() == "float32":
-        # Cast here: the float64 tensor would double the memory for a moment.
-        values = values.astype(np.float32)
-    return values
-
-
-def _without_lists(structure: Any) -> Any:
-    if isinstance(structure, list | tuple):
-        return tuple(_without_lists(item) for item in structure)
+def _described(structure: Any) -> Any:
+    """Return the shapes and dtypes of a structure of arrays as JSON; a sparse array is known by its dense shape."""
     if isinstance(structure, dict):
-        return {name: _without_lists(item) for name, item in structure.items()}
-    return structure
-
-
-def _as_lists(structure: Any) -> Any:
-    if isinstance(structure, list | tuple):
-        return [_as_lists(item) for item in structure]
-    if isinstance(structure, dict):
-        return {str(name): _as_lists(item) for name, item in structure.items()}
-    return structure
+        return {str(name): _described(item) for name, item in structure.items()}
+    if structure is None:
+        return None
+    arrays = arrays_in(structure)
+    if len(arrays) == 1 and arrays[0] is structure:
+        tensor = getattr(structure, "sparse", structure)
+        return [*tensor.shape[1:], tensor.dtype.name]
+    return [_described(item) for item in structure]
 
 
 def _fixed_options() -> tf.data.Options:

@@ -10,7 +10,7 @@ epoch's end. `PlannedDataset` passes that question on to the source, which knows
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -114,14 +114,31 @@ class DataSource(abc.ABC):
 
     def restore_state(
         self, state: dict[str, Any], directory: Path, epoch: int, step: int, *, epochs_left: int
-    ) -> None:
+    ) -> frozenset[str]:
         """Put the source where `save_state` found it.
 
         Args:
             state: what `save_state` returned.
             directory: where it left its files.
-            epoch: the epoch in which training goes on.
+            epoch: the epoch in which training continues.
             step: the step of it that comes next.
             epochs_left: how many epochs are to come, that one included, as far as is known.
+
+        Returns:
+            The names of the random streams from which the data draws, now where it needs them; see `replay`.
+        """
+        return frozenset()
+
+    def state_between_passes(self) -> dict[str, Any]:
+        """Return as JSON what `pass_over` needs to bring other processes here; call it between two passes."""
+        return {}
+
+    def pass_over(self, passes: int, state: Mapping[str, Any], *, batches: int | None = None) -> None:
+        """Put the data where it is after whole passes that an earlier `fit` or validations made.
+
+        Args:
+            passes: how many.
+            state: what `state_between_passes` returned after them; empty where that is not known.
+            batches: how many batches were read in all; for data that is read on from epoch to epoch.
         """
         return

@@ -1,10 +1,16 @@
-"""Batches of a `keras.utils.PyDataset` (Sequence), in a seeded order."""
+"""Batches of a `keras.utils.PyDataset` (Sequence), in a seeded order.
+
+Items that depend on their index and the epoch need nothing. For others a checkpoint has what the dataset and the random
+streams were when the pass began; where either has changed since, a resumed run makes the items of the pass again.
+"""
 
 from __future__ import annotations
 
+import base64
 import math
 import operator
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +18,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from det_keras.keras.attributes import PlainState
 from det_keras.keras.data.base import DataSource, PlannedDataset
 from det_keras.keras.data.loader import load_batches
 from det_keras.keras.data.order import batch_order
+from det_keras.keras.data.replay import replay
 from det_keras.keras.data.shard import Shard
+from det_keras.keras.private_api import tensor_spec
+from det_keras.keras.random_state import capture_streams, restore_streams
 
 __all__ = ["PyDatasetSource"]
 
@@ -27,7 +37,8 @@ class PyDatasetSource(DataSource):
     """Batches of a PyDataset.
 
     The dataset's ``on_epoch_begin`` and ``on_epoch_end`` are called around each epoch; on a resume
-    ``on_epoch_end`` is called once for each finished epoch, or ``load_state`` if the dataset has it.
+    ``on_epoch_end`` is called once for each finished epoch, and its plain attributes are restored, or ``load_state``
+    is called if the dataset has it.
 
     Args:
         dataset: the user's.
@@ -74,6 +85,10 @@ class PyDatasetSource(DataSource):
         self._entered: int | None = None
         self._iterator: Any = None
         self._pending = False
+        self._attributes = PlainState(dataset)
+        # What the dataset and the streams were when the pass began; None between two passes.
+        self._start: dict[str, Any] | None = None
+        self._started_at = time.monotonic()
         self._dataset = self._build()
 
     @property
@@ -91,31 +106,80 @@ class PyDatasetSource(DataSource):
         }
 
     def begin_epoch(self, epoch: int, first_step: int, stop_step: int | None) -> None:
-        if self._entered != epoch:
-            self._entered = epoch
-            _call(self._source, "on_epoch_begin")
+        self._enter(epoch)
         self._epoch, self._first, self._stop = epoch, first_step, stop_step
         self._pending = True
 
     def end_epoch(self, epoch: int) -> None:
         _call(self._source, "on_epoch_end")
+        self._start = None
 
     def dataset(self, cardinality: int | None) -> tf.data.Dataset:
         return PlannedDataset(self._dataset, self._open, cardinality)
 
     def save_state(self, directory: Path) -> dict[str, Any]:
-        if hasattr(self._source, "get_state"):
-            return {"dataset": self._source.get_state()}
-        return {}
+        if self._start is None:
+            return self.state_between_passes()
+        now = self._state()
+        # Items are made ahead of training, so that only the pass's start is a state that can be told.
+        state = {"dataset": self._start["dataset"]}
+        if now != self._start:
+            state |= {"streams": self._start["streams"], "seconds": time.monotonic() - self._started_at}
+        return state
 
     def restore_state(
         self, state: dict[str, Any], directory: Path, epoch: int, step: int, *, epochs_left: int
-    ) -> None:
-        if "dataset" in state and hasattr(self._source, "load_state"):
-            self._source.load_state(state["dataset"])
+    ) -> frozenset[str]:
+        if not _has_own_state(self._source):
+            for _ in range(epoch):
+                _call(self._source, "on_epoch_end")
+        if step == 0:
+            self._load(state)
+            return frozenset()
+        self._enter(epoch, state)
+        if "streams" not in state or not self._shard.is_whole:
+            return frozenset()
+        restore_streams(state["streams"])
+        assert self._start is not None
+        self._start = {**self._start, "streams": state["streams"]}
+        self._epoch, self._first, self._stop = epoch, 0, step
+        items = load_batches(self._source, [index for index, _ in self._indices()])
+        why = f"the items of this {type(self._source).__name__} depend on the ones before"
+        return replay(lambda: next(items), step, why, state.get("seconds"))
+
+    def state_between_passes(self) -> dict[str, Any]:
+        return {"dataset": self._state()["dataset"]}
+
+    def pass_over(self, passes: int, state: Mapping[str, Any], *, batches: int | None = None) -> None:
+        if not _has_own_state(self._source):
+            for _ in range(passes):
+                _call(self._source, "on_epoch_end")
+        self._load(state)
+
+    def _enter(self, epoch: int, state: Mapping[str, Any] | None = None) -> None:
+        """Begin a pass unless it is begun; with `state`, as it was begun before an interruption."""
+        if self._entered == epoch:
             return
-        for _ in range(epoch):
-            _call(self._source, "on_epoch_end")
+        self._entered = epoch
+        _call(self._source, "on_epoch_begin")
+        if state is not None:
+            self._load(state)
+        self._start, self._started_at = self._state(), time.monotonic()
+
+    def _state(self) -> dict[str, Any]:
+        if _has_own_state(self._source):
+            dataset = self._source.get_state()
+        else:
+            dataset = base64.b64encode(self._attributes.dump()).decode()
+        return {"dataset": dataset, "streams": capture_streams()}
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        if "dataset" not in state:
+            return
+        if _has_own_state(self._source):
+            self._source.load_state(state["dataset"])
+        else:
+            self._attributes.load(base64.b64decode(state["dataset"]))
 
     def _open(self) -> Any:
         if self._pending or self._iterator is None:
@@ -148,7 +212,7 @@ class PyDatasetSource(DataSource):
 
     def _build(self) -> tf.data.Dataset:
         count = min(_BATCHES_FOR_SPEC, self._num_batches or _BATCHES_FOR_SPEC)
-        signature = _signature([standardize_batch(self._source[index]) for index in range(count)])
+        signature = tensor_spec([standardize_batch(self._source[index]) for index in range(count)])
         signature = signature, tf.TensorSpec([], tf.int64)
         dataset = tf.data.Dataset.from_generator(self._generate, output_signature=signature)
         dataset = dataset.map(self._prepare)
@@ -158,11 +222,11 @@ class PyDatasetSource(DataSource):
 
     def _prepare(self, batch: Any, is_there: tf.Tensor) -> Any:
         if self._transform is not None:
-            batch = self._transform(*batch)
+            batch = self._transform(*(batch if isinstance(batch, tuple) else (batch,)))
         if self._shard.is_whole:
             return batch
         if self._items_per_step == 1:
-            return self._shard.of_batch(*batch)
+            return self._shard.of_batch(batch)
         return batch, is_there * tf.shape(keras.tree.flatten(batch)[0], tf.int64)[0]
 
     def _generate(self) -> Iterator[Any]:
@@ -173,45 +237,27 @@ class PyDatasetSource(DataSource):
 
 
 def standardize_batch(batch: Any) -> Any:
-    """Return a batch as a tuple (x,), (x, y) or (x, y, sample_weight), as Keras reads it.
+    """Return a batch as Keras gives it to the step: a dict as it is, else (x,), (x, y) or (x, y, sample_weight).
 
     Raises:
         ValueError: it is something else.
     """
-    if isinstance(batch, dict | np.ndarray) or tf.is_tensor(batch):
+    if isinstance(batch, dict):
+        return batch
+    if isinstance(batch, np.ndarray) or tf.is_tensor(batch):
         return (batch,)
-    if isinstance(batch, list):
-        batch = tuple(batch)
-    if not isinstance(batch, tuple) or len(batch) not in (1, 2, 3):
+    if not isinstance(batch, list | tuple) or len(batch) not in (1, 2, 3):
         raise ValueError(
             "PyDataset.__getitem__() must return an array, a dict, or a tuple (x,), (x, y) or (x, y, sample_weight). "
             f"Received a {type(batch).__name__}."
         )
     while batch[-1] is None and len(batch) > 1:
         batch = batch[:-1]
-    return _tuples(batch)
+    return keras.tree.lists_to_tuples(tuple(batch))
 
 
-def _tuples(structure: Any) -> Any:
-    if isinstance(structure, list | tuple):
-        return tuple(_tuples(item) for item in structure)
-    if isinstance(structure, dict):
-        return {name: _tuples(item) for name, item in structure.items()}
-    return structure
-
-
-def _signature(batches: list[Any]) -> Any:
-    def spec(*arrays: Any) -> tf.TensorSpec:
-        tensors = [tf.convert_to_tensor(array) for array in arrays]
-        ranks = {tensor.shape.rank for tensor in tensors}
-        if len(ranks) > 1:
-            raise ValueError(f"The batches of a PyDataset differ in rank: {sorted(ranks)}.")
-        sizes = zip(*(tensor.shape.as_list() for tensor in tensors), strict=True)
-        shape = [size[0] if len(set(size)) == 1 else None for size in sizes]
-        # The last batch is often smaller, even where the first two are alike.
-        return tf.TensorSpec([None, *shape[1:]] if shape else [], tensors[0].dtype)
-
-    return keras.tree.map_structure(spec, *batches)
+def _has_own_state(dataset: Any) -> bool:
+    return hasattr(dataset, "get_state") and hasattr(dataset, "load_state")
 
 
 def _call(dataset: Any, name: str) -> None:

@@ -46,7 +46,7 @@ class Shard:
         part = tf.cond(stop > start, lambda: rows[start:stop], lambda: rows[:1])
         return part, tf.stack([stop - start, total])
 
-    def of_batch(self, *batch: Any) -> tuple[Any, tf.Tensor]:
+    def of_batch(self, batch: Any) -> tuple[Any, tf.Tensor]:
         """Return this worker's rows of a batch of any structure and their numbers, as `of_rows` does."""
         total = tf.shape(keras.tree.flatten(batch)[0], tf.int64)[0]
         part, count = self.of_rows(tf.range(total))

@@ -1,9 +1,14 @@
 """Batches of a user's `tf.data.Dataset`, its iterator saved and restored where TensorFlow can.
 
-A shuffled dataset draws new seeds each time an iterator is opened. Opening and dropping one for each
-finished epoch therefore brings a fresh process to the same order, at any epoch's start. Inside an epoch
-the iterator's own checkpoint has the position, shuffle buffers included; where a pipeline refuses to be
-saved (`from_generator`, `py_function`, random ops in `map`), its batches are read again without training.
+A shuffled dataset draws new seeds each time an iterator is opened. Keras opens one when an epoch begins and, where it
+knows the number of batches, another when it ends; so does this source, to give each epoch the order of plain Keras.
+Opening and dropping as many therefore brings a fresh process to the same order, at any epoch's start. Inside an epoch
+the iterator's own checkpoint has the position, shuffle buffers included.
+
+Where that is not enough, a pass is read again from its start, without training: a pipeline that TensorFlow refuses
+to save (`from_generator`, `py_function`, random ops in `map`), and a cache in memory, which has to be filled in the
+order of the run before. For that a checkpoint has what the pipeline had when the pass began: the random streams, and
+every variable that a function of it writes, such as the seeds of Keras's augmentation layers.
 
 The checkpoint of an iterator is trusted for the rest of its own pass only. TensorFlow (2.18 to 2.21) puts
 the seeds of later passes off by one when the shuffle's input was already read to its end, which a
@@ -18,6 +23,7 @@ import logging
 import re
 import time
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +31,10 @@ import tensorflow as tf
 
 from det_keras.core.distributed import DistributedContext
 from det_keras.keras.data.base import DataSource, PlannedDataset
+from det_keras.keras.data.pipeline import Pipeline
+from det_keras.keras.data.replay import replay
 from det_keras.keras.distributed.exchange import sum_over_workers
+from det_keras.keras.random_state import capture_streams, restore_streams
 
 __all__ = ["TfDataSource"]
 
@@ -34,6 +43,9 @@ logger = logging.getLogger(__name__)
 _SLOW_SAVE_S = 0.1
 _FILE_PREFIX = "iterator"
 _MOST_AHEAD = 1000
+_CACHE = "the cache in memory has to be filled in the same order"
+_READS_ON = "with `steps_per_epoch` data is read on from epoch to epoch"
+_EVERY_PASS = "what a pass over this data gives depends on the passes before it"
 
 
 class TfDataSource(DataSource):
@@ -44,7 +56,17 @@ class TfDataSource(DataSource):
         steps_per_epoch: batches that count as one epoch; the data is then read on from epoch to epoch, and
             from its beginning when it ends. By default an epoch is one pass.
         workers: with several, elements are (batch, rows) pairs, and all take the same number of steps.
+        num_batches: of one pass, where the dataset itself does not know.
+        reads_every_pass: what a pass gives depends on all passes before it.
+
+    Attributes:
+        opens_at_end: an iterator is opened at the end of a pass as well.
+        is_shared_with_validation: validations open iterators of the same shuffle in between.
     """
+
+    is_shared_with_validation = False
+
+    kind = "tf.data"
 
     def __init__(
         self,
@@ -52,8 +74,10 @@ class TfDataSource(DataSource):
         *,
         steps_per_epoch: int | None = None,
         workers: DistributedContext | None = None,
+        num_batches: int | None = None,
+        reads_every_pass: bool = False,
     ) -> None:
-        cardinality = int(dataset.cardinality())
+        cardinality = int(dataset.cardinality()) if num_batches is None else num_batches
         if cardinality == 0:
             raise ValueError("The tf.data.Dataset is empty: it has 0 batches.")
         if cardinality == tf.data.INFINITE_CARDINALITY and steps_per_epoch is None:
@@ -61,17 +85,27 @@ class TfDataSource(DataSource):
                 "The tf.data.Dataset repeats for ever. Pass `steps_per_epoch` to say what an epoch is, "
                 "or leave out `.repeat()`."
             )
-        self._goes_on = steps_per_epoch is not None
+        self._reads_on = steps_per_epoch is not None
         self._is_shared = workers is not None and workers.size > 1
-        self._dataset = dataset.repeat() if self._goes_on and cardinality > 0 else dataset
+        self._dataset = dataset.repeat() if self._reads_on and cardinality > 0 else dataset
         self.steps_per_epoch = steps_per_epoch or (cardinality if cardinality > 0 else None)
         if workers is not None and self._is_shared:
             cardinality = max(cardinality, 0) if cardinality != tf.data.UNKNOWN_CARDINALITY else cardinality
             self._share(workers.allgather(cardinality), steps_per_epoch)
+        self.opens_at_end = not self._reads_on and self.steps_per_epoch is not None
+        self._pipeline = Pipeline(self._dataset)
+        self._reads_every_pass = reads_every_pass or self._pipeline.draws_within_pass
         self._iterator: Any = None
         self._pending = False
+        self._asked = False
+        self._ends_epoch = True
+        self._is_in_pass = False
         self._refused = False
         self._was_slow = False
+        self._opened = 0
+        self._first: Mapping[str, Any] | None = None
+        self._start: Mapping[str, Any] | None = None
+        self._started_at = time.monotonic()
         # Iterators of later epochs, opened before the interrupted one was restored.
         self._ahead: deque[Any] = deque()
 
@@ -83,70 +117,162 @@ class TfDataSource(DataSource):
     def describe(self) -> dict[str, Any]:
         specs = tf.nest.flatten(self.element_spec)
         return {
-            "kind": "tf.data",
+            "kind": self.kind,
             # The first dimension is the batch: None or a number with the same meaning.
             "shapes": [[*(spec.shape.as_list() or [None])[1:], spec.dtype.name] for spec in specs],
             "steps_per_epoch": self.steps_per_epoch,
         }
 
     def begin_epoch(self, epoch: int, first_step: int, stop_step: int | None) -> None:
-        if first_step == 0 and not (self._goes_on and self._iterator is not None):
+        if first_step == 0 and not (self._reads_on and self._iterator is not None):
             self._pending = True
+        self._asked = False
+        self._ends_epoch = stop_step is None or stop_step == self.steps_per_epoch
+
+    def end_epoch(self, epoch: int) -> None:
+        self._is_in_pass = self._reads_on
 
     def dataset(self, cardinality: int | None) -> tf.data.Dataset:
         return PlannedDataset(self._dataset, self._open, cardinality)
 
     def save_state(self, directory: Path) -> dict[str, Any]:
-        if self._iterator is None or self._refused or self._goes_on:
-            return {"saved": False}
+        state = self.state_between_passes()
+        if not self._is_in_pass:
+            return state
+        if self._can_be_saved and self._save_iterator(directory):
+            return {**state, "saved": True}
+        return {**state, "start": self._start, "seconds": time.monotonic() - self._started_at}
+
+    def state_between_passes(self) -> dict[str, Any]:
+        state = {"opened": self._opened, "variables": self._pipeline.variables()}
+        return {**state, "first": self._first} if self._needs_first_pass else state
+
+    def restore_state(
+        self, state: dict[str, Any], directory: Path, epoch: int, step: int, *, epochs_left: int
+    ) -> frozenset[str]:
+        if self._reads_on:
+            assert self.steps_per_epoch is not None
+            return self._read_again(state.get("first"), epoch * self.steps_per_epoch + step, _READS_ON)
+        self._first = state.get("first")
+        self._pass_over(epoch, state)
+        self._pipeline.assign(state.get("variables") or [])
+        if step == 0:
+            return frozenset()
+        if not state.get("saved"):
+            why = "TensorFlow cannot save the position of this pipeline"
+            return self._read_again(state.get("start"), step, why, state.get("seconds"))
+        self._iterator = self._new_iterator()
+        self._is_in_pass = True
+        self._open_ahead(epochs_left)
+        tf.train.Checkpoint(iterator=self._iterator).read(str(directory / _FILE_PREFIX)).assert_consumed()
+        return frozenset()
+
+    def shares_shuffle_with(self, other: DataSource) -> bool:
+        """Return whether another source reads from the same shuffled dataset."""
+        return isinstance(other, TfDataSource) and bool(self._pipeline.shuffles & other._pipeline.shuffles)
+
+    def pass_over(self, passes: int, state: Mapping[str, Any], *, batches: int | None = None) -> None:
+        self._first = state.get("first")
+        if self._reads_on:
+            self._read_again(self._first, batches or 0, _READS_ON)
+            self._iterator = None
+            return
+        self._pass_over(passes, state)
+        self._pipeline.assign(state.get("variables") or [])
+
+    def _pass_over(self, passes: int, state: Mapping[str, Any]) -> None:
+        """Bring shuffle seeds and caches to where they are after so many passes."""
+        read = passes if self._reads_every_pass else min(passes, int(self._pipeline.has_memory_cache))
+        reason = _EVERY_PASS if self._reads_every_pass else _CACHE
+        if read:
+            self._begin(self._first)
+        for number in range(passes):
+            iterator = self._new_iterator()
+            if number < read:
+                self._read_pass(iterator, reason)
+            if self.opens_at_end:
+                self._new_iterator()
+        # Those that were opened for passes which a callback cut short, or for the one that is interrupted.
+        for _ in range(
+            self._opened, state.get("opened", 0) - int("start" in state or bool(state.get("saved")))
+        ):
+            self._new_iterator()
+
+    @property
+    def _needs_first_pass(self) -> bool:
+        return self._reads_on or self._pipeline.has_memory_cache or self._reads_every_pass
+
+    @property
+    def _can_be_saved(self) -> bool:
+        return not (self._needs_first_pass or self._refused or self.is_shared_with_validation)
+
+    def _save_iterator(self, directory: Path) -> bool:
         directory.mkdir(parents=True, exist_ok=True)
         started = time.perf_counter()
         try:
             tf.train.Checkpoint(iterator=self._iterator).write(str(directory / _FILE_PREFIX))
         except tf.errors.OpError as error:
             self._refused = True
-            logger.warning(
-                "tf.data cannot save this pipeline's position because of %s: a resume will read the batches of "
-                "the interrupted epoch again without training on them, which is exact only if the pipeline gives "
-                "the same batches each time.",
-                _refusing_op(error),
-            )
-            return {"saved": False}
+            self._tell_refusal(_refusing_op(error))
+            return False
         self._tell_if_slow(time.perf_counter() - started)
-        return {"saved": True}
+        return True
 
-    def restore_state(
-        self, state: dict[str, Any], directory: Path, epoch: int, step: int, *, epochs_left: int
-    ) -> None:
-        if self._goes_on:
-            assert self.steps_per_epoch is not None
-            self._iterator = iter(self._dataset)
-            self._skip(epoch * self.steps_per_epoch + step)
+    def _tell_refusal(self, op: str) -> None:
+        if not (self._pipeline.runs_python or "Py" in op or "Generator" in op):
+            logger.info(
+                "tf.data cannot save this pipeline's position because of %s: a resumed run reads the batches of the "
+                "interrupted epoch again, from the random state in which it began.",
+                op,
+            )
             return
-        self.pass_over(epoch)
-        if step == 0:
-            return
-        self._iterator = iter(self._dataset)
-        if not state.get("saved"):
-            self._skip(step)
-            return
-        self._ahead = deque(iter(self._dataset) for _ in range(min(epochs_left - 1, _MOST_AHEAD)))
-        tf.train.Checkpoint(iterator=self._iterator).read(str(directory / _FILE_PREFIX)).assert_consumed()
+        logger.warning(
+            "tf.data cannot save this pipeline's position because of %s: a resumed run reads the batches of the "
+            "interrupted epoch again without training on them. That is exact unless Python code in the pipeline has "
+            "state of its own (a counter, a thread, the clock); `det experiment create --verify-resume` finds out. "
+            "A `keras.utils.PyDataset` or a pipeline of TensorFlow ops always is.",
+            op,
+        )
 
-    def pass_over(self, passes: int) -> None:
-        """Bring the shuffle seeds to where they are after `passes` passes over the data."""
-        for _ in range(passes):
-            iter(self._dataset)
+    def _begin(self, start: Mapping[str, Any] | None) -> None:
+        """Restore the state in which a pass began."""
+        if start is not None:
+            restore_streams(start["streams"])
+            self._pipeline.assign(start["variables"])
+
+    def _read_again(
+        self, start: Mapping[str, Any] | None, steps: int, reason: str, seconds: float | None = None
+    ) -> frozenset[str]:
+        """Open a pass as it was opened before and read `steps` batches of it."""
+        self._begin(start)
+        self._start = start
+        if self._reads_on:
+            self._first = start
+        self._iterator = self._new_iterator()
+        self._is_in_pass = True
+        return replay(lambda: next(self._iterator), steps, reason, seconds)
+
+    def _read_pass(self, iterator: Any, reason: str) -> None:
+        steps = self.steps_per_epoch
+        if steps is not None:
+            replay(lambda: next(iterator, None), steps, reason)
+        # To the very end: that is when a cache is complete.
+        for _ in iterator:
+            pass
 
     def _share(self, cardinalities: list[int], steps_per_epoch: int | None) -> None:
         """Count rows, and let workers whose data ends before that of others take steps without any."""
         spec = self._dataset.element_spec
-        self._dataset = self._dataset.map(
-            lambda *batch: (batch, tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0])
-        )
+        is_tuple = isinstance(spec, tuple)
+
+        def with_rows(*parts: Any) -> Any:
+            batch = parts if is_tuple else parts[0]
+            return batch, tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0]
+
+        self._dataset = self._dataset.map(with_rows)
         if steps_per_epoch is not None:
             return
-        nothing = tf.nest.map_structure(_one_row_of_zeros, spec if isinstance(spec, tuple) else (spec,))
+        nothing = tf.nest.map_structure(_one_row_of_zeros, spec)
         empty = tf.data.Dataset.from_tensors((nothing, tf.constant(0, tf.int64)))
         if min(cardinalities) >= 0:
             self.steps_per_epoch = max(cardinalities)
@@ -167,12 +293,35 @@ class TfDataSource(DataSource):
     def _open(self) -> Any:
         if self._pending or self._iterator is None:
             self._pending = False
-            self._iterator = self._ahead.popleft() if self._ahead else iter(self._dataset)
+            # Before the iterator is: its threads may draw from the streams at once.
+            self._start = {"streams": capture_streams(), "variables": self._pipeline.variables()}
+            self._started_at = time.monotonic()
+            self._first = self._first or self._start
+            self._iterator = self._next_iterator()
+            self._is_in_pass = True
+        elif self._asked and self._ends_epoch and self.opens_at_end:
+            if self._pipeline.has_memory_cache:
+                # Nobody reads past the last batch, and only then is a cache complete. With plain Keras that hangs on
+                # how far a prefetch has come.
+                next(self._iterator, None)
+            self._iterator = self._next_iterator()
+        self._asked = True
         return self._iterator
 
-    def _skip(self, steps: int) -> None:
-        for _ in range(steps):
-            next(self._iterator)
+    def _next_iterator(self) -> Any:
+        if not self._ahead:
+            return self._new_iterator()
+        self._opened += 1
+        return self._ahead.popleft()
+
+    def _new_iterator(self) -> Any:
+        self._opened += 1
+        return iter(self._dataset)
+
+    def _open_ahead(self, epochs_left: int) -> None:
+        """Open the iterators of all that is left, as far as is known, in their order."""
+        count = (epochs_left - 1) * (2 if self.opens_at_end else 1) + int(self.opens_at_end)
+        self._ahead = deque(iter(self._dataset) for _ in range(min(count, _MOST_AHEAD)))
 
     def _tell_if_slow(self, seconds: float) -> None:
         if seconds > _SLOW_SAVE_S and not self._was_slow:

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from det_keras.core.distributed import DistributedContext
 from det_keras.keras.data.arrays import rows_of
+from det_keras.keras.private_api import convert_array, is_torch_loader
 
 __all__ = ["ArrayShare", "DataContext", "check_data", "is_dealt_out", "is_per_worker", "whole_data"]
 
@@ -69,7 +70,7 @@ class DataContext:
             worker's rows, a tf.data.Dataset with every `size`-th element, a PyDataset as it is.
 
         Raises:
-            TypeError: the data is a generator or something else that cannot be planned.
+            TypeError: the data is nothing that `model.fit` takes, or a generator for several workers.
             ValueError: arrays are empty, differ in length, or are fewer than the workers; or they were made from
                 a share of this worker, and so from a part of the data.
         """
@@ -191,30 +192,37 @@ def _derives_from_wrapped(dataset: Any) -> bool:
 
 
 def _to_numpy(array: Any) -> np.ndarray[Any, Any]:
-    values = np.asarray(array)
-    # As Keras reads a pandas Series.
-    is_series = type(array).__module__.startswith("pandas.") and values.ndim == 1
-    return values[:, None] if is_series else values
+    converted = array if isinstance(array, np.ndarray) else convert_array(array)
+    if not hasattr(converted, "__array__"):
+        raise TypeError(
+            f"A {type(array).__name__} cannot be shared by several workers. Pass a dense array, or a tf.data.Dataset."
+        )
+    return np.asarray(converted)
 
 
 def check_data(data: tuple[Any, ...], *, workers: int = 1) -> None:
     """Refuse data that cannot be planned; raises as `DataContext.wrap` says."""
     first = data[0]
-    if any(is_generator(part) for part in data):
+    if any(inspect.isgeneratorfunction(part) for part in data):
         raise TypeError(
-            "A Python generator cannot be taken up where training stopped. Use a keras.utils.PyDataset, whose "
+            "A generator function was given. Pass what it returns, a generator; or a keras.utils.PyDataset, which "
+            "always resumes exactly."
+        )
+    if is_generator(first) and workers > 1:
+        raise TypeError(
+            "A Python generator cannot be shared by several workers. Use a keras.utils.PyDataset, whose "
             "batches have numbers, or tf.data.Dataset.from_generator(...)."
         )
-    if isinstance(first, tf.data.Dataset | keras.utils.PyDataset):
+    if is_generator(first) or isinstance(first, tf.data.Dataset | keras.utils.PyDataset):
         if len(data) > 1 and any(part is not None for part in data[1:]):
             raise ValueError(f"A {type(first).__name__} brings its own targets: pass it alone.")
         return
     for part in data[1:]:
-        if isinstance(part, tf.data.Dataset | keras.utils.PyDataset):
+        if is_generator(part) or isinstance(part, tf.data.Dataset | keras.utils.PyDataset):
             raise ValueError(
                 f"A {type(part).__name__} cannot go with arrays: pass targets as arrays, or all data in one dataset."
             )
-    arrays = [array for part in data if part is not None for array in keras.tree.flatten(part)]
+    arrays = [array for part in data for array in keras.tree.flatten(part) if array is not None]
     sizes = sorted({rows_of(array) for array in arrays})
     if not sizes:
         raise ValueError(f"The data is empty: a {type(first).__name__} without any array.")
@@ -229,7 +237,5 @@ def check_data(data: tuple[Any, ...], *, workers: int = 1) -> None:
 
 
 def is_generator(value: Any) -> bool:
-    """Tell whether `value` is a generator, a generator function, or an iterator of batches."""
-    if inspect.isgenerator(value) or inspect.isgeneratorfunction(value):
-        return True
-    return hasattr(value, "__next__") or type(value).__module__.startswith("torch.utils.data")
+    """Return whether `value` is a generator or a PyTorch DataLoader, which have no numbered batches."""
+    return inspect.isgenerator(value) or is_torch_loader(value)

@@ -16,7 +16,7 @@ from det_keras.keras.data.wrap import is_dealt_out
 from det_keras.keras.distributed.gradients import SharedStep
 from det_keras.keras.distributed.replica import Replica
 from det_keras.keras.validation_data import Validator
-from det_keras.keras.variables import build_everything
+from det_keras.keras.variables import build_for_evaluation
 
 __all__ = ["evaluate", "predict"]
 
@@ -57,7 +57,7 @@ def evaluate(
         steps = checked_count("steps", steps)
     data = whole_data((x, y, sample_weight))
     validator = Validator(data, batch_size=batch_size, steps=steps, freq=1, workers=workers)
-    build_everything(model, validator.element_spec, [])
+    build_for_evaluation(model, validator.element_spec)
     with Replica(model, workers, SharedStep()).active():
         return validator.run(model, callbacks, verbose=verbose if workers.is_chief else 0)
 
@@ -101,7 +101,10 @@ def _predict_batches(model: Any, dataset: Any, workers: DistributedContext, *, g
             "Several workers can predict a PyDataset only if it has a length: define `__len__` or `num_batches`."
         )
     numbers = range(workers.rank, dataset.num_batches, workers.size)
-    own = [model.predict_on_batch(standardize_batch(dataset[number])[0]) for number in numbers]
+    own = [
+        model.predict_on_batch(keras.utils.unpack_x_y_sample_weight(standardize_batch(dataset[number]))[0])
+        for number in numbers
+    ]
     if not gather:
         if not own:
             raise ValueError(

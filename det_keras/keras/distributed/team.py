@@ -8,13 +8,12 @@ from __future__ import annotations
 import io
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -83,7 +82,7 @@ class Team:
             return
         run = self._run
         run.context.prepare_optimizers(run.model)
-        build_everything(run.model, run.source.element_spec, _of_training(run))
+        build_everything(run.model, run.source.element_spec)
         check_support(run.model)
         self._check_alike()
         assert self._step is not None
@@ -191,14 +190,17 @@ class Team:
         source = json.loads((own / _STATE_NAME).read_text(encoding="utf-8"))["source"]
         return source, own / "data"
 
-    def restore(self, state: Mapping[str, Any], folder: Path) -> None:
+    def restore(
+        self, state: Mapping[str, Any], folder: Path, *, without: Collection[str] = frozenset()
+    ) -> None:
         """Put back what differs between workers; the shared state is in place, random states come last.
 
         Args:
             state: the checkpoint's.
             folder: the checkpoint's ``training_state``.
+            without: names of random streams that are in place already.
         """
-        restore_random_state(self._run.model, state["random"])
+        restore_random_state(self._run.model, state["random"], without=without)
         if self._replica is None:
             return
         if state.get("workers", 1) != self._workers.size:
@@ -209,7 +211,7 @@ class Team:
             values = [arrays[f"arr_{index}"] for index in range(len(arrays.files))]
         self._replica.load_state({"trained": document["trained"], "values": values})
         if not self._workers.is_chief:
-            restore_random_state(self._run.model, document["random"])
+            restore_random_state(self._run.model, document["random"], without=without)
 
     def restore_random(self, state: Mapping[str, Any], folder: Path) -> None:
         """Put back the random states alone; arguments as in `restore`."""
@@ -287,13 +289,6 @@ class _Later(Mapping[str, Any]):
         if self._made is None:
             self._made = self._make()
         return self._made
-
-
-def _of_training(run: FitRun) -> Sequence[Any]:
-    """Return the optimizers that have to be built; beside a train step of the user's own, only he knows."""
-    has_own_step = type(run.model).train_step is not keras.Model.train_step
-    wrapped = [one for one in run.optimizers if one is not run.model.optimizer]
-    return wrapped if has_own_step and wrapped else [run.model.optimizer]
 
 
 def _short(value: Any) -> str:

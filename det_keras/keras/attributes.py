@@ -1,0 +1,135 @@
+"""The plain attributes of an object: what a user's callback or PyDataset counts, draws and remembers.
+
+Only what has changed since training began is state: arguments of the constructor, and arrays that are data, are
+made by the script again. Objects that are not plain (models, files, functions) are left alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import random
+import zlib
+from collections import deque
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+__all__ = ["PlainState"]
+
+logger = logging.getLogger(__name__)
+
+_SAMPLED_BYTES = 1 << 20
+_SAMPLED_ROWS = 1000
+_LARGEST_BYTES = 64 << 20
+_SCALARS = (bool, int, float, complex, str, bytes, type(None), np.generic)
+_STREAMS = (np.random.Generator, np.random.RandomState, random.Random)
+_MOST_ITEMS = 100_000
+
+
+class PlainState:
+    """The plain attributes of one object that change while it is used.
+
+    Args:
+        owner: the object, as it is before the first use, or after the hook that resets it.
+        without: names that are somebody else's.
+    """
+
+    def __init__(self, owner: Any, *, without: Collection[str] = ()) -> None:
+        self._owner = owner
+        self._without = frozenset(without)
+        self._at_first = {name: _digest(value) for name, value in self._plain().items()}
+        # To undo what a hook changes on a resume; large arrays are not kept twice.
+        self._small = {name: value for name, value in self._plain().items() if isinstance(value, _SCALARS)}
+        self._warned: set[str] = set()
+
+    def dump(self) -> bytes:
+        """Return the attributes that differ from the first look, pickled; equal states give equal bytes."""
+        changed = {
+            name: (self._at_first.get(name), value)
+            for name, value in sorted(self._plain().items())
+            if self._at_first.get(name) != _digest(value) and self._is_kept(name, value)
+        }
+        return pickle.dumps(changed, protocol=4)
+
+    def load(self, content: bytes) -> None:
+        """Restore what `dump` returned; what had not changed becomes again what it was at the first look.
+
+        An attribute that began with another value in the process that wrote the state keeps its own: the script's
+        author has changed an argument.
+        """
+        saved: Mapping[str, tuple[Any, Any]] = pickle.loads(content)
+        changed = {name: value for name, (first, value) in saved.items() if self._at_first.get(name) == first}
+        for name, value in {**self._small, **changed}.items():
+            current = getattr(self._owner, name, None)
+            if isinstance(value, _STREAMS) and type(current) is type(value):
+                # In place: other objects may draw from the same stream.
+                _set_stream(current, value)
+            else:
+                setattr(self._owner, name, value)
+
+    def _plain(self) -> dict[str, Any]:
+        attributes = getattr(self._owner, "__dict__", {})
+        return {
+            name: value
+            for name, value in attributes.items()
+            if name not in self._without and _is_plain(value, [_MOST_ITEMS])
+        }
+
+    def _is_kept(self, name: str, value: Any) -> bool:
+        size = value.nbytes if isinstance(value, np.ndarray) else 0
+        if size <= _LARGEST_BYTES:
+            return True
+        if name not in self._warned:
+            self._warned.add(name)
+            logger.warning(
+                "`%s.%s` changes during training and has %.0f MB: it is not kept in checkpoints, and a resumed run "
+                "begins with what the script makes of it. Give the class `get_state()` and `load_state(state)`.",
+                type(self._owner).__name__,
+                name,
+                size / 1e6,
+            )
+        return False
+
+
+def _is_plain(value: Any, left: list[int]) -> bool:
+    """Return whether a value is made of numbers, text, arrays and random streams alone; `left` bounds the search."""
+    left[0] -= 1
+    if left[0] < 0:
+        return False
+    if isinstance(value, (*_SCALARS, *_STREAMS)):
+        return True
+    if isinstance(value, np.ndarray):
+        return bool(value.dtype != object)
+    if isinstance(value, dict):
+        return all(_is_plain(key, left) and _is_plain(item, left) for key, item in value.items())
+    if isinstance(value, list | tuple | set | frozenset | deque):
+        return all(_is_plain(item, left) for item in value)
+    return False
+
+
+def _digest(value: Any) -> Any:
+    """Return what differs between different values; of a large array only some rows are read."""
+    if isinstance(value, np.ndarray):
+        rows = value
+        if value.nbytes > _SAMPLED_BYTES and value.ndim > 0:
+            numbers = np.unique(np.linspace(0, len(value) - 1, _SAMPLED_ROWS).astype(np.int64))
+            rows = value[numbers]
+        return value.shape, value.dtype.str, zlib.crc32(np.ascontiguousarray(rows).tobytes())
+    if isinstance(value, _SCALARS):
+        return type(value), repr(value)
+    try:
+        return zlib.crc32(pickle.dumps(value, protocol=4))
+    except (pickle.PicklingError, TypeError, AttributeError):
+        # A container class that is local to a function, say: it cannot be kept, and so never counts as changed.
+        return None
+
+
+def _set_stream(stream: Any, value: Any) -> None:
+    if isinstance(stream, np.random.Generator):
+        stream.bit_generator.state = value.bit_generator.state
+    elif isinstance(stream, np.random.RandomState):
+        stream.set_state(value.get_state(legacy=False))
+    else:
+        stream.setstate(value.getstate())

@@ -1,0 +1,44 @@
+"""Batches of a Python generator or a PyTorch DataLoader, as Keras reads them.
+
+Neither has a position that could be restored: on a resume as many batches are drawn and dropped as were trained.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from det_keras.keras.data.tfdata import TfDataSource
+from det_keras.keras.private_api import generator_dataset
+
+__all__ = ["GeneratorSource"]
+
+logger = logging.getLogger(__name__)
+
+
+class GeneratorSource(TfDataSource):
+    """Batches of a generator, drawn from it in order, or of a DataLoader, which is read anew in each epoch.
+
+    Args:
+        source: the user's.
+        steps_per_epoch: batches that count as one epoch; by default all that come.
+    """
+
+    def __init__(self, source: Any, *, steps_per_epoch: int | None = None) -> None:
+        dataset, num_batches = generator_dataset(source)
+        self.kind = type(source).__name__
+        super().__init__(
+            dataset, steps_per_epoch=steps_per_epoch, num_batches=num_batches, reads_every_pass=True
+        )
+
+    def restore_state(
+        self, state: dict[str, Any], directory: Path, epoch: int, step: int, *, epochs_left: int
+    ) -> frozenset[str]:
+        logger.warning(
+            "A %s has no position that could be restored: as many batches are drawn from it and dropped as were "
+            "trained. That is exact only if it gives the same batches in each run. A `keras.utils.PyDataset` or a "
+            "`tf.data.Dataset` of TensorFlow ops always resumes exactly.",
+            self.kind,
+        )
+        return super().restore_state(state, directory, epoch, step, epochs_left=epochs_left)

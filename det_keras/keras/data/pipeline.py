@@ -1,0 +1,120 @@
+"""What a tf.data pipeline holds besides the position of its iterator: caches, and variables that its functions write.
+
+The checkpoint of an iterator has neither. Both follow from the state in which a pass began, so that a resumed run
+reads the pass again from there; see `tfdata`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from det_keras.keras.private_api import input_datasets, is_op_determinism_enabled, map_functions
+
+__all__ = ["Pipeline"]
+
+logger = logging.getLogger(__name__)
+
+_WRITING_OPS = ("Assign", "Rng", "Stateful", "ResourceApply", "ResourceScatter")
+
+
+class Pipeline:
+    """The stages of a `tf.data.Dataset`.
+
+    Args:
+        dataset: the last stage.
+
+    Attributes:
+        has_memory_cache: a ``cache()`` in memory, which the first pass fills in its own order.
+        draws_within_pass: shuffle seeds are drawn more than once a pass: a shuffle before a finite ``repeat``, or
+            inside of ``interleave`` or ``flat_map``.
+        shuffles: ids of the stages that draw a seed for each iterator.
+        runs_python: Python code runs in it, which may have state that nobody can see.
+    """
+
+    def __init__(self, dataset: tf.data.Dataset) -> None:
+        stages = list(_stages(dataset, set()))
+        self.has_memory_cache = any(_is_memory_cache(stage) for stage in stages)
+        self.draws_within_pass = any(_repeats(stage) and _shuffles(stage) for stage in stages)
+        self.shuffles = frozenset(id(stage) for stage in stages if type(stage).__name__ == "_ShuffleDataset")
+        self.runs_python = False
+        self._variables: dict[int, Any] = {}
+        for stage in stages:
+            for function in map_functions(stage):
+                self._look_at(stage, function)
+
+    def variables(self) -> list[Any]:
+        """Return the values of the variables that functions of the pipeline write, as JSON."""
+        return [_read(handle).tolist() for handle in self._variables.values()]
+
+    def assign(self, values: Sequence[Any]) -> None:
+        """Restore what `variables` returned."""
+        for handle, value in zip(self._variables.values(), values, strict=True):
+            tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(value, _dtype(handle)))
+
+    def _look_at(self, stage: tf.data.Dataset, function: Any) -> None:
+        ops = _ops(function)
+        self.draws_within_pass |= any(op.startswith("ShuffleDataset") for op in ops)
+        self.runs_python |= any("PyFunc" in op for op in ops)
+        if not any(op.startswith(_WRITING_OPS) for op in ops):
+            return
+        handles = [one for one in function.captured_inputs if one.dtype == tf.resource and _is_variable(one)]
+        self._variables.update({id(handle): handle for handle in handles})
+        if handles and "ParallelMap" in type(stage).__name__ and not is_op_determinism_enabled():
+            logger.warning(
+                "A function of this tf.data pipeline draws random numbers in parallel calls: which batch gets which "
+                "number differs from run to run. Leave out `num_parallel_calls`, or set "
+                "`reproducibility.deterministic_ops: true`."
+            )
+
+
+def _stages(dataset: tf.data.Dataset, seen: set[int]) -> Iterator[tf.data.Dataset]:
+    if id(dataset) in seen:
+        return
+    seen.add(id(dataset))
+    yield dataset
+    for source in input_datasets(dataset):
+        yield from _stages(source, seen)
+
+
+def _is_memory_cache(stage: tf.data.Dataset) -> bool:
+    filename = getattr(stage, "_filename", None)
+    return type(stage).__name__ == "CacheDataset" and filename is not None and not filename.numpy()
+
+
+def _repeats(stage: tf.data.Dataset) -> bool:
+    count = getattr(stage, "_count", None)
+    return type(stage).__name__ == "_RepeatDataset" and count is not None and int(count) != 1
+
+
+def _shuffles(stage: tf.data.Dataset) -> bool:
+    """Return whether a shuffle is read again whenever `stage` is; one behind a cache is not."""
+    if type(stage).__name__ == "CacheDataset":
+        return False
+    is_shuffle = type(stage).__name__ == "_ShuffleDataset"
+    return is_shuffle or any(_shuffles(source) for source in input_datasets(stage))
+
+
+def _ops(function: Any) -> set[str]:
+    """Return the types of all ops that a traced function runs, those of the functions it calls included."""
+    graph = function.graph.as_graph_def()
+    nodes = [*graph.node, *(node for inner in graph.library.function for node in inner.node_def)]
+    return {node.op for node in nodes}
+
+
+def _is_variable(handle: Any) -> bool:
+    data = getattr(handle, "_handle_data", None)
+    # Lookup tables and iterators are resources too, without shape and type.
+    return data is not None and data.is_set and len(data.shape_and_type) == 1
+
+
+def _dtype(handle: Any) -> tf.DType:
+    return tf.as_dtype(handle._handle_data.shape_and_type[0].dtype)
+
+
+def _read(handle: Any) -> np.ndarray[Any, Any]:
+    return np.asarray(tf.raw_ops.ReadVariableOp(resource=handle, dtype=_dtype(handle)))

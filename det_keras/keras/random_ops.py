@@ -1,0 +1,66 @@
+"""Finds random numbers in the train step whose state cannot be saved, so that no difference is silent."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any
+
+from det_keras.keras.private_api import traced_functions
+
+__all__ = ["warn_of_stateful_random_ops"]
+
+logger = logging.getLogger(__name__)
+
+# They keep a counter inside TensorFlow. Ops on a `tf.random.Generator` or a Keras seed have a variable instead.
+_STATEFUL = frozenset(
+    {
+        "Multinomial",
+        "ParameterizedTruncatedNormal",
+        "RandomGamma",
+        "RandomPoisson",
+        "RandomPoissonV2",
+        "RandomShuffle",
+        "RandomStandardNormal",
+        "RandomUniform",
+        "RandomUniformInt",
+        "TruncatedNormal",
+    }
+)
+
+
+def warn_of_stateful_random_ops(model: Any) -> None:
+    """Name the layers whose part of the traced train step draws with stateful `tf.random` ops; call it after a step."""
+    found = sorted(_stateful_ops(model))
+    if not found:
+        return
+    names = {layer.name for layer in model._flatten_layers()}
+    places = {_layer_of(name, names) or name for name in found}
+    logger.warning(
+        "The train step draws random numbers with `tf.random` ops, in %s. Their state cannot be saved: a resumed run "
+        "draws other numbers. Use `keras.random` with a `keras.random.SeedGenerator` that the layer or model holds, "
+        "such as `keras.random.normal(shape, seed=self.seeds)`: that resumes exactly.",
+        ", ".join(f"`{place}`" for place in sorted(places)),
+    )
+
+
+def _stateful_ops(model: Any) -> set[str]:
+    """Return the names of all stateful random ops in the traced train step."""
+    found = set()
+    for function in traced_functions(model):
+        graph = function.graph.as_graph_def()
+        nodes = [*graph.node, *(node for inner in graph.library.function for node in inner.node_def)]
+        found |= {node.name for node in nodes if node.op in _STATEFUL}
+    return found
+
+
+def _layer_of(op_name: str, layer_names: set[str]) -> str | None:
+    """Return the innermost layer in whose scope an op stands; Keras makes a scope of each layer's name.
+
+    A scope that is entered again has a number behind the name.
+    """
+    for scope in reversed(op_name.split("/")):
+        for name in (scope, re.sub(r"_\d+$", "", scope)):
+            if name in layer_names:
+                return name
+    return None
