@@ -37,7 +37,8 @@ def verify_resume(file: ExperimentFile, directory: Path) -> int:
         directory: where the script is.
 
     Returns:
-        0 if both trainings ended the same, 1 if not.
+        0 if both trainings ended the same, 1 if not. Where they differ, a third one tells whether the script ends
+        elsewhere even when nothing disturbs it.
 
     Raises:
         DetError: the script fails, or trains nothing that could be compared.
@@ -58,7 +59,18 @@ def verify_resume(file: ExperimentFile, directory: Path) -> int:
                 break
             print(f"  killed behind the checkpoint at batch {batches}", flush=True)
         trial.run_to_end("killed")
-        return _compare(trial.final_state("undisturbed"), trial.final_state("killed"))
+        undisturbed, killed = trial.final_state("undisturbed"), trial.final_state("killed")
+        differences = list(_differences(undisturbed, killed))
+        if not differences:
+            _print_success(killed)
+            return 0
+        print(
+            "They differ. Training once more undisturbed, to see whether that differs as well...", flush=True
+        )
+        trial.run_to_end("again")
+        by_itself = list(_differences(undisturbed, trial.final_state("again")))
+        _print_failure(differences, by_itself)
+        return 1
 
 
 class _Trial:
@@ -145,20 +157,30 @@ def _steps(checkpoint: Path) -> int:
         return -1
 
 
-def _compare(undisturbed: Path, killed: Path) -> int:
-    differences = list(_differences(undisturbed, killed))
-    batches = _steps(killed)
-    if not differences:
-        print(
-            f"Resuming is exact: after {batches} batches, weights, optimizers, metrics, history and random states "
-            f"are the same, bit for bit ({_digest(killed)[:16]})."
-        )
-        return 0
+def _print_success(killed: Path) -> None:
+    print(
+        f"Resuming is exact: after {_steps(killed)} batches, weights, optimizers, metrics, history and random states "
+        f"are the same, bit for bit ({_digest(killed)[:16]})."
+    )
+
+
+def _print_failure(differences: list[str], by_itself: list[str]) -> None:
+    """Print what differs after kills, and whether two undisturbed trainings differ too."""
     print("Resuming is NOT exact. What differs from the undisturbed training:")
     for difference in differences:
         print(f"  {difference}")
-    print("See docs/exact-resume.md for what a script may not do.")
-    return 1
+    if not by_itself:
+        print(
+            "Undisturbed, the script ends the same each time. See docs/exact-resume.md for what a script may not do."
+        )
+        return
+    print("The kills are not the reason: two undisturbed trainings of this script differ as well, in")
+    for difference in by_itself:
+        print(f"  {difference}")
+    print(
+        "Set `reproducibility: {deterministic_ops: true}` in the config, which makes TensorFlow deterministic, and "
+        "try again. If they still differ, the script reads a clock, or draws in threads of its own."
+    )
 
 
 def _differences(undisturbed: Path, killed: Path) -> Iterator[str]:

@@ -99,7 +99,9 @@ class FitArguments:
         if not isinstance(self.shuffle, str):
             self.shuffle = bool(self.shuffle)
 
-    def open(self, seed: int, workers: DistributedContext) -> tuple[DataSource, Validator | None]:
+    def open(
+        self, seed: int, workers: DistributedContext, *, reads_on: bool
+    ) -> tuple[DataSource, Validator | None]:
         """Return the training data as a plan made with `seed`, and the validation if there is one.
 
         Both are as `workers` share them.
@@ -123,6 +125,7 @@ class FitArguments:
             steps_per_epoch=self.steps_per_epoch,
             class_weight=self.class_weight,
             workers=workers,
+            reads_on=reads_on,
         )
         if not self.validate:
             return source, None

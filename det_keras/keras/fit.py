@@ -92,7 +92,9 @@ class FitRun:
         self._arguments = arguments
         self._length_is_own = self.core.info is None or self.settings.max_length is None
         self.source, self._validator = arguments.open(
-            plan_seed(context.seed, self.phase_index), self.core.distributed
+            plan_seed(context.seed, self.phase_index),
+            self.core.distributed,
+            reads_on=self.settings.epochs_read_on,
         )
         self.team = Team(self)
         first_epoch = arguments.initial_epoch if self.core.info is None else 0
@@ -118,7 +120,7 @@ class FitRun:
             model=model,
             verbose=arguments.verbosity(is_chief=self.core.distributed.is_chief),
             epochs=self._planned_epochs(),
-            steps=self.source.steps_per_epoch,
+            steps=arguments.steps_per_epoch or self.source.steps_per_epoch,
         )
 
     # What injected callbacks ask and do.
@@ -199,18 +201,21 @@ class FitRun:
             start: counted over this `fit`.
             unit: the longest stretch, in batches.
         """
-        steps, stops = self.source.steps_per_epoch, [(start // unit + 1) * unit]
+        epochs, stops = self.source.epochs, [(start // unit + 1) * unit]
         period = self._in_batches(self.settings.validation_period)
         if period is not None:
             stops.append(self.last_validation_batch + period)
         if self.target.batches is not None:
             stops.append(self.target.batches)
-        if steps is not None:
-            epoch_end = self.position.batches - self.position.step + steps
+        if epochs is not None:
+            begun = self.position.batches - self.position.step
+            epoch_end = begun + epochs.steps_in(self.position.epoch)
             if self._is_validation_due(self.position.epoch):
                 stops.append(epoch_end)
             if self.target.epochs is not None:
-                stops.append(epoch_end + (self.target.epochs - self.position.epoch - 1) * steps)
+                stops.append(
+                    begun + epochs.start_of(self.target.epochs) - epochs.start_of(self.position.epoch)
+                )
         return min(stop for stop in stops if stop > start)
 
     def set_target(self, target: Target) -> None:
@@ -393,7 +398,7 @@ class FitRun:
         if self._restore is not None and self._restore.was_stopped:
             self._stopped = True
         while not self._stopped:
-            segment = next_segment(self.position, self.target, self.source.steps_per_epoch)
+            segment = self._next_segment()
             if segment is None:
                 break
             self._run(segment)
@@ -401,6 +406,13 @@ class FitRun:
         if self._restore is not None:
             # Nothing was left to train, so no epoch has put the state back.
             self._restore.restore(self)
+
+    def _next_segment(self) -> Segment | None:
+        epochs = self.source.epochs
+        if epochs is None:
+            return next_segment(self.position, self.target, None)
+        steps = epochs.steps_in(self.position.epoch)
+        return next_segment(self.position, self.target, steps, are_equal=epochs.are_equal)
 
     def _put_back(self, restore: RestoreCallback) -> None:
         restore.restore(self)
@@ -472,9 +484,8 @@ class FitRun:
         """Tell whether the segment that ended is followed by more of the same epoch."""
         if self.model.stop_training or self._segment.stop_step is None:
             return False
-        steps = self.source.steps_per_epoch
-        if steps is not None:
-            return self.position.step < steps
+        if self.source.epochs is not None:
+            return self.position.step < self.source.epochs.steps_in(self.position.epoch)
         # An epoch of unknown length: it goes on if the segment was not cut short by the end of the data.
         return self.position.step >= self._segment.stop_step
 
@@ -509,9 +520,11 @@ class FitRun:
 
     def _first_target(self) -> Target:
         """Return where training ends as long as no searcher says otherwise."""
-        epochs, limit, steps = self._arguments.epochs, self.settings.batch_limit, self.source.steps_per_epoch
+        epochs, limit, lengths = self._arguments.epochs, self.settings.batch_limit, self.source.epochs
         left = None if limit is None else max(limit - self.batches_before, 0)
-        if left is None or (steps is not None and (epochs - self.position.epoch) * steps <= left):
+        if left is None or (
+            lengths is not None and lengths.start_of(epochs) - lengths.start_of(self.position.epoch) <= left
+        ):
             return Target(epochs=epochs)
         return Target(batches=left)
 

@@ -75,12 +75,20 @@ class Segment:
         return None if self.stop_step is None else self.stop_step - self.first_step
 
 
-def next_segment(position: Position, target: Target, steps_per_epoch: int | None) -> Segment | None:
+def next_segment(
+    position: Position, target: Target, steps_per_epoch: int | None, *, are_equal: bool = True
+) -> Segment | None:
     """Return what to train next without a stop in between, None when the target is reached.
 
     Whole epochs go together. The rest of an interrupted epoch, a part of an epoch that ends at the target,
     and an epoch of unknown length stand alone: Keras learns the number of batches from the first epoch
     that it sees, and a short first one would cut all that follow.
+
+    Args:
+        position: where training stands.
+        target: where it ends.
+        steps_per_epoch: batches of the epoch in which it stands, None where only the end of the data can tell.
+        are_equal: all epochs have that many.
     """
     if target.is_reached(position):
         return None
@@ -88,6 +96,9 @@ def next_segment(position: Position, target: Target, steps_per_epoch: int | None
     left = None if target.batches is None else target.batches - position.batches
     if steps_per_epoch is None:
         return Segment(epoch, epoch + 1, step, None if left is None else step + left)
+    if not are_equal:
+        stop = steps_per_epoch if left is None else min(steps_per_epoch, step + left)
+        return Segment(epoch, epoch + 1, step, stop)
     if left is None:
         assert target.epochs is not None
         stop_epoch = target.epochs

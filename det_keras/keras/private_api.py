@@ -36,6 +36,7 @@ __all__ = [
     "split_rows",
     "take_rows",
     "tensor_spec",
+    "trace_train_step",
     "traced_functions",
 ]
 
@@ -125,6 +126,19 @@ def map_functions(dataset: tf.data.Dataset) -> list[Any]:
     return [wrapper.function for wrapper in wrappers if hasattr(wrapper, "function")]
 
 
+def trace_train_step(model: Any, element_spec: Any) -> None:
+    """Trace the train step of a model for batches of `element_spec`, as its first batch would; nothing is run.
+
+    `model.fit` then finds the trace and makes no other.
+    """
+    model.make_train_function()
+    for function in _closure_of(model.train_function):
+        if getattr(getattr(function, "python_function", None), "__name__", "") == "multi_step_on_iterator":
+            function.get_concrete_function(tf.data.IteratorSpec(element_spec))
+            return
+    tf.function(model.train_step).get_concrete_function(element_spec)
+
+
 def traced_functions(model: Any) -> Iterator[Any]:
     """Yield the traced graphs of a model's train function; nothing while it is not traced.
 
@@ -139,14 +153,16 @@ def traced_functions(model: Any) -> Iterator[Any]:
         seen.add(id(function))
         if hasattr(function, "_list_all_concrete_functions"):
             yield from function._list_all_concrete_functions()
-        inner = getattr(function, "python_function", function)
-        cells = getattr(inner, "__closure__", None) or ()
-        waiting.extend(cell.cell_contents for cell in cells if callable(_content(cell)))
+        waiting.extend(_closure_of(getattr(function, "python_function", function)))
 
 
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        # A name that was not bound yet.
-        return None
+def _closure_of(function: Any) -> Iterator[Any]:
+    """Yield the callables to which names in a function's closure are bound."""
+    for cell in getattr(function, "__closure__", None) or ():
+        try:
+            content = cell.cell_contents
+        except ValueError:
+            # A name that is not bound yet.
+            continue
+        if callable(content):
+            yield content

@@ -38,6 +38,8 @@ class FitSettings:
         compress_gradients: exchange them as 16-bit floats.
         divergence_check_period: batches between two comparisons of the workers' weights; 0 for none.
         profiling: report the machine's load.
+        epochs_read_on: with ``steps_per_epoch`` an epoch that comes to the data's end continues at its beginning, where
+            Keras ends the epoch; for the generations whose config says how many records are an epoch.
         batch_limit: alone, batches after which training ends, whatever `epochs` says; None for no limit.
     """
 
@@ -58,6 +60,7 @@ class FitSettings:
     compress_gradients: bool = False
     divergence_check_period: int = 100
     profiling: bool = False
+    epochs_read_on: bool = False
     batch_limit: int | None = None
 
     @classmethod

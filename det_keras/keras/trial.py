@@ -100,8 +100,11 @@ def train(trial_class: type[TFKerasTrial], context: KerasContext) -> FitHistory:
     epochs = length_as_epochs(context)
     if epochs is None:
         raise DetError("A TFKerasTrial trains as long as the config says: set `searcher.max_length`.")
-    if context.core.backend.current_operation() is None:
-        context.settings = replace(context.settings, validates_at_end=True)
+    context.settings = replace(
+        context.settings,
+        epochs_read_on=True,
+        validates_at_end=context.core.backend.current_operation() is None,
+    )
     records, batch = context.settings.records_per_epoch, trial_context.get_global_batch_size()
     chosen = trial_context.fit_configuration
     is_arrays = not isinstance(x, keras.utils.PyDataset | tf.data.Dataset)

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from det_keras.errors import ModelMismatchError
+from det_keras.keras.private_api import trace_train_step
 
 __all__ = [
     "TrackedVariable",
@@ -150,7 +151,7 @@ def build_everything(model: Any, element_spec: Any) -> None:
     if model.run_eagerly:
         _build_eagerly(model, element_spec)
         return
-    tf.function(model.train_step).get_concrete_function(element_spec)
+    trace_train_step(model, element_spec)
 
 
 def build_for_evaluation(model: Any, element_spec: Any) -> None:

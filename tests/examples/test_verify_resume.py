@@ -26,6 +26,29 @@ def test_script_that_depends_on_the_clock_is_found_out(cluster, tmp_path):
     assert done.returncode == 1
     assert "NOT exact" in done.stdout
     assert "the weights of the model" in done.stdout
+    assert "two undisturbed trainings of this script differ as well" in done.stdout
+
+
+def test_state_that_is_lost_with_the_process_is_told_from_chance(cluster, tmp_path):
+    """A closure that counts: the same in each undisturbed run, and begun anew by a resumed one."""
+    script = (DIGITS / "train.py").read_text()
+    counting = (
+        "    model = build_model(hparams)\n"
+        "    import itertools, keras\n"
+        "    count = itertools.count()\n"
+        "    def slower(epoch, logs=None):\n"
+        "        model.optimizer.learning_rate.assign(0.01 / (1 + next(count)))\n"
+        "    slow = keras.callbacks.LambdaCallback(on_epoch_end=slower)\n"
+    )
+    script = script.replace("    model = build_model(hparams)\n", counting).replace(
+        "epochs=", "callbacks=[slow], epochs=", 1
+    )
+    (tmp_path / "train.py").write_text(script)
+    done = cluster.det(
+        "experiment", "create", DIGITS / "const.yaml", tmp_path, "--verify-resume", check=False
+    )
+    assert done.returncode == 1, done.stdout
+    assert "Undisturbed, the script ends the same each time" in done.stdout
 
 
 def test_script_that_fails_is_said(cluster, tmp_path):

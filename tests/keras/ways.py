@@ -381,6 +381,8 @@ _argument("initial_epoch", initial_epoch=1)
 _argument("one_epoch", epochs=1)
 _argument("steps_that_divide", steps_per_epoch=3)
 _argument("steps_without_batch_size", steps_per_epoch=3, batch_size=None)
+_argument("steps_that_do_not_divide", steps_per_epoch=4, epochs=4)
+_argument("steps_beyond_the_data", steps_per_epoch=9)
 _argument("validation_steps", validation_steps=2)
 _argument("validation_batch_size", validation_batch_size=5)
 _argument("validation_freq", validation_freq=2)
@@ -832,6 +834,13 @@ _dataset(
     "cache_repeat_with_steps", lambda: _slices().shuffle(20).cache().repeat().batch(BATCH), steps_per_epoch=4
 )
 _dataset("steps_that_divide", lambda: _slices().shuffle(20, seed=3).batch(BATCH), steps_per_epoch=3)
+_dataset(
+    "steps_that_do_not_divide",
+    lambda: _slices().shuffle(20, seed=3).batch(BATCH),
+    steps_per_epoch=4,
+    epochs=4,
+)
+_dataset("steps_beyond_the_data", lambda: _slices().shuffle(20, seed=3).batch(BATCH), steps_per_epoch=9)
 _dataset("validation_steps", lambda: _slices().batch(BATCH), validation_steps=2)
 
 
@@ -966,6 +975,7 @@ def _copying_items(name: str, make: Callable[[Any, Any], Any], look: Callable[[A
 
 
 _items("pairs", Items)
+_items("steps_that_do_not_divide", Items, steps_per_epoch=4, epochs=4)
 _items("workers", lambda: Items(workers=2, max_queue_size=4))
 _items("class_weight", Items, class_weight={0: 1.0, 1: 2.0})
 _items("weights", lambda: Items(lambda x, y: (x, y, np.ones(len(y), "float32") + y)))

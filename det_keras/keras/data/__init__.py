@@ -58,6 +58,7 @@ def open_source(
     steps_per_epoch: int | None = None,
     class_weight: Mapping[int, float] | None = None,
     workers: DistributedContext | None = None,
+    reads_on: bool = False,
 ) -> DataSource:
     """Return the source of what the user gave to `fit`; on several workers its elements are (batch, rows) pairs.
 
@@ -69,6 +70,7 @@ def open_source(
         steps_per_epoch: batches that count as one epoch; None for one pass over the data.
         class_weight: class number -> weight.
         workers: this process's place among them; the data of several is whole (`whole_data`).
+        reads_on: with `steps_per_epoch`, epochs do not end where the data does.
 
     Raises:
         TypeError, ValueError: the data cannot be planned; the message says why.
@@ -89,6 +91,7 @@ def open_source(
             shuffle=shuffle,
             seed=seed,
             steps_per_epoch=steps_per_epoch,
+            reads_on=reads_on,
             shard=shard,
         )
     if batch_size is not None:
@@ -108,12 +111,13 @@ def open_source(
             shuffle=bool(shuffle),
             seed=seed,
             steps_per_epoch=steps_per_epoch,
+            reads_on=reads_on,
             transform=add_weights,
             shard=shard,
             per_worker_batches=is_per_worker(x),
         )
     dataset = x if add_weights is None else x.map(add_weights, num_parallel_calls=tf.data.AUTOTUNE)
-    return TfDataSource(dataset, steps_per_epoch=steps_per_epoch, workers=workers)
+    return TfDataSource(dataset, steps_per_epoch=steps_per_epoch, reads_on=reads_on, workers=workers)
 
 
 def _checked_weights(data: tuple[Any, ...]) -> tuple[Any, Any, Any]:

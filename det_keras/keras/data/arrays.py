@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from det_keras.keras.data.base import DataSource, PlannedDataset
-from det_keras.keras.data.order import sample_order
+from det_keras.keras.data.order import EpochLengths, epoch_lengths, sample_order
 from det_keras.keras.data.shard import Shard
 from det_keras.keras.private_api import (
     arrays_in,
@@ -41,6 +41,7 @@ class ArraySource(DataSource):
         shuffle: True for a new order in each pass, "batch" to shuffle only inside each batch, False for none.
         seed: of the plan.
         steps_per_epoch: batches that count as one epoch; by default one pass over the data.
+        reads_on: an epoch that comes to the data's end goes on at its beginning; by default it ends there.
         shard: this worker's place; with several, elements are (batch, rows) pairs.
     """
 
@@ -52,6 +53,7 @@ class ArraySource(DataSource):
         shuffle: bool | str,
         seed: int,
         steps_per_epoch: int | None = None,
+        reads_on: bool = False,
         shard: Shard | None = None,
     ) -> None:
         self._shard = shard or Shard()
@@ -61,7 +63,8 @@ class ArraySource(DataSource):
         self._shuffle = shuffle
         self._seed = seed
         self._steps_per_pass = math.ceil(self._size / batch_size)
-        self.steps_per_epoch: int = steps_per_epoch or self._steps_per_pass
+        self.epochs: EpochLengths = epoch_lengths(steps_per_epoch, self._steps_per_pass, reads_on=reads_on)
+        self.steps_per_epoch: int = self.epochs.steps_per_epoch
         # Variables, not constants: the dataset is traced once and then iterated from anywhere.
         self._first = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._stop = tf.Variable(0, dtype=tf.int64, trainable=False)
@@ -100,16 +103,16 @@ class ArraySource(DataSource):
         return content.hexdigest()
 
     def begin_epoch(self, epoch: int, first_step: int, stop_step: int | None) -> None:
-        base = epoch * self.steps_per_epoch
+        base = self.epochs.start_of(epoch)
         self._first.assign(base + first_step)
-        self._stop.assign(base + (self.steps_per_epoch if stop_step is None else stop_step))
+        self._stop.assign(base + (self.epochs.steps_in(epoch) if stop_step is None else stop_step))
         self._pending = True
 
     def dataset(self, cardinality: int | None) -> tf.data.Dataset:
         return PlannedDataset(self._dataset, self._open, cardinality)
 
     def records_before(self, epoch: int, step: int) -> int | None:
-        passes, rest = divmod(epoch * self.steps_per_epoch + step, self._steps_per_pass)
+        passes, rest = divmod(self.epochs.start_of(epoch) + step, self._steps_per_pass)
         return passes * self._size + rest * self.batch_size
 
     def _open(self) -> Any:

@@ -16,6 +16,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from det_keras.keras.data.order import EpochLengths
+
 __all__ = ["DataSource", "PlannedDataset"]
 
 
@@ -58,11 +60,13 @@ class DataSource(abc.ABC):
 
     Attributes:
         steps_per_epoch: batches of one epoch; None while only the end of the data can tell.
+        epochs: their lengths, None where `steps_per_epoch` is.
         batch_size: samples of a full batch; None where the data decides.
     """
 
     steps_per_epoch: int | None = None
     batch_size: int | None = None
+    epochs: EpochLengths | None = None
 
     @property
     def may_lack_rows(self) -> bool:

@@ -21,7 +21,7 @@ import tensorflow as tf
 from det_keras.keras.attributes import PlainState
 from det_keras.keras.data.base import DataSource, PlannedDataset
 from det_keras.keras.data.loader import load_batches
-from det_keras.keras.data.order import batch_order
+from det_keras.keras.data.order import EpochLengths, batch_order, epoch_lengths
 from det_keras.keras.data.replay import replay
 from det_keras.keras.data.shard import Shard
 from det_keras.keras.private_api import tensor_spec
@@ -45,6 +45,7 @@ class PyDatasetSource(DataSource):
         shuffle: whether the batches come in a new order in each pass.
         seed: of the plan.
         steps_per_epoch: batches that count as one epoch; by default all. Needed where ``num_batches`` is None.
+        reads_on: an epoch that comes to the data's end goes on at its beginning; by default it ends there.
         transform: applied to each batch inside tf.data, such as class weights.
         shard: this worker's place; with several, elements are (batch, rows) pairs.
         per_worker_batches: the dataset's items are batches of one worker, of which `size` in a row make a
@@ -58,6 +59,7 @@ class PyDatasetSource(DataSource):
         shuffle: bool,
         seed: int,
         steps_per_epoch: int | None = None,
+        reads_on: bool = False,
         transform: Callable[..., Any] | None = None,
         shard: Shard | None = None,
         per_worker_batches: bool = False,
@@ -79,7 +81,8 @@ class PyDatasetSource(DataSource):
             )
         # Of an epoch: with batches of single workers, several items make a step.
         self._steps: int | None = self._num_batches and math.ceil(self._num_batches / self._items_per_step)
-        self.steps_per_epoch = steps_per_epoch or self._steps
+        self.epochs: EpochLengths = epoch_lengths(steps_per_epoch, self._steps, reads_on=reads_on)
+        self.steps_per_epoch: int = self.epochs.steps_per_epoch
         self._epoch = self._first = 0
         self._stop: int | None = None
         self._entered: int | None = None
@@ -189,9 +192,8 @@ class PyDatasetSource(DataSource):
 
     def _indices(self) -> Iterator[tuple[int, int]]:
         """Yield this worker's item for each step that `begin_epoch` asked for, and 1, or 0 if it has none there."""
-        assert self.steps_per_epoch is not None
-        base = self._epoch * self.steps_per_epoch
-        stop = self.steps_per_epoch if self._stop is None else self._stop
+        base = self.epochs.start_of(self._epoch)
+        stop = self.epochs.steps_in(self._epoch) if self._stop is None else self._stop
         rank = self._shard.rank if self._items_per_step > 1 else 0
         order: tuple[int, list[int]] | None = None
         for step in range(base + self._first, base + stop):

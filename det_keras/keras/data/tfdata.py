@@ -31,6 +31,7 @@ import tensorflow as tf
 
 from det_keras.core.distributed import DistributedContext
 from det_keras.keras.data.base import DataSource, PlannedDataset
+from det_keras.keras.data.order import epoch_lengths
 from det_keras.keras.data.pipeline import Pipeline
 from det_keras.keras.data.replay import replay
 from det_keras.keras.distributed.exchange import sum_over_workers
@@ -55,6 +56,7 @@ class TfDataSource(DataSource):
         dataset: the user's, batched.
         steps_per_epoch: batches that count as one epoch; the data is then read on from epoch to epoch, and
             from its beginning when it ends. By default an epoch is one pass.
+        reads_on: an epoch that comes to the data's end goes on at its beginning; by default it ends there.
         workers: with several, elements are (batch, rows) pairs, and all take the same number of steps.
         num_batches: of one pass, where the dataset itself does not know.
         reads_every_pass: what a pass gives depends on all passes before it.
@@ -73,6 +75,7 @@ class TfDataSource(DataSource):
         dataset: tf.data.Dataset,
         *,
         steps_per_epoch: int | None = None,
+        reads_on: bool = False,
         workers: DistributedContext | None = None,
         num_batches: int | None = None,
         reads_every_pass: bool = False,
@@ -92,6 +95,12 @@ class TfDataSource(DataSource):
         if workers is not None and self._is_shared:
             cardinality = max(cardinality, 0) if cardinality != tf.data.UNKNOWN_CARDINALITY else cardinality
             self._share(workers.allgather(cardinality), steps_per_epoch)
+        if self.steps_per_epoch is not None:
+            # Workers whose shares differ in length read on together.
+            is_known = cardinality > 0 and not self._is_shared
+            steps_per_pass = cardinality if is_known else None if self._reads_on else self.steps_per_epoch
+            self.epochs = epoch_lengths(steps_per_epoch, steps_per_pass, reads_on=reads_on)
+            self.steps_per_epoch = self.epochs.steps_per_epoch
         self.opens_at_end = not self._reads_on and self.steps_per_epoch is not None
         self._pipeline = Pipeline(self._dataset)
         self._reads_every_pass = reads_every_pass or self._pipeline.draws_within_pass
@@ -151,8 +160,8 @@ class TfDataSource(DataSource):
         self, state: dict[str, Any], directory: Path, epoch: int, step: int, *, epochs_left: int
     ) -> frozenset[str]:
         if self._reads_on:
-            assert self.steps_per_epoch is not None
-            return self._read_again(state.get("first"), epoch * self.steps_per_epoch + step, _READS_ON)
+            assert self.epochs is not None
+            return self._read_again(state.get("first"), self.epochs.start_of(epoch) + step, _READS_ON)
         self._first = state.get("first")
         self._pass_over(epoch, state)
         self._pipeline.assign(state.get("variables") or [])
