@@ -1,7 +1,7 @@
-"""The training scripts of tests/scripts: their conversion by a diff, and runs of both forms in child processes.
+"""Runs of the training scripts of tests/scripts in child processes: plain, converted, and killed.
 
-Each script exists as plain Keras, and as a unified diff that turns it into a det_keras script. A run has a
-directory of its own, in which the script starts: what it writes is at the same relative place in every run.
+A run has a directory of its own, in which the script starts: what it writes is at the same relative place in
+every run.
 """
 
 from __future__ import annotations
@@ -9,14 +9,12 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-import re
 import runpy
 import signal
 import sys
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -24,23 +22,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 from fork_server import ForkServer, Send
+from script_diffs import SCRIPTS, convert, read_script
 
 from det_keras.keras.callbacks.list import SeamlessCallbackList
 
-__all__ = [
-    "SCRIPTS",
-    "UNLIKE_PLAIN",
-    "ScriptRun",
-    "ScriptRunner",
-    "apply_diff",
-    "count_changed_lines",
-    "draw_kills",
-    "read_diff",
-    "read_script",
-]
-
-FOLDER = Path(__file__).resolve().parents[1] / "scripts"
-SCRIPTS: list[str] = sorted(path.stem for path in FOLDER.glob("*.py"))
+__all__ = ["UNLIKE_PLAIN", "ScriptRun", "ScriptRunner", "draw_kills"]
 
 _SHUFFLES = "Keras shuffles arrays in another order"
 
@@ -48,49 +34,6 @@ _SHUFFLES = "Keras shuffles arrays in another order"
 UNLIKE_PLAIN: dict[str, str] = {}
 
 _CONFIG = "min_checkpoint_period: {batches: 5}\nreproducibility: {deterministic_ops: true}\n"
-_HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,\d+)? @@")
-
-
-def read_script(name: str) -> str:
-    """Return the plain Keras form of a script."""
-    return (FOLDER / f"{name}.py").read_text(encoding="utf-8")
-
-
-def read_diff(name: str) -> str:
-    """Return the unified diff that makes a det_keras script of it."""
-    return (FOLDER / f"{name}.diff").read_text(encoding="utf-8")
-
-
-def apply_diff(text: str, diff: str) -> str:
-    """Return `text` as a unified diff changes it.
-
-    Raises:
-        ValueError: a line that the diff removes or keeps is not at its place in `text`.
-    """
-    lines, made, position = text.splitlines(), [], 0
-    for line in diff.splitlines():
-        if line.startswith(("---", "+++")):
-            continue
-        if hunk := _HUNK.match(line):
-            # Of a hunk that only adds, the number is that of the line before.
-            start = int(hunk[1]) - (hunk[2] != "0")
-            made += lines[position:start]
-            position = start
-        elif line.startswith("+"):
-            made.append(line[1:])
-        else:
-            if lines[position : position + 1] != [line[1:]]:
-                raise ValueError(f"Line {position + 1} is not {line[1:]!r}, as the diff says.")
-            made += [line[1:]] if line.startswith(" ") else []
-            position += 1
-    return "\n".join([*made, *lines[position:], ""])
-
-
-def count_changed_lines(diff: str) -> int:
-    """Return how many lines a diff adds, removes or replaces; a replaced line counts once."""
-    kinds = [line[:1] for line in diff.splitlines() if not line.startswith(("---", "+++"))]
-    changed = [list(lines) for is_changed, lines in groupby(kinds, lambda kind: kind in "+-") if is_changed]
-    return sum(max(lines.count("+"), lines.count("-")) for lines in changed)
 
 
 @dataclass(frozen=True)
@@ -134,7 +77,7 @@ class ScriptRunner:
         """Return the undisturbed run of the converted script; it is run once."""
         with self._locks[name]:
             if name not in self._references:
-                self._references[name] = self._run(name, "undisturbed", _converted(name), None)
+                self._references[name] = self._run(name, "undisturbed", convert(name), None)
             return self._references[name]
 
     def killed(self, name: str, kills: Iterable[int], story: str = "killed") -> ScriptRun:
@@ -144,9 +87,9 @@ class ScriptRunner:
             AssertionError: a kill did not come, because the run ended before.
         """
         for batches in kills:
-            run = self._run(name, story, _converted(name), batches)
+            run = self._run(name, story, convert(name), batches)
             assert run.values is None, f"{name} ended after {run.batches} batches, before {batches}"
-        return self._run(name, story, _converted(name), None)
+        return self._run(name, story, convert(name), None)
 
     def _run(self, name: str, story: str, text: str, kill_after: int | None) -> ScriptRun:
         directory = self._folder / name / story
@@ -157,10 +100,6 @@ class ScriptRunner:
             title, directory / "log.txt", _run_script, str(directory), name, story == "plain", kill_after
         )
         return ScriptRun(found["batches"], found.get("values"))
-
-
-def _converted(name: str) -> str:
-    return apply_diff(read_script(name), read_diff(name))
 
 
 def _run_script(

@@ -7,16 +7,17 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from script_runs import (
+from script_diffs import (
+    PAGE,
     SCRIPTS,
-    UNLIKE_PLAIN,
-    ScriptRunner,
     apply_diff,
+    convert,
     count_changed_lines,
-    draw_kills,
     read_diff,
     read_script,
+    with_list,
 )
+from script_runs import UNLIKE_PLAIN, ScriptRunner, draw_kills
 
 SEED = int(os.environ.get("DET_KERAS_TEST_SEED", "20"))
 MOST_LINES = 8
@@ -74,11 +75,9 @@ def test_converted_script_ends_as_plain_keras_does(name, result):
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_few_lines_convert_a_script(name):
-    text, diff = read_script(name), read_diff(name)
-    converted = apply_diff(text, diff)
-    assert "det_keras" not in text
-    assert "import det_keras as det" in converted
-    assert 3 <= count_changed_lines(diff) <= MOST_LINES
+    assert "det_keras" not in read_script(name)
+    assert "import det_keras as det" in convert(name)
+    assert 3 <= count_changed_lines(read_diff(name)) <= MOST_LINES
 
 
 def test_diff_that_does_not_fit_is_refused():
@@ -94,3 +93,9 @@ def test_replaced_line_counts_once():
 
 def test_plain_forms_that_differ_have_a_reason():
     assert set(UNLIKE_PLAIN) <= set(SCRIPTS)
+
+
+def test_page_lists_every_diff():
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == with_list(page), "Run `python tests/keras/script_diffs.py`."
+    assert page.count("```diff") == len(SCRIPTS) + 1
