@@ -82,6 +82,6 @@ model.compile(
 model.normalizer.adapt(dataset)
 
 best = keras.callbacks.ModelCheckpoint(
-    "best.weights.h5", save_weights_only=True, monitor="val_n_loss", save_best_only=True
+    "best.weights.h5", save_weights_only=True, monitor="val_n_loss", mode="min", save_best_only=True
 )
 history = model.fit(dataset, epochs=3, validation_data=dataset.take(4), callbacks=[best])
