@@ -28,10 +28,30 @@ from det_keras.keras.callbacks.list import SeamlessCallbackList
 
 __all__ = ["UNLIKE_PLAIN", "ScriptRun", "ScriptRunner", "draw_kills"]
 
-_SHUFFLES = "Keras shuffles arrays in another order"
+_SHUFFLED = "Keras shuffles arrays and the batches of a PyDataset in another order"
 
 #: Converted scripts that end with other numbers than the plain ones, even undisturbed, and why.
-UNLIKE_PLAIN: dict[str, str] = {}
+UNLIKE_PLAIN: dict[str, str] = dict.fromkeys(
+    [
+        "autoencoder",
+        "distillation",
+        "k_fold",
+        "masked_autoencoder",
+        "metric_learning",
+        "mixed_precision",
+        "multi_input_output",
+        "quantization",
+        "reinforcement",
+        "schedule_ema",
+        "seq2seq",
+        "siamese",
+        "text_generation",
+        "timeseries_transformer",
+        "tuner",
+        "vae",
+    ],
+    _SHUFFLED,
+)
 
 _CONFIG = "min_checkpoint_period: {batches: 5}\nreproducibility: {deterministic_ops: true}\n"
 

@@ -81,7 +81,7 @@ model.compile(
 )
 model.normalizer.adapt(dataset)
 
-best = keras.callbacks.ModelCheckpoint(
-    "best.weights.h5", save_weights_only=True, monitor="val_n_loss", mode="min", save_best_only=True
+save = keras.callbacks.LambdaCallback(
+    on_epoch_end=lambda epoch, logs: model.ema_network.save_weights(f"ema_{epoch}.weights.h5")
 )
-history = model.fit(dataset, epochs=3, validation_data=dataset.take(4), callbacks=[best])
+history = model.fit(dataset, epochs=3, validation_data=dataset.take(4), callbacks=[save])

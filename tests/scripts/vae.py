@@ -51,9 +51,9 @@ class VAE(keras.Model):
     def train_step(self, data):
         with tf.GradientTape() as tape:
             mean, log_var, z = self.encoder(data)
-            reconstruction = 64 * ops.mean(keras.losses.binary_crossentropy(data, self.decoder(z)))
-            kl = -0.5 * ops.mean(ops.sum(1 + log_var - ops.square(mean) - ops.exp(log_var), axis=1))
-            loss = reconstruction + kl
+            reconstruction = 64 * keras.losses.binary_crossentropy(data, self.decoder(z))
+            kl = -0.5 * ops.sum(1 + log_var - ops.square(mean) - ops.exp(log_var), axis=1)
+            loss = ops.mean(reconstruction + kl)
         gradients = tape.gradient(loss, self.trainable_weights)
         self.optimizer.apply_gradients(zip(gradients, self.trainable_weights))
         self.loss_tracker.update_state(loss)
