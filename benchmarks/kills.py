@@ -1,6 +1,7 @@
 """Kills trainings of every kind at random instants until so many kills are done, and compares their ends.
 
     python benchmarks/kills.py --kills 500 [--seed N] [--kind arrays ...] [--minutes 15]
+    python benchmarks/kills.py --scripts [gan ...]    # the scripts of tests/scripts, after drawn batches
 
 A difference prints the training's kills and makes the exit code 1; the same seed draws the same kills.
 """
@@ -25,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "keras"))
 # Imported where it is used: children of the fork server import this file too, and need none of it.
 if TYPE_CHECKING:
     from kill_harness import Story
+    from script_runs import ScriptRunner
 
 KILLS_PER_TRAINING = 5
 
@@ -90,10 +92,25 @@ def _instant(moment: str, delay_s: float | None) -> str:
     return "any time before training" if moment == "start" else "any time in training"
 
 
+def kill_script(runner: ScriptRunner, name: str, rng: random.Random, number: int) -> tuple[Story, str]:
+    """Run a script with two kills; return what happened, and the expected digest."""
+    from kill_harness import Kill, Run, Story
+    from script_runs import draw_kills
+
+    reference = runner.reference(name)
+    story = Story(name, [Kill("batch end", batches) for batches in draw_kills(rng, reference.batches)])
+    run = runner.killed(name, [kill.count for kill in story.kills], f"{number}")
+    story.digest = str(run.values)
+    story.runs = [*map(Run, story.kills), Run(None, story.digest)]
+    return story, str(reference.values)
+
+
 def main() -> int:
     """Kill, compare, print; return the exit code."""
     from kill_harness import Killer, draw_story
     from kinds import KINDS
+    from script_diffs import SCRIPTS
+    from script_runs import ScriptRunner
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kills", type=int, default=500, help="how many in all")
@@ -101,22 +118,29 @@ def main() -> int:
     parser.add_argument(
         "--kind", nargs="+", default=list(KINDS), choices=list(KINDS), help="trainings to kill"
     )
+    parser.add_argument(
+        "--scripts", nargs="*", choices=SCRIPTS, help="kill these instead, or all without names"
+    )
     parser.add_argument("--minutes", type=float, default=15.0, help="stop after that, whatever is reached")
     arguments = parser.parse_args()
     print(f"Seed {arguments.seed}", flush=True)
     started = time.monotonic()
     score = Score(arguments.kills, started + 60 * arguments.minutes)
     killer = Killer()
+    kinds = arguments.kind if arguments.scripts is None else arguments.scripts or SCRIPTS
     numbers = itertools.count()
 
     def keep_killing(folder: Path) -> None:
         while not score.is_reached():
             number = next(numbers)
-            kind = arguments.kind[number % len(arguments.kind)]
+            kind = kinds[number % len(kinds)]
             name = f"seed {arguments.seed}, training {number}, {kind}"
+            rng = random.Random(f"{arguments.seed} {number}")
             try:
+                if arguments.scripts is not None:
+                    score.add(*kill_script(runner, kind, rng, number), name)
+                    continue
                 reference = killer.reference(kind, folder)
-                rng = random.Random(f"{arguments.seed} {number}")
                 story = draw_story(rng, kind, reference, KILLS_PER_TRAINING)
                 score.add(killer.tell(story, folder / f"{number}"), reference.digest, name)
             except Exception as error:  # A training that fails is a finding, and the others go on.
@@ -126,6 +150,7 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory(prefix="det-kills-") as folder:
         os.environ["DET_KERAS_HOME"] = str(Path(folder) / "home")
+        runner = ScriptRunner(Path(folder) / "scripts")
         workers = os.cpu_count() or 1
         with ThreadPoolExecutor(workers) as pool:
             for done in [pool.submit(keep_killing, Path(folder)) for _ in range(workers)]:

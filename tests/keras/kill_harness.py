@@ -1,7 +1,6 @@
 """Trainings that are killed on purpose, and the instants at which they are.
 
-TensorFlow takes seconds to import. So a fork server imports it once, without using it, and forks a child
-for every run. A child trains one of the `kinds`; it is killed with SIGKILL, either by itself at the very
+A child of the fork server trains one of the `kinds`; it is killed with SIGKILL, either by itself at the very
 instant that a `Kill` names, or from outside some time after it.
 """
 
@@ -13,16 +12,15 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from multiprocessing import connection, forkserver, get_context
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+from fork_server import ForkServer, Send
 from kinds import KINDS, train
 
 from det_keras.core import checkpoint_writer
@@ -38,9 +36,6 @@ __all__ = [
     "draw_story",
     "draw_sure_kills",
 ]
-
-_PATIENCE_S = 120.0
-_HERE = Path(__file__).resolve().parent
 
 #: What a kill can wait for -> up to which of them a random kill waits: half of what a whole run has, since
 #: a resumed one has fewer.
@@ -134,20 +129,7 @@ class Killer:
     """Runs trainings in children of a fork server; may be used by several threads."""
 
     def __init__(self) -> None:
-        self._context = get_context("forkserver")
-        self._context.set_forkserver_preload(["kill_harness", "pytest"])
-        # The server does not inherit `sys.path` in Python 3.11, but the environment.
-        previous = os.environ.get("PYTHONPATH")
-        os.environ["PYTHONPATH"] = os.pathsep.join(
-            [str(_HERE), str(_HERE.parents[1]), *filter(None, [previous])]
-        )
-        try:
-            forkserver.ensure_running()
-        finally:
-            if previous is None:
-                del os.environ["PYTHONPATH"]
-            else:
-                os.environ["PYTHONPATH"] = previous
+        self._server = ForkServer()
         self._references: dict[str, Reference] = {}
         self._locks = {kind: threading.Lock() for kind in KINDS}
 
@@ -177,38 +159,16 @@ class Killer:
         Raises:
             RuntimeError: it failed, or it hangs; the end of its log is shown.
         """
-        here, there = self._context.Pipe(duplex=False)
-        log = run_dir.with_suffix(".log")
-        arguments = (kind, str(run_dir), kill, in_process, there, str(log))
-        process = self._context.Process(target=_train, args=arguments)
-        started = time.monotonic()
-        process.start()
-        there.close()
-        found: dict[str, Any] = {}
-        try:
-            while "digest" not in found and "failure" not in found:
-                limit = started + _PATIENCE_S - time.monotonic()
-                if not connection.wait([here], timeout=max(limit, 0)):
-                    raise RuntimeError(f"{kind} hangs with {kill} in {run_dir}.\n{_tail(log)}")
-                try:
-                    found.update(here.recv())
-                except EOFError:
-                    break
-                if found.pop("kill me", None) and kill is not None and kill.delay_s is not None:
-                    # The end of the run or this time, whichever comes first.
-                    here.poll(kill.delay_s)
-                    if not here.poll():
-                        process.kill()
-        finally:
-            process.join(5.0)
-            if process.is_alive():
-                process.kill()
-                process.join()
-            here.close()
-        was_killed = process.exitcode == -signal.SIGKILL and "digest" not in found and "epoch" in found
-        if "failure" in found or not (was_killed or "digest" in found):
-            reason = found.get("failure", f"exit code {process.exitcode}")
-            raise RuntimeError(f"{kind} failed with {kill} in {run_dir}: {reason}\n{_tail(log)}")
+        found = self._server.run(
+            f"{kind} with {kill} in {run_dir}",
+            run_dir.with_suffix(".log"),
+            _train,
+            kind,
+            str(run_dir),
+            kill,
+            in_process,
+        )
+        found.pop("ended", None)
         return Run(kill, **found)
 
 
@@ -242,9 +202,9 @@ def draw_sure_kills(rng: random.Random, kind: str) -> list[Kill]:
 class _Watch:
     """Counts moments in the child and acts at the one that was asked for."""
 
-    def __init__(self, kill: Kill | None, pipe: Any) -> None:
+    def __init__(self, kill: Kill | None, send: Send) -> None:
         self._kill = kill
-        self._pipe = pipe
+        self._send = send
         self._seen = 0
         self._lock = threading.Lock()
         self.epoch = 0
@@ -257,7 +217,7 @@ class _Watch:
             self._seen += 1
             if self._seen != self._kill.count:
                 return
-            self._pipe.send({"epoch": self.epoch, "kill me": True})
+            self._send({"epoch": self.epoch, "kill_in_s": self._kill.delay_s})
             if self._kill.delay_s is None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
@@ -341,29 +301,16 @@ def _watch_storage(watch: _Watch, root: Path) -> None:
     sys.addaudithook(hook)
 
 
-def _train(kind: str, run_dir: str, kill: Kill | None, in_process: bool, pipe: Any, log: str) -> None:
-    """Be the child: train, and say how it went."""
+def _train(send: Send, kind: str, run_dir: str, kill: Kill | None, in_process: bool) -> dict[str, Any]:
+    """Train in a child, and return how it went."""
     started = time.monotonic()
     if in_process:
         # From this size on a process writes; a model that reaches it would train for minutes.
         checkpoint_writer._SMALL_BYTES = 0
-    with Path(log).open("ab") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    watch = _Watch(kill, pipe)
+    watch = _Watch(kill, send)
     watch.reach("start")
     _watch_storage(watch, Path(run_dir) / "checkpoints")
-    try:
-        digest = train(kind, Path(run_dir), _Moments(watch), min_checkpoint_period={"batches": PERIODS[kind]})
-    except BaseException:
-        pipe.send({"failure": traceback.format_exc()})
-        raise
+    digest = train(kind, Path(run_dir), _Moments(watch), min_checkpoint_period={"batches": PERIODS[kind]})
     ended = time.monotonic()
     train_s = ended - (watch.first_batch or ended)
-    pipe.send({"digest": digest, "train_s": train_s, "total_s": ended - started})
-    # TensorFlow takes a while to leave.
-    os._exit(0)
-
-
-def _tail(log: Path) -> str:
-    return log.read_text(errors="replace")[-4000:] if log.exists() else ""
+    return {"digest": digest, "train_s": train_s, "total_s": ended - started}

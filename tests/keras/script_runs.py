@@ -1,0 +1,200 @@
+"""Runs of the training scripts of tests/scripts in child processes: plain, converted, and killed.
+
+A run has a directory of its own, in which the script starts: what it writes is at the same relative place in
+every run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import runpy
+import signal
+import sys
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from fork_server import ForkServer, Send
+from script_diffs import SCRIPTS, convert, read_script
+
+from det_keras.keras.callbacks.list import SeamlessCallbackList
+
+__all__ = ["UNLIKE_PLAIN", "ScriptRun", "ScriptRunner", "draw_kills"]
+
+_SHUFFLED = "Keras shuffles arrays and the batches of a PyDataset in another order"
+
+#: Converted scripts that end with other numbers than the plain ones, even undisturbed, and why.
+UNLIKE_PLAIN: dict[str, str] = dict.fromkeys(
+    [
+        "autoencoder",
+        "distillation",
+        "k_fold",
+        "masked_autoencoder",
+        "metric_learning",
+        "mixed_precision",
+        "multi_input_output",
+        "quantization",
+        "reinforcement",
+        "schedule_ema",
+        "seq2seq",
+        "siamese",
+        "text_generation",
+        "timeseries_transformer",
+        "tuner",
+        "vae",
+    ],
+    _SHUFFLED,
+)
+
+_CONFIG = "min_checkpoint_period: {batches: 5}\nreproducibility: {deterministic_ops: true}\n"
+
+
+@dataclass(frozen=True)
+class ScriptRun:
+    """What became of one process.
+
+    Attributes:
+        batches: trained in this process.
+        values: names and digests of what the script made; None if it was killed.
+    """
+
+    batches: int
+    values: Mapping[str, str] | None = None
+
+
+def draw_kills(rng: random.Random, batches: int) -> list[int]:
+    """Draw after which batch of the first process and of the second one to kill; both surely come.
+
+    Args:
+        rng: draws.
+        batches: of the undisturbed run; a resumed one trains at least those after the kill.
+    """
+    first = rng.randint(1, batches - 1)
+    return [first, rng.randint(1, batches - first)]
+
+
+class ScriptRunner:
+    """Runs scripts in children of a fork server, below `folder`; may be used by several threads."""
+
+    def __init__(self, folder: Path) -> None:
+        self._server = ForkServer()
+        self._folder = folder
+        self._references: dict[str, ScriptRun] = {}
+        self._locks = {name: threading.Lock() for name in SCRIPTS}
+
+    def plain(self, name: str) -> ScriptRun:
+        """Run the plain Keras script, seeded and deterministic like the converted one."""
+        return self._run(name, "plain", read_script(name), None)
+
+    def reference(self, name: str) -> ScriptRun:
+        """Return the undisturbed run of the converted script; it is run once."""
+        with self._locks[name]:
+            if name not in self._references:
+                self._references[name] = self._run(name, "undisturbed", convert(name), None)
+            return self._references[name]
+
+    def killed(self, name: str, kills: Iterable[int], story: str = "killed") -> ScriptRun:
+        """Run the converted script, killed after so many batches of each process, and once more to its end.
+
+        Raises:
+            AssertionError: a kill did not come, because the run ended before.
+        """
+        for batches in kills:
+            run = self._run(name, story, convert(name), batches)
+            assert run.values is None, f"{name} ended after {run.batches} batches, before {batches}"
+        return self._run(name, story, convert(name), None)
+
+    def _run(self, name: str, story: str, text: str, kill_after: int | None) -> ScriptRun:
+        directory = self._folder / name / story
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / f"{name}.py").write_text(text, encoding="utf-8")
+        title = f"{name} ({story}, kill after batch {kill_after}) in {directory}"
+        found = self._server.run(
+            title, directory / "log.txt", _run_script, str(directory), name, story == "plain", kill_after
+        )
+        return ScriptRun(found["batches"], found.get("values"))
+
+
+def _run_script(
+    send: Send, directory: str, name: str, is_plain: bool, kill_after: int | None
+) -> dict[str, Any]:
+    """Run a script in a child, and return the batches that it trained and the digests of what it made."""
+    os.chdir(directory)
+    os.environ.update(HOME=directory, DET_KERAS_HOME=f"{directory}/data", PYTHONHASHSEED="0")
+    if is_plain:
+        tf.config.experimental.enable_op_determinism()
+    else:
+        config = Path(directory, "config.yaml")
+        config.write_text(_CONFIG, encoding="utf-8")
+        os.environ.update(DET_KERAS_LOCAL_CONFIG=str(config), DET_KERAS_LOCAL_RUN_DIR=f"{directory}/run")
+    counter = _count_batches(
+        send, keras.callbacks.CallbackList if is_plain else SeamlessCallbackList, kill_after
+    )
+    sys.argv = [f"{name}.py"]
+    made = runpy.run_path(f"{name}.py", run_name="__main__")
+    own = {key: thing for key, thing in made.items() if not key.startswith("__")}
+    values = {f"{kind} {key}": value for key, thing in own.items() for kind, value in _digests(thing)}
+    return {"batches": counter["batches"], "values": dict(sorted(values.items()))}
+
+
+def _count_batches(send: Send, callbacks: type, kill_after: int | None) -> dict[str, int]:
+    """Count the batches that are trained from now on, in all fits; die after one of them."""
+    counter = {"batches": 0}
+    original = callbacks.on_train_batch_end
+
+    def on_train_batch_end(self: Any, batch: int, logs: Any = None) -> None:
+        original(self, batch, logs)
+        counter["batches"] += 1
+        if counter["batches"] == kill_after:
+            send(dict(counter))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    callbacks.on_train_batch_end = on_train_batch_end
+    return counter
+
+
+def _digests(thing: Any) -> Iterable[tuple[str, str]]:
+    """Return the kind and the digest of a script's variable, nothing if it holds neither a model nor numbers."""
+    content = list(_content(thing))
+    if content:
+        kinds = {keras.Model: "model", keras.callbacks.History: "history"}
+        kind = next((name for kind, name in kinds.items() if isinstance(thing, kind)), type(thing).__name__)
+        yield kind, hashlib.sha256("\n".join(content).encode()).hexdigest()[:16]
+
+
+def _content(thing: Any) -> Iterable[str]:
+    """Return what decides whether two things are the same, as text."""
+    if isinstance(thing, keras.Model):
+        holders = [thing, *(value for value in vars(thing).values() if isinstance(value, keras.Optimizer))]
+        variables = {id(variable): variable for holder in holders for variable in holder.variables}
+        yield from (_array(variable) for variable in variables.values())
+    elif isinstance(thing, keras.callbacks.History):
+        yield from _content({"epoch": thing.epoch, "history": thing.history})
+    elif isinstance(thing, keras.callbacks.Callback):
+        # What a callback counts or collects; its model stands for itself.
+        own = {key: value for key, value in vars(thing).items() if key not in ("_model", "params")}
+        yield from _content(own)
+    elif isinstance(thing, keras.Optimizer | keras.Metric):
+        yield from map(_array, thing.variables)
+    elif isinstance(thing, Mapping):
+        yield from (f"{key}: {line}" for key, value in thing.items() for line in _content(value))
+    elif isinstance(thing, list | tuple):
+        yield from (f"{index}: {line}" for index, value in enumerate(thing) for line in _content(value))
+    elif isinstance(thing, int | float | np.generic | np.ndarray | tf.Tensor | tf.Variable | keras.Variable):
+        yield _array(thing)
+
+
+def _array(value: Any) -> str:
+    array = np.asarray(value if not hasattr(value, "numpy") else value.numpy())
+    if array.ndim == 0 and np.issubdtype(array.dtype, np.number):
+        # A float of Python and one of NumPy are the same number.
+        return repr(array.item())
+    content = repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
+    return f"{array.dtype} {array.shape} {hashlib.sha256(content).hexdigest()}"

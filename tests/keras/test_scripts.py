@@ -1,0 +1,101 @@
+"""Scripts as people write them for plain Keras: few lines make them resume exactly, wherever they are killed."""
+
+from __future__ import annotations
+
+import os
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from script_diffs import (
+    PAGE,
+    SCRIPTS,
+    apply_diff,
+    convert,
+    count_changed_lines,
+    read_diff,
+    read_script,
+    with_list,
+)
+from script_runs import UNLIKE_PLAIN, ScriptRunner, draw_kills
+
+SEED = int(os.environ.get("DET_KERAS_TEST_SEED", "20"))
+MOST_LINES = 8
+
+
+@pytest.fixture(scope="module")
+def results(request, tmp_path_factory):
+    """Run the scripts of all tests that were asked for, two at a time; the results, by test name."""
+    runner = ScriptRunner(tmp_path_factory.mktemp("scripts"))
+
+    def killed(name):
+        reference = runner.reference(name)
+        kills = draw_kills(random.Random(f"{SEED} {name}"), reference.batches)
+        return kills, reference, runner.killed(name, kills)
+
+    def plain(name):
+        return runner.reference(name), runner.plain(name)
+
+    jobs = {
+        test_kills_change_nothing.__name__: killed,
+        test_converted_script_ends_as_plain_keras_does.__name__: plain,
+    }
+    items = [item for item in request.session.items if item.path == request.path]
+    with ThreadPoolExecutor(2) as pool:
+        futures = {
+            item.name: pool.submit(jobs[item.originalname], item.callspec.params["name"])
+            for item in items
+            if item.originalname in jobs
+        }
+        yield futures
+        pool.shutdown(cancel_futures=True)
+
+
+@pytest.fixture
+def result(request, results):
+    """Return a function that waits for the runs of this test and returns them."""
+    return results[request.node.name].result
+
+
+@pytest.mark.process
+@pytest.mark.kill
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_kills_change_nothing(name, result):
+    kills, reference, resumed = result()
+    assert reference.values, "the script keeps nothing that could be compared"
+    assert resumed.values == reference.values, f"Another end after kills at {kills}, seed {SEED}."
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", [name for name in SCRIPTS if name not in UNLIKE_PLAIN])
+def test_converted_script_ends_as_plain_keras_does(name, result):
+    reference, plain = result()
+    assert reference == plain
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_few_lines_convert_a_script(name):
+    assert "det_keras" not in read_script(name)
+    assert "import det_keras as det" in convert(name)
+    assert 3 <= count_changed_lines(read_diff(name)) <= MOST_LINES
+
+
+def test_diff_that_does_not_fit_is_refused():
+    diff = "@@ -1,2 +1,2 @@\n a\n-b\n+c\n"
+    assert apply_diff("a\nb\nd\n", diff) == "a\nc\nd\n"
+    with pytest.raises(ValueError, match="Line 2 is not 'b'"):
+        apply_diff("a\nx\nd\n", diff)
+
+
+def test_replaced_line_counts_once():
+    assert count_changed_lines("@@ -1,3 +1,4 @@\n a\n-b\n+c\n+d\n e\n-f\n") == 3
+
+
+def test_plain_forms_that_differ_have_a_reason():
+    assert set(UNLIKE_PLAIN) <= set(SCRIPTS)
+
+
+def test_page_lists_every_diff():
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == with_list(page), "Run `python tests/keras/script_diffs.py`."
+    assert page.count("```diff") == len(SCRIPTS) + 1
