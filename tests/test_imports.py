@@ -88,7 +88,7 @@ def loaded_by(code: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
-HEAVY = {"tensorflow", "keras", "fastapi", "sqlalchemy", "httpx", "numpy", "pydantic", "rich", "yaml"}
+HEAVY = {"tensorflow", "keras", "fastapi", "sqlalchemy", "httpx", "numpy", "pydantic", "re2", "rich", "yaml"}
 
 
 def test_importing_the_package_imports_nothing_heavy():
