@@ -102,6 +102,13 @@ def test_cluster_info_and_core_need_no_tensorflow():
     }
 
 
+def test_script_api_without_tensorflow_names_what_to_install():
+    code = "import sys; sys.modules['tensorflow'] = None; import det_keras; det_keras.keras"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.count("Traceback") == 1
+    assert "`pip install 'det_keras[tensorflow]'`" in done.stderr.splitlines()[-1]
+
+
 def test_help_imports_nothing_heavy():
     code = (
         "import contextlib, io\nfrom det_keras.cli.main import main\nsys.argv = ['det', '--help']\n"
