@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "det_keras"
 
 # Room -> rooms that it may import. `errors`, `home` and the package root stand below everything.
 ALLOWED = {
+    "__main__": {"cli"},
     "cli": {"client", "config", "storage", "master", "compat"},
     "master": {"search", "config", "storage"},
     "keras": {"core", "client", "storage", "config", "cluster_info", "notebook"},
