@@ -70,7 +70,7 @@ def held(det, tmp_path):
     det("experiment", "kill", str(number))
 
 
-def until(condition, timeout_s=20.0):
+def until(condition, timeout_s=60.0):
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
@@ -217,7 +217,7 @@ def test_an_interrupt_leaves_the_experiment_running(det, held):
     next(line for line in lines if line.startswith("epoch 1"))
 
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=20)
+    _, said = process.communicate(timeout=60)
 
     assert process.returncode == 130
     assert (
@@ -287,7 +287,7 @@ def test_a_detached_job_is_listed_and_killed(det):
     assert "begun" in following.stdout.readline()
     assert job_id in det.out("job", "list")
     assert det.out("job", "kill", job_id[:8]) == f"Killed job {job_id}\n"
-    assert following.wait(timeout=20) == 0
+    assert following.wait(timeout=60) == 0
     until(lambda: det.rest(f"/api/v1/commands/{job_id}")["command"]["state"] == "STATE_TERMINATED")
     assert [one["exitStatus"] for one in det.json("job", "list") if one["id"] == job_id] == ["killed"]
 
