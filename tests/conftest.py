@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# Tests start many processes. Without the compiled files each would compile TensorFlow's Python code again, which takes
+# longer than most of the trainings.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what runs in the background with Ctrl-C ignored, and so would be all that the tests start: those
     # that send SIGINT would wait for ever.

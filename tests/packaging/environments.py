@@ -68,7 +68,14 @@ class Environment:
         variables = {
             name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "KERAS_BACKEND")
         }
-        for name in ("VIRTUAL_ENV", "DET_MASTER", "DET_USER", "DET_PASS", "DET_USER_TOKEN"):
+        for name in (
+            "VIRTUAL_ENV",
+            "DET_MASTER",
+            "DET_USER",
+            "DET_PASS",
+            "DET_USER_TOKEN",
+            "PYTHONDONTWRITEBYTECODE",
+        ):
             variables.pop(name, None)
         variables.update(
             DET_KERAS_HOME=str(folder / "home"),
