@@ -21,11 +21,16 @@ __all__ = [
     "MasterUnavailableError",
     "ModelMismatchError",
     "NotATrainingJobError",
+    "TensorFlowMissingError",
 ]
 
 
 class DetError(Exception):
     """Root of every error that det_keras defines."""
+
+
+class TensorFlowMissingError(DetError, ImportError):
+    """`det_keras.keras` is imported where no TensorFlow is installed."""
 
 
 class ClusterInfoError(DetError):

@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "det_keras"
 
 # Room -> rooms that it may import. `errors`, `home` and the package root stand below everything.
 ALLOWED = {
+    "__main__": {"cli"},
     "cli": {"client", "config", "storage", "master", "compat"},
     "master": {"search", "config", "storage"},
     "keras": {"core", "client", "storage", "config", "cluster_info", "notebook"},
@@ -88,7 +89,7 @@ def loaded_by(code: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
-HEAVY = {"tensorflow", "keras", "fastapi", "sqlalchemy", "httpx", "numpy", "pydantic", "rich", "yaml"}
+HEAVY = {"tensorflow", "keras", "fastapi", "sqlalchemy", "httpx", "numpy", "pydantic", "re2", "rich", "yaml"}
 
 
 def test_importing_the_package_imports_nothing_heavy():
@@ -100,6 +101,13 @@ def test_cluster_info_and_core_need_no_tensorflow():
         "tensorflow",
         "keras",
     }
+
+
+def test_script_api_without_tensorflow_names_what_to_install():
+    code = "import sys; sys.modules['tensorflow'] = None; import det_keras; det_keras.keras"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.count("Traceback") == 1
+    assert "`pip install 'det_keras[tensorflow]'`" in done.stderr.splitlines()[-1]
 
 
 def test_help_imports_nothing_heavy():

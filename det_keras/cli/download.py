@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from det_keras.client import Session
 
-__all__ = ["best_first", "default_target", "download", "fetch_checkpoint"]
+__all__ = ["best_first", "default_target", "download", "fetch_checkpoint", "local_directory"]
 
 _DOWNLOADABLE = ("STATE_COMPLETED", "STATE_PARTIALLY_DELETED")
 _LOCAL_TYPES = ("directory", "shared_fs")
@@ -96,25 +96,35 @@ def _check_target(target: Path) -> None:
         raise DetError(f"{target} is in the way. Name another directory with -o, or remove it.")
 
 
-def _copy_local(record: Mapping[str, Any], draft: Path) -> bool:
-    """Copy from a storage that this machine sees; tell whether it did."""
-    import shutil
-
+def local_directory(record: Mapping[str, Any]) -> Path | None:
+    """Return the directory of a checkpoint in a storage that this machine sees; None if it sees none."""
+    # Imported here, as all that `det --help` would load for nothing.
     from det_keras import storage
 
     section = ((record["training"].get("experimentConfig") or {}).get("checkpoint_storage")) or {}
     if section.get("type") not in _LOCAL_TYPES:
-        return False
+        return None
     uuid = str(record["uuid"])
     try:
         source = storage.from_config(section)
         if not source.exists(uuid):
-            return False
+            return None
     except (ConfigError, KeyError, OSError):
         # The section is another machine's business; the master will know.
-        return False
+        return None
+    # These storages are directories: nothing is fetched, and the path stays.
     with source.raw_path(uuid) as path:
-        shutil.copytree(path, draft)
+        return path
+
+
+def _copy_local(record: Mapping[str, Any], draft: Path) -> bool:
+    """Copy from a storage that this machine sees; return whether it did."""
+    import shutil
+
+    source = local_directory(record)
+    if source is None:
+        return False
+    shutil.copytree(source, draft)
     return True
 
 

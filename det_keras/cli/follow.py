@@ -1,4 +1,4 @@
-"""Watching an experiment until it ends: a live bar on a terminal, one line per report elsewhere.
+"""Watching an experiment until it ends: a live bar on a terminal, one line per epoch elsewhere.
 
 The master is asked, not listened to: a question that a restarting master cannot answer is asked again.
 """
@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from det_keras.cli.download import default_target, local_directory
 from det_keras.cli.logs import PATIENCE_S, tail, trial_log_path
 from det_keras.cli.progress import TERMINAL, Snapshot, best_validation, report_line
 from det_keras.cli.render import hparams_text, metric_text, printable, state_text
@@ -26,6 +27,7 @@ _PERIOD_S = 0.5
 _LOG_LINES = 30
 _LINE_PERIOD_S = 10.0
 _INTERRUPTED = 130
+_MODEL_FILE = "model.keras"
 # The bar, the table's header, the line about trials without a row, and the prompt.
 _LINES_AROUND_TABLE = 5
 _FEWEST_ROWS = 3
@@ -110,9 +112,11 @@ def _conclude(session: Session, experiment: Mapping[str, Any], trials: _Trials) 
         if is_search(experiment):
             hparams = next(trial["hparams"] for trial in trials if trial["id"] == best.trial_id)
             print(f"Its hyperparameters: {printable(hparams_text(hparams))}")
-    uuid = _best_checkpoint(session, number)
-    if uuid is not None:
-        print(f"Best checkpoint: {uuid}")
+    checkpoint = _best_checkpoint(session, number)
+    if checkpoint is not None:
+        print(f"Best checkpoint: {checkpoint['uuid']}")
+    for line in _next_steps(session, number, checkpoint):
+        print(line)
     return 0 if state == "STATE_COMPLETED" else 1
 
 
@@ -133,14 +137,27 @@ def _print_last_lines(session: Session, trial_id: int) -> None:
         print("  " + str(line["message"]).rstrip("\n"))
 
 
-def _best_checkpoint(session: Session, experiment_id: int) -> str | None:
+def _next_steps(session: Session, experiment_id: int, checkpoint: Mapping[str, Any] | None) -> Iterator[str]:
+    """Yield lines with what a user does next: look at the page, and load the best model."""
+    yield f"Its page: {session.url}/experiments/{experiment_id} (`det web {experiment_id}` logs a browser in)"
+    if checkpoint is None or _MODEL_FILE not in (checkpoint.get("resources") or {}):
+        return
+    uuid = str(checkpoint["uuid"])
+    directory = local_directory(checkpoint)
+    if directory is None:
+        yield f"Get its best model: det checkpoint download {uuid}"
+        directory = default_target(uuid)
+    yield f"Load its best model: keras.models.load_model({str(directory / _MODEL_FILE)!r})"
+
+
+def _best_checkpoint(session: Session, experiment_id: int) -> dict[str, Any] | None:
     params = {"sortByAttr": "SORT_BY_SEARCHER_METRIC", "states": ["STATE_COMPLETED"], "limit": 1, "offset": 0}
     try:
         found = session.get(f"/api/v1/experiments/{experiment_id}/checkpoints", params=params)["checkpoints"]
     except MasterError:
         # Deleted while it was watched.
         return None
-    return str(found[0]["uuid"]) if found else None
+    return dict(found[0]) if found else None
 
 
 class _Display:
@@ -185,7 +202,11 @@ class _Display:
 
 
 class _Lines(_Display):
-    """One line per validation and per epoch, for files and pipes."""
+    """One line per epoch, and per validation between epochs, for files and pipes.
+
+    Training and validation of the same batch are two reports and one line, so that a line waits for both, or for a
+    report of a later batch, or for the end of the trial.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -193,11 +214,16 @@ class _Lines(_Display):
         self._epochs: dict[int, int] = {}
         self._lines_at: dict[int, float] = {}
         self._seen: dict[int, tuple[Any, ...]] = {}
+        # What was reported of the newest batch of a trial, by kind, as long as more may come.
+        self._waiting: dict[int, dict[str, Mapping[str, Any]]] = {}
 
     def show(self, session: Session, experiment: Mapping[str, Any], trials: _Trials) -> None:
         happened = self.events(experiment, trials)
+        is_over = experiment["state"] in TERMINAL
         for trial in trials:
             self._show_trial(session, trial, with_trial=is_search(experiment))
+            if is_over or trial["state"] in TERMINAL:
+                self._print_waiting(int(trial["id"]), with_trial=is_search(experiment))
         for line in happened:
             print(line)
         sys.stdout.flush()
@@ -205,7 +231,8 @@ class _Lines(_Display):
     def _show_trial(self, session: Session, trial: Mapping[str, Any], *, with_trial: bool) -> None:
         number = int(trial["id"])
         latest = trial.get("latestValidation") or {}
-        mark = (trial["state"], trial["totalBatchesProcessed"], latest.get("endTime"))
+        summary = (trial.get("summaryMetrics") or {}).get("avg_metrics")
+        mark = (trial["state"], trial["totalBatchesProcessed"], latest.get("endTime"), summary)
         # Asking every trial of a large search for its reports, twice a second, would be most of the traffic.
         if self._seen.get(number) == mark:
             return
@@ -216,12 +243,30 @@ class _Lines(_Display):
         self._offsets[number] = int(answer["pagination"]["total"])
         for workload in answer["workloads"]:
             for kind in ("training", "validation"):
-                if workload.get(kind) and self._is_worth_a_line(number, kind, workload[kind]):
-                    print(printable(report_line(trial, kind, workload[kind], with_trial=with_trial)))
+                if workload.get(kind):
+                    self._take(number, kind, workload[kind], with_trial=with_trial)
 
-    def _is_worth_a_line(self, trial_id: int, kind: str, report: Mapping[str, Any]) -> bool:
-        if kind == "validation":
-            return True
+    def _take(self, trial_id: int, kind: str, report: Mapping[str, Any], *, with_trial: bool) -> None:
+        waiting = self._waiting.get(trial_id, {})
+        if any(
+            kind == other or report["totalBatches"] != waiting[other]["totalBatches"] for other in waiting
+        ):
+            self._print_waiting(trial_id, with_trial=with_trial)
+        waiting = self._waiting.setdefault(trial_id, {})
+        waiting[kind] = report
+        if len(waiting) == len(("training", "validation")):
+            self._print_waiting(trial_id, with_trial=with_trial)
+
+    def _print_waiting(self, trial_id: int, *, with_trial: bool) -> None:
+        reports = self._waiting.pop(trial_id, {})
+        if reports and self._is_worth_a_line(trial_id, reports):
+            print(printable(report_line(trial_id, reports, with_trial=with_trial)))
+
+    def _is_worth_a_line(self, trial_id: int, reports: Mapping[str, Mapping[str, Any]]) -> bool:
+        is_new = "training" in reports and self._is_new(trial_id, reports["training"])
+        return is_new or "validation" in reports
+
+    def _is_new(self, trial_id: int, report: Mapping[str, Any]) -> bool:
         epochs = report["metrics"]["avgMetrics"].get("epochs")
         if not isinstance(epochs, int | float):
             # A script that does not count epochs may report every batch.

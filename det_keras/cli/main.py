@@ -8,7 +8,21 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from det_keras.cli import checkpoint, deploy, experiment, job, master, preview, tensorboard, trial, user, web
+from det_keras import __version__
+from det_keras.cli import (
+    checkpoint,
+    completion,
+    deploy,
+    experiment,
+    job,
+    master,
+    preview,
+    tensorboard,
+    trial,
+    user,
+    web,
+)
+from det_keras.cli.help_texts import add_help_texts
 from det_keras.cli.settings import Settings
 from det_keras.errors import DetError, MasterError
 
@@ -17,7 +31,7 @@ if TYPE_CHECKING:
 
     Run = Callable[[argparse.Namespace, Settings], int]
 
-__all__ = ["main"]
+__all__ = ["command_parser", "main"]
 
 _INTERRUPTED = 130
 # What a shell reports for a process that a closed pipe ended.
@@ -33,7 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: the command line cannot be understood, or help was asked for.
     """
-    args = _parser().parse_args(argv)
+    parser = command_parser()
+    args = parser.parse_args(argv)
+    if "run" not in args:
+        parser.print_help()
+        return 0
     try:
         code: int = _run(args)
         sys.stdout.flush()
@@ -75,11 +93,9 @@ def _reason(error: Exception) -> str:
     return f"Unexpected {type(error).__name__}: {detail} (`det --debug ...` shows where.)"
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="det",
-        description="Run and look after training jobs, on the embedded master or on another.",
-    )
+def command_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line; with no command at all it sets no `run`."""
+    parser = argparse.ArgumentParser(prog="det")
     parser.add_argument(
         "-m",
         "--master",
@@ -88,7 +104,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("-u", "--user", metavar="NAME", help="act as this user, who has logged in")
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
-    nouns = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    parser.add_argument(
+        "--version", action="version", version=f"det_keras {__version__}", help="print the version"
+    )
+    nouns = parser.add_subparsers(title="commands", metavar="COMMAND")
     for noun in (experiment, trial, checkpoint, job, master, deploy, user, preview, tensorboard, web):
         noun.add_parsers(nouns)
+    completion.add_parsers(nouns, parser)
+    add_help_texts(parser)
     return parser

@@ -79,23 +79,21 @@ def best_validation(experiment: Mapping[str, Any], trials: Sequence[Mapping[str,
     return min(found, key=lambda best: sign * best.value, default=None)
 
 
-def report_line(trial: Mapping[str, Any], kind: str, report: Mapping[str, Any], *, with_trial: bool) -> str:
-    """Return one line about a report of metrics: ``epoch 3  validation  val_loss 0.12``.
+def report_line(trial_id: int, reports: Mapping[str, Mapping[str, Any]], *, with_trial: bool) -> str:
+    """Return one line about one batch: ``epoch 3  training  loss 0.15  validation  val_loss 0.12``.
 
     Args:
-        trial: whose it is.
-        kind: ``training`` or ``validation``.
-        report: a MetricsWorkload.
+        trial_id: whose it is.
+        reports: MetricsWorkloads of the same batch, by ``training`` and ``validation``; at least one.
         with_trial: several trials run, so say which.
     """
-    metrics = _metrics(report)
-    where = (
-        f"epoch {number_text(metrics['epochs'])}"
-        if "epochs" in metrics
-        else f"batch {report['totalBatches']}"
-    )
-    parts = [where, kind, *named_metrics(metrics)]
-    return "  ".join([f"trial {trial['id']}", *parts] if with_trial else parts)
+    found = {kind: _metrics(reports[kind]) for kind in ("training", "validation") if kind in reports}
+    epochs = next((metrics["epochs"] for metrics in found.values() if "epochs" in metrics), None)
+    batch = next(report["totalBatches"] for report in reports.values())
+    parts = [f"batch {batch}" if epochs is None else f"epoch {number_text(epochs)}"]
+    for kind, metrics in found.items():
+        parts += [kind, *named_metrics(metrics)]
+    return "  ".join([f"trial {trial_id}", *parts] if with_trial else parts)
 
 
 def named_metrics(metrics: Mapping[str, Any]) -> list[str]:

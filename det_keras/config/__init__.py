@@ -13,6 +13,7 @@ from det_keras.config.experiment import ExperimentConfig
 from det_keras.config.job import JobConfig
 from det_keras.config.lengths import Length, Unit
 from det_keras.config.loading import LoadedConfig, load_experiment_config, load_job_config
+from det_keras.config.log_pattern import LogPattern, LogPatternError
 from det_keras.config.log_policies import LogPolicy
 from det_keras.config.overrides import apply_overrides
 from det_keras.config.random_stream import RandomStream
@@ -30,6 +31,8 @@ __all__ = [
     "JobConfig",
     "Length",
     "LoadedConfig",
+    "LogPattern",
+    "LogPatternError",
     "LogPolicy",
     "RandomStream",
     "Resources",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from det_keras.config.kinds import Choice, Kind, ListOf, Place, Text
+from det_keras.config.log_pattern import LogPattern, LogPatternError
 from det_keras.config.problems import Problems
 from det_keras.config.section import Section, SectionKind, optional
 from det_keras.errors import ConfigProblem
@@ -25,9 +25,9 @@ class _PatternKind(Kind[str]):
     def parse(self, raw: Any, place: Place) -> str:
         pattern = Text(empty=False).parse(raw, place)
         try:
-            re.compile(pattern)
-        except re.error as error:
-            raise place.error(f"{pattern!r} is not a regular expression: {error}.") from None
+            LogPattern(pattern)
+        except LogPatternError as error:
+            raise place.error(str(error)) from None
         return pattern
 
 
@@ -37,7 +37,7 @@ class LogPolicy(Section):
 
     Attributes:
         name: the label that a match gives the run; None for an item of the old form.
-        pattern: a regular expression; None switches the policy of that name off.
+        pattern: a regular expression in RE2's syntax; None switches the policy of that name off.
         action: `cancel_retries`, `exclude_node`, or None to give the label only.
     """
 

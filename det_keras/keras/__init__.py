@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util as _util
 import os as _os
 import sys as _sys
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 from det_keras.errors import DetError as _DetError
+from det_keras.errors import TensorFlowMissingError as _TensorFlowMissingError
 
 # Keras takes an empty variable for none, and then the backend of its keras.json.
 _backend, _where = _os.environ.get("KERAS_BACKEND") or "tensorflow", "KERAS_BACKEND"
@@ -20,6 +22,23 @@ if _backend != "tensorflow":
         'Set KERAS_BACKEND=tensorflow before Keras is imported, or `"backend": "tensorflow"` in keras.json.'
     )
 _os.environ["KERAS_BACKEND"] = "tensorflow"
+
+
+def _has_tensorflow() -> bool:
+    try:
+        spec = _util.find_spec("tensorflow")
+    except ValueError:
+        # Loaded, but by no finder.
+        return True
+    # A directory without code, such as an uninstalled package leaves behind, has no origin.
+    return spec is not None and spec.origin is not None
+
+
+if not _has_tensorflow():
+    raise _TensorFlowMissingError(
+        "det_keras.keras needs TensorFlow, and none is installed here: "
+        "`pip install 'det_keras[tensorflow]'`, or `pip install tensorflow-cpu` for a smaller one without GPUs."
+    )
 
 from det_keras.keras import callbacks  # noqa: E402 - the check comes first
 from det_keras.keras.callbacks.tensorboard import CoreTensorBoard as TensorBoard  # noqa: E402

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,6 +10,7 @@ from typing import Any
 from sqlalchemy import Select, insert, or_, select
 from sqlalchemy.orm import Session
 
+from det_keras.config import LogPattern, LogPatternError
 from det_keras.master.errors import InvalidArgumentError
 from det_keras.master.events import task_topic
 from det_keras.master.experiment_config import config_of_trial
@@ -30,7 +30,7 @@ class LogFilter:
 
     Attributes:
         levels: such as ``INFO``; lines without a level count as INFO.
-        search: text that the line contains, or with `is_regex` a pattern that is found in it.
+        search: text that the line contains, or with `is_regex` a `LogPattern` that is found in it.
     """
 
     levels: Sequence[str] = ()
@@ -49,15 +49,15 @@ class LogFilter:
         """Tell whether a line that the database let through has the text that is searched for."""
         if not self.is_regex or not self.search:
             return True
-        return re.search(self.search, row.text) is not None
+        return LogPattern(self.search).is_in(row.text)
 
     def check(self) -> None:
         """Raise `InvalidArgumentError` if the pattern is none."""
         if self.is_regex:
             try:
-                re.compile(self.search)
-            except re.error as error:
-                raise InvalidArgumentError(f"{self.search!r} is not a regular expression: {error}.") from None
+                LogPattern(self.search)
+            except LogPatternError as error:
+                raise InvalidArgumentError(str(error)) from None
 
 
 def store_entries(
@@ -105,8 +105,8 @@ def _apply_log_policies(tx: Transaction, task_id: str, texts: Sequence[str]) -> 
     for policy in config_of_trial(tx, trial).log_policies:
         if policy.pattern is None:
             continue
-        pattern = re.compile(policy.pattern)
-        if any(pattern.search(text) for text in texts):
+        pattern = LogPattern(policy.pattern)
+        if any(pattern.is_in(text) for text in texts):
             trial.log_policy_matched = policy.name or policy.pattern
             trial.is_retry_cancelled = trial.is_retry_cancelled or policy.action == "cancel_retries"
 

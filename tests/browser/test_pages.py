@@ -162,7 +162,7 @@ def test_a_page_survives_a_restart_of_the_master(page, site, gate):
     with page.watch.forgiving("ERR_|Failed to fetch|NetworkError"):
         os.kill(site.running.pid, signal.SIGKILL)
         if psutil.pid_exists(site.running.pid):
-            psutil.Process(site.running.pid).wait(10)
+            psutil.Process(site.running.pid).wait(60)
         expect(page.locator("#connection")).to_be_visible()
         before = int(re.search(r"Batches\s+(\d+)", facts.inner_text(), re.IGNORECASE)[1])
         site.http.close()

@@ -4,15 +4,19 @@ import pytest
 
 from det_keras.cli.follow import follow
 from det_keras.errors import MasterUnavailableError
+from det_keras.storage.manifest import MANIFEST_NAME
 
 
 class Master:
     """Answers like a session would, one moment of the experiment after the other."""
 
-    def __init__(self, moments, workloads=(), log=()):
+    url = "http://127.0.0.1:8080"
+
+    def __init__(self, moments, workloads=(), log=(), checkpoints=()):
         self.moments = list(moments)
         self.workloads = list(workloads)
         self.log = list(log)
+        self.checkpoints = list(checkpoints)
         self.asked: list[str] = []
 
     def get(self, path, params=None):
@@ -32,7 +36,7 @@ class Master:
                 "pagination": {"total": len(self.workloads)},
             }
         if path.endswith("/checkpoints"):
-            return {"checkpoints": []}
+            return {"checkpoints": self.checkpoints}
         return {"experiment": moment["experiment"]}
 
     def stream(self, path, params):
@@ -49,6 +53,14 @@ def training(batches, **metrics):
     return {"training": {"metrics": {"avgMetrics": metrics}, "totalBatches": batches}}
 
 
+def validation(batches, **metrics):
+    return {"validation": training(batches, **metrics)["training"]}
+
+
+UUID = "1b671a64-40d5-491e-99b0-da01ff1f3341"
+PAGE = "Its page: http://127.0.0.1:8080/experiments/1 (`det web 1` logs a browser in)"
+
+
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
     monkeypatch.setattr("det_keras.cli.follow._PERIOD_S", 0.0)
@@ -63,7 +75,7 @@ def test_a_failed_trial_shows_the_end_of_its_log(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "The log of trial 4 ends with:"
     assert lines[1:31] == [f"  line {number}" for number in range(20, 50)]
-    assert lines[31:] == ["Experiment 1 failed."]
+    assert lines[31:] == ["Experiment 1 failed.", PAGE]
 
 
 def test_a_pause_and_a_restart_are_told_once(capsys):
@@ -76,6 +88,7 @@ def test_a_pause_and_a_restart_are_told_once(capsys):
         "Experiment 1 is paused. `det experiment activate 1` lets it go on.",
         "Trial 4 failed and starts again (restart 1 of 5).",
         "Experiment 1 completed.",
+        PAGE,
     ]
 
 
@@ -103,6 +116,79 @@ def test_a_script_that_counts_no_epochs_is_not_spelled_out_batch_by_batch(capsys
 
     lines = [line for line in capsys.readouterr().out.splitlines() if "training" in line]
     assert lines == ["batch 10  training  loss 0.5"]
+
+
+@pytest.mark.parametrize("first", [training, validation])
+def test_training_and_validation_of_a_batch_are_one_line(capsys, first):
+    reports = [training(10, loss=0.5, epochs=1), validation(10, val_loss=0.75)]
+    reports = reports if first is training else reports[::-1]
+    master = Master([moment("COMPLETED", totalBatchesProcessed=10)], workloads=reports)
+
+    follow(master, 1)
+
+    assert capsys.readouterr().out.splitlines()[0] == "epoch 1  training  loss 0.5  validation  val_loss 0.75"
+
+
+def test_a_line_waits_for_the_validation_of_its_batch(capsys):
+    before = moment("RUNNING", totalBatchesProcessed=10)
+    after = moment("COMPLETED", totalBatchesProcessed=10, latestValidation={"endTime": "later"})
+    master = Master([before, after])
+    asked = iter([[training(10, loss=0.5, epochs=1)], [validation(10, val_loss=0.75)]])
+    answers = master.get
+
+    def get(path, params=None):
+        if path.endswith("/workloads"):
+            master.workloads += next(asked)
+        return answers(path, params)
+
+    master.get = get
+    follow(master, 1)
+
+    assert capsys.readouterr().out.splitlines()[0] == "epoch 1  training  loss 0.5  validation  val_loss 0.75"
+
+
+def test_epochs_without_a_validation_have_lines_and_none_is_lost(capsys):
+    reports = [training(batches, loss=0.5, epochs=batches // 10) for batches in (10, 20, 30)]
+    reports.insert(2, validation(20, val_loss=0.75))
+    master = Master([moment("COMPLETED", totalBatchesProcessed=30)], workloads=reports)
+
+    follow(master, 1)
+
+    assert capsys.readouterr().out.splitlines()[:3] == [
+        "epoch 1  training  loss 0.5",
+        "epoch 2  training  loss 0.5  validation  val_loss 0.75",
+        "epoch 3  training  loss 0.5",
+    ]
+
+
+def checkpoint(uuid, section, **resources):
+    training = {"experimentConfig": {"checkpoint_storage": section}}
+    return {"uuid": uuid, "training": training, "resources": resources}
+
+
+def test_the_end_names_the_page_and_the_line_that_loads_the_model(capsys, tmp_path):
+    (tmp_path / UUID).mkdir()
+    (tmp_path / UUID / MANIFEST_NAME).touch()
+    record = checkpoint(UUID, {"type": "shared_fs", "host_path": str(tmp_path)}, **{"model.keras": 7})
+
+    follow(Master([moment("COMPLETED")], checkpoints=[record]), 1)
+
+    assert capsys.readouterr().out.splitlines()[-3:] == [
+        f"Best checkpoint: {UUID}",
+        PAGE,
+        f"Load its best model: keras.models.load_model('{tmp_path}/{UUID}/model.keras')",
+    ]
+
+
+def test_a_model_that_another_machine_stores_is_downloaded_first(capsys):
+    record = checkpoint(UUID, {"type": "s3", "bucket": "b"}, **{"model.keras": 7})
+
+    follow(Master([moment("COMPLETED")], checkpoints=[record]), 1)
+
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        f"Get its best model: det checkpoint download {UUID}",
+        f"Load its best model: keras.models.load_model('checkpoints/{UUID}/model.keras')",
+    ]
 
 
 def test_trials_without_news_are_not_asked_again():

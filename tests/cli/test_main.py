@@ -120,7 +120,7 @@ def test_a_closed_pipe_is_silent(det, stub):
     process.stdout.close()
 
     assert process.stderr.read() == ""
-    assert process.wait(timeout=30) == 141
+    assert process.wait(timeout=60) == 141
 
 
 def experiment(number):

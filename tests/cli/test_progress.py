@@ -65,6 +65,14 @@ def test_a_completed_experiment_is_all_done_whatever_its_progress_says():
 def test_a_report_line_shows_losses_first_and_no_counters():
     report = workload(40, accuracy=0.5, val_loss=0.25, epochs=2, batches=40, nested={"a": 1})
 
-    line = report_line(trial(4), "validation", report, with_trial=True)
+    line = report_line(4, {"validation": report}, with_trial=True)
 
     assert line == "trial 4  epoch 2  validation  val_loss 0.25  accuracy 0.5"
+
+
+def test_a_report_line_has_training_before_validation():
+    reports = {"validation": workload(40, val_loss=0.25), "training": workload(40, loss=0.5, epochs=2)}
+
+    line = report_line(4, reports, with_trial=False)
+
+    assert line == "epoch 2  training  loss 0.5  validation  val_loss 0.25"

@@ -225,7 +225,17 @@ UUID = "0d4a3a6c-5d0b-4f6a-8a55-5b2f1a5c7b11"
         (
             {"log_policies": [{"name": "a", "pattern": "("}]},
             "log_policies[0].pattern",
-            "not a regular expression",
+            "'(' is not a regular expression in RE2's syntax: missing ): (.",
+        ),
+        (
+            {"log_policies": [{"name": "a", "pattern": r"(a)\1"}]},
+            "log_policies[0].pattern",
+            r"'(a)\\1' is not a regular expression in RE2's syntax: invalid escape sequence: \1. RE2 has no back",
+        ),
+        (
+            {"log_policies": [{"name": "a", "pattern": "a(?!b)"}]},
+            "log_policies[0].pattern",
+            "'a(?!b)' is not a regular expression in RE2's syntax: invalid perl operator: (?!. RE2 has no back",
         ),
         ({"log_policies": [{"pattern": "x"}]}, "log_policies[0]", "needs a `name`"),
         ({"log_policies": [{"name": "a", "action": "retry"}]}, "log_policies[0].action", "must be one of"),

@@ -253,8 +253,10 @@ searchers = st.one_of(
     ),
     st.builds(lambda steps: searcher(max_steps=steps), st.integers(1, 9)),
 )
+# No process can be given a null character.
+words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 configs = st.fixed_dictionaries(
-    {"entrypoint": st.sampled_from(["x", "a.b:C"]) | st.lists(st.text(), min_size=1, max_size=2)},
+    {"entrypoint": st.sampled_from(["x", "a.b:C"]) | st.lists(words, min_size=1, max_size=2)},
     optional={
         "searcher": searchers,
         "hyperparameters": st.dictionaries(st.text(min_size=1), st.integers() | st.text(), max_size=2),

@@ -32,6 +32,17 @@ def test_readme_command_trains_digits_to_the_end(trained):
     assert re.search(r"Best checkpoint: [0-9a-f-]{36}", trained)
 
 
+def test_follow_prints_one_line_an_epoch_and_how_to_load_the_model(trained):
+    epochs = re.findall(r"^epoch (\d+)  training  loss .*  validation  val_loss ", trained, re.MULTILINE)
+    assert epochs == [str(epoch) for epoch in range(1, len(epochs) + 1)]
+    assert len(re.findall(r"^epoch ", trained, re.MULTILINE)) == len(epochs) > 1
+
+    line = re.search(r"^Load its best model: (.*)$", trained, re.MULTILINE)[1]
+    code = f"import keras; print({line}.count_params())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 0
+
+
 def test_batch_inference_predicts_what_evaluate_measured(cluster, trained, tmp_path):
     experiment = int(re.search(r"Created experiment (\d+)", trained)[1])
     trial = cluster.trial(experiment)

@@ -34,9 +34,9 @@ def create(cluster, tmp_path_factory):
     folder = tmp_path_factory.mktemp("context")
     (folder / "slow_train.py").write_bytes((Path(__file__).parent / "slow_train.py").read_bytes())
     config = tmp_path_factory.mktemp("config") / "two.yaml"
-    config.write_text(yaml.safe_dump(CONFIG))
 
-    def make():
+    def make(**changes):
+        config.write_text(yaml.safe_dump({**CONFIG, **changes}))
         experiment = cluster.create(config, folder)
         return experiment, cluster.trial(experiment)
 
@@ -69,10 +69,12 @@ def test_two_workers_report_once_and_say_which_rank_speaks(cluster, create, undi
     assert [batches for batches, _ in validations] == [STEPS * (epoch + 1) for epoch in range(EPOCHS)]
 
 
-def test_paused_trial_of_two_workers_ends_the_same(cluster, create, undisturbed):
-    experiment, trial = create()
+def test_paused_trial_of_two_workers_ends_the_same(cluster, create, undisturbed, tmp_path):
+    gate = tmp_path / "gate"
+    experiment, trial = create(environment={"environment_variables": [f"GATE={gate}"]})
     cluster.wait_for_epoch(trial, 2)
     cluster.det("experiment", "pause", experiment)
+    gate.touch()
     cluster.until(lambda: not ranks_of(trial))
     cluster.det("experiment", "activate", experiment)
     assert cluster.wait(experiment) == "STATE_COMPLETED"

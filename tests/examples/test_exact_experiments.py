@@ -65,10 +65,12 @@ def test_undisturbed_trial_validates_each_epoch(cluster, undisturbed):
     assert [batches for batches, _ in validations] == [STEPS * (epoch + 1) for epoch in range(EPOCHS)]
 
 
-def test_paused_and_activated_trial_ends_the_same(cluster, create, undisturbed):
-    experiment, trial = create()
+def test_paused_and_activated_trial_ends_the_same(cluster, create, undisturbed, tmp_path):
+    gate = tmp_path / "gate"
+    experiment, trial = create(environment={"environment_variables": [f"GATE={gate}"]})
     cluster.wait_for_epoch(trial, 2)
     cluster.det("experiment", "pause", experiment)
+    gate.touch()
     cluster.until(lambda: not processes_of(trial, "slow_train.py"))
     assert cluster.get(f"/api/v1/experiments/{experiment}")["experiment"]["state"] == "STATE_PAUSED"
     cluster.det("experiment", "activate", experiment)

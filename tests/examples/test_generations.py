@@ -169,7 +169,7 @@ def test_events_are_kept_and_tensorboard_shows_them(cluster, iris):
         )
     finally:
         process.send_signal(2)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
 
 
 @pytest.mark.parametrize(

@@ -638,6 +638,6 @@ def test_signal_to_a_script_alone_saves_and_leaves(tmp_path, number, code):
     assert process.stdout is not None
     next(line for line in process.stdout if line == "b\n")
     process.send_signal(number)
-    assert process.wait(timeout=30) == code
+    assert process.wait(timeout=60) == code
     (metadata,) = tmp_path.glob("checkpoints/*/metadata.json")
     assert 0 < json.loads(metadata.read_text())["steps_completed"] < 50

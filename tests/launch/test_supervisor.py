@@ -43,7 +43,7 @@ class Supervised:
         return self.process
 
     def finish(self) -> dict:
-        assert self.process.wait(20) == 0
+        assert self.process.wait(60) == 0
         return json.loads((self.directory / "exit.json").read_text())
 
     def lines(self) -> list[tuple[str, str]]:
@@ -203,7 +203,7 @@ def test_second_supervisor_of_an_allocation_runs_nothing(supervise):
     supervised = supervise("print('ready', flush=True); import time; time.sleep(0.5)")
     eventually(lambda: supervised.says("ready"))
     second = supervised.start()
-    assert second.wait(20) == 0
+    assert second.wait(60) == 0
     assert [text for _, text in supervised.lines()] == ["ready\n"]
 
 

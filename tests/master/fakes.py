@@ -19,7 +19,7 @@ T = TypeVar("T")
 SINGLE = "entrypoint: python3 train.py\nsearcher: {name: single, metric: loss}\n"
 
 
-def eventually(ask: Callable[[], T], timeout_s: float = 10.0) -> T:
+def eventually(ask: Callable[[], T], timeout_s: float = 60.0) -> T:
     """Return the first true answer of `ask`."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -154,7 +154,7 @@ class Client:
     def move(self, experiment_id: int, verb: str, **options: Any) -> Any:
         return self.post(f"/api/v1/experiments/{experiment_id}/{verb}", **options)
 
-    def wait_for_state(self, experiment_id: int, state: str, timeout_s: float = 15.0) -> Any:
+    def wait_for_state(self, experiment_id: int, state: str, timeout_s: float = 60.0) -> Any:
         """Return the experiment once it is in `state`."""
         return eventually(
             lambda: (found := self.experiment(experiment_id))["state"] == f"STATE_{state}" and found,

@@ -277,6 +277,35 @@ def test_log_policy_that_cancels_retries_makes_a_failure_final(world):
     assert world.client.trial(trial["id"])["restarts"] == 0
 
 
+# Each of the 2**35 ways to split the characters is tried by an engine that goes back.
+SLOW_PATTERN, SLOW_LINE = "(a+)+$", "a" * 34 + "!"
+
+
+def test_log_policy_with_a_pattern_that_branches_does_not_hold_up_the_master(world):
+    policy = f"log_policies: [{{name: slow, pattern: '{SLOW_PATTERN}'}}]\n"
+    _, trial, first = world.launch(SINGLE + policy)
+    world.pool.say(first, f"{SLOW_LINE}\n")
+    eventually(lambda: SLOW_LINE in [line["log"].strip() for line in world.client.log(trial["id"])])
+    assert world.client.trial(trial["id"])["logPolicyMatched"] is None
+    # The line's end is where the text ends, not behind the newline.
+    world.pool.say(first, "aaa\n")
+    eventually(lambda: world.client.trial(trial["id"])["logPolicyMatched"] == "slow")
+
+
+def test_log_search_with_a_pattern_that_branches_does_not_hold_up_the_master(world):
+    _, trial, first = world.launch()
+    world.pool.say(first, f"{SLOW_LINE}\n")
+    eventually(lambda: world.client.log(trial["id"]))
+    query = {"searchText": SLOW_PATTERN, "enableRegex": "true"}
+    assert world.client.log(trial["id"], **query) == []
+
+
+def test_log_policy_that_looks_back_is_refused_when_the_config_is_submitted(world):
+    policy = r"log_policies: [{name: twice, pattern: '(a)\1'}]" + "\n"
+    answer = world.client.post("/api/v1/experiments", {"config": SINGLE + policy}, status=400)
+    assert r"'(a)\\1' is not a regular expression in RE2's syntax" in answer["error"]["error"]
+
+
 def test_invalid_hyperparameters_complete_the_trial_whatever_the_code(world):
     experiment_id, trial, first = world.launch()
     path = f"/api/v1/trials/{trial['id']}/early_exit"

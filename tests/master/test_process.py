@@ -86,7 +86,7 @@ def test_signal_ends_the_master_in_good_order(home, number):
     )
     eventually(lambda: process.find(home), 60.0)
     child.send_signal(number)
-    _, errors = child.communicate(timeout=20)
+    _, errors = child.communicate(timeout=60)
     assert child.returncode == 0
     assert errors == b""
     assert not home.master_file.exists()

@@ -85,7 +85,7 @@ def kill(real) -> None:
     """Kill the master, and start it again."""
     process = psutil.Process(real.running.pid)
     os.kill(process.pid, signal.SIGKILL)
-    process.wait(10)
+    process.wait(60)
     real.http.close()
     real.start()
 

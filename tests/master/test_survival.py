@@ -41,7 +41,7 @@ def wait_for_text(real, trial, text: str) -> None:
 
 def kill_master(real) -> None:
     os.kill(real.running.pid, signal.SIGKILL)
-    psutil.Process(real.running.pid).wait(10) if psutil.pid_exists(real.running.pid) else None
+    psutil.Process(real.running.pid).wait(60) if psutil.pid_exists(real.running.pid) else None
 
 
 def directory_of(real, trial, run_id: int = 1) -> Path:
@@ -362,7 +362,7 @@ def test_supervisor_that_starts_after_it_was_given_up_runs_nothing(shared, tmp_p
     assert pool.look("1.slow.1").state is State.ENDED
     ((arguments, options),) = started
     options = {**options, "stdout": None, "stderr": None}
-    assert original(*arguments, **options).wait(20) == 0
+    assert original(*arguments, **options).wait(60) == 0
     assert not pool.working_directory("1.slow.1").exists()
     assert not (shared.home.logs / "1.slow.1" / "exit.json").exists()
 

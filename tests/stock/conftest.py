@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -59,7 +60,10 @@ def stock_python(request) -> Path:
     if sys.version_info < (3, 11):
         pytest.skip("The pinned dependencies of the original client need Python 3.11 or newer.")
     root = Path(request.config.cache.mkdir("determined-0.38.1"))
-    make_environment(root)
+    # Test runs side by side share the environment: the first makes it, the others wait.
+    with (root.parent / f"{root.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        make_environment(root)
     return root / "bin" / "python"
 
 
@@ -159,7 +163,7 @@ class StockDet:
     def close(self) -> None:
         assert self._driver.stdin is not None
         self._driver.stdin.close()
-        self._driver.wait(timeout=10)
+        self._driver.wait(timeout=60)
 
 
 def tables(text: str) -> list[list[dict[str, str]]]:

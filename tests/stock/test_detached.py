@@ -42,7 +42,7 @@ def test_script_is_killed_resumed_fails_and_completes(stock, script, until):
         until(lambda: "run 1 starts at 0" in stock.out("trial", "logs", str(trial)), 30)
     finally:
         killed.kill()
-        killed.wait(timeout=10)
+        killed.wait(timeout=60)
     assert shown(stock, number) == "RUNNING"
     with sqlite3.connect(home.database, timeout=30) as database:
         # As if nothing had been heard of it for longer than it may be silent.

@@ -1,0 +1,217 @@
+"""What `--help` says of each command beside its arguments: a description and examples.
+
+They stand in one place, so that they read like a page; a test checks that each command has one, and that each example
+is understood.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from det_keras.cli.command_tree import command_tree
+
+__all__ = ["HELP_TEXTS", "HelpText", "add_help_texts"]
+
+
+@dataclass(frozen=True)
+class HelpText:
+    """The help of one command.
+
+    Attributes:
+        description: sentences, with the line breaks that they are printed with.
+        examples: command lines.
+    """
+
+    description: str
+    examples: tuple[str, ...]
+
+    @classmethod
+    def of(cls, description: str, *examples: str) -> HelpText:
+        """Return a text with the examples given."""
+        return cls(description, examples)
+
+
+#: By the words of the command.
+HELP_TEXTS: Mapping[str, HelpText] = {
+    "det": HelpText.of(
+        "Run training jobs and inspect them, on the embedded master or on another.",
+        "det experiment create const.yaml . --follow",
+        "det experiment list",
+        "det web",
+    ),
+    "det experiment": HelpText.of(
+        "Create experiments, follow them and control them.",
+        "det experiment create const.yaml . --follow",
+        "det experiment list",
+    ),
+    "det experiment create": HelpText.of(
+        "Create an experiment from a config file and the directory that holds its script.\n"
+        "The directory is sent to the master, without what its .detignore names.",
+        "det experiment create const.yaml . --follow",
+        "det experiment create const.yaml . --config hyperparameters.learning_rate=0.01",
+        "det experiment create const.yaml . --verify-resume",
+    ),
+    "det experiment list": HelpText.of(
+        "List your experiments.", "det experiment list", "det experiment list --all --json"
+    ),
+    "det experiment describe": HelpText.of(
+        "Show experiments with their trials, metrics and checkpoints.", "det experiment describe 7,8"
+    ),
+    "det experiment logs": HelpText.of(
+        "Print the log of an experiment's first trial.", "det experiment logs 7 --follow"
+    ),
+    "det experiment wait": HelpText.of(
+        "Wait until an experiment ends or is paused. The exit code is 0 if it completed.",
+        "det experiment wait 7",
+    ),
+    "det experiment pause": HelpText.of(
+        "Stop the trials of an experiment at a checkpoint and free their slots.", "det experiment pause 7"
+    ),
+    "det experiment activate": HelpText.of(
+        "Resume a paused experiment from its checkpoints.", "det experiment activate 7"
+    ),
+    "det experiment cancel": HelpText.of(
+        "End an experiment. Its trials may still write a checkpoint.", "det experiment cancel 7"
+    ),
+    "det experiment kill": HelpText.of(
+        "End an experiment at once, without a checkpoint.", "det experiment kill 7"
+    ),
+    "det experiment archive": HelpText.of(
+        "Hide a finished experiment from the list.", "det experiment archive 7"
+    ),
+    "det experiment unarchive": HelpText.of(
+        "Show an archived experiment in the list again.", "det experiment unarchive 7"
+    ),
+    "det experiment continue": HelpText.of(
+        "Run an experiment that has ended again, from its checkpoints.\n"
+        "The config of a single trial may change, for example its length.",
+        "det experiment continue 7 --config searcher.max_length.epochs=40 --follow",
+    ),
+    "det experiment delete": HelpText.of(
+        "Delete a finished experiment with its checkpoints.", "det experiment delete 7 --yes"
+    ),
+    "det experiment list-trials": HelpText.of(
+        "List the trials of an experiment, the best first.", "det experiment list-trials 7 --sort-by id"
+    ),
+    "det experiment list-checkpoints": HelpText.of(
+        "List the checkpoints of an experiment.", "det experiment list-checkpoints 7 --best 3"
+    ),
+    "det experiment download": HelpText.of(
+        "Download the best checkpoints of an experiment, one directory each.",
+        "det experiment download 7 --top-n 2 -o checkpoints",
+    ),
+    "det experiment config": HelpText.of(
+        "Print the complete config of an experiment, with all defaults.", "det experiment config 7"
+    ),
+    "det experiment report": HelpText.of(
+        "Write one page with all plots of an experiment. It loads nothing and needs no master.",
+        "det experiment report 7 -o digits.html",
+    ),
+    "det trial": HelpText.of("Inspect single trials.", "det trial describe 12"),
+    "det trial describe": HelpText.of("Show a trial with its metrics.", "det trial describe 12 --json"),
+    "det trial logs": HelpText.of(
+        "Print the log of a trial.", "det trial logs 12 --tail 100", "det trial logs 12 --follow"
+    ),
+    "det trial kill": HelpText.of("End a trial at once.", "det trial kill 12"),
+    "det trial download": HelpText.of(
+        "Download a checkpoint of a trial.", "det trial download 12 --latest -o digits"
+    ),
+    "det checkpoint": HelpText.of(
+        "Find, download and delete checkpoints.", "det checkpoint list --experiment 7"
+    ),
+    "det checkpoint list": HelpText.of(
+        "List the checkpoints of a trial or of an experiment.",
+        "det checkpoint list 12",
+        "det checkpoint list --experiment 7",
+    ),
+    "det checkpoint describe": HelpText.of(
+        "Show a checkpoint with its files.", "det checkpoint describe 1b671a64-40d5-491e-99b0-da01ff1f3341"
+    ),
+    "det checkpoint download": HelpText.of(
+        "Download a checkpoint.", "det checkpoint download 1b671a64-40d5-491e-99b0-da01ff1f3341 -o digits"
+    ),
+    "det checkpoint rm": HelpText.of(
+        "Delete some of the files of checkpoints.",
+        "det checkpoint rm 1b671a64-40d5-491e-99b0-da01ff1f3341 --glob 'code/**'",
+    ),
+    "det checkpoint delete": HelpText.of(
+        "Delete checkpoints with all their files.",
+        "det checkpoint delete 1b671a64-40d5-491e-99b0-da01ff1f3341 --yes",
+    ),
+    "det job": HelpText.of(
+        "Run commands that are no trials, such as batch inference.", "det job run batch_inference.yaml ."
+    ),
+    "det job run": HelpText.of(
+        "Run a job and print what it prints. The exit code is that of the job.",
+        "det job run batch_inference.yaml .",
+        "det job run batch_inference.yaml . --detach",
+    ),
+    "det job list": HelpText.of("List jobs.", "det job list"),
+    "det job logs": HelpText.of("Print the log of a job.", "det job logs 5f3c --follow"),
+    "det job kill": HelpText.of("End a job at once.", "det job kill 5f3c"),
+    "det master": HelpText.of("Ask the master about itself.", "det master info"),
+    "det master info": HelpText.of(
+        "Show the address, the version and the ids of the master.", "det master info --json"
+    ),
+    "det version": HelpText.of("Print the version of this program.", "det version"),
+    "det deploy": HelpText.of("Start and stop the embedded master.", "det deploy local cluster-up"),
+    "det deploy local": HelpText.of(
+        "Start and stop the embedded master of this machine.", "det deploy local cluster-up"
+    ),
+    "det deploy local cluster-up": HelpText.of(
+        "Start the embedded master. Commands that need one start it as well.",
+        "det deploy local cluster-up --port 8080 --slots 4",
+    ),
+    "det deploy local cluster-down": HelpText.of(
+        "Stop the embedded master. Its trials continue unless they are killed.",
+        "det deploy local cluster-down --kill",
+    ),
+    "det deploy local logs": HelpText.of("Print the log of the master.", "det deploy local logs --follow"),
+    "det deploy local credentials": HelpText.of(
+        "Print what another client needs for this master, as shell commands.",
+        'eval "$(det deploy local credentials)"',
+    ),
+    "det user": HelpText.of("Log in and out.", "det user login alice"),
+    "det user login": HelpText.of(
+        "Log in. The password is asked for, or read from DET_PASS.", "det user login alice"
+    ),
+    "det user whoami": HelpText.of("Show which user you are to the master.", "det user whoami"),
+    "det user logout": HelpText.of("Forget a login.", "det user logout"),
+    "det preview-search": HelpText.of(
+        "Show how many trials a config would train, and for how long. No master is needed.",
+        "det preview-search adaptive_asha.yaml --config searcher.max_trials=64",
+    ),
+    "det tensorboard": HelpText.of("Inspect metrics with TensorBoard.", "det tensorboard start 7"),
+    "det tensorboard start": HelpText.of(
+        "Open TensorBoard over experiments, trials or local runs, until Ctrl-C.",
+        "det tensorboard start 7 8",
+        "det tensorboard start --trial-ids 12",
+    ),
+    "det web": HelpText.of(
+        "Print an address of the master's pages that logs a browser in. It works once.",
+        "det web",
+        "det web 7",
+    ),
+    "det completion": HelpText.of(
+        "Print a script that completes the words of `det` in a shell. It runs no Python.\n"
+        "A line for the shell's start file:\n"
+        '  bash  ~/.bashrc                    eval "$(det completion bash)"\n'
+        '  zsh   ~/.zshrc, after compinit     eval "$(det completion zsh)"\n'
+        "  fish  ~/.config/fish/config.fish   det completion fish | source",
+        "det completion bash",
+    ),
+}
+
+
+def add_help_texts(parser: argparse.ArgumentParser) -> None:
+    """Give a parser and all below it their descriptions and examples."""
+    for command in command_tree(parser).walk():
+        text = HELP_TEXTS.get(command.path)
+        if text is None:
+            continue
+        heading = "example" if len(text.examples) == 1 else "examples"
+        command.parser.description = text.description
+        command.parser.epilog = f"{heading}:\n" + "\n".join(f"  {example}" for example in text.examples)
+        command.parser.formatter_class = argparse.RawDescriptionHelpFormatter
