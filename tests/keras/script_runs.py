@@ -26,7 +26,7 @@ from script_diffs import SCRIPTS, convert, read_script
 
 from det_keras.keras.callbacks.list import SeamlessCallbackList
 
-__all__ = ["UNLIKE_PLAIN", "ScriptRun", "ScriptRunner", "draw_kills"]
+__all__ = ["UNLIKE_PLAIN", "ScriptRun", "ScriptRunner", "count_batches", "draw_kills"]
 
 _SHUFFLED = "Keras shuffles arrays and the batches of a PyDataset in another order"
 
@@ -134,7 +134,7 @@ def _run_script(
         config = Path(directory, "config.yaml")
         config.write_text(_CONFIG, encoding="utf-8")
         os.environ.update(DET_KERAS_LOCAL_CONFIG=str(config), DET_KERAS_LOCAL_RUN_DIR=f"{directory}/run")
-    counter = _count_batches(
+    counter = count_batches(
         send, keras.callbacks.CallbackList if is_plain else SeamlessCallbackList, kill_after
     )
     sys.argv = [f"{name}.py"]
@@ -144,7 +144,7 @@ def _run_script(
     return {"batches": counter["batches"], "values": dict(sorted(values.items()))}
 
 
-def _count_batches(send: Send, callbacks: type, kill_after: int | None) -> dict[str, int]:
+def count_batches(send: Send, callbacks: type, kill_after: int | None) -> dict[str, int]:
     """Count the batches that are trained from now on, in all fits; die after one of them."""
     counter = {"batches": 0}
     original = callbacks.on_train_batch_end
