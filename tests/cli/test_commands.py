@@ -168,7 +168,9 @@ def test_a_failing_script_shows_its_last_words(det):
 
     assert done.returncode == 1
     assert "nowhere.py': [Errno 2] No such file or directory" in done.stdout
-    assert done.stdout.splitlines()[-1].endswith("failed.")
+    outcome, page = done.stdout.splitlines()[-2:]
+    assert outcome.endswith("failed.")
+    assert page.startswith("Its page: http://127.0.0.1:")
 
 
 def test_pause_activate_and_cancel(det, held):
