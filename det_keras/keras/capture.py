@@ -149,7 +149,12 @@ class StateCapture:
 
 
 def _plain_logs(logs: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return None if logs is None else {name: plain_value(value) for name, value in logs.items()}
+    if logs is None:
+        return None
+    return {
+        name: _plain_logs(value) if isinstance(value, Mapping) else plain_value(value)
+        for name, value in logs.items()
+    }
 
 
 def _callback_files(callbacks: Sequence[Any]) -> tempfile.TemporaryDirectory[str] | None:

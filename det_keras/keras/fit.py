@@ -37,7 +37,7 @@ from det_keras.keras.capture import StateCapture
 from det_keras.keras.data import plan_seed
 from det_keras.keras.distributed.team import Team
 from det_keras.keras.history import FitHistory
-from det_keras.keras.metric_values import plain_value
+from det_keras.keras.metric_values import plain_logs, plain_value
 from det_keras.keras.phase import PhaseRecord, phase_signature
 from det_keras.keras.position import Position, Segment, Target, next_segment
 from det_keras.keras.random_ops import warn_of_stateful_random_ops
@@ -191,8 +191,7 @@ class FitRun:
 
     def training_metrics(self) -> dict[str, Any]:
         """Return Keras's running training metrics as they were at the newest boundary."""
-        logs = self.logs_of_boundary
-        return {name: plain_value(value) for name, value in logs.items() if not name.startswith("val_")}
+        return plain_logs(self.logs_of_boundary)
 
     def next_interruption(self, start: int, unit: int) -> int:
         """Return the batch before which training is sure to stop for something, when it goes on from `start`.

@@ -7,13 +7,28 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["metrics_text", "plain_value"]
+__all__ = ["metrics_text", "plain_logs", "plain_value"]
 
 
 def plain_value(value: Any) -> Any:
     """Return a scalar as a float, and an array as nested lists of floats."""
     array = np.asarray(value, dtype=np.float64)
     return float(array) if array.ndim == 0 else array.tolist()
+
+
+def plain_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the logs of a step as plain numbers by name, without those of a validation.
+
+    A step of one's own may return the metrics of `compile` as a dict under one name; they come by their own names, as
+    in Keras's history.
+    """
+    plain: dict[str, Any] = {}
+    for name, value in logs.items():
+        if isinstance(value, Mapping):
+            plain.update(plain_logs(value))
+        elif not name.startswith("val_"):
+            plain[name] = plain_value(value)
+    return plain
 
 
 def metrics_text(metrics: Mapping[str, Any]) -> str:

@@ -87,6 +87,14 @@ def dense(outputs: int = 2, *, inputs: int = FEATURES, **options: Any) -> Any:
     return model
 
 
+def light() -> Any:
+    """Return a compiled model that is traced fast, for ways whose data is what matters."""
+    model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(2)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer=keras.optimizers.SGD(0.05, momentum=0.9), loss=loss)
+    return model
+
+
 def regression(**options: Any) -> Any:
     """Return a compiled network with one output and a squared loss."""
     return dense(1, loss="mse", weighted_metrics=["mae"], **options)
@@ -726,7 +734,7 @@ def _slices(*more: Any) -> tf.data.Dataset:
 def _dataset(name: str, make: Callable[[], tf.data.Dataset], **options: Any) -> None:
     def function(trainer: Any) -> tuple[Any, ...]:
         held_out = _slices().batch(BATCH)
-        model = dense()
+        model = light()
         return model, fit(trainer, model, make(), **{"validation_data": held_out, **options})
 
     function.__name__ = f"dataset_{name}"
@@ -845,6 +853,13 @@ _dataset("validation_steps", lambda: _slices().batch(BATCH), validation_steps=2)
 
 
 @way
+def dataset_split_after_its_shuffle(trainer: Any) -> tuple[Any, ...]:
+    rows = _slices().batch(4).shuffle(ROWS)
+    model = light()
+    return model, fit(trainer, model, rows.skip(3), validation_data=rows.take(3))
+
+
+@way
 def dataset_alone(trainer: Any) -> tuple[Any, ...]:
     model = copying(lambda data: data)
     data = tf.data.Dataset.from_tensor_slices(arrays()[0]).batch(BATCH)
@@ -959,7 +974,7 @@ class GlobalItems(Items):
         np.random.shuffle(self.x)
 
 
-def _items(name: str, make: Callable[[], Any], model: Callable[[], Any] = dense, **options: Any) -> None:
+def _items(name: str, make: Callable[[], Any], model: Callable[[], Any] = light, **options: Any) -> None:
     def function(trainer: Any) -> tuple[Any, ...]:
         net = model()
         history = fit(trainer, net, make(), **{"validation_data": (Items()), **options})
@@ -1003,7 +1018,7 @@ def _batches(*, forever: bool = False) -> Any:
 
 @way
 def generator_with_steps(trainer: Any) -> tuple[Any, ...]:
-    model = dense()
+    model = light()
     return model, fit(
         trainer, model, _batches(forever=True), steps_per_epoch=4, validation_data=_slices().batch(BATCH)
     )
@@ -1011,7 +1026,7 @@ def generator_with_steps(trainer: Any) -> tuple[Any, ...]:
 
 @way
 def generator_of_one_epoch(trainer: Any) -> tuple[Any, ...]:
-    model = dense()
+    model = light()
     return model, fit(trainer, model, _batches(), epochs=1, validation_data=_slices().batch(BATCH))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from det_keras.errors import InvalidHP
 from det_keras.keras.callbacks.base import Boundary, InjectedCallback, Validation
-from det_keras.keras.metric_values import plain_value
+from det_keras.keras.metric_values import plain_logs
 
 if TYPE_CHECKING:
     from det_keras.keras.fit import FitRun
@@ -49,9 +49,7 @@ class MetricsCallback(InjectedCallback):
             return
         self._last_batch = batches
         # Only now: the running values are tensors, and reading them waits for the step.
-        metrics = {
-            name: plain_value(value) for name, value in boundary.logs.items() if not name.startswith("val_")
-        }
+        metrics = plain_logs(boundary.logs)
         self._check_nan(metrics, run)
         run.core.train.report_metrics("training", run.total_batches, {**run.counters(), **metrics})
 

@@ -58,6 +58,8 @@ class RestoreCallback(InjectedCallback):
         restored = self._point.restored
         state = restored.state
         source_state, source_files = run.team.source_state(state, restored.folder)
+        run.source.restore_passes(source_state, self.position.epoch)
+        run.skip_validations(state["validations"], state.get("validation_source") or {})
         drawn_by_data = run.source.restore_state(
             source_state,
             source_files,
@@ -65,7 +67,6 @@ class RestoreCallback(InjectedCallback):
             self.position.step,
             epochs_left=run.epochs_left,
         )
-        run.skip_validations(state["validations"], state.get("validation_source") or {})
         run.logs_of_boundary, run.logs_of_epoch = state.get("logs") or {}, state.get("epoch_logs")
         run.variables.assign(restored.values())
         run.history.load_state(state["history"])

@@ -116,6 +116,13 @@ class DataSource(abc.ABC):
         """
         return {}
 
+    def restore_passes(self, state: Mapping[str, Any], epoch: int) -> None:
+        """Bring the data to where it was when `epoch` began; `restore_state` follows, after that of validations.
+
+        Apart, because validations may read from the same shuffle: what they drew comes before the interrupted pass.
+        """
+        return
+
     def restore_state(
         self, state: dict[str, Any], directory: Path, epoch: int, step: int, *, epochs_left: int
     ) -> frozenset[str]:

@@ -6,7 +6,7 @@ Neither has a position that could be restored: on a resume as many batches are d
 from __future__ import annotations
 
 import logging
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from det_keras.keras.data.tfdata import TfDataSource
@@ -32,13 +32,11 @@ class GeneratorSource(TfDataSource):
             dataset, steps_per_epoch=steps_per_epoch, num_batches=num_batches, reads_every_pass=True
         )
 
-    def restore_state(
-        self, state: dict[str, Any], directory: Path, epoch: int, step: int, *, epochs_left: int
-    ) -> frozenset[str]:
+    def restore_passes(self, state: Mapping[str, Any], epoch: int) -> None:
         logger.warning(
             "A %s has no position that could be restored: as many batches are drawn from it and dropped as were "
             "trained. That is exact only if it gives the same batches in each run. A `keras.utils.PyDataset` or a "
             "`tf.data.Dataset` of TensorFlow ops always resumes exactly.",
             self.kind,
         )
-        return super().restore_state(state, directory, epoch, step, epochs_left=epochs_left)
+        super().restore_passes(state, epoch)

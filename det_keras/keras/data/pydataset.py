@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import math
 import operator
+import pickle
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -170,19 +171,18 @@ class PyDatasetSource(DataSource):
         self._start, self._started_at = self._state(), time.monotonic()
 
     def _state(self) -> dict[str, Any]:
-        if _has_own_state(self._source):
-            dataset = self._source.get_state()
-        else:
-            dataset = base64.b64encode(self._attributes.dump()).decode()
-        return {"dataset": dataset, "streams": capture_streams()}
+        own = _has_own_state(self._source)
+        content = pickle.dumps(self._source.get_state()) if own else self._attributes.dump()
+        return {"dataset": base64.b64encode(content).decode(), "streams": capture_streams()}
 
     def _load(self, state: Mapping[str, Any]) -> None:
         if "dataset" not in state:
             return
+        content = base64.b64decode(state["dataset"])
         if _has_own_state(self._source):
-            self._source.load_state(state["dataset"])
+            self._source.load_state(pickle.loads(content))
         else:
-            self._attributes.load(base64.b64decode(state["dataset"]))
+            self._attributes.load(content)
 
     def _open(self) -> Any:
         if self._pending or self._iterator is None:

@@ -156,14 +156,17 @@ class TfDataSource(DataSource):
         state = {"opened": self._opened, "variables": self._pipeline.variables()}
         return {**state, "first": self._first} if self._needs_first_pass else state
 
+    def restore_passes(self, state: Mapping[str, Any], epoch: int) -> None:
+        if not self._reads_on:
+            self._first = state.get("first")
+            self._pass_over(epoch, state)
+
     def restore_state(
         self, state: dict[str, Any], directory: Path, epoch: int, step: int, *, epochs_left: int
     ) -> frozenset[str]:
         if self._reads_on:
             assert self.epochs is not None
             return self._read_again(state.get("first"), self.epochs.start_of(epoch) + step, _READS_ON)
-        self._first = state.get("first")
-        self._pass_over(epoch, state)
         self._pipeline.assign(state.get("variables") or [])
         if step == 0:
             return frozenset()
