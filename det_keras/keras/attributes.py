@@ -32,36 +32,49 @@ class PlainState:
     """The plain attributes of one object that change while it is used.
 
     Args:
-        owner: the object, as it is before the first use, or after the hook that resets it.
+        owner: the object, as the script made it.
         without: names that are somebody else's.
     """
 
     def __init__(self, owner: Any, *, without: Collection[str] = ()) -> None:
         self._owner = owner
         self._without = frozenset(without)
+        self._warned: set[str] = set()
+        self.begin()
+        self._as_made = self._at_first
+
+    def begin(self) -> None:
+        """Look at the attributes anew, after a hook that resets them: what differs later is state."""
         self._at_first = {name: _digest(value) for name, value in self._plain().items()}
         # To undo what a hook changes on a resume; large arrays are not kept twice.
         self._small = {name: value for name, value in self._plain().items() if isinstance(value, _SCALARS)}
-        self._warned: set[str] = set()
 
     def dump(self) -> bytes:
         """Return the attributes that differ from the first look, pickled; equal states give equal bytes."""
         changed = {
-            name: (self._at_first.get(name), value)
+            name: (self._as_made.get(name), self._at_first.get(name), value)
             for name, value in sorted(self._plain().items())
             if self._at_first.get(name) != _digest(value) and self._is_kept(name, value)
         }
         return pickle.dumps(changed, protocol=4)
 
-    def load(self, content: bytes) -> None:
+    def load(self, content: bytes, *, has_begun: bool = True) -> None:
         """Restore what `dump` returned; what had not changed becomes again what it was at the first look.
 
         An attribute that began with another value in the process that wrote the state keeps its own: the script's
         author has changed an argument.
+
+        Args:
+            content: of another process.
+            has_begun: `begin` was called; False where the training is over and no hook was.
         """
-        saved: Mapping[str, tuple[Any, Any]] = pickle.loads(content)
-        changed = {name: value for name, (first, value) in saved.items() if self._at_first.get(name) == first}
-        for name, value in {**self._small, **changed}.items():
+        saved: Mapping[str, tuple[Any, Any, Any]] = pickle.loads(content)
+        changed = {
+            name: value
+            for name, (made, first, value) in saved.items()
+            if self._at_first.get(name) == (first if has_begun else made)
+        }
+        for name, value in {**(self._small if has_begun else {}), **changed}.items():
             current = getattr(self._owner, name, None)
             if isinstance(value, _STREAMS) and type(current) is type(value):
                 # In place: other objects may draw from the same stream.

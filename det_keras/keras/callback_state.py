@@ -59,15 +59,16 @@ class CallbackStates:
 
     def __init__(self, callbacks: Sequence[Any]) -> None:
         self._callbacks = {f"{index}-{type(one).__name__}": one for index, one in enumerate(callbacks)}
-        self._plain: dict[str, PlainState] = {}
-
-    def begin(self) -> None:
-        """Look at the callbacks after ``on_train_begin``: what differs later is state."""
         self._plain = {
             name: PlainState(callback, without=_NAMES_OF_KERAS)
             for name, callback in self._callbacks.items()
             if type(callback) not in _ATTRIBUTES and not hooks([callback], "get_state")
         }
+
+    def begin(self) -> None:
+        """Look at the callbacks after ``on_train_begin``: what differs later is state."""
+        for plain in self._plain.values():
+            plain.begin()
 
     def capture(self) -> dict[str, Callable[[], bytes]]:
         """Return, by name, functions that pickle the state of each stateful callback.
@@ -88,8 +89,13 @@ class CallbackStates:
                 states[name] = functools.partial(pickle.dumps, state)
         return states
 
-    def restore(self, states: Mapping[str, Any]) -> None:
-        """Restore what `capture` captured; call it after ``on_train_begin``, which resets."""
+    def restore(self, states: Mapping[str, Any], *, has_begun: bool = True) -> None:
+        """Restore what `capture` captured.
+
+        Args:
+            states: by name.
+            has_begun: it is called after ``on_train_begin``, which resets; False for a `fit` that is over.
+        """
         for name, callback in self._callbacks.items():
             if name not in states:
                 continue
@@ -99,7 +105,7 @@ class CallbackStates:
                 state = dict(states[name])
                 plain = state.pop(_PLAIN, None)
                 if plain is not None and name in self._plain:
-                    self._plain[name].load(plain)
+                    self._plain[name].load(plain, has_begun=has_begun)
                 for attribute, value in state.items():
                     setattr(callback, attribute, value)
 

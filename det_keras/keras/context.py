@@ -402,6 +402,7 @@ class KerasContext:
                 # What comes before the next `fit` may predict, or draw random numbers.
                 run.variables.check(end.variables)
                 run.variables.assign(end.values())
+                run.callback_states.restore(end.pickles(), has_begun=False)
                 run.team.restore_random(end.state, end.folder)
         history = FitHistory()
         history.set_model(run.model)

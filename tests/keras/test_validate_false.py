@@ -37,7 +37,7 @@ def test_best_checkpoint_goes_by_the_training_metric(tmp_path):
         "searcher": {"name": "single", "metric": "loss", "max_length": {"epochs": 3}},
         "checkpoint_policy": "best",
     }
-    history, reports, checkpoints = train(tmp_path / "run", config=config)
+    history, _, checkpoints = train(tmp_path / "run", config=config)
     losses = history.history["loss"]
     best = [min(losses[: number + 1]) == losses[number] for number in range(3)]
     expected = {(number + 1) * STEPS for number in range(3) if best[number]} | {3 * STEPS}

@@ -1061,6 +1061,22 @@ def fits_over_one_cached_pipeline(trainer: Any) -> tuple[Any, ...]:
 
 
 @way
+def fits_that_share_a_callback(trainer: Any) -> tuple[Any, ...]:
+    class Counting(keras.callbacks.Callback):
+        def __init__(self) -> None:
+            super().__init__()
+            self.batches = 0
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.batches += 1
+            self.model.optimizer.learning_rate.assign(0.1 / self.batches)
+
+    model, counting = light(), Counting()
+    histories = [fit_arrays(trainer, model, *arrays(), epochs=2, callbacks=[counting])[1] for _ in range(2)]
+    return model, *histories, counting.batches
+
+
+@way
 def fits_of_folds(trainer: Any) -> tuple[Any, ...]:
     x, y = arrays()
     folds, histories, scores = np.array_split(np.random.permutation(ROWS), 3), [], []

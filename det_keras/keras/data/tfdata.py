@@ -357,7 +357,9 @@ def _with_rows_of_all(batch: Any, rows: tf.Tensor) -> Any:
 def _refusing_op(error: tf.errors.OpError) -> str:
     """Return the op that an error of tf.data's serialisation blames, as far as it names one."""
     text = str(error.message)
-    found = re.search(r"(\w*(?:Generator|PyFunc|Random|Stateful)\w*)", text) or re.search(
-        r"op[: ]+`?(\w+)", text
+    found = (
+        re.search(r"(\w*(?:Generator|PyFunc|Random|Stateful)\w*)", text)
+        or re.search(r"(\w+) is stateful", text)
+        or re.search(r"op[: ]+`?(\w+)", text)
     )
     return f"`{found.group(1)}`" if found else text.splitlines()[0][:200]
