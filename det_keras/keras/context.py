@@ -404,12 +404,10 @@ class KerasContext:
                 run.variables.assign(end.values())
                 run.callback_states.restore(end.pickles(), has_begun=False)
                 run.team.restore_random(end.state, end.folder)
-        history = FitHistory()
-        history.set_model(run.model)
-        history.load_state(record.history)
-        run.model.history = history
+        run.history.load_state(record.history)
+        run.model.history = run.history
         self.phase_finished(record)
-        return history
+        return run.history
 
     def _warm_start(self, model: Any, run: FitRun) -> None:
         uuid = find_warm_start(self.core)

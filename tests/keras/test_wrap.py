@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from kinds import Batches
 
-from det_keras.keras.data import DataContext
+from det_keras.keras.data import DataContext, check_data
 
 X, Y = np.arange(40.0).reshape(10, 4), np.arange(10.0)
 SECOND_OF_TWO = DataContext(SimpleNamespace(rank=1, size=2))
@@ -86,3 +86,13 @@ def test_dataset_that_was_left_whole_is_dealt_out_when_asked_for():
     left = SECOND_OF_TWO.wrap(ROWS.take(8), shard=False)
     assert len(list(left)) == 8
     assert [int(row) for row in SECOND_OF_TWO.wrap(left)] == [1, 3, 5, 7]
+
+
+def test_generator_is_refused_on_several_workers_with_what_to_use_instead():
+    with pytest.raises(TypeError, match=r"cannot be shared by several workers.*PyDataset"):
+        check_data((iter_of_batches(),), workers=2)
+    check_data((iter_of_batches(),), workers=1)
+
+
+def iter_of_batches():
+    yield np.ones((2, 3)), np.ones(2)

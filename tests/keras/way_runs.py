@@ -25,7 +25,7 @@ _PERIOD = 3
 KILLED = [
     name
     for name in WAYS
-    if name.startswith(("dataset_", "items_", "generator_", "fits_", "callback_", "step_", "model_"))
+    if name.startswith(("dataset_", "items_", "generator_", "loader", "fits_", "callback_", "step_", "model_"))
     or name in ("sparse_tensor_alone", "ragged_with_targets", "structure_nested", "outputs_with_none_among_targets")
     or name in ("argument_class_weight", "argument_steps_that_do_not_divide", "argument_validation_freq_list")
     or name in ("argument_validation_as_shuffled_cached_dataset", "compile_accumulation", "compile_ema")

@@ -8,6 +8,8 @@ tests run each way with both; the kill tests interrupt and resume it.
 from __future__ import annotations
 
 import random
+import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -1028,6 +1030,44 @@ def generator_with_steps(trainer: Any) -> tuple[Any, ...]:
 def generator_of_one_epoch(trainer: Any) -> tuple[Any, ...]:
     model = light()
     return model, fit(trainer, model, _batches(), epochs=1, validation_data=_slices().batch(BATCH))
+
+
+class CpuArray(np.ndarray):
+    """An array with what Keras asks of a PyTorch tensor."""
+
+    def cpu(self) -> Any:
+        return self
+
+
+def _loader() -> Any:
+    """Return what stands in for a PyTorch DataLoader: PyTorch itself is too large for the tests."""
+
+    class DataLoader:
+        def __init__(self) -> None:
+            self.dataset, self.batch_size = list(range(ROWS)), BATCH
+
+        def __len__(self) -> int:
+            return -(-ROWS // BATCH)
+
+        def __iter__(self) -> Any:
+            for x, y in _batches():
+                yield x.view(CpuArray), y.view(CpuArray)
+
+    DataLoader.__module__ = "torch.utils.data.dataloader"
+    torch = types.ModuleType("torch")
+    torch.utils = types.SimpleNamespace(data=types.SimpleNamespace(DataLoader=DataLoader))  # type: ignore[attr-defined]
+    sys.modules["torch"] = torch
+    return DataLoader()
+
+
+@way
+def loader(trainer: Any) -> tuple[Any, ...]:
+    model, had_torch = light(), "torch" in sys.modules
+    try:
+        return model, fit(trainer, model, _loader(), validation_data=_slices().batch(BATCH))
+    finally:
+        if not had_torch:
+            del sys.modules["torch"]
 
 
 # Several fits.
