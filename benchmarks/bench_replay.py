@@ -135,17 +135,16 @@ def measure(make: Any, batches: int, run_dir: Path) -> tuple[float, float]:
         with (
             mock.patch.object(tfdata, "replay", timed),
             mock.patch.object(pydataset, "replay", timed),
-            det.keras.init(config=config, run_dir=run_dir, seed=1) as context,
+            det.keras.init(config=config, run_dir=run_dir, seed=1) as context,contextlib.suppress(Interrupted)
         ):
-            with contextlib.suppress(Interrupted):
-                context.fit(
-                    model(),
-                    make((batches + 20) * BATCH),
-                    epochs=1,
-                    validate=False,
-                    verbose=0,
-                    callbacks=[callback],
-                )
+            context.fit(
+                model(),
+                make((batches + 20) * BATCH),
+                epochs=1,
+                validate=False,
+                verbose=0,
+                callbacks=[callback],
+            )
     return stop.train_s, replay_s
 
 

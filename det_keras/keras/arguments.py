@@ -127,6 +127,8 @@ class FitArguments:
             workers=workers,
             reads_on=reads_on,
         )
+        if isinstance(source, TfDataSource) and workers.is_chief:
+            source.warn_of_unseen_state()
         if not self.validate:
             return source, None
         validator = Validator(

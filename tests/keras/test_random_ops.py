@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 import pytest
 import tensorflow as tf
-from kinds import arrays
+from kinds import arrays, network
 
 import det_keras as det
 
@@ -43,3 +43,19 @@ def test_layer_that_draws_with_tf_random_is_named_once(tmp_path, caplog, is_exac
     told = [record.getMessage() for record in caplog.records if "tf.random" in record.getMessage()]
     assert len(told) == (0 if is_exact else 1)
     assert is_exact or ("`my_noise`" in told[0] and "SeedGenerator" in told[0])
+
+
+@pytest.mark.parametrize("kind", ["from_generator", "numpy_function", "ops"])
+def test_python_code_in_a_pipeline_is_named_when_training_starts(tmp_path, caplog, kind):
+    keras.backend.clear_session()
+    x, y = arrays()
+    rows = tf.data.Dataset.from_tensor_slices((x, y)).map(lambda x, y: (x * 2, y))
+    if kind == "numpy_function":
+        rows = rows.map(lambda x, y: (tf.ensure_shape(tf.numpy_function(abs, [x], tf.float32), x.shape), y))
+    if kind == "from_generator":
+        spec = (tf.TensorSpec(x.shape[1:], x.dtype), tf.TensorSpec((), y.dtype))
+        rows = tf.data.Dataset.from_generator(lambda: zip(x, y, strict=True), output_signature=spec)
+    with det.keras.init(run_dir=tmp_path / "run", seed=1) as context:
+        context.fit(network(optimizer="sgd"), rows.batch(8), validate=False, verbose=0)
+    told = [record for record in caplog.records if "--verify-resume" in record.getMessage()]
+    assert len(told) == (0 if kind == "ops" else 1)

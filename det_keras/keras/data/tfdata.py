@@ -179,6 +179,16 @@ class TfDataSource(DataSource):
         tf.train.Checkpoint(iterator=self._iterator).read(str(directory / _FILE_PREFIX)).assert_consumed()
         return frozenset()
 
+    def warn_of_unseen_state(self) -> None:
+        """Say at the start where a resume may not be exact without anybody noticing."""
+        if self._pipeline.runs_python:
+            logger.warning(
+                "Python code runs in this tf.data pipeline (`from_generator`, `py_function` or `numpy_function`). A "
+                "resumed run is exact unless that code has state of its own that nobody can see: a counter, a thread, "
+                "the clock. `det experiment create --verify-resume` finds out. A `keras.utils.PyDataset`, or a "
+                "pipeline of TensorFlow ops, always resumes exactly."
+            )
+
     def shares_shuffle_with(self, other: DataSource) -> bool:
         """Return whether another source reads from the same shuffled dataset."""
         return isinstance(other, TfDataSource) and bool(self._pipeline.shuffles & other._pipeline.shuffles)
@@ -225,26 +235,14 @@ class TfDataSource(DataSource):
             tf.train.Checkpoint(iterator=self._iterator).write(str(directory / _FILE_PREFIX))
         except tf.errors.OpError as error:
             self._refused = True
-            self._tell_refusal(_refusing_op(error))
-            return False
-        self._tell_if_slow(time.perf_counter() - started)
-        return True
-
-    def _tell_refusal(self, op: str) -> None:
-        if not (self._pipeline.runs_python or "Py" in op or "Generator" in op):
             logger.info(
                 "tf.data cannot save this pipeline's position because of %s: a resumed run reads the batches of the "
                 "interrupted epoch again, from the random state in which it began.",
-                op,
+                _refusing_op(error),
             )
-            return
-        logger.warning(
-            "tf.data cannot save this pipeline's position because of %s: a resumed run reads the batches of the "
-            "interrupted epoch again without training on them. That is exact unless Python code in the pipeline has "
-            "state of its own (a counter, a thread, the clock); `det experiment create --verify-resume` finds out. "
-            "A `keras.utils.PyDataset` or a pipeline of TensorFlow ops always is.",
-            op,
-        )
+            return False
+        self._tell_if_slow(time.perf_counter() - started)
+        return True
 
     def _begin(self, start: Mapping[str, Any] | None) -> None:
         """Restore the state in which a pass began."""
