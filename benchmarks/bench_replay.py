@@ -135,7 +135,8 @@ def measure(make: Any, batches: int, run_dir: Path) -> tuple[float, float]:
         with (
             mock.patch.object(tfdata, "replay", timed),
             mock.patch.object(pydataset, "replay", timed),
-            det.keras.init(config=config, run_dir=run_dir, seed=1) as context,contextlib.suppress(Interrupted)
+            det.keras.init(config=config, run_dir=run_dir, seed=1) as context,
+            contextlib.suppress(Interrupted),
         ):
             context.fit(
                 model(),

@@ -388,6 +388,8 @@ class FitRun:
             prepare_callbacks(self.user_callbacks, self.position.epoch)
 
     def _train(self) -> None:
+        if self._restore is None:
+            self.source.reset()
         self._callbacks.on_train_begin()
         self.callback_states.begin()
         for callback in self._injected:

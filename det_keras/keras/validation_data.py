@@ -80,6 +80,7 @@ class Validator:
         Raises:
             ValueError: the data turns out to be empty.
         """
+        self.source.reset()
         self.source.begin_epoch(0, 0, self._steps)
         logs: dict[str, float] = model.evaluate(
             self.source.dataset(self._steps), callbacks=callbacks, return_dict=True, verbose=verbose

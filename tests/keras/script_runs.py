@@ -51,7 +51,7 @@ UNLIKE_PLAIN: dict[str, str] = dict.fromkeys(
         "vae",
     ],
     _SHUFFLED,
-) | {"augmented_pydataset": "Keras calls `on_epoch_end` of a PyDataset once before the first epoch, too"}
+)
 
 _CONFIG = "min_checkpoint_period: {batches: 5}\nreproducibility: {deterministic_ops: true}\n"
 

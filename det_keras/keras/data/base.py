@@ -86,6 +86,10 @@ class DataSource(abc.ABC):
         """Return what tells other data of the same shape from this; None where looking would cost a pass over it."""
         return None
 
+    def reset(self) -> None:
+        """Prepare for a training or a validation from the beginning, as Keras prepares its data once before each."""
+        return
+
     @abc.abstractmethod
     def begin_epoch(self, epoch: int, first_step: int, stop_step: int | None) -> None:
         """Make the next iterator give the steps `first_step` to `stop_step` - 1 of `epoch`.

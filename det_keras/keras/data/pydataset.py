@@ -37,9 +37,9 @@ _BATCHES_FOR_SPEC = 2
 class PyDatasetSource(DataSource):
     """Batches of a PyDataset.
 
-    The dataset's ``on_epoch_begin`` and ``on_epoch_end`` are called around each epoch; on a resume
-    ``on_epoch_end`` is called once for each finished epoch, and its plain attributes are restored, or ``load_state``
-    is called if the dataset has it.
+    The dataset's ``on_epoch_begin`` and ``on_epoch_end`` are called around each epoch, and as in Keras the second once
+    before the first epoch. On a resume ``on_epoch_end`` is called as often as before, and plain attributes are restored;
+    or ``load_state`` is called if the dataset has it.
 
     Args:
         dataset: the user's.
@@ -93,6 +93,7 @@ class PyDatasetSource(DataSource):
         # What the dataset and the streams were when the pass began; None between two passes.
         self._start: dict[str, Any] | None = None
         self._started_at = time.monotonic()
+        self._ended = 0
         self._dataset = self._build()
 
     @property
@@ -114,9 +115,13 @@ class PyDatasetSource(DataSource):
         self._epoch, self._first, self._stop = epoch, first_step, stop_step
         self._pending = True
 
+    def reset(self) -> None:
+        # Keras calls it before the first epoch too.
+        self._end()
+
     def end_epoch(self, epoch: int) -> None:
-        _call(self._source, "on_epoch_end")
-        self._start = None
+        self._end()
+        self._start = self._entered = None
 
     def dataset(self, cardinality: int | None) -> tf.data.Dataset:
         return PlannedDataset(self._dataset, self._open, cardinality)
@@ -126,7 +131,7 @@ class PyDatasetSource(DataSource):
             return self.state_between_passes()
         now = self._state()
         # Items are made ahead of training, so that only the pass's start is a state that can be told.
-        state = {"dataset": self._start["dataset"]}
+        state = {"dataset": self._start["dataset"], "ended": self._ended}
         if now != self._start:
             state |= {"streams": self._start["streams"], "seconds": time.monotonic() - self._started_at}
         return state
@@ -134,9 +139,7 @@ class PyDatasetSource(DataSource):
     def restore_state(
         self, state: dict[str, Any], directory: Path, epoch: int, step: int, *, epochs_left: int
     ) -> frozenset[str]:
-        if not _has_own_state(self._source):
-            for _ in range(epoch):
-                _call(self._source, "on_epoch_end")
+        self._end_again(state)
         if step == 0:
             self._load(state)
             return frozenset()
@@ -152,13 +155,24 @@ class PyDatasetSource(DataSource):
         return replay(lambda: next(items), step, why, state.get("seconds"))
 
     def state_between_passes(self) -> dict[str, Any]:
-        return {"dataset": self._state()["dataset"]}
+        return {"dataset": self._state()["dataset"], "ended": self._ended}
 
     def pass_over(self, passes: int, state: Mapping[str, Any], *, batches: int | None = None) -> None:
-        if not _has_own_state(self._source):
-            for _ in range(passes):
-                _call(self._source, "on_epoch_end")
+        self._end_again(state)
         self._load(state)
+
+    def _end(self) -> None:
+        self._ended += 1
+        _call(self._source, "on_epoch_end")
+
+    def _end_again(self, state: Mapping[str, Any]) -> None:
+        """End as many epochs as the run before did; a dataset with a state of its own needs no more than that."""
+        ended = state.get("ended", 0)
+        if _has_own_state(self._source):
+            self._ended = ended
+            return
+        for _ in range(ended):
+            self._end()
 
     def _enter(self, epoch: int, state: Mapping[str, Any] | None = None) -> None:
         """Begin a pass unless it is begun; with `state`, as it was begun before an interruption."""

@@ -184,7 +184,8 @@ class Team:
         own = folder / f"rank-{self._workers.rank}"
         if state.get("workers", 1) != self._workers.size:
             # Shares are other ones now: the data is read again up to the position.
-            return {name: value for name, value in state["source"].items() if name == "dataset"}, own / "data"
+            kept = ("dataset", "ended")
+            return {name: value for name, value in state["source"].items() if name in kept}, own / "data"
         if self._workers.is_chief:
             return state["source"], own / "data"
         source = json.loads((own / _STATE_NAME).read_text(encoding="utf-8"))["source"]
