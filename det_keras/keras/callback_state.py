@@ -8,7 +8,9 @@ with ``get_state()`` and ``load_state(state)``.
 from __future__ import annotations
 
 import csv
+import dis
 import functools
+import inspect
 import logging
 import pickle
 from collections.abc import Callable, Mapping, Sequence
@@ -60,7 +62,7 @@ class CallbackStates:
     def __init__(self, callbacks: Sequence[Any]) -> None:
         self._callbacks = {f"{index}-{type(one).__name__}": one for index, one in enumerate(callbacks)}
         self._plain = {
-            name: PlainState(callback, without=_NAMES_OF_KERAS)
+            name: PlainState(callback, without=_names_of_keras(callback))
             for name, callback in self._callbacks.items()
             if type(callback) not in _ATTRIBUTES and not hooks([callback], "get_state")
         }
@@ -130,6 +132,23 @@ def changes_weights_at_end(callback: Any) -> bool:
     if isinstance(callback, _HARMLESS_AT_END):
         return False
     return overrides(callback, "on_train_end")
+
+
+def _names_of_keras(callback: Any) -> set[str]:
+    """Return the attributes of a callback that are not the user's.
+
+    A class of the user's that is made from one of Keras's stateful callbacks has what `_ATTRIBUTES` says, and what its
+    own code adds: Keras's code changes arguments too, such as the sign of ``min_delta``, and does so again on a resume.
+    """
+    names = set(_NAMES_OF_KERAS)
+    if not isinstance(callback, tuple(_ATTRIBUTES)):
+        return names
+    for kind in type(callback).__mro__:
+        if kind.__module__.startswith("keras."):
+            functions = [one for one in vars(kind).values() if inspect.isfunction(one)]
+            steps = [step for function in functions for step in dis.get_instructions(function)]
+            names |= {str(step.argval) for step in steps if step.opname == "STORE_ATTR"}
+    return names
 
 
 def _attributes(callback: Any) -> tuple[str, ...]:

@@ -717,6 +717,23 @@ def callback_that_counts(trainer: Any) -> tuple[Any, ...]:
 
 
 @way
+def callback_made_from_early_stopping(trainer: Any) -> tuple[Any, ...]:
+    class Patient(keras.callbacks.EarlyStopping):
+        def __init__(self) -> None:
+            super().__init__(monitor="val_loss", min_delta=100.0, patience=2, restore_best_weights=True)
+            self.seen = 0
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            super().on_epoch_end(epoch, logs)
+            self.seen += 1
+            self.model.optimizer.learning_rate.assign(0.1 / self.seen)
+
+    patient = Patient()
+    model, history = fit_arrays(trainer, light(), *arrays(), epochs=6, callbacks=[patient])
+    return model, history, patient.seen, patient.wait, patient.best_epoch, patient.stopped_epoch
+
+
+@way
 def callback_that_stops(trainer: Any) -> tuple[Any, ...]:
     class Stopping(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:

@@ -37,8 +37,8 @@ _BATCHES_FOR_SPEC = 2
 class PyDatasetSource(DataSource):
     """Batches of a PyDataset.
 
-    The dataset's ``on_epoch_begin`` and ``on_epoch_end`` are called around each epoch, and as in Keras the second once
-    before the first epoch. On a resume ``on_epoch_end`` is called as often as before, and plain attributes are restored;
+    ``on_epoch_begin`` and ``on_epoch_end`` of the dataset are called around each epoch, and as in Keras the second once
+    before the first epoch. On a resume ``on_epoch_end`` is called as often as before and plain attributes are restored,
     or ``load_state`` is called if the dataset has it.
 
     Args:
