@@ -641,8 +641,9 @@ class Recorder(keras.callbacks.Callback):
 
 
 def _record(name: str) -> Callable[..., None]:
-    def hook(self: Recorder, *args: Any) -> None:
-        *number, logs = args
+    def hook(self: Recorder, *args: Any, logs: Any = None) -> None:
+        number = [one for one in args if isinstance(one, int)]
+        logs = next((one for one in args if isinstance(one, dict)), logs)
         values = {key: np.asarray(value).tolist() for key, value in (logs or {}).items()}
         self.events.append(f"{name} {number} {values}")
         if name == "on_epoch_end":
