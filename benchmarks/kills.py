@@ -1,8 +1,9 @@
 """Kills trainings of every kind at random instants until so many kills are done, and compares their ends.
 
     python benchmarks/kills.py --kills 500 [--seed N] [--kind arrays ...] [--minutes 15]
-    python benchmarks/kills.py --scripts [gan ...]    # the scripts of tests/scripts, after drawn batches
 
+The kinds are the trainings of tests/keras/kinds.py, killed at drawn moments, and the scripts of tests/scripts and the
+ways of calling `fit` of tests/keras/ways.py, killed after drawn batches; without `--kind`, all of them.
 A difference prints the training's kills and makes the exit code 1; the same seed draws the same kills.
 """
 
@@ -27,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "keras"))
 if TYPE_CHECKING:
     from kill_harness import Story
     from script_runs import ScriptRunner
+    from way_runs import WayRunner
 
 KILLS_PER_TRAINING = 5
 
@@ -92,8 +94,10 @@ def _instant(moment: str, delay_s: float | None) -> str:
     return "any time before training" if moment == "start" else "any time in training"
 
 
-def kill_script(runner: ScriptRunner, name: str, rng: random.Random, number: int) -> tuple[Story, str]:
-    """Run a script with two kills; return what happened, and the expected digest."""
+def kill_after_batches(
+    runner: ScriptRunner | WayRunner, name: str, rng: random.Random, number: int
+) -> tuple[Story, str]:
+    """Run a script or a way with two kills; return what happened, and the expected values."""
     from kill_harness import Kill, Run, Story
     from script_runs import draw_kills
 
@@ -111,15 +115,15 @@ def main() -> int:
     from kinds import KINDS
     from script_diffs import SCRIPTS
     from script_runs import ScriptRunner
+    from way_runs import WayRunner
+    from ways import WAYS
 
+    kinds = [*KINDS, *SCRIPTS, *WAYS]
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kills", type=int, default=500, help="how many in all")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the instants")
     parser.add_argument(
-        "--kind", nargs="+", default=list(KINDS), choices=list(KINDS), help="trainings to kill"
-    )
-    parser.add_argument(
-        "--scripts", nargs="*", choices=SCRIPTS, help="kill these instead, or all without names"
+        "--kind", nargs="+", default=kinds, choices=kinds, metavar="KIND", help="trainings to kill"
     )
     parser.add_argument("--minutes", type=float, default=15.0, help="stop after that, whatever is reached")
     arguments = parser.parse_args()
@@ -127,7 +131,7 @@ def main() -> int:
     started = time.monotonic()
     score = Score(arguments.kills, started + 60 * arguments.minutes)
     killer = Killer()
-    kinds = arguments.kind if arguments.scripts is None else arguments.scripts or SCRIPTS
+    kinds = random.Random(arguments.seed).sample(arguments.kind, len(arguments.kind))
     numbers = itertools.count()
 
     def keep_killing(folder: Path) -> None:
@@ -137,8 +141,9 @@ def main() -> int:
             name = f"seed {arguments.seed}, training {number}, {kind}"
             rng = random.Random(f"{arguments.seed} {number}")
             try:
-                if arguments.scripts is not None:
-                    score.add(*kill_script(runner, kind, rng, number), name)
+                if kind not in KINDS:
+                    runner = scripts if kind in SCRIPTS else ways
+                    score.add(*kill_after_batches(runner, kind, rng, number), name)
                     continue
                 reference = killer.reference(kind, folder)
                 story = draw_story(rng, kind, reference, KILLS_PER_TRAINING)
@@ -150,7 +155,7 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory(prefix="det-kills-") as folder:
         os.environ["DET_KERAS_HOME"] = str(Path(folder) / "home")
-        runner = ScriptRunner(Path(folder) / "scripts")
+        scripts, ways = ScriptRunner(Path(folder) / "scripts"), WayRunner(Path(folder) / "ways")
         workers = os.cpu_count() or 1
         with ThreadPoolExecutor(workers) as pool:
             for done in [pool.submit(keep_killing, Path(folder)) for _ in range(workers)]:

@@ -152,8 +152,10 @@ def traced_functions(model: Any) -> Iterator[Any]:
             continue
         seen.add(id(function))
         if hasattr(function, "_list_all_concrete_functions"):
+            # Its graphs have those of the functions that it calls.
             yield from function._list_all_concrete_functions()
-        waiting.extend(_closure_of(getattr(function, "python_function", function)))
+        else:
+            waiting.extend(_closure_of(function))
 
 
 def _closure_of(function: Any) -> Iterator[Any]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-import random
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import keras
 from fork_server import ForkServer, Send
-from script_runs import count_batches, draw_kills
+from script_runs import ScriptRun, count_batches
 from ways import WAYS, outcome
 
 import det_keras as det
@@ -40,32 +40,35 @@ class WayRunner:
     def __init__(self, folder: Path) -> None:
         self._server = ForkServer()
         self._folder = folder
-        self._references: dict[str, dict[str, Any]] = {}
+        self._references: dict[str, ScriptRun] = {}
         self._locks = {name: threading.Lock() for name in WAYS}
 
-    def reference(self, name: str) -> dict[str, Any]:
-        """Return the number of batches and the digest of the undisturbed run; it is run once."""
+    def reference(self, name: str) -> ScriptRun:
+        """Return the undisturbed run; it is run once."""
         with self._locks[name]:
             if name not in self._references:
                 self._references[name] = self._run(name, "undisturbed", None)
             return self._references[name]
 
-    def killed(self, name: str, seed: str) -> tuple[list[int], str]:
-        """Kill a run twice at drawn batches, let it end, and return the batches and the digest of its end."""
-        kills = draw_kills(random.Random(seed), self.reference(name)["batches"])
-        for batches in kills:
-            run = self._run(name, f"killed {seed}", batches)
-            assert "digest" not in run, f"{name} ended before batch {batches}"
-        digest: str = self._run(name, f"killed {seed}", None)["digest"]
-        return kills, digest
+    def killed(self, name: str, kills: Iterable[int], story: str = "killed") -> ScriptRun:
+        """Run a way, killed after so many batches of each process, and once more to its end.
 
-    def _run(self, name: str, story: str, kill_after: int | None) -> dict[str, Any]:
-        directory = self._folder / name / story.replace(" ", "-")
+        Raises:
+            AssertionError: a kill did not come, because the run ended before.
+        """
+        for batches in kills:
+            run = self._run(name, story, batches)
+            assert run.values is None, f"{name} ended after {run.batches} batches, before {batches}"
+        return self._run(name, story, None)
+
+    def _run(self, name: str, story: str, kill_after: int | None) -> ScriptRun:
+        directory = self._folder / name / story
         directory.mkdir(parents=True, exist_ok=True)
         title = f"{name} ({story}, kill after batch {kill_after})"
-        return self._server.run(
+        found = self._server.run(
             title, directory / "log.txt", _run_way, name, str(directory / "run"), kill_after
         )
+        return ScriptRun(found["batches"], found.get("values"))
 
 
 def _run_way(send: Send, name: str, run_dir: str, kill_after: int | None) -> dict[str, Any]:
@@ -79,4 +82,4 @@ def _run_way(send: Send, name: str, run_dir: str, kill_after: int | None) -> dic
     keras.backend.clear_session()
     with det.keras.init(config=config, run_dir=run_dir, seed=11) as context:
         results = repr(outcome(WAYS[name](context)))
-    return {**counter, "digest": hashlib.sha256(results.encode()).hexdigest()}
+    return {**counter, "values": {"results": hashlib.sha256(results.encode()).hexdigest()}}

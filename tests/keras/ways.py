@@ -39,6 +39,8 @@ def _plain(result: Any) -> Any:
         return [(value.dtype.name, value.shape, value.tobytes().hex()) for value in values]
     if isinstance(result, keras.callbacks.History):
         return result.epoch, result.history, result.params
+    if isinstance(result, np.ndarray):
+        return result.dtype.name, result.shape, result.tobytes().hex()
     return result
 
 
@@ -113,6 +115,7 @@ class Seen(keras.Model):
     def __init__(self, look: Callable[[Any], Any], features: int = FEATURES) -> None:
         super().__init__()
         self.look = lambda data: tf.ensure_shape(tf.cast(look(data), tf.float32), [None, features])
+        self.look_at_inputs = self.look
         self.inner = keras.layers.Dense(features)
         self.mean = keras.metrics.Mean(name="loss")
         self.forms: list[str] = []
@@ -130,6 +133,10 @@ class Seen(keras.Model):
         self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
         self.mean.update_state(loss)
         return {"loss": self.mean.result()}
+
+    def call(self, x: Any) -> Any:
+        self.forms.append("predict " + form_of(x))
+        return self.inner(self.look_at_inputs(x))
 
     def test_step(self, data: Any) -> dict[str, Any]:
         self.forms.append("test " + form_of(data))
@@ -180,8 +187,10 @@ def _form(name: str, make: Callable[[], Any], look: Callable[[Any], Any], featur
 
     def with_targets(trainer: Any) -> tuple[Any, ...]:
         model, x, y = copying(lambda data: look(data[0]), features), make(), arrays()[1]
+        model.look_at_inputs = copying(look, features).look
         history = fit(trainer, model, x, y, batch_size=BATCH, validation_data=(x, y))
-        return model, history, trainer.evaluate(model, x, y, batch_size=BATCH, verbose=0), model.forms
+        metrics = trainer.evaluate(model, x, y, batch_size=BATCH, verbose=0)
+        return model, history, metrics, trainer.predict(model, x, batch_size=BATCH, verbose=0), model.forms
 
     for kind, function in (("alone", alone), ("with_targets", with_targets)):
         function.__name__ = f"{name}_{kind}"
@@ -747,13 +756,14 @@ def callback_that_stops(trainer: Any) -> tuple[Any, ...]:
 # tf.data.
 
 
-def _slices(*more: Any) -> tf.data.Dataset:
+def slices(*more: Any) -> tf.data.Dataset:
+    """Return a dataset of the rows of `arrays`, not batched."""
     return tf.data.Dataset.from_tensor_slices((*arrays(), *more))
 
 
 def _dataset(name: str, make: Callable[[], tf.data.Dataset], **options: Any) -> None:
     def function(trainer: Any) -> tuple[Any, ...]:
-        held_out = _slices().batch(BATCH)
+        held_out = slices().batch(BATCH)
         model = light()
         return model, fit(trainer, model, make(), **{"validation_data": held_out, **options})
 
@@ -767,14 +777,14 @@ def _noisy(x: Any, y: Any) -> Any:
 
 def _augmented() -> tf.data.Dataset:
     _noisy.seeds = keras.random.SeedGenerator(8)  # type: ignore[attr-defined]
-    return _slices().batch(BATCH).map(_noisy)
+    return slices().batch(BATCH).map(_noisy)
 
 
 def _layer_in_map() -> tf.data.Dataset:
     layer = keras.Sequential(
         [keras.layers.RandomFlip("horizontal", seed=1), keras.layers.RandomContrast(0.3, seed=2)]
     )
-    images = _slices().map(lambda x, y: (tf.reshape(x, [2, 3, 1]), y)).batch(BATCH)
+    images = slices().map(lambda x, y: (tf.reshape(x, [2, 3, 1]), y)).batch(BATCH)
     return images.map(lambda x, y: (tf.reshape(layer(x, training=True), [-1, FEATURES]), y)).prefetch(2)
 
 
@@ -799,12 +809,12 @@ def _interleaved() -> tf.data.Dataset:
 
 
 def _drawing_in_map() -> tf.data.Dataset:
-    return _slices().batch(BATCH).map(lambda x, y: (x + tf.random.uniform(tf.shape(x), seed=3) * 0.1, y))
+    return slices().batch(BATCH).map(lambda x, y: (x + tf.random.uniform(tf.shape(x), seed=3) * 0.1, y))
 
 
 def _with_generator() -> tf.data.Dataset:
     stream = tf.random.Generator.from_seed(5)
-    return _slices().batch(BATCH).map(lambda x, y: (x + 0.1 * stream.normal(tf.shape(x)), y))
+    return slices().batch(BATCH).map(lambda x, y: (x + 0.1 * stream.normal(tf.shape(x)), y))
 
 
 def _py_function() -> tf.data.Dataset:
@@ -814,28 +824,28 @@ def _py_function() -> tf.data.Dataset:
     def call(x: Any, y: Any) -> Any:
         return tf.ensure_shape(tf.numpy_function(scaled, [x], tf.float32), [None, FEATURES]), y
 
-    return _slices().batch(BATCH).map(call)
+    return slices().batch(BATCH).map(call)
 
 
 def _sampled() -> tf.data.Dataset:
-    parts = [_slices().shuffle(ROWS, seed=one).repeat() for one in (1, 2)]
+    parts = [slices().shuffle(ROWS, seed=one).repeat() for one in (1, 2)]
     return tf.data.Dataset.sample_from_datasets(parts, [0.3, 0.7], seed=4).take(ROWS).batch(BATCH)
 
 
 DATASETS: dict[str, Callable[[], tf.data.Dataset]] = {
-    "plain": lambda: _slices().batch(BATCH),
-    "drop_remainder": lambda: _slices().batch(BATCH, drop_remainder=True),
-    "shuffle": lambda: _slices().shuffle(20).batch(BATCH).prefetch(2),
-    "shuffle_with_seed": lambda: _slices().shuffle(ROWS, seed=9).batch(BATCH).prefetch(tf.data.AUTOTUNE),
-    "shuffle_each_time_the_same": lambda: _slices().shuffle(9, seed=2, reshuffle_each_iteration=False).batch(BATCH),
-    "cache_shuffle": lambda: _slices().cache().shuffle(ROWS, seed=1).batch(BATCH),
-    "shuffle_cache": lambda: _slices().shuffle(ROWS).batch(BATCH).cache().prefetch(2),
-    "map_cache_shuffle_twice": lambda: _slices().shuffle(30).map(lambda x, y: (x * 2, y)).cache().shuffle(9)
+    "plain": lambda: slices().batch(BATCH),
+    "drop_remainder": lambda: slices().batch(BATCH, drop_remainder=True),
+    "shuffle": lambda: slices().shuffle(20).batch(BATCH).prefetch(2),
+    "shuffle_with_seed": lambda: slices().shuffle(ROWS, seed=9).batch(BATCH).prefetch(tf.data.AUTOTUNE),
+    "shuffle_each_time_the_same": lambda: slices().shuffle(9, seed=2, reshuffle_each_iteration=False).batch(BATCH),
+    "cache_shuffle": lambda: slices().cache().shuffle(ROWS, seed=1).batch(BATCH),
+    "shuffle_cache": lambda: slices().shuffle(ROWS).batch(BATCH).cache().prefetch(2),
+    "map_cache_shuffle_twice": lambda: slices().shuffle(30).map(lambda x, y: (x * 2, y)).cache().shuffle(9)
     .batch(BATCH),
-    "shuffle_before_repeat": lambda: _slices().shuffle(9, seed=7).repeat(2).batch(BATCH),
-    "cache_shuffle_repeat": lambda: _slices().cache().shuffle(9, seed=7).repeat(2).batch(BATCH),
-    "filter": lambda: _slices().filter(lambda x, y: x[0] > -1.0).shuffle(20, seed=1).batch(BATCH),
-    "unbatch": lambda: _slices().batch(4).unbatch().shuffle(9, seed=3).batch(BATCH),
+    "shuffle_before_repeat": lambda: slices().shuffle(9, seed=7).repeat(2).batch(BATCH),
+    "cache_shuffle_repeat": lambda: slices().cache().shuffle(9, seed=7).repeat(2).batch(BATCH),
+    "filter": lambda: slices().filter(lambda x, y: x[0] > -1.0).shuffle(20, seed=1).batch(BATCH),
+    "unbatch": lambda: slices().batch(4).unbatch().shuffle(9, seed=3).batch(BATCH),
     "interleave": _interleaved,
     "generator_of_permutation": _generator_of_unknown_size,
     "keras_random_in_map": _augmented,
@@ -844,37 +854,37 @@ DATASETS: dict[str, Callable[[], tf.data.Dataset]] = {
     "tf_random_in_map": _drawing_in_map,
     "tf_generator_in_map": _with_generator,
     "numpy_function": _py_function,
-    "counter": lambda: tf.data.Dataset.zip((tf.data.Dataset.counter(), _slices())).map(lambda n, row: row).batch(BATCH),
-    "random": lambda: tf.data.Dataset.zip((tf.data.Dataset.random(seed=4), _slices())).map(
+    "counter": lambda: tf.data.Dataset.zip((tf.data.Dataset.counter(), slices())).map(lambda n, row: row).batch(BATCH),
+    "random": lambda: tf.data.Dataset.zip((tf.data.Dataset.random(seed=4), slices())).map(
         lambda n, row: (row[0] + tf.cast(n % 7, tf.float32) / 70, row[1])
     ).batch(BATCH),
     "sample_from_datasets": _sampled,
-    "windows": lambda: _slices().window(BATCH).flat_map(lambda x, y: tf.data.Dataset.zip((x, y)).batch(BATCH)),
+    "windows": lambda: slices().window(BATCH).flat_map(lambda x, y: tf.data.Dataset.zip((x, y)).batch(BATCH)),
     "sample_weights": lambda: tf.data.Dataset.from_tensor_slices(
         (*arrays(), np.linspace(0.5, 2, ROWS).astype("float32"))
     ).batch(BATCH),
 }  # fmt: skip
 for _name, _make in DATASETS.items():
     _dataset(_name, _make)
-_dataset("class_weight", lambda: _slices().batch(BATCH), class_weight={0: 1.0, 1: 2.0})
-_dataset("repeat_with_steps", lambda: _slices().shuffle(20, seed=3).repeat().batch(BATCH), steps_per_epoch=4)
+_dataset("class_weight", lambda: slices().batch(BATCH), class_weight={0: 1.0, 1: 2.0})
+_dataset("repeat_with_steps", lambda: slices().shuffle(20, seed=3).repeat().batch(BATCH), steps_per_epoch=4)
 _dataset(
-    "cache_repeat_with_steps", lambda: _slices().shuffle(20).cache().repeat().batch(BATCH), steps_per_epoch=4
+    "cache_repeat_with_steps", lambda: slices().shuffle(20).cache().repeat().batch(BATCH), steps_per_epoch=4
 )
-_dataset("steps_that_divide", lambda: _slices().shuffle(20, seed=3).batch(BATCH), steps_per_epoch=3)
+_dataset("steps_that_divide", lambda: slices().shuffle(20, seed=3).batch(BATCH), steps_per_epoch=3)
 _dataset(
     "steps_that_do_not_divide",
-    lambda: _slices().shuffle(20, seed=3).batch(BATCH),
+    lambda: slices().shuffle(20, seed=3).batch(BATCH),
     steps_per_epoch=4,
     epochs=4,
 )
-_dataset("steps_beyond_the_data", lambda: _slices().shuffle(20, seed=3).batch(BATCH), steps_per_epoch=9)
-_dataset("validation_steps", lambda: _slices().batch(BATCH), validation_steps=2)
+_dataset("steps_beyond_the_data", lambda: slices().shuffle(20, seed=3).batch(BATCH), steps_per_epoch=9)
+_dataset("validation_steps", lambda: slices().batch(BATCH), validation_steps=2)
 
 
 @way
 def dataset_split_after_its_shuffle(trainer: Any) -> tuple[Any, ...]:
-    rows = _slices().batch(4).shuffle(ROWS)
+    rows = slices().batch(4).shuffle(ROWS)
     model = light()
     return model, fit(trainer, model, rows.skip(3), validation_data=rows.take(3))
 
@@ -1040,14 +1050,14 @@ def _batches(*, forever: bool = False) -> Any:
 def generator_with_steps(trainer: Any) -> tuple[Any, ...]:
     model = light()
     return model, fit(
-        trainer, model, _batches(forever=True), steps_per_epoch=4, validation_data=_slices().batch(BATCH)
+        trainer, model, _batches(forever=True), steps_per_epoch=4, validation_data=slices().batch(BATCH)
     )
 
 
 @way
 def generator_of_one_epoch(trainer: Any) -> tuple[Any, ...]:
     model = light()
-    return model, fit(trainer, model, _batches(), epochs=1, validation_data=_slices().batch(BATCH))
+    return model, fit(trainer, model, _batches(), epochs=1, validation_data=slices().batch(BATCH))
 
 
 class CpuArray(np.ndarray):
@@ -1082,7 +1092,7 @@ def _loader() -> Any:
 def loader(trainer: Any) -> tuple[Any, ...]:
     model, had_torch = light(), "torch" in sys.modules
     try:
-        return model, fit(trainer, model, _loader(), validation_data=_slices().batch(BATCH))
+        return model, fit(trainer, model, _loader(), validation_data=slices().batch(BATCH))
     finally:
         if not had_torch:
             del sys.modules["torch"]
@@ -1105,15 +1115,15 @@ def fits_of_two_phases_over_one_pipeline(trainer: Any) -> tuple[Any, ...]:
     data, model = _layer_in_map().shuffle(3, seed=1), dense()
     model.layers[0].trainable = False
     model.compile(optimizer="adam", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    first = fit(trainer, model, data, epochs=2, validation_data=_slices().batch(BATCH))
+    first = fit(trainer, model, data, epochs=2, validation_data=slices().batch(BATCH))
     model.layers[0].trainable = True
     model.compile(optimizer="sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    return model, first, fit(trainer, model, data, epochs=2, validation_data=_slices().batch(BATCH))
+    return model, first, fit(trainer, model, data, epochs=2, validation_data=slices().batch(BATCH))
 
 
 @way
 def fits_over_one_cached_pipeline(trainer: Any) -> tuple[Any, ...]:
-    data, model = _slices().shuffle(ROWS).batch(BATCH).cache(), dense()
+    data, model = slices().shuffle(ROWS).batch(BATCH).cache(), dense()
     first = fit(trainer, model, data, epochs=2, validation_data=data)
     return model, first, fit(trainer, model, data, epochs=2, validation_data=data), len(model.history.epoch)
 

@@ -128,7 +128,11 @@ class TfDataSource(DataSource):
         return {
             "kind": self.kind,
             # The first dimension is the batch: None or a number with the same meaning.
-            "shapes": [[*(spec.shape.as_list() or [None])[1:], spec.dtype.name] for spec in specs],
+            "shapes": [
+                [*(spec.shape.as_list() or [None])[1:], spec.dtype.name]
+                for spec in specs
+                if hasattr(spec, "dtype")
+            ],
             "steps_per_epoch": self.steps_per_epoch,
         }
 
