@@ -36,9 +36,9 @@ def test_state_that_is_lost_with_the_process_is_told_from_chance(cluster, tmp_pa
         "    model = build_model(hparams)\n"
         "    import itertools, keras\n"
         "    count = itertools.count()\n"
-        "    def slower(epoch, logs=None):\n"
+        "    def slower(batch, logs=None):\n"
         "        model.optimizer.learning_rate.assign(0.01 / (1 + next(count)))\n"
-        "    slow = keras.callbacks.LambdaCallback(on_epoch_end=slower)\n"
+        "    slow = keras.callbacks.LambdaCallback(on_train_batch_end=slower)\n"
     )
     script = script.replace("    model = build_model(hparams)\n", counting).replace(
         "epochs=", "callbacks=[slow], epochs=", 1
