@@ -490,11 +490,12 @@ def test_validation_data_that_turns_out_empty_is_said_so(context):
         context.fit(network(optimizer="adam"), *arrays(), validation_data=empty, verbose=0)
 
 
-def test_pydataset_hooks_run_once_an_epoch(context):
-    data = Batches()
-    model = network(optimizer="adam")
-    context.fit(model, data, validation_data=arrays(), epochs=3, verbose=0)
-    assert data.epoch == 3
+def test_pydataset_hooks_run_as_often_as_in_plain_keras(context):
+    """Once an epoch, and Keras calls `on_epoch_end` once before the first."""
+    data, validation, plain, plain_validation = (Batches() for _ in range(4))
+    context.fit(network(optimizer="adam"), data, validation_data=validation, epochs=3, verbose=0)
+    network(optimizer="adam").fit(plain, validation_data=plain_validation, epochs=3, verbose=0)
+    assert (data.epoch, validation.epoch) == (plain.epoch, plain_validation.epoch)
 
 
 def test_stopping_callback_ends_training_for_good(tmp_path):
