@@ -47,7 +47,13 @@ def test_deleting_what_is_not_there_is_no_error(rendezvous):
 
 
 def test_a_value_that_is_no_address_is_refused(rendezvous):
-    assert ask(rendezvous, "PUT", "/global/0", bytes(2 << 20))[0] == 413
+    connection = http.client.HTTPConnection("127.0.0.1", rendezvous.port, timeout=10)
+    # The length alone: the answer comes before the body is read, and sending that would be a race with the close.
+    connection.putrequest("PUT", "/global/0")
+    connection.putheader("Content-Length", str(2 << 20))
+    connection.endheaders()
+    assert connection.getresponse().status == 413
+    connection.close()
     assert ask(rendezvous, "GET", "/global/0")[0] == 404
 
 
