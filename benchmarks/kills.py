@@ -26,9 +26,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "keras"))
 
 # Imported where it is used: children of the fork server import this file too, and need none of it.
 if TYPE_CHECKING:
+    from child_runs import Runner
     from kill_harness import Story
-    from script_runs import ScriptRunner
-    from way_runs import WayRunner
 
 KILLS_PER_TRAINING = 5
 
@@ -94,12 +93,10 @@ def _instant(moment: str, delay_s: float | None) -> str:
     return "any time before training" if moment == "start" else "any time in training"
 
 
-def kill_after_batches(
-    runner: ScriptRunner | WayRunner, name: str, rng: random.Random, number: int
-) -> tuple[Story, str]:
+def kill_after_batches(runner: Runner, name: str, rng: random.Random, number: int) -> tuple[Story, str]:
     """Run a script or a way with two kills; return what happened, and the expected values."""
+    from child_runs import draw_kills
     from kill_harness import Kill, Run, Story
-    from script_runs import draw_kills
 
     reference = runner.reference(name)
     story = Story(name, [Kill("batch end", batches) for batches in draw_kills(rng, reference.batches)])

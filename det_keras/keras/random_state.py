@@ -1,4 +1,4 @@
-"""The random states outside of the model: Python's, NumPy's, TensorFlow's, Keras's.
+"""The random states outside of the model: Python's, NumPy's, TensorFlow's, Keras's, PyTorch's where it is used.
 
 Stateful ``tf.random.*`` ops inside a train step keep their state where nobody can read it; use
 ``keras.random`` with a ``SeedGenerator``, or a ``tf.random.Generator`` on a layer, whose states are saved.
@@ -6,7 +6,9 @@ Stateful ``tf.random.*`` ops inside a train step keep their state where nobody c
 
 from __future__ import annotations
 
+import base64
 import random
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -37,6 +39,7 @@ def capture_streams() -> dict[str, Any]:
         "keras": _read(seeds.state) if (seeds := _keras_seeds()) is not None else None,
         "tensorflow": _eager_state(eager) if eager is not None else None,
         "generator": _read(tf.random.get_global_generator().state),
+        "torch": _torch_state(),
     }
 
 
@@ -63,6 +66,10 @@ def restore_streams(state: Mapping[str, Any], *, without: Collection[str] = ()) 
         eager.setstate((version, tuple(internal), gauss))
     if state["generator"] is not None:
         tf.random.get_global_generator().state.assign(state["generator"])
+    # Checkpoints of before do not have it.
+    if state.get("torch") is not None and (torch := _torch()) is not None:
+        content = np.frombuffer(base64.b64decode(state["torch"]), np.uint8)
+        torch.set_rng_state(torch.from_numpy(content.copy()))
 
 
 def capture_random_state(model: Any) -> dict[str, Any]:
@@ -98,6 +105,20 @@ def _eager_stream() -> Any:
 def _eager_state(stream: random.Random) -> list[Any]:
     version, internal, gauss = stream.getstate()
     return [version, list(internal), gauss]
+
+
+def _torch() -> Any:
+    """Return PyTorch if the script has imported it: its DataLoaders draw their order from PyTorch's own stream."""
+    torch = sys.modules.get("torch")
+    return torch if hasattr(torch, "get_rng_state") else None
+
+
+def _torch_state() -> str | None:
+    torch = _torch()
+    if torch is None:
+        return None
+    # Five thousand bytes: as a list of numbers it would be most of a checkpoint's JSON.
+    return base64.b64encode(torch.get_rng_state().numpy().tobytes()).decode()
 
 
 def _layer_generators(model: Any) -> Iterator[tf.random.Generator]:

@@ -8,25 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import os
-import random
 import runpy
-import signal
 import sys
-import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
-from fork_server import ForkServer, Send
+from child_runs import ChildRun, Runner, count_batches
+from fork_server import Send
 from script_diffs import SCRIPTS, convert, read_script
 
 from det_keras.keras.callbacks.list import SeamlessCallbackList
 
-__all__ = ["UNLIKE_PLAIN", "ScriptRun", "ScriptRunner", "count_batches", "draw_kills"]
+__all__ = ["UNLIKE_PLAIN", "ScriptRunner"]
 
 _SHUFFLED = "Keras shuffles arrays and the batches of a PyDataset in another order"
 
@@ -58,70 +55,21 @@ UNLIKE_PLAIN: dict[str, str] = dict.fromkeys(
 _CONFIG = "min_checkpoint_period: {batches: 5}\nreproducibility: {deterministic_ops: true}\n"
 
 
-@dataclass(frozen=True)
-class ScriptRun:
-    """What became of one process.
-
-    Attributes:
-        batches: trained in this process.
-        values: names and digests of what the script made; None if it was killed.
-    """
-
-    batches: int
-    values: Mapping[str, str] | None = None
-
-
-def draw_kills(rng: random.Random, batches: int) -> list[int]:
-    """Draw after which batch of the first process and of the second one to kill; both surely come.
-
-    Args:
-        rng: draws.
-        batches: of the undisturbed run; a resumed one trains at least those after the kill.
-    """
-    first = rng.randint(1, batches - 1)
-    return [first, rng.randint(1, batches - first)]
-
-
-class ScriptRunner:
-    """Runs scripts in children of a fork server, below `folder`; may be used by several threads."""
+class ScriptRunner(Runner):
+    """Runs the scripts of tests/scripts, below `folder`."""
 
     def __init__(self, folder: Path) -> None:
-        self._server = ForkServer()
-        self._folder = folder
-        self._references: dict[str, ScriptRun] = {}
-        self._locks = {name: threading.Lock() for name in SCRIPTS}
+        super().__init__(folder, SCRIPTS)
 
-    def plain(self, name: str) -> ScriptRun:
+    def plain(self, name: str) -> ChildRun:
         """Run the plain Keras script, seeded and deterministic like the converted one."""
-        return self._run(name, "plain", read_script(name), None)
+        return self._run(name, "plain", None)
 
-    def reference(self, name: str) -> ScriptRun:
-        """Return the undisturbed run of the converted script; it is run once."""
-        with self._locks[name]:
-            if name not in self._references:
-                self._references[name] = self._run(name, "undisturbed", convert(name), None)
-            return self._references[name]
-
-    def killed(self, name: str, kills: Iterable[int], story: str = "killed") -> ScriptRun:
-        """Run the converted script, killed after so many batches of each process, and once more to its end.
-
-        Raises:
-            AssertionError: a kill did not come, because the run ended before.
-        """
-        for batches in kills:
-            run = self._run(name, story, convert(name), batches)
-            assert run.values is None, f"{name} ended after {run.batches} batches, before {batches}"
-        return self._run(name, story, convert(name), None)
-
-    def _run(self, name: str, story: str, text: str, kill_after: int | None) -> ScriptRun:
-        directory = self._folder / name / story
-        directory.mkdir(parents=True, exist_ok=True)
+    def _call(self, name: str, story: str, directory: Path) -> tuple[Any, ...]:
+        is_plain = story == "plain"
+        text = read_script(name) if is_plain else convert(name)
         (directory / f"{name}.py").write_text(text, encoding="utf-8")
-        title = f"{name} ({story}, kill after batch {kill_after}) in {directory}"
-        found = self._server.run(
-            title, directory / "log.txt", _run_script, str(directory), name, story == "plain", kill_after
-        )
-        return ScriptRun(found["batches"], found.get("values"))
+        return _run_script, str(directory), name, is_plain
 
 
 def _run_script(
@@ -144,22 +92,6 @@ def _run_script(
     own = {key: thing for key, thing in made.items() if not key.startswith("__")}
     values = {f"{kind} {key}": value for key, thing in own.items() for kind, value in _digests(thing)}
     return {"batches": counter["batches"], "values": dict(sorted(values.items()))}
-
-
-def count_batches(send: Send, callbacks: type, kill_after: int | None) -> dict[str, int]:
-    """Count the batches that are trained from now on, in all fits; die after one of them."""
-    counter = {"batches": 0}
-    original = callbacks.on_train_batch_end
-
-    def on_train_batch_end(self: Any, batch: int, logs: Any = None) -> None:
-        original(self, batch, logs)
-        counter["batches"] += 1
-        if counter["batches"] == kill_after:
-            send(dict(counter))
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    callbacks.on_train_batch_end = on_train_batch_end
-    return counter
 
 
 def _digests(thing: Any) -> Iterable[tuple[str, str]]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
+import sys
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -45,6 +48,43 @@ def test_streams_go_on_in_a_process_that_has_just_begun(drawn_before, model):
     begin_process()
     restore_random_state(model, state)
     assert [draw_all(), draw_all()] == expected
+
+
+class Torch:
+    """Stands in for PyTorch, which is too large for the tests: a stream whose state is a tensor of bytes."""
+
+    def __init__(self) -> None:
+        self._stream = np.random.RandomState(1)
+
+    def rand(self) -> float:
+        return float(self._stream.random_sample())
+
+    def get_rng_state(self) -> SimpleNamespace:
+        _, keys, position, *_ = self._stream.get_state()
+        content = np.append(keys, np.uint32(position)).view(np.uint8)
+        return SimpleNamespace(numpy=lambda: content)
+
+    def set_rng_state(self, content: np.ndarray) -> None:
+        *keys, position = content.view(np.uint32)
+        self._stream.set_state(("MT19937", np.array(keys), int(position)))
+
+    @staticmethod
+    def from_numpy(content: np.ndarray) -> np.ndarray:
+        return content
+
+
+def test_stream_of_pytorch_goes_on_where_the_script_uses_it(model, monkeypatch):
+    before_its_import = capture_random_state(model)
+    torch = Torch()
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    torch.rand()
+    state = json.loads(json.dumps(capture_random_state(model)))
+    expected = [torch.rand(), torch.rand()]
+    restore_random_state(model, state)
+    assert [torch.rand(), torch.rand()] == expected
+    restore_random_state(model, state)
+    restore_random_state(model, before_its_import)
+    assert torch.rand() == expected[0]
 
 
 def test_capture_does_not_draw(model):

@@ -7,6 +7,7 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from child_runs import draw_kills
 from script_diffs import (
     PAGE,
     SCRIPTS,
@@ -17,7 +18,7 @@ from script_diffs import (
     read_script,
     with_list,
 )
-from script_runs import UNLIKE_PLAIN, ScriptRunner, draw_kills
+from script_runs import UNLIKE_PLAIN, ScriptRunner
 
 SEED = int(os.environ.get("DET_KERAS_TEST_SEED", "20"))
 MOST_LINES = 8

@@ -7,7 +7,7 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from script_runs import draw_kills
+from child_runs import draw_kills
 from way_runs import KILLED, WayRunner
 
 pytestmark = [pytest.mark.process, pytest.mark.kill]

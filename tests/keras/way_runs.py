@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import keras
-from fork_server import ForkServer, Send
-from script_runs import ScriptRun, count_batches
+from child_runs import Runner, count_batches
+from fork_server import Send
 from ways import WAYS, outcome
 
 import det_keras as det
@@ -34,41 +32,14 @@ if os.environ.get("DET_KERAS_TEST_WAYS") == "all":
     KILLED = list(WAYS)
 
 
-class WayRunner:
-    """Runs ways in children of a fork server, below `folder`; may be used by several threads."""
+class WayRunner(Runner):
+    """Runs the ways of `ways.py`, below `folder`."""
 
     def __init__(self, folder: Path) -> None:
-        self._server = ForkServer()
-        self._folder = folder
-        self._references: dict[str, ScriptRun] = {}
-        self._locks = {name: threading.Lock() for name in WAYS}
+        super().__init__(folder, WAYS)
 
-    def reference(self, name: str) -> ScriptRun:
-        """Return the undisturbed run; it is run once."""
-        with self._locks[name]:
-            if name not in self._references:
-                self._references[name] = self._run(name, "undisturbed", None)
-            return self._references[name]
-
-    def killed(self, name: str, kills: Iterable[int], story: str = "killed") -> ScriptRun:
-        """Run a way, killed after so many batches of each process, and once more to its end.
-
-        Raises:
-            AssertionError: a kill did not come, because the run ended before.
-        """
-        for batches in kills:
-            run = self._run(name, story, batches)
-            assert run.values is None, f"{name} ended after {run.batches} batches, before {batches}"
-        return self._run(name, story, None)
-
-    def _run(self, name: str, story: str, kill_after: int | None) -> ScriptRun:
-        directory = self._folder / name / story
-        directory.mkdir(parents=True, exist_ok=True)
-        title = f"{name} ({story}, kill after batch {kill_after})"
-        found = self._server.run(
-            title, directory / "log.txt", _run_way, name, str(directory / "run"), kill_after
-        )
-        return ScriptRun(found["batches"], found.get("values"))
+    def _call(self, name: str, story: str, directory: Path) -> tuple[Any, ...]:
+        return _run_way, name, str(directory / "run")
 
 
 def _run_way(send: Send, name: str, run_dir: str, kill_after: int | None) -> dict[str, Any]:

@@ -6,7 +6,6 @@ Neither has a position that could be restored: on a resume as many batches are d
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from typing import Any
 
 from det_keras.keras.data.tfdata import TfDataSource
@@ -33,13 +32,11 @@ class GeneratorSource(TfDataSource):
         )
 
     def warn_of_unseen_state(self) -> None:
-        """Nothing: the warning comes on a resume, for every generator."""
-
-    def restore_passes(self, state: Mapping[str, Any], epoch: int) -> None:
+        """Say at the start that a resumed run is exact only if the source gives the same batches again."""
         logger.warning(
-            "A %s has no position that could be restored: as many batches are drawn from it and dropped as were "
-            "trained. That is exact only if it gives the same batches in each run. A `keras.utils.PyDataset` or a "
-            "`tf.data.Dataset` of TensorFlow ops always resumes exactly.",
+            "A %s has no position that could be restored: on a resume as many batches are drawn from it and dropped "
+            "as were trained. That is exact if it gives the same batches in each run, and not if it depends on what "
+            "nobody can restore: a thread, the clock, a service. `det experiment create --verify-resume` finds "
+            "out. A `keras.utils.PyDataset`, or a `tf.data.Dataset` of TensorFlow ops, always resumes exactly.",
             self.kind,
         )
-        super().restore_passes(state, epoch)
