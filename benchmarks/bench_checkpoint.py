@@ -14,8 +14,8 @@ import keras
 import numpy as np
 
 import det_keras as det
-from det_keras.keras.training_state import read_training_state
-from det_keras.keras.variables import VariableSet
+from det_keras.keras.checkpoint.training_state import read_training_state
+from det_keras.keras.checkpoint.variables import VariableSet
 from det_keras.storage.manifest import verify_manifest
 
 UNITS, LAYERS, BATCH, STEPS, PERIOD = 2_500, 8, 8, 80, 20

@@ -51,7 +51,7 @@ def command_of(file: ExperimentFile) -> list[str]:
     """Return the command that runs the entrypoint."""
     trial_class = file.config.trial_class
     if trial_class is not None:
-        return [sys.executable, "-m", "det_keras.keras.trial", trial_class]
+        return [sys.executable, "-m", "det_keras.keras.generations.trial", trial_class]
     return list(file.config.command())
 
 

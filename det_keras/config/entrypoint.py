@@ -57,5 +57,5 @@ def command(entrypoint: Entrypoint | None, *, is_script: bool) -> list[str]:
         raise ValueError("The config has no `entrypoint`, so there is nothing to execute.")
     class_name = trial_class(entrypoint, is_script=is_script)
     if class_name is not None:
-        return ["python", "-m", "det_keras.keras.trial", class_name]
+        return ["python", "-m", "det_keras.keras.generations.trial", class_name]
     return ["sh", "-c", entrypoint] if isinstance(entrypoint, str) else list(entrypoint)

@@ -115,7 +115,7 @@ class DistributedContext:
             DetError: `TF_CONFIG` names several workers, which Keras 3 cannot train on TensorFlow.
         """
         # The only door upwards: the name belongs to `det.core`, and only `keras` may import TensorFlow.
-        strategy = importlib.import_module("det_keras.keras.strategy").strategy_of(os.environ)
+        strategy = importlib.import_module("det_keras.keras.generations.strategy").strategy_of(os.environ)
         return cls(), strategy
 
     @classmethod

@@ -1,5 +1,5 @@
-"""`det.experimental.keras`, see `det_keras.keras.experimental`."""
+"""`det.experimental.keras`, see `det_keras.keras.generations.experimental`."""
 
-from det_keras.keras.experimental import init
+from det_keras.keras.generations.experimental import init
 
 __all__ = ["init"]

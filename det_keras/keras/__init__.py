@@ -43,17 +43,17 @@ if not _has_tensorflow():
 from det_keras.keras import callbacks  # noqa: E402 - the check comes first
 from det_keras.keras.callbacks.tensorboard import CoreTensorBoard as TensorBoard  # noqa: E402
 from det_keras.keras.callbacks.tensorboard import TFKerasTensorBoard  # noqa: E402
+from det_keras.keras.checkpoint.load import load_model_from_checkpoint_path  # noqa: E402
 from det_keras.keras.context import KerasContext  # noqa: E402
-from det_keras.keras.data.sequences import InMemorySequence, SequenceAdapter  # noqa: E402
-from det_keras.keras.determined_callback import DeterminedCallback  # noqa: E402
-from det_keras.keras.hints import install as _install_hints  # noqa: E402
-from det_keras.keras.history import FitHistory  # noqa: E402
-from det_keras.keras.load import load_model_from_checkpoint_path  # noqa: E402
-from det_keras.keras.opening import init  # noqa: E402
-from det_keras.keras.trial_context import TFKerasExperimentalContext, TFKerasTrialContext  # noqa: E402
+from det_keras.keras.engine.history import FitHistory  # noqa: E402
+from det_keras.keras.generations.determined_callback import DeterminedCallback  # noqa: E402
+from det_keras.keras.generations.hints import install as _install_hints  # noqa: E402
+from det_keras.keras.generations.sequences import InMemorySequence, SequenceAdapter  # noqa: E402
+from det_keras.keras.generations.trial_context import TFKerasExperimentalContext, TFKerasTrialContext  # noqa: E402
+from det_keras.keras.init import init  # noqa: E402
 
 if _TYPE_CHECKING:
-    from det_keras.keras.trial import TFKerasTrial
+    from det_keras.keras.generations.trial import TFKerasTrial
 
 __all__ = [
     "ArrayLike",
@@ -81,9 +81,10 @@ _install_hints()
 
 
 def __getattr__(name: str) -> _Any:
-    # Not imported above: `python -m det_keras.keras.trial` runs that module, and warns if it is loaded already.
+    # Not imported above: `python -m det_keras.keras.generations.trial` runs that module, and Python warns if it is
+    # loaded already.
     if name == "TFKerasTrial":
-        from det_keras.keras.trial import TFKerasTrial
+        from det_keras.keras.generations.trial import TFKerasTrial
 
         return TFKerasTrial
     raise AttributeError(f"module 'det_keras.keras' has no attribute {name!r}")

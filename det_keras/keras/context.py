@@ -20,22 +20,22 @@ from det_keras.core.checkpoint_writer import CheckpointWriter
 from det_keras.display import flat_hparams
 from det_keras.errors import CheckpointError, DetError, InvalidHP, NotATrainingJobError
 from det_keras.home import Home
-from det_keras.keras.arguments import FitArguments
-from det_keras.keras.callbacks.restore import RestoreCallback
-from det_keras.keras.capture import CodeArchive
+from det_keras.keras.checkpoint.load import load_model, open_checkpoint
+from det_keras.keras.checkpoint.variables import build_for_evaluation
 from det_keras.keras.data import DataContext
-from det_keras.keras.distributed import inference
 from det_keras.keras.distributed.gradients import GradientExchange, SharedStep
-from det_keras.keras.environment import check_eager
-from det_keras.keras.fit import FitRun
-from det_keras.keras.history import FitHistory
-from det_keras.keras.load import load_model, open_checkpoint
+from det_keras.keras.engine import inference
+from det_keras.keras.engine.arguments import FitArguments
+from det_keras.keras.engine.capture import CodeArchive
+from det_keras.keras.engine.fit import FitRun
+from det_keras.keras.engine.history import FitHistory
+from det_keras.keras.engine.phase import PhaseRecord, check_signature
+from det_keras.keras.engine.process_setup import check_eager
+from det_keras.keras.engine.resume import ResumePoint, find_phase_end, find_resume_point, find_warm_start
+from det_keras.keras.engine.resume_plan import RestoreCallback
+from det_keras.keras.engine.settings import FitSettings
 from det_keras.keras.optimizer import OptimizerRegistry
-from det_keras.keras.phase import PhaseRecord, check_signature
-from det_keras.keras.resume import ResumePoint, find_phase_end, find_resume_point, find_warm_start
-from det_keras.keras.settings import FitSettings
 from det_keras.keras.training import TrainingInfo
-from det_keras.keras.variables import build_for_evaluation
 
 __all__ = ["KerasContext"]
 

@@ -210,7 +210,7 @@ def _command(parser: argparse.ArgumentParser, options: argparse.Namespace) -> li
         return command
     if command:
         parser.error(f"There is both --trial {options.trial} and a command, {command[0]!r}. Leave one out.")
-    return [sys.executable, "-m", "det_keras.keras.trial", options.trial]
+    return [sys.executable, "-m", "det_keras.keras.generations.trial", options.trial]
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -166,9 +166,9 @@ def test_config_used_alone_is_checked_all_the_same() -> None:
         (
             "model_def:MyTrial",
             "model_def:MyTrial",
-            ["python", "-m", "det_keras.keras.trial", "model_def:MyTrial"],
+            ["python", "-m", "det_keras.keras.generations.trial", "model_def:MyTrial"],
         ),
-        ("a.b:C.D", "a.b:C.D", ["python", "-m", "det_keras.keras.trial", "a.b:C.D"]),
+        ("a.b:C.D", "a.b:C.D", ["python", "-m", "det_keras.keras.generations.trial", "a.b:C.D"]),
         ("run:x --y", None, ["sh", "-c", "run:x --y"]),
         (["model_def:MyTrial"], None, ["model_def:MyTrial"]),
     ],

@@ -21,7 +21,7 @@ from child_runs import ChildRun, Runner, count_batches
 from fork_server import Send
 from script_diffs import SCRIPTS, convert, read_script
 
-from det_keras.keras.callbacks.list import SeamlessCallbackList
+from det_keras.keras.engine.callback_list import SeamlessCallbackList
 
 __all__ = ["UNLIKE_PLAIN", "ScriptRunner"]
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from det_keras.keras.attributes import PlainState
+from det_keras.keras.checkpoint.attributes import PlainState
 
 
 class Thing:

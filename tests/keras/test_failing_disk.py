@@ -25,7 +25,7 @@ from kinds import digest
 import det_keras as det
 from det_keras.core import checkpoint_writer
 from det_keras.errors import CheckpointError
-from det_keras.keras.training_state import read_training_state
+from det_keras.keras.checkpoint.training_state import read_training_state
 
 # Every second one of the many brings a failure; the few are enough where a run is resumed often.
 MANY, FEW = 100, 14

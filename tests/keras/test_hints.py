@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from det_keras.keras.hints import hint_for
+from det_keras.keras.generations.hints import hint_for
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import keras
 import pytest
 
 from det_keras.errors import CheckpointError, MasterUnavailableError
-from det_keras.keras.load import load_model, open_checkpoint
+from det_keras.keras.checkpoint.load import load_model, open_checkpoint
 from det_keras.storage.manifest import write_manifest
 
 

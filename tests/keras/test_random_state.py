@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from det_keras.keras.random_state import capture_random_state, restore_random_state
+from det_keras.keras.checkpoint.random_state import capture_random_state, restore_random_state
 
 STREAMS = {
     "python": random.random,

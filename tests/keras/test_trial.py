@@ -13,8 +13,8 @@ import tensorflow as tf
 
 import det_keras as det
 from det_keras.errors import DetError
-from det_keras.keras.trial import load_trial_class, train
-from det_keras.keras.trial_context import TFKerasTrialContext
+from det_keras.keras.generations.trial import load_trial_class, train
+from det_keras.keras.generations.trial_context import TFKerasTrialContext
 
 SAMPLES, BATCH = 40, 8
 CONFIG = {

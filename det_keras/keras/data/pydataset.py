@@ -19,14 +19,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from det_keras.keras.attributes import PlainState
+from det_keras.keras.checkpoint.attributes import PlainState
+from det_keras.keras.checkpoint.random_state import capture_streams, restore_streams
 from det_keras.keras.data.base import DataSource, PlannedDataset
 from det_keras.keras.data.loader import load_batches
 from det_keras.keras.data.order import EpochLengths, batch_order, epoch_lengths
 from det_keras.keras.data.replay import replay
 from det_keras.keras.data.shard import Shard
 from det_keras.keras.private_api import tensor_spec
-from det_keras.keras.random_state import capture_streams, restore_streams
 
 __all__ = ["PyDatasetSource"]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import keras
 
-from det_keras.keras.random_state import capture_streams
+from det_keras.keras.checkpoint.random_state import capture_streams
 
 __all__ = ["replay"]
 

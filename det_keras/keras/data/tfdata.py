@@ -30,12 +30,12 @@ from typing import Any
 import tensorflow as tf
 
 from det_keras.core.distributed import DistributedContext
+from det_keras.keras.checkpoint.random_state import capture_streams, restore_streams
 from det_keras.keras.data.base import DataSource, PlannedDataset
 from det_keras.keras.data.order import epoch_lengths
 from det_keras.keras.data.pipeline import Pipeline
 from det_keras.keras.data.replay import replay
 from det_keras.keras.distributed.exchange import sum_over_workers
-from det_keras.keras.random_state import capture_streams, restore_streams
 
 __all__ = ["TfDataSource"]
 

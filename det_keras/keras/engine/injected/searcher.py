@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from det_keras.config import Length, Unit
 from det_keras.core.backend import Operation
 from det_keras.errors import DetError
-from det_keras.keras.callbacks.base import Boundary, InjectedCallback
-from det_keras.keras.position import Target
+from det_keras.keras.engine.injected.base import Boundary, InjectedCallback
+from det_keras.keras.engine.position import Target
 
 if TYPE_CHECKING:
-    from det_keras.keras.fit import FitRun
+    from det_keras.keras.engine.fit import FitRun
 
 __all__ = ["SearcherCallback"]
 

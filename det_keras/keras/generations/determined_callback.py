@@ -23,10 +23,10 @@ import tensorflow as tf
 from det_keras import __version__
 from det_keras.core import Context, DistributedContext, TensorboardMode
 from det_keras.errors import CheckpointError, ModelMismatchError
-from det_keras.keras.environment import check_eager, configure_logs
-from det_keras.keras.events import EventWriter
-from det_keras.keras.metric_values import metrics_text, plain_value
-from det_keras.keras.random_state import capture_random_state, restore_random_state
+from det_keras.keras.checkpoint.random_state import capture_random_state, restore_random_state
+from det_keras.keras.engine.local_events import EventWriter
+from det_keras.keras.engine.metric_values import metrics_text, plain_value
+from det_keras.keras.engine.process_setup import check_eager, configure_logs
 
 __all__ = ["DeterminedCallback"]
 

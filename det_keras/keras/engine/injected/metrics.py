@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from det_keras.errors import InvalidHP
-from det_keras.keras.callbacks.base import Boundary, InjectedCallback, Validation
-from det_keras.keras.metric_values import plain_logs
+from det_keras.keras.engine.injected.base import Boundary, InjectedCallback, Validation
+from det_keras.keras.engine.metric_values import plain_logs
 
 if TYPE_CHECKING:
-    from det_keras.keras.fit import FitRun
+    from det_keras.keras.engine.fit import FitRun
 
 __all__ = ["MetricsCallback"]
 

@@ -19,9 +19,9 @@ import tensorflow as tf
 
 from det_keras.cluster_info import get_cluster_info
 from det_keras.errors import DetError
-from det_keras.keras.opening import init as init_context
-from det_keras.keras.trial import length_as_epochs
-from det_keras.keras.trial_context import TFKerasTrialContext
+from det_keras.keras.generations.trial import length_as_epochs
+from det_keras.keras.generations.trial_context import TFKerasTrialContext
+from det_keras.keras.init import init as init_context
 
 __all__ = ["NativeContext", "init"]
 

@@ -17,14 +17,14 @@ from det_keras.core import Context
 from det_keras.core.backend.base import ENGINE_FORMAT
 from det_keras.errors import DetError
 from det_keras.keras.callbacks.callback import hooks
-from det_keras.keras.distributed.team import WorkerStates
-from det_keras.keras.metric_values import plain_value
-from det_keras.keras.model_file import ModelFile
-from det_keras.keras.random_state import capture_random_state
-from det_keras.keras.training_state import TrainingState
+from det_keras.keras.checkpoint.model_file import ModelFile
+from det_keras.keras.checkpoint.random_state import capture_random_state
+from det_keras.keras.checkpoint.training_state import TrainingState
+from det_keras.keras.engine.agreement import WorkerStates
+from det_keras.keras.engine.metric_values import plain_value
 
 if TYPE_CHECKING:
-    from det_keras.keras.fit import FitRun
+    from det_keras.keras.engine.fit import FitRun
 
 __all__ = ["CodeArchive", "StateCapture"]
 

@@ -9,14 +9,14 @@ import numpy as np
 import tensorflow as tf
 
 from det_keras.core.distributed import DistributedContext
-from det_keras.keras.arguments import checked_count
+from det_keras.keras.checkpoint.variables import build_for_evaluation
 from det_keras.keras.data import ArrayShare, whole_data
 from det_keras.keras.data.pydataset import standardize_batch
 from det_keras.keras.data.wrap import is_dealt_out
 from det_keras.keras.distributed.gradients import SharedStep
 from det_keras.keras.distributed.replica import Replica
-from det_keras.keras.validation_data import Validator
-from det_keras.keras.variables import build_for_evaluation
+from det_keras.keras.engine.arguments import checked_count
+from det_keras.keras.engine.validation_data import Validator
 
 __all__ = ["evaluate", "predict"]
 

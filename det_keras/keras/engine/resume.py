@@ -10,8 +10,8 @@ from det_keras.core import Context
 from det_keras.core.backend import CheckpointRecord
 from det_keras.core.checkpoint import DownloadMode
 from det_keras.errors import CheckpointError
-from det_keras.keras.phase import PhaseRecord
-from det_keras.keras.training_state import RestoredState, read_training_state
+from det_keras.keras.checkpoint.training_state import RestoredState, read_training_state
+from det_keras.keras.engine.phase import PhaseRecord
 
 __all__ = ["ResumePoint", "find_phase_end", "find_resume_point", "find_warm_start"]
 

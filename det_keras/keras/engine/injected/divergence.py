@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from det_keras.keras.callbacks.base import Boundary, InjectedCallback
+from det_keras.keras.engine.injected.base import Boundary, InjectedCallback
 
 if TYPE_CHECKING:
-    from det_keras.keras.distributed.team import Team
-    from det_keras.keras.fit import FitRun
+    from det_keras.keras.engine.agreement import Team
+    from det_keras.keras.engine.fit import FitRun
 
 __all__ = ["DivergenceCallback"]
 

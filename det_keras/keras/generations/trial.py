@@ -1,6 +1,6 @@
 """The TFKerasTrial generation: a class says what to train, on the same engine as `context.fit`.
 
-    python3 -m det_keras.keras.trial model_def:MyTrial
+    python3 -m det_keras.keras.generations.trial model_def:MyTrial
 
 runs one; a config does so with ``entrypoint: model_def:MyTrial``.
 """
@@ -24,11 +24,11 @@ from det_keras.config import Length, Unit
 from det_keras.errors import DetError
 from det_keras.keras.callbacks.callback import Callback
 from det_keras.keras.context import KerasContext
-from det_keras.keras.data.sequences import SequenceAdapter
-from det_keras.keras.history import FitHistory
-from det_keras.keras.metric_values import metrics_text
-from det_keras.keras.opening import init
-from det_keras.keras.trial_context import TFKerasTrialContext
+from det_keras.keras.engine.history import FitHistory
+from det_keras.keras.engine.metric_values import metrics_text
+from det_keras.keras.generations.sequences import SequenceAdapter
+from det_keras.keras.generations.trial_context import TFKerasTrialContext
+from det_keras.keras.init import init
 
 __all__ = ["TFKerasTrial", "length_as_epochs", "load_trial_class", "train"]
 
@@ -168,7 +168,9 @@ def load_trial_class(name: str | None) -> type[TFKerasTrial]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run a trial class and return the exit code."""
-    parser = argparse.ArgumentParser(prog="det_keras.keras.trial", description="Run a TFKerasTrial.")
+    parser = argparse.ArgumentParser(
+        prog="det_keras.keras.generations.trial", description="Run a TFKerasTrial."
+    )
     parser.add_argument(
         "trial", nargs="?", metavar="MODULE:CLASS", help="by default the class in ./__init__.py"
     )
@@ -307,6 +309,6 @@ class _Progress(Callback):
 
 if __name__ == "__main__":
     # As the module that scripts import: a class of this file under two names would be two classes.
-    from det_keras.keras.trial import main as run
+    from det_keras.keras.generations.trial import main as run
 
     sys.exit(run(sys.argv[1:]))

@@ -17,31 +17,31 @@ import keras
 
 from det_keras.config import Length, Unit
 from det_keras.core.preempt import StopSignals
-from det_keras.keras.arguments import FitArguments
-from det_keras.keras.callback_state import (
+from det_keras.keras.checkpoint.callback_state import (
     CallbackStates,
     changes_weights_at_end,
     prepare_callbacks,
 )
-from det_keras.keras.callbacks.base import Boundary, InjectedCallback, Validation
-from det_keras.keras.callbacks.checkpoint import CheckpointCallback
-from det_keras.keras.callbacks.list import SeamlessCallbackList
-from det_keras.keras.callbacks.metrics import MetricsCallback
-from det_keras.keras.callbacks.preemption import PreemptionCallback
-from det_keras.keras.callbacks.progress import ProgressCallback
-from det_keras.keras.callbacks.restore import RestoreCallback
-from det_keras.keras.callbacks.searcher import SearcherCallback
-from det_keras.keras.callbacks.validation import ValidationCallback
-from det_keras.keras.callbacks.workload import workload_callbacks
-from det_keras.keras.capture import StateCapture
+from det_keras.keras.checkpoint.variables import VariableSet, build_everything
 from det_keras.keras.data import plan_seed
-from det_keras.keras.distributed.team import Team
-from det_keras.keras.history import FitHistory
-from det_keras.keras.metric_values import plain_logs, plain_value
-from det_keras.keras.phase import PhaseRecord, phase_signature
-from det_keras.keras.position import Position, Segment, Target, next_segment
-from det_keras.keras.random_ops import warn_of_stateful_random_ops
-from det_keras.keras.variables import VariableSet, build_everything
+from det_keras.keras.engine.agreement import Team
+from det_keras.keras.engine.arguments import FitArguments
+from det_keras.keras.engine.callback_list import SeamlessCallbackList
+from det_keras.keras.engine.capture import StateCapture
+from det_keras.keras.engine.history import FitHistory
+from det_keras.keras.engine.injected.base import Boundary, InjectedCallback, Validation
+from det_keras.keras.engine.injected.checkpoint import CheckpointCallback
+from det_keras.keras.engine.injected.metrics import MetricsCallback
+from det_keras.keras.engine.injected.preemption import PreemptionCallback
+from det_keras.keras.engine.injected.progress import ProgressCallback
+from det_keras.keras.engine.injected.searcher import SearcherCallback
+from det_keras.keras.engine.injected.validation import ValidationCallback
+from det_keras.keras.engine.injected.workload import workload_callbacks
+from det_keras.keras.engine.metric_values import plain_logs, plain_value
+from det_keras.keras.engine.phase import PhaseRecord, phase_signature
+from det_keras.keras.engine.position import Position, Segment, Target, next_segment
+from det_keras.keras.engine.random_ops import warn_of_stateful_random_ops
+from det_keras.keras.engine.resume_plan import RestoreCallback
 
 if TYPE_CHECKING:
     from det_keras.core import Context

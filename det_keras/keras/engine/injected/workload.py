@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from det_keras.keras.callbacks.base import Boundary, InjectedCallback
 from det_keras.keras.callbacks.callback import hooks
+from det_keras.keras.engine.injected.base import Boundary, InjectedCallback
 
 if TYPE_CHECKING:
-    from det_keras.keras.fit import FitRun
+    from det_keras.keras.engine.fit import FitRun
 
 __all__ = ["WorkloadBegin", "WorkloadEnd", "workload_callbacks"]
 

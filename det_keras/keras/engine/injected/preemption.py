@@ -7,10 +7,10 @@ import signal
 from typing import TYPE_CHECKING, NoReturn
 
 from det_keras.core.preempt import StopSignals
-from det_keras.keras.callbacks.base import Boundary, InjectedCallback
+from det_keras.keras.engine.injected.base import Boundary, InjectedCallback
 
 if TYPE_CHECKING:
-    from det_keras.keras.fit import FitRun
+    from det_keras.keras.engine.fit import FitRun
 
 __all__ = ["PreemptionCallback"]
 

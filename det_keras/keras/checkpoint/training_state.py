@@ -29,8 +29,8 @@ import tensorflow as tf
 
 from det_keras.core.file_plan import FilePlan, Piece, Slice
 from det_keras.errors import CheckpointError
-from det_keras.keras.model_file import ModelFile, Place, map_weights, read_places
-from det_keras.keras.variables import copy_bytes
+from det_keras.keras.checkpoint.model_file import ModelFile, Place, map_weights, read_places
+from det_keras.keras.checkpoint.variables import copy_bytes
 
 __all__ = ["RestoredState", "TrainingState", "read_training_state"]
 

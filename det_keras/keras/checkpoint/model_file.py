@@ -22,7 +22,7 @@ import numpy as np
 from keras.src.saving import saving_lib
 
 from det_keras.core.file_plan import Piece, Slice
-from det_keras.keras.weights_template import Entry, Group, make_template
+from det_keras.keras.checkpoint.weights_template import Entry, Group, make_template
 
 __all__ = ["MODEL_NAME", "WEIGHTS_NAME", "ModelFile", "Place", "map_weights", "read_places"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from det_keras.keras.callbacks.base import Boundary, InjectedCallback, Validation
+from det_keras.keras.engine.injected.base import Boundary, InjectedCallback, Validation
 
 if TYPE_CHECKING:
-    from det_keras.keras.fit import FitRun
+    from det_keras.keras.engine.fit import FitRun
 
 __all__ = ["CheckpointCallback"]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from det_keras.keras.callbacks.base import InjectedCallback
-from det_keras.keras.phase import check_signature
-from det_keras.keras.position import Position
-from det_keras.keras.resume import ResumePoint
+from det_keras.keras.engine.injected.base import InjectedCallback
+from det_keras.keras.engine.phase import check_signature
+from det_keras.keras.engine.position import Position
+from det_keras.keras.engine.resume import ResumePoint
 
 if TYPE_CHECKING:
-    from det_keras.keras.fit import FitRun
+    from det_keras.keras.engine.fit import FitRun
 
 __all__ = ["RestoreCallback"]
 

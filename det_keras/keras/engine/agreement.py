@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from det_keras.keras.callbacks.base import InjectedCallback
-from det_keras.keras.callbacks.divergence import DivergenceCallback
+from det_keras.keras.checkpoint.random_state import capture_random_state, restore_random_state
+from det_keras.keras.checkpoint.variables import build_everything
 from det_keras.keras.distributed.exchange import sum_over_workers
 from det_keras.keras.distributed.replica import Replica
 from det_keras.keras.distributed.support import check_support
-from det_keras.keras.random_state import capture_random_state, restore_random_state
-from det_keras.keras.variables import build_everything
+from det_keras.keras.engine.injected.base import InjectedCallback
+from det_keras.keras.engine.injected.divergence import DivergenceCallback
 
 if TYPE_CHECKING:
-    from det_keras.keras.fit import FitRun
+    from det_keras.keras.engine.fit import FitRun
 
 __all__ = ["Team", "WorkerStates"]
 

@@ -1,0 +1,1 @@
+"""The content of a checkpoint: variables, model file, random states, callbacks; taken, written and restored."""

@@ -1,0 +1,1 @@
+"""What `context.fit` does: segments of the batch plan, boundaries between batches, resuming."""

@@ -1,0 +1,1 @@
+"""The callbacks that `fit` injects, one job each; `base` states their contract."""

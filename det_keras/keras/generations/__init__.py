@@ -1,0 +1,1 @@
+"""The other generations of scripts: TFKerasTrial, DeterminedCallback and `det.experimental.keras`."""
