@@ -28,10 +28,10 @@ from measure import report
 
 from det_keras.home import Home
 from det_keras.master import process
-from det_keras.master.events import Notifier
-from det_keras.master.models import MetricRow, TrialRow
-from det_keras.master.store import Store
-from det_keras.master.summary import summarise_all
+from det_keras.master.database.events import Notifier
+from det_keras.master.database.models import MetricRow, TrialRow
+from det_keras.master.database.store import Store
+from det_keras.master.reports.summary import summarise_all
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

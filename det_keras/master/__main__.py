@@ -16,14 +16,15 @@ from det_keras import LOG_FORMAT
 from det_keras.config import RESERVED_VARIABLES
 from det_keras.errors import DetError
 from det_keras.home import Home
-from det_keras.master import allocations, process
-from det_keras.master.address import Address, choose_address
+from det_keras.master import process
 from det_keras.master.app import create_app
+from det_keras.master.database.events import Notifier
+from det_keras.master.database.store import Store
 from det_keras.master.embedded import EmbeddedMaster, open_store
-from det_keras.master.events import Notifier
 from det_keras.master.resources.slots import find_slots
-from det_keras.master.server import bind, serve
-from det_keras.master.store import Store
+from det_keras.master.server.address import Address, choose_address
+from det_keras.master.server.http_server import bind, serve
+from det_keras.master.tasks import allocations
 
 _PREFERRED_PORT = 8080
 

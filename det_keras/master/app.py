@@ -35,10 +35,10 @@ from det_keras.master.api import (
     users,
 )
 from det_keras.master.embedded import EmbeddedMaster
-from det_keras.master.express import Express
-from det_keras.master.gate import Gate
-from det_keras.master.openapi import describe_calls
-from det_keras.master.replies import error_reply
+from det_keras.master.reports.express import Express
+from det_keras.master.server.auth_middleware import Gate
+from det_keras.master.server.openapi import describe_calls
+from det_keras.master.server.responses import error_reply
 from det_keras.master.web import site
 from det_keras.master.web.rendering import error_page, wants_page
 from det_keras.master.wire import validation_text

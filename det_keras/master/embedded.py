@@ -11,21 +11,21 @@ from pathlib import Path
 from sqlalchemy.orm import Session
 
 from det_keras.home import Home
-from det_keras.master.auth import Accounts
-from det_keras.master.bundles import BundleStore
-from det_keras.master.dispatcher import Dispatcher
-from det_keras.master.environment import Identity
-from det_keras.master.events import Notifier
-from det_keras.master.experiments import Experiments
-from det_keras.master.intake import Intake
-from det_keras.master.janitor import Janitor
-from det_keras.master.jobs import Jobs
-from det_keras.master.launching import Launcher
-from det_keras.master.models import SettingRow
+from det_keras.master.accounts.auth import Accounts
+from det_keras.master.accounts.users import Users
+from det_keras.master.database.context_store import BundleStore
+from det_keras.master.database.events import Notifier
+from det_keras.master.database.models import SettingRow
+from det_keras.master.database.store import Store
+from det_keras.master.experiments.experiments import Experiments
+from det_keras.master.reports.batcher import Intake
+from det_keras.master.reports.series import Curves
 from det_keras.master.resources import LocalPool, ResourcePool, Slot
-from det_keras.master.series import Curves
-from det_keras.master.store import Store
-from det_keras.master.users import Users
+from det_keras.master.services.dispatcher import Dispatcher
+from det_keras.master.services.garbage_collector import Janitor
+from det_keras.master.services.launching import Launcher
+from det_keras.master.tasks.jobs import Jobs
+from det_keras.master.tasks.task_environment import Identity
 from det_keras.master.wire import now
 
 __all__ = ["EmbeddedMaster", "open_store"]

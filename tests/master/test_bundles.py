@@ -6,7 +6,7 @@ import tarfile
 
 import pytest
 
-from det_keras.master.bundles import BundleStore, FileEntry
+from det_keras.master.database.context_store import BundleStore, FileEntry
 from det_keras.master.errors import InvalidArgumentError
 from det_keras.storage.archive import unpack
 from master.fakes import file_entry

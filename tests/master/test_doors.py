@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from det_keras.master import auth
-from det_keras.master.auth import hash_for_wire
+from det_keras.master.accounts import auth
+from det_keras.master.accounts.auth import hash_for_wire
 from det_keras.master.wire import now
 from master.fakes import Client
 from master.test_gate import every_route

@@ -207,7 +207,7 @@ def test_kill_after_cancel_is_stronger_and_cancel_after_kill_changes_nothing(wor
 
 
 def test_kill_that_does_not_help_is_repeated_with_force(world, monkeypatch):
-    monkeypatch.setattr("det_keras.master.dispatcher._KILL_AGAIN_S", 0.1)
+    monkeypatch.setattr("det_keras.master.services.dispatcher._KILL_AGAIN_S", 0.1)
     world.pool.is_stubborn = True
     experiment_id, _, first = world.launch()
     world.client.move(experiment_id, "kill")
@@ -319,7 +319,7 @@ def test_invalid_hyperparameters_complete_the_trial_whatever_the_code(world):
 
 
 def test_process_that_refused_its_hyperparameters_and_stays_is_killed(world, monkeypatch):
-    monkeypatch.setattr("det_keras.master.conductor._EARLY_EXIT_GRACE_S", 0.1)
+    monkeypatch.setattr("det_keras.master.experiments.controller._EARLY_EXIT_GRACE_S", 0.1)
     experiment_id, trial, first = world.launch()
     world.client.post(f"/api/v1/trials/{trial['id']}/early_exit", {"reason": "EXITED_REASON_INVALID_HP"})
     world.client.wait_for_state(experiment_id, "COMPLETED")

@@ -9,7 +9,7 @@ import stat
 import pytest
 from starlette.routing import Route
 
-from det_keras.master.auth import hash_for_wire
+from det_keras.master.accounts.auth import hash_for_wire
 from master.fakes import Client, eventually
 
 OPEN = {
@@ -129,7 +129,7 @@ def test_token_file_outlives_a_restart_and_is_made_again_when_lost(make_world):
 def test_task_token_acts_as_the_owner_and_dies_with_the_allocation(world, monkeypatch):
     from datetime import timedelta
 
-    from det_keras.master import auth
+    from det_keras.master.accounts import auth
 
     monkeypatch.setattr(auth, "_GRACE", timedelta(seconds=0))
     experiment_id, _, allocation_id = world.launch()

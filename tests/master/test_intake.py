@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import event
 
 from det_keras.master.errors import InvalidArgumentError, NotFoundError
-from det_keras.master.intake import Intake
-from det_keras.master.metrics import Report
+from det_keras.master.reports.batcher import Intake
+from det_keras.master.reports.metrics import Report
 
 
 def report(trial_id: int, steps: int, group: str = "training", run_id: int = 1, **metrics: float) -> Report:

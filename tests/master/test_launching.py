@@ -12,10 +12,10 @@ import pytest
 
 from det_keras.cluster_info import read_cluster_info
 from det_keras.home import Home
-from det_keras.master.environment import Identity, TaskFacts, common_variables
 from det_keras.master.resources import Launch, LocalPool, Slot, State
 from det_keras.master.resources import slots as slots_module
 from det_keras.master.resources.slots import find_slots
+from det_keras.master.tasks.task_environment import Identity, TaskFacts, common_variables
 from master.fakes import SINGLE, FakePool, eventually
 
 GPUS = """GPU 0: NVIDIA A100 (UUID: GPU-aaaa)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from det_keras.master.retention import Candidate, Retention, kept
+from det_keras.master.checkpoints.retention import Candidate, Retention, kept
 
 ROWS = [
     (1, 1, 100, None),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from det_keras.master.scheduler import Grant, Request, plan
+from det_keras.master.tasks.scheduler import Grant, Request, plan
 
 
 def request(name: str, slots: int = 1, order: int = 0, **more) -> Request:

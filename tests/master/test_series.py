@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from sqlalchemy import event
 
-from det_keras.master import series
-from det_keras.master.series import Curves
+from det_keras.master.reports import series
+from det_keras.master.reports.series import Curves
 
 
 @pytest.fixture
@@ -206,8 +206,8 @@ def test_memory_is_bounded(world, statements):
 
 def add_points(tx, trial_id: int, points: int) -> None:
     """Report a straight line at once, as so many reports would have."""
-    from det_keras.master.models import MetricRow, TrialRow
-    from det_keras.master.summary import summarise_all
+    from det_keras.master.database.models import MetricRow, TrialRow
+    from det_keras.master.reports.summary import summarise_all
 
     trial = tx.get(TrialRow, trial_id)
     reports = [{"loss": trial_id + i / 100} for i in range(points)]

@@ -14,10 +14,10 @@ from sqlalchemy import text
 
 from det_keras.errors import DetError
 from det_keras.master import migrations
+from det_keras.master.database.events import Notifier
+from det_keras.master.database.models import Base, ExperimentRow, SettingRow
+from det_keras.master.database.store import Store
 from det_keras.master.embedded import open_store
-from det_keras.master.events import Notifier
-from det_keras.master.models import Base, ExperimentRow, SettingRow
-from det_keras.master.store import Store
 
 
 @pytest.fixture

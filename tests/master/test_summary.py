@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 
-from det_keras.master.summary import summarise, summarise_all
+from det_keras.master.reports.summary import summarise, summarise_all
 from det_keras.master.wire import encode_json
 
 

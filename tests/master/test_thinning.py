@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from det_keras.master.thinning import smooth, thin
+from det_keras.master.reports.thinning import smooth, thin
 
 VALUES = st.floats(allow_nan=True, allow_infinity=True, width=64)
 CURVES = arrays.arrays(np.float64, st.integers(0, 400), elements=VALUES)

@@ -17,8 +17,8 @@ from det_keras import client
 from det_keras.errors import DetError, MasterUnavailableError
 from det_keras.home import Home
 from det_keras.master import process
-from det_keras.master.address import choose_address
 from det_keras.master.process import Listening
+from det_keras.master.server.address import choose_address
 from master.fakes import Client, eventually
 
 needs_openssl = pytest.mark.skipif(

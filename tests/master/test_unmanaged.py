@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from det_keras.master.models import TrialRow
-from det_keras.master.unmanaged import LOST_AFTER
+from det_keras.master.database.models import TrialRow
+from det_keras.master.experiments.unmanaged import LOST_AFTER
 from det_keras.master.wire import now
 from master.fakes import eventually
 

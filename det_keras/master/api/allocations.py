@@ -10,17 +10,17 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 from starlette.responses import Response
 
-from det_keras.master import allocations
-from det_keras.master.api.calls import MasterDep, body
-from det_keras.master.conductor import find_experiment
+from det_keras.master.database.events import allocation_topic, task_topic
+from det_keras.master.database.experiment_config import config_of
+from det_keras.master.database.models import AllocationRow, TrialRow
+from det_keras.master.database.store import Transaction
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import InvalidArgumentError
-from det_keras.master.events import allocation_topic, task_topic
-from det_keras.master.experiment_config import config_of
-from det_keras.master.models import AllocationRow, TrialRow
-from det_keras.master.replies import reply
-from det_keras.master.shapes.tasks import allocation_shape
-from det_keras.master.store import Transaction
+from det_keras.master.experiments.controller import find_experiment
+from det_keras.master.serializers.tasks import allocation_shape
+from det_keras.master.server.calls import MasterDep, body
+from det_keras.master.server.responses import reply
+from det_keras.master.tasks import allocations
 from det_keras.master.wire import Message
 
 __all__ = ["router"]

@@ -7,12 +7,12 @@ from typing import Annotated
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
-from det_keras.master.api.calls import CallerDep, MasterDep, body
+from det_keras.master.database.models import UserRow
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import ApiError, UnauthenticatedError
-from det_keras.master.models import UserRow
-from det_keras.master.replies import reply
-from det_keras.master.shapes.cluster import PROTOCOL_VERSION, master_shape, user_shape
+from det_keras.master.serializers.cluster import PROTOCOL_VERSION, master_shape, user_shape
+from det_keras.master.server.calls import CallerDep, MasterDep, body
+from det_keras.master.server.responses import reply
 from det_keras.master.web.rendering import own_address
 from det_keras.master.wire import Message
 

@@ -19,17 +19,17 @@ from starlette.responses import Response, StreamingResponse
 
 from det_keras import storage
 from det_keras.errors import CheckpointError, ConfigError
-from det_keras.master import checkpoints
-from det_keras.master.api.calls import MasterDep, Page, PageDep, body, choice, choices, paged
-from det_keras.master.conductor import find_experiment, find_trial
+from det_keras.master.checkpoints import records as checkpoints
+from det_keras.master.checkpoints.retention import Retention
+from det_keras.master.database.experiment_config import config_of
+from det_keras.master.database.models import CheckpointRow, TrialRow
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import ApiError, InvalidArgumentError, NotFoundError
-from det_keras.master.experiment_config import config_of
-from det_keras.master.models import CheckpointRow, TrialRow
-from det_keras.master.replies import error_reply, reply
-from det_keras.master.retention import Retention
-from det_keras.master.shapes.checkpoints import checkpoint_shapes, doomed_shape
-from det_keras.master.summary import number
+from det_keras.master.experiments.controller import find_experiment, find_trial
+from det_keras.master.reports.summary import number
+from det_keras.master.serializers.checkpoints import checkpoint_shapes, doomed_shape
+from det_keras.master.server.calls import MasterDep, Page, PageDep, body, choice, choices, paged
+from det_keras.master.server.responses import error_reply, reply
 from det_keras.master.wire import Message, from_timestamp
 
 __all__ = ["archive_reply", "router"]

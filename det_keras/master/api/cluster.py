@@ -12,13 +12,14 @@ from starlette.responses import Response
 
 from det_keras import search
 from det_keras.config import dump_yaml
-from det_keras.master import allocations, jobs, lifecycle
-from det_keras.master.api.calls import MasterDep, PageDep, body, choices, paged
-from det_keras.master.experiment_config import config_of
-from det_keras.master.models import ExperimentRow, TaskRow, UserRow
-from det_keras.master.replies import reply
-from det_keras.master.shapes.cluster import agent_shape, pool_shape, workspace_shape
-from det_keras.master.shapes.tasks import job_shape
+from det_keras.master import lifecycle
+from det_keras.master.database.experiment_config import config_of
+from det_keras.master.database.models import ExperimentRow, TaskRow, UserRow
+from det_keras.master.serializers.cluster import agent_shape, pool_shape, workspace_shape
+from det_keras.master.serializers.tasks import job_shape
+from det_keras.master.server.calls import MasterDep, PageDep, body, choices, paged
+from det_keras.master.server.responses import reply
+from det_keras.master.tasks import allocations, jobs
 from det_keras.master.wire import Message
 
 __all__ = ["router"]

@@ -15,25 +15,25 @@ from starlette.responses import Response
 
 from det_keras.config import hide_secrets
 from det_keras.master import lifecycle
-from det_keras.master.api.calls import CallerDep, MasterDep, PageDep, body, choice, choices, paged
-from det_keras.master.bundles import FileEntry
-from det_keras.master.conducting import conductor_of
-from det_keras.master.conductor import Conductor, find_experiment
+from det_keras.master.database.context_store import FileEntry
+from det_keras.master.database.experiment_config import config_of
+from det_keras.master.database.models import ExperimentRow, TrialRow, UserRow
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import InvalidArgumentError
-from det_keras.master.experiment_config import config_of
-from det_keras.master.experiments import Draft
-from det_keras.master.models import ExperimentRow, TrialRow, UserRow
-from det_keras.master.replies import list_reply, reply
-from det_keras.master.shapes.experiments import (
+from det_keras.master.experiments.controller import Conductor, find_experiment
+from det_keras.master.experiments.controllers import conductor_of
+from det_keras.master.experiments.experiments import Draft
+from det_keras.master.experiments.unmanaged import UnmanagedConductor
+from det_keras.master.reports.summary import number
+from det_keras.master.serializers.experiments import (
     LIST_COLUMNS,
     experiment_shape,
     listed_experiments,
     validated_shape,
 )
-from det_keras.master.shapes.trials import TRIAL_STATES, trial_shapes
-from det_keras.master.summary import number
-from det_keras.master.unmanaged import UnmanagedConductor
+from det_keras.master.serializers.trials import TRIAL_STATES, trial_shapes
+from det_keras.master.server.calls import CallerDep, MasterDep, PageDep, body, choice, choices, paged
+from det_keras.master.server.responses import list_reply, reply
 from det_keras.master.wire import Message
 
 __all__ = ["router"]

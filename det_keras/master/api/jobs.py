@@ -11,13 +11,13 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
-from det_keras.master import allocations, jobs
-from det_keras.master.api.calls import CallerDep, MasterDep, PageDep, body, paged
-from det_keras.master.bundles import FileEntry
+from det_keras.master.database.context_store import FileEntry
+from det_keras.master.database.models import TaskRow, UserRow
 from det_keras.master.embedded import EmbeddedMaster
-from det_keras.master.models import TaskRow, UserRow
-from det_keras.master.replies import reply
-from det_keras.master.shapes.tasks import command_shape
+from det_keras.master.serializers.tasks import command_shape
+from det_keras.master.server.calls import CallerDep, MasterDep, PageDep, body, paged
+from det_keras.master.server.responses import reply
+from det_keras.master.tasks import allocations, jobs
 from det_keras.master.wire import Message
 
 __all__ = ["router"]

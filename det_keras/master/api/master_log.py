@@ -13,10 +13,10 @@ import anyio.to_thread
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from det_keras.master.api.calls import MasterDep
 from det_keras.master.embedded import EmbeddedMaster
-from det_keras.master.replies import reply, result_line, stream_reply
-from det_keras.master.shapes.cluster import POOL
+from det_keras.master.serializers.cluster import POOL
+from det_keras.master.server.calls import MasterDep
+from det_keras.master.server.responses import reply, result_line, stream_reply
 from det_keras.master.wire import now, timestamp
 
 __all__ = ["router"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, Response
 
-from det_keras.master.replies import reply
+from det_keras.master.server.responses import reply
 from det_keras.master.web.reference import reference_page
 
 __all__ = ["router"]

@@ -9,16 +9,18 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from det_keras.master import checkpoints, lifecycle, metrics
-from det_keras.master.api.calls import MasterDep, body, read_body
-from det_keras.master.conducting import conductor_of
-from det_keras.master.conductor import find_experiment, find_trial
+from det_keras.master import lifecycle
+from det_keras.master.checkpoints import records as checkpoints
+from det_keras.master.database.experiment_config import config_of
+from det_keras.master.database.models import ExperimentRow, TrialRow
+from det_keras.master.database.store import Transaction
 from det_keras.master.errors import InvalidArgumentError, NotFoundError
-from det_keras.master.experiment_config import config_of
-from det_keras.master.models import ExperimentRow, TrialRow
-from det_keras.master.replies import reply
-from det_keras.master.store import Transaction
-from det_keras.master.summary import number
+from det_keras.master.experiments.controller import find_experiment, find_trial
+from det_keras.master.experiments.controllers import conductor_of
+from det_keras.master.reports import metrics
+from det_keras.master.reports.summary import number
+from det_keras.master.server.calls import MasterDep, body, read_body
+from det_keras.master.server.responses import reply
 from det_keras.master.wire import Message, from_timestamp
 
 __all__ = ["router"]

@@ -7,12 +7,12 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
-from det_keras.master import allocations, jobs
-from det_keras.master.api.calls import MasterDep
+from det_keras.master.database.models import AllocationRow, TaskRow, TrialRow
 from det_keras.master.errors import NotFoundError
-from det_keras.master.models import AllocationRow, TaskRow, TrialRow
-from det_keras.master.replies import reply
-from det_keras.master.shapes.tasks import summary_shape, task_shape
+from det_keras.master.serializers.tasks import summary_shape, task_shape
+from det_keras.master.server.calls import MasterDep
+from det_keras.master.server.responses import reply
+from det_keras.master.tasks import allocations, jobs
 
 __all__ = ["router"]
 

@@ -11,22 +11,23 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import iterate_in_threadpool
 from starlette.responses import Response
 
-from det_keras.master import checkpoints, lifecycle
-from det_keras.master.api.calls import MasterDep, PageDep, choice, paged
-from det_keras.master.conducting import conductor_of
-from det_keras.master.conductor import find_experiment, find_trial
+from det_keras.master import lifecycle
+from det_keras.master.checkpoints import records as checkpoints
+from det_keras.master.database.models import CheckpointRow, MetricRow
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import InvalidArgumentError, NotFoundError
-from det_keras.master.metrics import TRAINING, VALIDATION, live_rows
-from det_keras.master.models import CheckpointRow, MetricRow
-from det_keras.master.replies import reply, stream_reply
-from det_keras.master.shapes.trials import (
+from det_keras.master.experiments.controller import find_experiment, find_trial
+from det_keras.master.experiments.controllers import conductor_of
+from det_keras.master.reports.metrics import TRAINING, VALIDATION, live_rows
+from det_keras.master.serializers.trials import (
     REPORT_COLUMNS,
     checkpoint_workload,
     metrics_reports,
     metrics_workload,
     trial_shapes,
 )
+from det_keras.master.server.calls import MasterDep, PageDep, choice, paged
+from det_keras.master.server.responses import reply, stream_reply
 
 __all__ = ["router"]
 

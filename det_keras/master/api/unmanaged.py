@@ -8,16 +8,16 @@ from fastapi import APIRouter
 from pydantic import Field
 from starlette.responses import Response
 
-from det_keras.master.api.calls import MasterDep, body, choice
-from det_keras.master.checkpoints import latest_checkpoint
-from det_keras.master.conductor import find_experiment, find_trial
+from det_keras.master.checkpoints.records import latest_checkpoint
+from det_keras.master.database.models import ExperimentRow
+from det_keras.master.database.store import Transaction
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import FailedPreconditionError
-from det_keras.master.models import ExperimentRow
-from det_keras.master.replies import reply
-from det_keras.master.shapes.trials import TRIAL_STATES, trial_shapes
-from det_keras.master.store import Transaction
-from det_keras.master.unmanaged import UnmanagedConductor
+from det_keras.master.experiments.controller import find_experiment, find_trial
+from det_keras.master.experiments.unmanaged import UnmanagedConductor
+from det_keras.master.serializers.trials import TRIAL_STATES, trial_shapes
+from det_keras.master.server.calls import MasterDep, body, choice
+from det_keras.master.server.responses import reply
 from det_keras.master.wire import Message
 
 __all__ = ["router"]

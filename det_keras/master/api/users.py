@@ -9,13 +9,13 @@ from pydantic import Field
 from sqlalchemy import ColumnElement, select
 from starlette.responses import Response
 
-from det_keras.master.api.calls import CallerDep, MasterDep, PageDep, body, paged
+from det_keras.master.accounts.users import UserChanges
+from det_keras.master.database.models import UserRow
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import NotFoundError
-from det_keras.master.models import UserRow
-from det_keras.master.replies import reply
-from det_keras.master.shapes.cluster import user_shape
-from det_keras.master.users import UserChanges
+from det_keras.master.serializers.cluster import user_shape
+from det_keras.master.server.calls import CallerDep, MasterDep, PageDep, body, paged
+from det_keras.master.server.responses import reply
 from det_keras.master.wire import Message
 
 __all__ = ["router"]

@@ -17,9 +17,9 @@ from starlette.responses import RedirectResponse, Response
 from det_keras.config.secrets import without_secret_variables
 from det_keras.config.yaml_text import dump_yaml
 from det_keras.display import flat_hparams
-from det_keras.master.api.calls import MasterDep
 from det_keras.master.api.checkpoints import archive_reply
 from det_keras.master.errors import NotFoundError
+from det_keras.master.server.calls import MasterDep
 from det_keras.master.web.metric_choice import metric_choices
 from det_keras.master.web.rendering import page
 from det_keras.master.web.rest import Rest

@@ -14,11 +14,11 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from det_keras.display import flat_hparams, parse_time
-from det_keras.master.api.calls import MasterDep
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import InvalidArgumentError
-from det_keras.master.replies import reply
-from det_keras.master.series import Series
+from det_keras.master.reports.series import Series
+from det_keras.master.server.calls import MasterDep
+from det_keras.master.server.responses import reply
 from det_keras.master.web import figures
 from det_keras.master.web.experiments import differing
 from det_keras.master.web.figures import Figure, Line, Point, Run, Rung

@@ -21,7 +21,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.types import Scope
 
 from det_keras import __version__, display
-from det_keras.master.auth import page_token
+from det_keras.master.accounts.auth import page_token
 from det_keras.master.errors import ApiError
 
 __all__ = ["POLICY", "STATIC", "error_page", "own_address", "page", "plotly_script", "render", "wants_page"]

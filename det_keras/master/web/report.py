@@ -17,9 +17,9 @@ from starlette.responses import HTMLResponse, Response
 
 from det_keras.config.secrets import without_secret_variables
 from det_keras.config.yaml_text import dump_yaml
-from det_keras.master.api.calls import MasterDep
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import FailedPreconditionError, UnimplementedError
+from det_keras.master.server.calls import MasterDep
 from det_keras.master.web.experiments import varied
 from det_keras.master.web.figures import Figure
 from det_keras.master.web.metric_choice import metric_choices

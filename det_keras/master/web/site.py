@@ -11,9 +11,9 @@ from pathlib import Path
 from fastapi import APIRouter, Request
 from starlette.responses import FileResponse, RedirectResponse, Response, StreamingResponse
 
-from det_keras.master.api.calls import MasterDep
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import NotFoundError
+from det_keras.master.server.calls import MasterDep
 from det_keras.master.web import cluster, compare, experiments, plots, report, trials
 from det_keras.master.web.rendering import STATIC, own_address, page, plotly_script
 

@@ -1,0 +1,337 @@
+"""Who calls: users, passwords and tokens.
+
+Tokens are random and only their hashes are stored. All that are valid are held in memory as well, so that
+checking one costs no query.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import hmac
+import os
+import secrets
+import threading
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from det_keras.home import Home
+from det_keras.master.database.models import TokenRow, UserRow
+from det_keras.master.database.store import Store, Transaction
+from det_keras.master.errors import InvalidArgumentError, PermissionDeniedError, UnauthenticatedError
+from det_keras.master.wire import now
+
+__all__ = ["DEFAULT_USER", "Accounts", "Caller", "hash_for_wire", "page_token", "password_hash"]
+
+#: The ordinary user that the command line is.
+DEFAULT_USER = "determined"
+
+_ADMIN = "admin"
+# What stock clients put before the password that they hash.
+_SALT = "GubPEmmotfiK9TMD6Zdw"
+_SESSION = timedelta(days=7)
+# Final metrics may be on their way when the process is seen to have ended.
+_GRACE = timedelta(seconds=30)
+# From the terminal to the browser.
+_WEB_CODE = timedelta(minutes=10)
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who a token speaks for.
+
+    Attributes:
+        user_id: the user, or the owner of the task.
+        username: of the same.
+        is_task: whether it is a task's token.
+        token_hash: which token.
+        allocation_id: the allocation that the token was made for, None for a login.
+    """
+
+    user_id: int
+    username: str
+    is_task: bool
+    token_hash: str
+    allocation_id: str | None = None
+
+
+@dataclass
+class _Entry:
+    caller: Caller
+    expires_at: datetime | None
+    is_active: bool
+
+
+class Accounts:
+    """Users and tokens.
+
+    Args:
+        store: the database.
+        home: where the first token and password are left for the owner of the machine's account.
+    """
+
+    def __init__(self, store: Store, home: Home) -> None:
+        self._store = store
+        self._home = home
+        self._entries: dict[str, _Entry] = {}
+        # Codes that log a browser in once: not worth remembering over a restart.
+        self._web_codes: dict[str, tuple[int, datetime]] = {}
+        self._lock = threading.Lock()
+
+    def open(self) -> None:
+        """Make the accounts at the first start, and the CLI's token whenever it is not valid; load all tokens."""
+        with self._store.writing() as tx:
+            self._create_users(tx)
+            self._give_admin_a_password(tx)
+            _forget_expired(tx)
+            self._load(tx)
+            self._ensure_cli_token(tx)
+
+    def caller(self, token: str) -> Caller:
+        """Return who presents `token`.
+
+        Raises:
+            UnauthenticatedError: it is unknown or expired.
+            PermissionDeniedError: its user was made inactive.
+        """
+        entry = self._entries.get(_digest(token))
+        if entry is None or (entry.expires_at is not None and entry.expires_at < now()):
+            raise UnauthenticatedError("invalid credentials")
+        if not entry.is_active:
+            raise PermissionDeniedError("user is inactive")
+        return entry.caller
+
+    def login(self, username: str, password: str, *, is_hashed: bool) -> tuple[str, UserRow]:
+        """Return a session token and the user.
+
+        Raises:
+            InvalidArgumentError: no name was given.
+            UnauthenticatedError: unknown user or wrong password.
+            PermissionDeniedError: the user is inactive.
+        """
+        if not username:
+            raise InvalidArgumentError("A username is needed.")
+        with self._store.reading() as session:
+            user = session.scalar(select(UserRow).where(UserRow.username == username.lower()))
+        wire_password = password if is_hashed or not password else hash_for_wire(password)
+        if not _is_right(user.password_hash if user is not None else None, wire_password) or user is None:
+            raise UnauthenticatedError("invalid credentials")
+        if not user.active:
+            raise PermissionDeniedError("user is inactive")
+        with self._store.writing() as tx:
+            token = self.issue(tx, user, expires_at=now() + _SESSION)
+            stored = tx.get(UserRow, user.id)
+            assert stored is not None
+            stored.last_auth_at = now()
+        return token, stored
+
+    def web_code(self, caller: Caller) -> str:
+        """Return a code that logs a browser in as the caller, once and soon.
+
+        Raises:
+            PermissionDeniedError: a task asks.
+        """
+        if caller.is_task or caller.allocation_id is not None:
+            raise PermissionDeniedError("A task has no use for a web login.")
+        code = secrets.token_urlsafe(16)
+        with self._lock:
+            self._web_codes = {key: one for key, one in self._web_codes.items() if one[1] > now()}
+            self._web_codes[_digest(code)] = (caller.user_id, now() + _WEB_CODE)
+        return code
+
+    def redeem(self, code: str) -> str:
+        """Return a session token for a code, which is worthless from then on.
+
+        Raises:
+            UnauthenticatedError: the code is unknown, used or old.
+        """
+        with self._lock:
+            user_id, expires_at = self._web_codes.pop(_digest(code), (0, now()))
+        with self._store.writing() as tx:
+            user = tx.get(UserRow, user_id)
+            if user is None or not user.active or expires_at <= now():
+                raise UnauthenticatedError("invalid credentials")
+            return self.issue(tx, user, expires_at=now() + _SESSION)
+
+    def logout(self, caller: Caller) -> None:
+        """Make the caller's session token worthless.
+
+        Raises:
+            InvalidArgumentError: it is a task's token.
+        """
+        if caller.is_task or caller.allocation_id is not None:
+            raise InvalidArgumentError("A task cannot log out.")
+        with self._store.writing() as tx:
+            tx.execute(delete(TokenRow).where(TokenRow.hash == caller.token_hash))
+            tx.after_commit(lambda: self._drop(caller.token_hash))
+
+    def forget_sessions(self, tx: Transaction, user_id: int, *, but: str | None = None) -> None:
+        """End the logins of a user, as a new password does; the token file of the machine's owner stays.
+
+        Args:
+            tx: they are forgotten once it is committed.
+            user_id: of the user.
+            but: the hash of a token that is kept.
+        """
+        query = select(TokenRow).where(
+            TokenRow.user_id == user_id, TokenRow.expires_at.is_not(None), TokenRow.allocation_id.is_(None)
+        )
+        for row in tx.scalars(query).all():
+            if row.hash != but:
+                tx.delete(row)
+                tx.after_commit(functools.partial(self._drop, row.hash))
+
+    def reload(self, tx: Transaction) -> None:
+        """Let changes of users count for the tokens that they have."""
+        tx.after_commit(self._load_again)
+
+    def issue(
+        self,
+        tx: Transaction,
+        user: UserRow,
+        *,
+        is_task: bool = False,
+        allocation_id: str | None = None,
+        expires_at: datetime | None = None,
+    ) -> str:
+        """Return a new token; it is valid once `tx` is committed."""
+        token = secrets.token_urlsafe(32)
+        row = TokenRow(
+            hash=_digest(token),
+            user_id=user.id,
+            is_task=is_task,
+            allocation_id=allocation_id,
+            expires_at=expires_at,
+        )
+        tx.add(row)
+        tx.after_commit(lambda: self._remember(row, user))
+        return token
+
+    def end_allocation(self, tx: Transaction, allocation_id: str) -> None:
+        """Let the tokens of an allocation die, after a short grace for reports that are on their way."""
+        expires_at = now() + _GRACE
+        rows = tx.scalars(select(TokenRow).where(TokenRow.allocation_id == allocation_id)).all()
+        for row in rows:
+            row.expires_at = expires_at
+        hashes = [row.hash for row in rows]
+        tx.after_commit(lambda: self._let_expire(hashes, expires_at))
+
+    def _create_users(self, tx: Transaction) -> None:
+        if tx.scalar(select(UserRow).limit(1)) is not None:
+            return
+        password = secrets.token_urlsafe(12)
+        _write_secret(self._home.password_file, password)
+        tx.add(UserRow(username=_ADMIN, admin=True, modified_at=now()))
+        # The ordinary user second, so that `admin` keeps number 1 as clients know it.
+        tx.flush()
+        tx.add(
+            UserRow(
+                username=DEFAULT_USER,
+                password_hash=password_hash(hash_for_wire(password)),
+                modified_at=now(),
+            )
+        )
+        tx.flush()
+
+    def _give_admin_a_password(self, tx: Transaction) -> None:
+        admin = tx.scalar(select(UserRow).where(UserRow.username == _ADMIN))
+        if admin is None or admin.password_hash is not None:
+            return
+        password = secrets.token_urlsafe(12)
+        _write_secret(self._home.admin_password_file, password)
+        admin.password_hash = password_hash(hash_for_wire(password))
+
+    def _ensure_cli_token(self, tx: Transaction) -> None:
+        with contextlib.suppress(OSError):
+            if _digest(self._home.token_file.read_text(encoding="utf-8").strip()) in self._entries:
+                return
+        user = tx.scalars(select(UserRow).where(UserRow.username == DEFAULT_USER)).one()
+        token = self.issue(tx, user)
+        tx.after_commit(lambda: _write_secret(self._home.token_file, token))
+
+    def _load_again(self) -> None:
+        with self._store.reading() as session:
+            self._load(session)
+
+    def _load(self, session: Session) -> None:
+        rows = session.execute(select(TokenRow, UserRow).join(UserRow, UserRow.id == TokenRow.user_id)).all()
+        for row, user in rows:
+            self._remember(row, user)
+
+    def _remember(self, row: TokenRow, user: UserRow) -> None:
+        caller = Caller(user.id, user.username, row.is_task, row.hash, row.allocation_id)
+        with self._lock:
+            self._entries[row.hash] = _Entry(caller, row.expires_at, user.active)
+
+    def _let_expire(self, hashes: list[str], expires_at: datetime) -> None:
+        with self._lock:
+            for digest in hashes:
+                if digest in self._entries:
+                    self._entries[digest].expires_at = expires_at
+            for digest in [one for one, entry in self._entries.items() if _is_over(entry.expires_at)]:
+                del self._entries[digest]
+
+    def _drop(self, digest: str) -> None:
+        with self._lock:
+            self._entries.pop(digest, None)
+
+
+def hash_for_wire(password: str) -> str:
+    """Return what clients send instead of a clear password; an empty one stays empty."""
+    return hashlib.sha512((_SALT + password).encode()).hexdigest() if password else ""
+
+
+def page_token(token: str) -> str:
+    """Return what a page of ours sends back with every change that it makes by a cookie.
+
+    A page of another site makes a browser send the cookie, but can read neither it nor our pages.
+    """
+    return hmac.new(token.encode(), b"det_keras page", hashlib.sha256).hexdigest()
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _is_over(expires_at: datetime | None) -> bool:
+    return expires_at is not None and expires_at < now()
+
+
+def _forget_expired(tx: Transaction) -> None:
+    tx.execute(delete(TokenRow).where(TokenRow.expires_at < now()))
+
+
+def password_hash(wire_password: str) -> str:
+    """Return what is stored of a password that came over the wire."""
+    # Imported here: only logins and the first start need it.
+    import argon2
+
+    return argon2.PasswordHasher().hash(wire_password)
+
+
+def _is_right(stored: str | None, wire_password: str) -> bool:
+    import argon2
+
+    # Unknown users take as long as wrong passwords.
+    known = stored or password_hash(secrets.token_hex(8))
+    try:
+        argon2.PasswordHasher().verify(known, wire_password)
+    except argon2.exceptions.VerificationError:
+        return False
+    return stored is not None
+
+
+def _write_secret(path: Path, text: str) -> None:
+    """Write a file that nobody else can read, not even for an instant, and that is there as a whole or not."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)

@@ -1,0 +1,179 @@
+"""Changing users: who may make them, rename them, and give them another password."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from det_keras.home import Home
+from det_keras.master.accounts.auth import DEFAULT_USER, Accounts, Caller, hash_for_wire, password_hash
+from det_keras.master.database.models import UserRow
+from det_keras.master.database.store import Store, Transaction
+from det_keras.master.errors import (
+    AlreadyExistsError,
+    InvalidArgumentError,
+    NotFoundError,
+    PermissionDeniedError,
+)
+from det_keras.master.wire import now
+
+__all__ = ["UserChanges", "Users", "find_user"]
+
+_WIRE_PASSWORD = re.compile(r"[0-9a-f]{128}")
+_SHORTEST_PASSWORD = 8
+_LONGEST_NAME = 255
+
+
+@dataclass(frozen=True)
+class UserChanges:
+    """What of a user is to change; None stays.
+
+    Attributes:
+        is_hashed: the password is the hash that clients send.
+    """
+
+    username: str | None = None
+    display_name: str | None = None
+    admin: bool | None = None
+    active: bool | None = None
+    password: str | None = None
+    is_hashed: bool = False
+
+    @property
+    def needs_admin(self) -> bool:
+        """Whether it is more than what users may do to themselves."""
+        return any(value is not None for value in (self.username, self.admin, self.active))
+
+
+class Users:
+    """Makes and changes users.
+
+    Args:
+        store: the database.
+        accounts: their tokens.
+        home: where the first passwords are.
+    """
+
+    def __init__(self, store: Store, accounts: Accounts, home: Home) -> None:
+        self._store = store
+        self._accounts = accounts
+        self._home = home
+
+    def create(self, caller: Caller, changes: UserChanges) -> int:
+        """Make a user, who needs a password; return the number.
+
+        Raises:
+            PermissionDeniedError: the caller is no administrator.
+            InvalidArgumentError: the name or password cannot be.
+            AlreadyExistsError: there is such a user.
+        """
+        with self._store.writing() as tx:
+            _require_admin(tx, caller)
+            user = UserRow(username=_free_name(tx, changes.username or ""), modified_at=now())
+            user.admin, user.active = bool(changes.admin), changes.active is not False
+            user.display_name = changes.display_name or ""
+            user.password_hash = password_hash(_checked_password(changes))
+            tx.add(user)
+            tx.flush()
+            return user.id
+
+    def change(self, caller: Caller, user_id: int, changes: UserChanges) -> None:
+        """Change a user: administrators anybody, others their own display name and password.
+
+        A new password ends the other logins of the user.
+
+        Raises:
+            PermissionDeniedError: the caller may not.
+            NotFoundError: there is no such user.
+            InvalidArgumentError: the name or password cannot be.
+            AlreadyExistsError: the name is taken.
+        """
+        with self._store.writing() as tx:
+            if changes.needs_admin or user_id != caller.user_id:
+                _require_admin(tx, caller)
+            _refuse_tasks(caller)
+            user = find_user(tx, user_id)
+            _refuse_lockout(user, changes)
+            if changes.username is not None and changes.username.lower() != user.username:
+                user.username = _free_name(tx, changes.username)
+            user.display_name = user.display_name if changes.display_name is None else changes.display_name
+            user.admin = user.admin if changes.admin is None else changes.admin
+            user.active = user.active if changes.active is None else changes.active
+            user.modified_at = now()
+            if changes.password is not None:
+                self._set_password(tx, caller, user, changes)
+            self._accounts.reload(tx)
+
+    def _set_password(self, tx: Transaction, caller: Caller, user: UserRow, changes: UserChanges) -> None:
+        user.password_hash = password_hash(_checked_password(changes))
+        self._accounts.forget_sessions(tx, user.id, but=caller.token_hash)
+        # What the files say does not hold any more.
+        first = {DEFAULT_USER: self._home.password_file, "admin": self._home.admin_password_file}
+        if user.username in first:
+            path = first[user.username]
+            tx.after_commit(lambda: path.unlink(missing_ok=True))
+
+
+def find_user(session: Session, user_id: int) -> UserRow:
+    """Return a user.
+
+    Raises:
+        NotFoundError: there is none of that number.
+    """
+    row = session.get(UserRow, user_id)
+    if row is None:
+        raise NotFoundError(f"user '{user_id}' not found")
+    return row
+
+
+def _require_admin(session: Session, caller: Caller) -> None:
+    _refuse_tasks(caller)
+    if not find_user(session, caller.user_id).admin:
+        raise PermissionDeniedError(
+            "Only administrators may do that. Log in as `admin`; "
+            "`det deploy local credentials --admin` prints the first password."
+        )
+
+
+def _refuse_tasks(caller: Caller) -> None:
+    # A script that trains for somebody must not be able to take over the account.
+    if caller.is_task or caller.allocation_id is not None:
+        raise PermissionDeniedError("A task may not change users.")
+
+
+def _refuse_lockout(user: UserRow, changes: UserChanges) -> None:
+    is_built_in = user.username in (DEFAULT_USER, "admin")
+    if is_built_in and (changes.active is False or changes.username not in (None, user.username)):
+        raise InvalidArgumentError(
+            f"The user {user.username!r} is built in: it keeps its name and stays active."
+        )
+    if user.username == "admin" and changes.admin is False:
+        raise InvalidArgumentError("The user 'admin' stays an administrator.")
+
+
+def _free_name(session: Session, name: str) -> str:
+    clean = name.strip().lower()
+    if not clean or len(clean) > _LONGEST_NAME or not clean.isprintable():
+        raise InvalidArgumentError(
+            f"A username must have 1 to {_LONGEST_NAME} printable letters, received {name!r}."
+        )
+    if session.scalar(select(UserRow.id).where(UserRow.username == clean)) is not None:
+        raise AlreadyExistsError(f"user '{clean}' already exists")
+    return clean
+
+
+def _checked_password(changes: UserChanges) -> str:
+    """Return the password as it travels. An empty one would be a door without a key."""
+    password = changes.password or ""
+    if changes.is_hashed:
+        if not _WIRE_PASSWORD.fullmatch(password):
+            raise InvalidArgumentError(
+                "A password must not be empty, and hashed it has 128 hexadecimal digits."
+            )
+        return password
+    if len(password) < _SHORTEST_PASSWORD:
+        raise InvalidArgumentError(f"A password must have {_SHORTEST_PASSWORD} letters or more.")
+    return hash_for_wire(password)

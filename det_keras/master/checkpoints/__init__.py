@@ -1,0 +1,1 @@
+"""The records of checkpoints, and which of them are kept."""

@@ -1,0 +1,259 @@
+"""The records of checkpoints: reported, listed, pruned; the files are in a storage."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import or_, select
+from sqlalchemy.orm import Session
+
+from det_keras.master.checkpoints.retention import Candidate, Retention, kept
+from det_keras.master.database.events import DELETIONS
+from det_keras.master.database.experiment_config import config_of
+from det_keras.master.database.models import (
+    CheckpointRow,
+    ExperimentRow,
+    MetricRow,
+    StorageRow,
+    TaskRow,
+    TrialRow,
+)
+from det_keras.master.database.store import Transaction
+from det_keras.master.errors import InvalidArgumentError, NotFoundError
+from det_keras.master.experiments.controller import find_experiment
+from det_keras.master.reports.metrics import VALIDATION, live_rows
+from det_keras.master.wire import encode_json, now
+
+__all__ = [
+    "COMPLETED",
+    "DELETED",
+    "PARTIALLY_DELETED",
+    "CheckpointReport",
+    "candidates",
+    "find_checkpoint",
+    "latest_checkpoint",
+    "register_storage",
+    "replace_resources",
+    "report_checkpoint",
+    "request_deletion",
+    "start_pruning",
+    "storage_section",
+    "superfluous",
+    "valid_uuid",
+]
+
+COMPLETED = "COMPLETED"
+DELETED = "DELETED"
+PARTIALLY_DELETED = "PARTIALLY_DELETED"
+
+
+@dataclass(frozen=True)
+class CheckpointReport:
+    """A checkpoint whose files are in the storage.
+
+    Attributes:
+        resources: relative path -> size in bytes.
+        metadata: with `steps_completed`.
+    """
+
+    uuid: str
+    task_id: str
+    allocation_id: str
+    storage_id: int | None
+    resources: Mapping[str, int]
+    metadata: Mapping[str, Any]
+    time: datetime | None = None
+
+
+def valid_uuid(text: str) -> str:
+    """Return a UUID in its usual spelling.
+
+    Raises:
+        InvalidArgumentError: it is none.
+    """
+    try:
+        return str(UUID(text))
+    except ValueError:
+        raise InvalidArgumentError(f"{text!r} is not the UUID of a checkpoint.") from None
+
+
+def find_checkpoint(session: Session, uuid: str) -> CheckpointRow:
+    """Return a checkpoint's record.
+
+    Raises:
+        InvalidArgumentError: `uuid` is none.
+        NotFoundError: no such checkpoint was reported.
+    """
+    row = session.get(CheckpointRow, valid_uuid(uuid))
+    if row is None:
+        raise NotFoundError(f"checkpoint '{uuid}' not found")
+    return row
+
+
+def report_checkpoint(tx: Transaction, report: CheckpointReport) -> None:
+    """Record a checkpoint; a second report of the same changes nothing.
+
+    Raises:
+        InvalidArgumentError: it is malformed, or not of a trial.
+        NotFoundError: there is no such task.
+    """
+    uuid = valid_uuid(report.uuid)
+    if tx.get(CheckpointRow, uuid) is not None:
+        return
+    trial = _trial_of(tx, report.task_id)
+    steps = report.metadata.get("steps_completed")
+    if isinstance(steps, bool) or not isinstance(steps, int | float) or steps < 0 or steps != int(steps):
+        raise InvalidArgumentError(
+            f"`metadata.steps_completed` must be a number of batches, received {steps!r}."
+        )
+    known_storage = report.storage_id is not None and tx.get(StorageRow, report.storage_id) is not None
+    tx.add(
+        CheckpointRow(
+            uuid=uuid,
+            trial_id=trial.id,
+            task_id=report.task_id,
+            allocation_id=report.allocation_id,
+            storage_id=report.storage_id if known_storage else None,
+            state=COMPLETED,
+            steps_completed=int(steps),
+            size=sum(report.resources.values()),
+            resources=dict(report.resources),
+            meta=dict(report.metadata),
+            report_time=report.time or now(),
+        )
+    )
+
+
+def _trial_of(tx: Transaction, task_id: str) -> TrialRow:
+    trial = tx.scalar(select(TrialRow).where(TrialRow.task_id == task_id))
+    if trial is not None:
+        return trial
+    task = tx.get(TaskRow, task_id)
+    if task is None:
+        raise NotFoundError(f"task '{task_id}' not found")
+    # One that was continued has had other tasks.
+    continued = tx.scalars(select(TrialRow).where(TrialRow.earlier_task_ids != []))
+    earlier = next((trial for trial in continued if task_id in trial.earlier_task_ids), None)
+    if earlier is None:
+        raise InvalidArgumentError(f"Task {task_id!r} is no trial, and only trials have checkpoints.")
+    return earlier
+
+
+def latest_checkpoint(session: Session, trial_id: int) -> CheckpointRow | None:
+    """Return where a trial would go on: its complete checkpoint with the most batches."""
+    return session.scalar(
+        select(CheckpointRow)
+        .where(CheckpointRow.trial_id == trial_id, CheckpointRow.state == COMPLETED)
+        # One whose files are about to be deleted is none; to look again at what is there does no harm.
+        .where(or_(CheckpointRow.pending_deletion.is_(None), CheckpointRow.pending_deletion == []))
+        .order_by(CheckpointRow.steps_completed.desc(), CheckpointRow.report_time.desc())
+        .limit(1)
+    )
+
+
+def register_storage(tx: Transaction, section: Mapping[str, Any]) -> int:
+    """Return the number of a storage; the same section has the same number."""
+    fingerprint = hashlib.sha256(encode_json(dict(sorted(section.items())))).hexdigest()
+    row = tx.scalar(select(StorageRow).where(StorageRow.fingerprint == fingerprint))
+    if row is None:
+        row = StorageRow(fingerprint=fingerprint, config=dict(section))
+        tx.add(row)
+        tx.flush()
+    return row.id
+
+
+def storage_section(session: Session, checkpoint: CheckpointRow) -> dict[str, Any]:
+    """Return the `checkpoint_storage` section of the place where a checkpoint's files are."""
+    if checkpoint.storage_id is not None:
+        row = session.get(StorageRow, checkpoint.storage_id)
+        if row is not None:
+            return row.config
+    trial = session.get(TrialRow, checkpoint.trial_id)
+    assert trial is not None
+    return config_of(find_experiment(session, trial.experiment_id)).checkpoint_storage.to_dict()
+
+
+def replace_resources(row: CheckpointRow, resources: Mapping[str, int]) -> None:
+    """Record which files of a checkpoint are left; none makes it deleted."""
+    files = {path for path in resources if not path.endswith("/")}
+    if not files:
+        row.state = DELETED
+        row.resources, row.size = {}, 0
+        return
+    if dict(resources) != row.resources:
+        row.state = PARTIALLY_DELETED
+    row.resources, row.size = dict(resources), sum(resources.values())
+
+
+def request_deletion(tx: Transaction, uuids: Sequence[str], globs: Sequence[str]) -> None:
+    """Have files of checkpoints deleted soon; no globs has the storage looked at again.
+
+    Raises:
+        InvalidArgumentError: a glob is empty or leaves the checkpoint, or a UUID is none.
+        NotFoundError: a checkpoint is unknown.
+    """
+    for glob in globs:
+        if not glob or ".." in glob.split("/") or glob.startswith("/"):
+            raise InvalidArgumentError(
+                f"The glob {glob!r} must be a pattern of paths inside of the checkpoint."
+            )
+    for uuid in uuids:
+        row = find_checkpoint(tx, uuid)
+        row.pending_deletion = list(dict.fromkeys([*(row.pending_deletion or ()), *globs]))
+    tx.notify(DELETIONS)
+
+
+def start_pruning(tx: Transaction, experiment: ExperimentRow) -> None:
+    """Have the checkpoints deleted that a finished experiment's policy does not keep."""
+    retention = _retention(experiment)
+    for uuid in superfluous(tx, experiment, retention):
+        request_deletion(tx, [uuid], ["**/*"])
+    experiment.is_pruning_due = False
+
+
+def superfluous(session: Session, experiment: ExperimentRow, retention: Retention) -> list[str]:
+    """Return the UUIDs of complete checkpoints that `retention` does not keep and nobody starts from."""
+    found = candidates(session, experiment)
+    smaller_is_better = config_of(experiment).searcher.smaller_is_better
+    keep = kept(found, retention, smaller_is_better=smaller_is_better) | _warm_starts(session)
+    return [one.uuid for one in found if one.uuid not in keep]
+
+
+def candidates(session: Session, experiment: ExperimentRow) -> list[Candidate]:
+    """Return the complete checkpoints of an experiment with the metric of the validation at the same batch."""
+    trial_ids = session.scalars(select(TrialRow.id).where(TrialRow.experiment_id == experiment.id)).all()
+    metrics = {
+        (row.trial_id, row.total_batches): row
+        for row in session.scalars(live_rows(trial_ids).where(MetricRow.group == VALIDATION))
+    }
+    rows = session.scalars(
+        select(CheckpointRow).where(CheckpointRow.trial_id.in_(trial_ids), CheckpointRow.state == COMPLETED)
+    )
+    result = []
+    for row in rows:
+        validation = metrics.get((row.trial_id, row.steps_completed))
+        result.append(
+            Candidate(
+                uuid=row.uuid,
+                trial_id=row.trial_id,
+                steps_completed=row.steps_completed,
+                metric=None if validation is None else validation.searcher_metric,
+                validated=0.0 if validation is None else validation.end_time.timestamp(),
+            )
+        )
+    return result
+
+
+def _retention(experiment: ExperimentRow) -> Retention:
+    storage = config_of(experiment).checkpoint_storage
+    return Retention(storage.save_experiment_best, storage.save_trial_best, storage.save_trial_latest)
+
+
+def _warm_starts(session: Session) -> set[str]:
+    query = select(TrialRow.warm_start_uuid).where(TrialRow.warm_start_uuid.is_not(None))
+    return {uuid for uuid in session.scalars(query) if uuid is not None}

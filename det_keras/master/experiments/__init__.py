@@ -1,0 +1,1 @@
+"""Experiments: created and changed, and moved by their controllers."""

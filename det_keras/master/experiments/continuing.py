@@ -1,0 +1,131 @@
+"""Experiments that were over and go on: which of their trials run again, and from where.
+
+A trial goes on as the same trial, at its latest checkpoint, with all of its restarts again; only its task is a new
+one, as a task that ended is over for those who follow its log. Everything is written in one transaction, so that a
+master that dies meanwhile leaves the experiment ended as before, or going on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import select
+
+from det_keras import search
+from det_keras.master import lifecycle
+from det_keras.master.database.experiment_config import config_of
+from det_keras.master.database.models import ExperimentRow, TaskRow, TrialRow
+from det_keras.master.database.store import Transaction
+from det_keras.master.errors import FailedPreconditionError
+from det_keras.master.experiments.controller import Conductor
+from det_keras.master.wire import now
+from det_keras.search import Close, Create, Searcher, ValidateAfter
+
+__all__ = ["check_continuable", "go_on", "is_single"]
+
+
+def is_single(experiment: ExperimentRow) -> bool:
+    """Tell whether an experiment has one trial by its searcher."""
+    return bool(experiment.config["searcher"]["name"] == "single")
+
+
+def check_continuable(experiment: ExperimentRow) -> None:
+    """Raise `FailedPreconditionError` unless an experiment is one that may go on."""
+    if experiment.is_unmanaged:
+        raise FailedPreconditionError(
+            f"Experiment {experiment.id} reports from outside (unmanaged): start its script again."
+        )
+    if experiment.state not in lifecycle.TERMINAL:
+        raise FailedPreconditionError(
+            f"experiment in incompatible state {experiment.state}: only one that ended is continued"
+        )
+    if experiment.archived:
+        raise FailedPreconditionError(f"Experiment {experiment.id} is archived: unarchive it first.")
+
+
+def go_on(tx: Transaction, experiment: ExperimentRow) -> None:
+    """Let an experiment that is over run again.
+
+    Raises:
+        FailedPreconditionError: there is nothing left of it to run.
+    """
+    query = select(TrialRow).where(TrialRow.experiment_id == experiment.id).order_by(TrialRow.id)
+    trials = tx.scalars(query).all()
+    searcher = search.from_config(config_of(experiment))
+    again = (
+        _restart_single(searcher, trials) if is_single(experiment) else _reopen(experiment, searcher, trials)
+    )
+    for trial in again:
+        _renew(tx, trial)
+    experiment.searcher = searcher.snapshot()
+    experiment.state = lifecycle.PAUSED
+    experiment.end_time = None
+    experiment.progress = 0.0
+    # What was not pruned yet may be what a trial goes on from.
+    experiment.is_pruning_due = False
+    Conductor(tx, experiment).activate()
+
+
+def _restart_single(searcher: Searcher, trials: Sequence[TrialRow]) -> Sequence[TrialRow]:
+    """Begin the search anew, with the trial that there is in the place of the one that it asks for."""
+    (trial,) = trials
+    trial.has_work, trial.is_closed = True, False
+    actions = searcher.initial()
+    for action in actions:
+        if isinstance(action, Create):
+            # Its seed stays: what was shuffled by it goes on as it was.
+            trial.request_id, trial.hparams = action.request_id, dict(action.hparams)
+            actions += searcher.trial_created(action.request_id)
+        elif isinstance(action, Close):
+            trial.is_closed = True
+        else:
+            assert isinstance(action, ValidateAfter), action
+    return trials
+
+
+def _reopen(experiment: ExperimentRow, searcher: Searcher, trials: Sequence[TrialRow]) -> Sequence[TrialRow]:
+    """Go on with the search where it was when the experiment ended; return the trials that run again."""
+    searcher.restore(experiment.searcher)
+    cut_off = [trial for trial in trials if not searcher.is_over(trial.request_id)]
+    # A search that compares trials has drawn its conclusions from those that failed.
+    failed = [
+        trial
+        for trial in trials
+        if trial not in cut_off and trial.state != lifecycle.COMPLETED and not searcher.method.compares_trials
+    ]
+    if not cut_off and not failed:
+        what = "completed" if not searcher.method.compares_trials else "ended before their search did"
+        raise FailedPreconditionError(f"There is nothing to continue: all trials {what}.")
+    searcher.reopen([trial.request_id for trial in failed])
+    for trial in failed:
+        trial.has_work = True
+    for trial in cut_off:
+        # What comes behind the last length is still to be run.
+        trial.has_work = searcher.has_work(trial.request_id) or searcher.is_closed(trial.request_id)
+        trial.is_closed = searcher.is_closed(trial.request_id)
+    return [*cut_off, *failed]
+
+
+def _renew(tx: Transaction, trial: TrialRow) -> None:
+    """Make an ended trial one that waits, with a task of its own."""
+    old = tx.get(TaskRow, trial.task_id)
+    assert old is not None
+    first = [*trial.earlier_task_ids, old.id][0]
+    task = TaskRow(
+        id=f"{first}-{len(trial.earlier_task_ids) + 1}",
+        kind=old.kind,
+        owner_id=old.owner_id,
+        job_id=old.job_id,
+        context=old.context,
+        slots=old.slots,
+        start_time=now(),
+    )
+    tx.add(task)
+    tx.flush()
+    trial.earlier_task_ids = [*trial.earlier_task_ids, old.id]
+    trial.task_id = task.id
+    trial.state = lifecycle.PAUSED
+    trial.end_time = trial.early_exit = trial.log_policy_matched = None
+    trial.is_retry_cancelled = False
+    trial.restarts = trial.lost_runs = 0
+    trial.progress = 0.0

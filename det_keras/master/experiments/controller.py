@@ -1,0 +1,500 @@
+"""One experiment inside one transaction: its search, its trials and their states move together.
+
+Whatever happens to an experiment, such as a user's wish, a report or the end of a process, comes through here.
+What the search decides about it is applied and written in the same transaction, so that the database alone
+tells how to go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from det_keras import search
+from det_keras.master import lifecycle
+from det_keras.master.database.events import DELETIONS, WORK, task_topic
+from det_keras.master.database.experiment_config import config_of
+from det_keras.master.database.models import ExperimentRow, MetricRow, TaskRow, TrialRow
+from det_keras.master.database.store import Transaction
+from det_keras.master.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from det_keras.master.lifecycle import Ending, Exit, ExitedRun, Verdict
+from det_keras.master.reports.summary import number
+from det_keras.master.tasks import allocations
+from det_keras.master.tasks.logs import note
+from det_keras.master.wire import now
+from det_keras.search import Action, Close, Create, ExitedReason, Searcher, Shutdown, Stop, ValidateAfter
+
+__all__ = ["Conductor", "find_experiment", "find_trial"]
+
+logger = logging.getLogger(__name__)
+
+# How long a process that refused its hyperparameters may take to leave, in seconds.
+_EARLY_EXIT_GRACE_S = 10.0
+_EARLY_EXITS = {
+    "EXITED_REASON_INVALID_HP": ExitedReason.INVALID_HP,
+    "EXITED_REASON_INIT_INVALID_HP": ExitedReason.INIT_INVALID_HP,
+}
+_EARLY_ENDS = {lifecycle.CANCELED: ExitedReason.USER_CANCELED, lifecycle.ERROR: ExitedReason.ERRORED}
+_STOPPED_AT_ONCE = (lifecycle.STOPPING_KILLED, lifecycle.STOPPING_ERROR)
+
+
+class Conductor:
+    """Moves one experiment.
+
+    Args:
+        tx: everything is written in it.
+        experiment: a row of it.
+    """
+
+    def __init__(self, tx: Transaction, experiment: ExperimentRow) -> None:
+        self._tx = tx
+        self._experiment = experiment
+        self._config = config_of(experiment)
+        self._loaded: Searcher | None = None
+
+    @property
+    def searcher(self) -> Searcher:
+        """The experiment's searcher, as it was after the last event."""
+        if self._loaded is None:
+            self._loaded = search.from_config(self._config)
+            if self._experiment.searcher:
+                self._loaded.restore(self._experiment.searcher)
+        return self._loaded
+
+    def begin(self) -> None:
+        """Start the search: its first trials are made."""
+        self._feed(lambda: self.searcher.initial())
+
+    def activate(self) -> None:
+        """Let the experiment run.
+
+        Raises:
+            FailedPreconditionError: it is over, or about to be.
+        """
+        if not self._enter(lifecycle.ACTIVE):
+            return
+        for trial in self._unfinished_trials():
+            if trial.state == lifecycle.PAUSED:
+                trial.state = lifecycle.ACTIVE
+        self._tx.notify(WORK)
+
+    def pause(self) -> None:
+        """Ask all trials to stop where they are and to go on later.
+
+        Raises:
+            FailedPreconditionError: the experiment is over, or about to be.
+        """
+        if not self._enter(lifecycle.PAUSED):
+            return
+        for trial in self._unfinished_trials():
+            if trial.state == lifecycle.ACTIVE:
+                trial.state = lifecycle.PAUSED
+                self._preempt(trial)
+
+    def stop(self, stopping: str) -> None:
+        """Bring the experiment to an end by way of `stopping`; nothing happens if it is over or further on."""
+        state = self._experiment.state
+        if state != stopping and lifecycle.experiment_may_become(state, stopping):
+            self._experiment.state = stopping
+            for trial in self._unfinished_trials():
+                self.stop_trial(trial, stopping)
+        self._settle()
+
+    def stop_trial(self, trial: TrialRow, stopping: str) -> None:
+        """Bring one trial to an end by way of `stopping`; nothing happens if it is over or further on."""
+        if not lifecycle.trial_may_become(trial.state, stopping):
+            return
+        trial.state = stopping
+        allocation = allocations.live_allocation(self._tx, trial.task_id)
+        if allocation is None:
+            state = lifecycle.terminal_of(stopping)
+            self._finish(trial, state, _EARLY_ENDS.get(state))
+        elif stopping in _STOPPED_AT_ONCE:
+            allocations.kill(self._tx, allocation)
+        else:
+            self._preempt(trial)
+
+    def run_ended(self, trial: TrialRow, exit_: Exit) -> None:
+        """Judge the end of a trial's run."""
+        run = ExitedRun(
+            state=trial.state,
+            is_invalid_hp=trial.early_exit is not None,
+            is_retry_cancelled=trial.is_retry_cancelled,
+            is_out_of_work=trial.is_closed and not self.searcher.has_work(trial.request_id),
+            is_waiting=self._is_waiting(trial),
+            restarts=trial.restarts,
+            max_restarts=self._config.max_restarts,
+            lost_runs=trial.lost_runs,
+            lacks_validation=self.searcher.method.compares_trials and not self._has_metric(trial),
+        )
+        verdict = lifecycle.judge_exit(run, exit_)
+        trial.runner_state = ""
+        is_lost = exit_.ending is Ending.LOST and not exit_.is_killed
+        trial.lost_runs = trial.lost_runs + 1 if is_lost else 0
+        if verdict is Verdict.RESTART:
+            trial.restarts += 1
+        if verdict in (Verdict.RESTART, Verdict.RELAUNCH) and trial.is_closed:
+            # It failed after its last length was reached: what comes behind that is still to be run.
+            trial.has_work = True
+        self._explain(trial, exit_, verdict)
+        if verdict is Verdict.FAIL:
+            self._finish(trial, lifecycle.ERROR, ExitedReason.ERRORED)
+        elif verdict is Verdict.CANCEL:
+            self._finish(trial, lifecycle.CANCELED, ExitedReason.USER_CANCELED)
+        elif verdict is Verdict.COMPLETE:
+            self._finish(trial, lifecycle.COMPLETED, None)
+        elif verdict is Verdict.COMPLETE_INVALID_HP:
+            self._finish(trial, lifecycle.COMPLETED, ExitedReason(trial.early_exit))
+        self._tx.notify(WORK)
+
+    def early_exit(self, trial: TrialRow, reason: str) -> None:
+        """Note that a trial refuses its hyperparameters; its process has a little time to leave.
+
+        Raises:
+            InvalidArgumentError: `reason` is no such reason.
+        """
+        if reason not in _EARLY_EXITS:
+            raise InvalidArgumentError(f"reason {reason!r} must be one of {', '.join(_EARLY_EXITS)}.")
+        if trial.state in lifecycle.TERMINAL or trial.early_exit is not None:
+            return
+        trial.early_exit = _EARLY_EXITS[reason].value
+        allocation = allocations.live_allocation(self._tx, trial.task_id)
+        if allocation is not None:
+            allocations.kill(self._tx, allocation, after_s=_EARLY_EXIT_GRACE_S)
+
+    def validated(self, trial: TrialRow, metrics: Mapping[str, Any]) -> None:
+        """Hand a validation to the search; one that the search cannot use ends the trial."""
+        name = self._config.searcher.metric
+        metric = number(metrics.get(name))
+        lack = self._lack(metric, metrics)
+        if lack:
+            self._refuse(trial, f"{lack}; reported were {_quoted(metrics)}.")
+            return
+        assert metric is not None
+        if (
+            not math.isfinite(metric)
+            and len(self._validations(trial, lambda row: not _is_finite(row, name))) == 1
+        ):
+            note(
+                self._tx, trial.task_id, f"`{name}` is {metric}, which ranks behind every number.", "WARNING"
+            )
+        if not self.searcher.method.gives_lengths:
+            self._feed(lambda: self.searcher.validation_reported(trial.request_id, metric, metrics))
+        elif self.searcher.method.compares_trials:
+            self._answer(trial, metric, metrics)
+
+    def operation_completed(
+        self, trial: TrialRow, length: int, metric: float, metrics: Mapping[str, Any]
+    ) -> None:
+        """Note that a trial reached the length that it was given; saying so again changes nothing.
+
+        Raises:
+            InvalidArgumentError: it was given another length.
+        """
+        operation = self.searcher.operation(trial.request_id)
+        is_known = operation is not None and (
+            length < operation.length or (length == operation.length and operation.completed)
+        )
+        if is_known:
+            return
+        trial.has_work = False
+        try:
+            actions = self.searcher.operation_completed(trial.request_id, length, metric, metrics)
+        except ValueError as error:
+            raise InvalidArgumentError(str(error)) from None
+        self._feed(lambda: actions)
+
+    def operation(self, trial: TrialRow) -> search.Operation | None:
+        """Return the length that a trial has to reach; None where the search gives none."""
+        return self.searcher.operation(trial.request_id)
+
+    def progressed(self, trial: TrialRow, progress: float, *, is_fraction: bool) -> None:
+        """Note how far a trial is; the experiment's progress never goes back."""
+        operation = self.searcher.operation(trial.request_id)
+        length = operation.length if operation is not None else 1
+        in_units = progress * length if is_fraction else progress
+        trial.progress = min(1.0, max(0.0, in_units / length))
+        self.searcher.progress_reported(trial.request_id, in_units)
+        self._feed(list)
+
+    def _is_waiting(self, trial: TrialRow) -> bool:
+        """Tell whether a trial reached its length, went no further, and may get a longer one."""
+        operation = self.searcher.operation(trial.request_id)
+        if operation is None or not operation.completed or trial.is_closed:
+            return False
+        length, unit = operation.length, self._length_unit
+        return not self._validations(trial, lambda metrics: (number(metrics.get(unit)) or 0) > length)
+
+    def _has_metric(self, trial: TrialRow) -> bool:
+        """Tell whether a trial reported the searcher's metric, be it as NaN."""
+        if trial.searcher_metric_value is not None:
+            return True
+        name = self._config.searcher.metric
+        return bool(self._validations(trial, lambda metrics: number(metrics.get(name)) is not None))
+
+    def _lack(self, metric: float | None, metrics: Mapping[str, Any]) -> str:
+        """Return what of a validation the search would need and does not get; empty for nothing."""
+        if metric is None:
+            name = self._config.searcher.metric
+            # What Keras calls the metrics of validation data.
+            is_near = number(metrics.get(f"val_{name}")) is not None
+            hint = f" (with `searcher.metric: val_{name}` it would have one)" if is_near else ""
+            return f"The validation has no number under the searcher's metric `{name}`{hint}"
+        time_metric = self.searcher.method.time_metric
+        time = None if time_metric is None else number(metrics.get(time_metric))
+        if time_metric is not None and (time is None or not math.isfinite(time)):
+            return f"The validation has no finite number under the searcher's time metric `{time_metric}`"
+        return ""
+
+    def _refuse(self, trial: TrialRow, text: str) -> None:
+        """Say what is wrong with a validation; in a search it is the end of the trial."""
+        if self.searcher.method.needs_metric:
+            note(self._tx, trial.task_id, text, "ERROR")
+            self.stop_trial(trial, lifecycle.STOPPING_ERROR)
+        elif trial.searcher_metric_value is None:
+            note(self._tx, trial.task_id, text, "WARNING")
+
+    def _answer(self, trial: TrialRow, metric: float, metrics: Mapping[str, Any]) -> None:
+        """Take a validation for the answer to the trial's length: not every script asks for lengths."""
+        operation = self.searcher.operation(trial.request_id)
+        reached = number(metrics.get(self._length_unit))
+        if operation is None or reached is None:
+            return
+        if not operation.completed and reached >= operation.length:
+            self.operation_completed(trial, operation.length, metric, metrics)
+        elif operation.completed and reached > operation.length:
+            # It runs past what it was given, on slots that others could use.
+            self._preempt(trial)
+
+    def _answer_from_records(self, trial: TrialRow) -> None:
+        """Answer the length of a trial whose script came to its end by what it reported before."""
+        method = self.searcher.method
+        if not (method.gives_lengths and method.compares_trials):
+            return
+        operation = self.searcher.operation(trial.request_id)
+        if operation is None or operation.completed:
+            return
+        length, unit, name = operation.length, self._length_unit, self._config.searcher.metric
+        rows = self._validations(
+            trial, lambda row: (number(row.get(unit)) or 0) >= length and number(row.get(name)) is not None
+        )
+        if rows:
+            value = number(rows[0][name])
+            assert value is not None
+            self.operation_completed(trial, length, value, rows[0])
+        else:
+            self._feed(lambda: self.searcher.gave_up(trial.request_id))
+
+    @property
+    def _length_unit(self) -> str:
+        length = self._config.searcher.max_length
+        return "" if length is None else length.unit.value
+
+    def _validations(
+        self, trial: TrialRow, wanted: Callable[[Mapping[str, Any]], bool]
+    ) -> list[Mapping[str, Any]]:
+        """Return the metrics of a trial's validations that count, earliest first."""
+        query = (
+            select(MetricRow.metrics)
+            .where(MetricRow.trial_id == trial.id, MetricRow.archived.is_(False))
+            .where(MetricRow.group == "validation")
+            .order_by(MetricRow.total_batches)
+        )
+        return [metrics for metrics in self._tx.scalars(query) if wanted(metrics)]
+
+    def _enter(self, wanted: str) -> bool:
+        state = self._experiment.state
+        if state == wanted:
+            return False
+        if not lifecycle.experiment_may_become(state, wanted):
+            raise FailedPreconditionError(f"experiment in incompatible state {state}")
+        self._experiment.state = wanted
+        return True
+
+    def _feed(self, event: Callable[[], Sequence[Action]]) -> None:
+        """Tell the search of an event, apply what it decides, and keep its state."""
+        if self._experiment.state not in (lifecycle.ACTIVE, lifecycle.PAUSED):
+            # It was cut off: should it be continued, the search goes on as it was before.
+            return
+        try:
+            actions = list(event())
+        except Exception:
+            # A fault of a search method must not take the master along; the experiment cannot go on.
+            logger.exception("The search of experiment %s failed and ends.", self._experiment.id)
+            self.stop(lifecycle.STOPPING_ERROR)
+            return
+        for action in actions:
+            self._apply(action)
+        if self._experiment.state not in lifecycle.TERMINAL:
+            self._experiment.progress = max(self._experiment.progress, self.searcher.progress())
+        self._experiment.searcher = self.searcher.snapshot()
+
+    def _apply(self, action: Action) -> None:
+        if isinstance(action, Create):
+            self._create_trial(action)
+        elif isinstance(action, Shutdown):
+            self._shut_down(action)
+        else:
+            self._direct(self._trial_of(action.request_id), action)
+
+    def _direct(self, trial: TrialRow, action: ValidateAfter | Close | Stop) -> None:
+        if isinstance(action, Stop):
+            self.stop_trial(trial, lifecycle.STOPPING_COMPLETED)
+        elif isinstance(action, ValidateAfter):
+            if trial.state in lifecycle.TERMINAL:
+                self._answer_from_records(trial)
+                return
+            trial.has_work = True
+            self._tx.notify(WORK)
+        else:
+            trial.is_closed = True
+            is_idle = not trial.has_work and allocations.live_allocation(self._tx, trial.task_id) is None
+            if is_idle and trial.state in (lifecycle.ACTIVE, lifecycle.PAUSED):
+                self._finish(trial, lifecycle.COMPLETED, None)
+
+    def _create_trial(self, action: Create) -> None:
+        experiment = self._experiment
+        task = TaskRow(
+            id=f"{experiment.id}.{uuid.uuid4()}",
+            kind="TRIAL",
+            owner_id=experiment.owner_id,
+            job_id=experiment.job_id,
+            context=experiment.context,
+            slots=self._config.resources.slots_per_trial,
+            start_time=now(),
+        )
+        self._tx.add(task)
+        self._tx.flush()
+        trial = TrialRow(
+            experiment_id=experiment.id,
+            task_id=task.id,
+            request_id=action.request_id,
+            state=experiment.state,
+            hparams=dict(action.hparams),
+            seed=action.seed,
+            warm_start_uuid=experiment.warm_start_uuid,
+            summary_metrics={},
+            start_time=now(),
+        )
+        self._tx.add(trial)
+        self._tx.flush()
+        self._tx.notify(WORK)
+        for following in self.searcher.trial_created(action.request_id):
+            self._apply(following)
+
+    def _shut_down(self, action: Shutdown) -> None:
+        if action.reason:
+            logger.warning("The search of experiment %s ends. %s", self._experiment.id, action.reason)
+            for trial in self._trials()[-1:]:
+                note(self._tx, trial.task_id, action.reason, "ERROR")
+        stopping = lifecycle.STOPPING_COMPLETED
+        if action.failure:
+            stopping = lifecycle.STOPPING_ERROR
+        elif action.cancel:
+            stopping = lifecycle.STOPPING_CANCELED
+        self.stop(stopping)
+
+    def _finish(self, trial: TrialRow, state: str, early: ExitedReason | None) -> None:
+        """Bring a trial without a process to its final state, and tell the search."""
+        trial.state = state
+        trial.end_time = now()
+        task = self._tx.get(TaskRow, trial.task_id)
+        assert task is not None
+        task.end_time = trial.end_time
+        self._tx.notify(task_topic(task.id))
+        request_id = trial.request_id
+        if early is not None:
+            self._feed(lambda: self.searcher.trial_exited_early(request_id, early))
+        else:
+            self._answer_from_records(trial)
+        self._feed(lambda: self.searcher.trial_exited(request_id))
+        self._settle()
+
+    def _settle(self) -> None:
+        """End a stopping experiment that has no trial left."""
+        experiment = self._experiment
+        if not lifecycle.is_stopping(experiment.state) or self._unfinished_trials():
+            return
+        experiment.state = lifecycle.terminal_of(experiment.state)
+        experiment.end_time = now()
+        experiment.is_pruning_due = True
+        if experiment.state == lifecycle.COMPLETED:
+            experiment.progress = 1.0
+        self._tx.notify(DELETIONS)
+
+    def _preempt(self, trial: TrialRow) -> None:
+        allocation = allocations.live_allocation(self._tx, trial.task_id)
+        if allocation is not None:
+            allocations.preempt(self._tx, allocation, self._config.preemption_timeout)
+
+    def _explain(self, trial: TrialRow, exit_: Exit, verdict: Verdict) -> None:
+        """Write into the trial's log what its end means, where that is no plain success."""
+        what = f"Trial {trial.id} " + (
+            f"exited with code {exit_.code}" if exit_.ending is Ending.EXITED else f"stopped: {exit_.detail}"
+        )
+        if exit_.is_killed:
+            note(self._tx, trial.task_id, f"Trial {trial.id} was killed by the master.")
+        elif verdict is Verdict.RESTART:
+            count = f"restart {trial.restarts} of {self._config.max_restarts}"
+            note(self._tx, trial.task_id, f"{what} and is run again ({count}).", "WARNING")
+        elif verdict is Verdict.RELAUNCH and exit_.is_failure:
+            note(self._tx, trial.task_id, f"{what} and is run again; no restart is counted.", "WARNING")
+        elif verdict is Verdict.FAIL:
+            note(self._tx, trial.task_id, f"{what} and is given up.", "ERROR")
+
+    def _trials(self) -> Sequence[TrialRow]:
+        query = select(TrialRow).where(TrialRow.experiment_id == self._experiment.id).order_by(TrialRow.id)
+        return self._tx.scalars(query).all()
+
+    def _unfinished_trials(self) -> Sequence[TrialRow]:
+        query = (
+            select(TrialRow)
+            .where(TrialRow.experiment_id == self._experiment.id, TrialRow.state.not_in(lifecycle.TERMINAL))
+            .order_by(TrialRow.id)
+        )
+        return self._tx.scalars(query).all()
+
+    def _trial_of(self, request_id: str) -> TrialRow:
+        query = select(TrialRow).where(
+            TrialRow.experiment_id == self._experiment.id, TrialRow.request_id == request_id
+        )
+        return self._tx.scalars(query).one()
+
+
+def find_experiment(session: Session, experiment_id: int) -> ExperimentRow:
+    """Return an experiment.
+
+    Raises:
+        NotFoundError: there is none of that number.
+    """
+    row = session.get(ExperimentRow, experiment_id)
+    if row is None:
+        raise NotFoundError(f"experiment '{experiment_id}' not found")
+    return row
+
+
+def find_trial(session: Session, trial_id: int) -> TrialRow:
+    """Return a trial.
+
+    Raises:
+        NotFoundError: there is none of that number.
+    """
+    row = session.get(TrialRow, trial_id)
+    if row is None:
+        raise NotFoundError(f"trial '{trial_id}' not found")
+    return row
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names) or "none"
+
+
+def _is_finite(metrics: Mapping[str, Any], name: str) -> bool:
+    value = number(metrics.get(name))
+    return value is None or math.isfinite(value)

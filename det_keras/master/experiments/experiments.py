@@ -1,0 +1,378 @@
+"""Creating, changing and deleting experiments."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from det_keras import search, storage
+from det_keras.config import ExperimentConfig, LoadedConfig, hide_secrets, load_experiment_config, load_yaml
+from det_keras.errors import ConfigError
+from det_keras.master import lifecycle
+from det_keras.master.checkpoints import records as checkpoints
+from det_keras.master.database.context_store import BundleStore, FileEntry
+from det_keras.master.database.events import DELETIONS, WORK
+from det_keras.master.database.models import CheckpointRow, ExperimentRow, TrialRow
+from det_keras.master.database.store import Store
+from det_keras.master.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from det_keras.master.experiments import continuing
+from det_keras.master.experiments.controller import Conductor, find_experiment
+from det_keras.master.tasks.task_environment import refuse_large_config
+from det_keras.master.wire import now
+
+__all__ = ["Draft", "Experiments"]
+
+_MOST_CONFIG_BYTES = 1 << 20
+# Experiments that report from outside have no search, and yet a metric by which the best is found.
+_UNMANAGED = {"searcher": {"name": "single", "metric": "unmanaged"}}
+
+
+@dataclass(frozen=True)
+class Draft:
+    """An experiment as it was asked for.
+
+    Attributes:
+        config: YAML text.
+        files: its code.
+        activate: whether it runs at once.
+        parent_id: whose code to take instead of `files`.
+    """
+
+    config: str
+    files: Sequence[FileEntry] = ()
+    activate: bool = True
+    parent_id: int | None = None
+
+
+class Experiments:
+    """Makes, changes and deletes experiments.
+
+    Args:
+        store: the database.
+        bundles: where code is kept.
+        default_storage: where checkpoints go when a config does not say.
+        slots: how many the pool has.
+    """
+
+    def __init__(
+        self, store: Store, bundles: BundleStore, default_storage: Mapping[str, Any], slots: int
+    ) -> None:
+        self._store = store
+        self._bundles = bundles
+        self._default_storage = default_storage
+        self._slots = slots
+
+    def load(
+        self, raw: str | Mapping[str, Any], below: Mapping[str, Any] | None = None
+    ) -> LoadedConfig[ExperimentConfig]:
+        """Return a config that could be run here.
+
+        Args:
+            raw: YAML text, or what it would hold.
+            below: what fills it up before the defaults do.
+
+        Raises:
+            InvalidArgumentError: it could not; everything that is wrong is named.
+        """
+        loaded = self._parse(raw, () if below is None else (below,))
+        refuse_large_config(loaded.config.to_dict())
+        wanted = loaded.config.resources.slots_per_trial
+        if wanted > self._slots:
+            raise InvalidArgumentError(
+                f"slots requested exceed capacity: `resources.slots_per_trial` is {wanted} and this machine has "
+                f"{self._slots}."
+            )
+        return loaded
+
+    def _parse(
+        self, raw: str | Mapping[str, Any], layers: Sequence[Mapping[str, Any]] = (), *, alone: bool = False
+    ) -> LoadedConfig[ExperimentConfig]:
+        if isinstance(raw, str):
+            _refuse_long(raw)
+        try:
+            loaded = load_experiment_config(
+                raw, default_storage=self._default_storage, alone=alone, layers=layers
+            )
+            search.from_config(loaded.config)
+            storage.from_config(loaded.config.checkpoint_storage.to_dict())
+        except ConfigError as error:
+            raise InvalidArgumentError(str(error)) from None
+        return loaded
+
+    def create(self, owner_id: int, draft: Draft) -> tuple[int, tuple[str, ...]]:
+        """Make an experiment with its first trials; return its number and what to tell the user.
+
+        Raises:
+            InvalidArgumentError: the config or the files cannot be used; nothing is stored.
+            NotFoundError: there is no such parent.
+        """
+        loaded = self.load(draft.config)
+        config = loaded.config
+        context, size = self._bundles.add(draft.files)
+        with self._store.writing() as tx:
+            # Deleting the last experiment with the same files may have taken them away in between.
+            self._bundles.add_missing(context, draft.files)
+            if draft.parent_id is not None and context is None:
+                parent = find_experiment(tx, draft.parent_id)
+                context, size = parent.context, parent.context_size
+            experiment = _row(
+                owner_id,
+                loaded,
+                state=lifecycle.PAUSED,
+                parent_id=draft.parent_id,
+                context=context,
+                context_size=size,
+                warm_start_uuid=_warm_start(tx, config),
+            )
+            tx.add(experiment)
+            tx.flush()
+            conductor = Conductor(tx, experiment)
+            conductor.begin()
+            if draft.activate:
+                conductor.activate()
+            return experiment.id, loaded.notices
+
+    def create_unmanaged(
+        self, owner_id: int, text: str, external_id: str | None = None
+    ) -> tuple[int, tuple[str, ...]]:
+        """Make an experiment whose trials report from outside, or find the one of that `external_id`.
+
+        Raises:
+            InvalidArgumentError: the config cannot be used; nothing is stored.
+        """
+        loaded = self._parse(text, (_UNMANAGED,), alone=True)
+        with self._store.writing() as tx:
+            query = select(ExperimentRow.id).where(ExperimentRow.external_id == external_id)
+            known = None if external_id is None else tx.scalar(query)
+            if known is not None:
+                return known, ()
+            experiment = _row(
+                owner_id, loaded, state=lifecycle.ACTIVE, is_unmanaged=True, external_id=external_id
+            )
+            tx.add(experiment)
+            tx.flush()
+            return experiment.id, loaded.notices
+
+    def continue_(self, experiment_id: int, override: str = "") -> tuple[str, ...]:
+        """Let an experiment that is over run again; return what to tell the user.
+
+        Args:
+            experiment_id: of the experiment.
+            override: YAML text of what changes in its config; only an experiment of one trial may change.
+
+        Raises:
+            FailedPreconditionError: it is not over, or has nothing left to run.
+            InvalidArgumentError: the config would not be one any more.
+        """
+        changes = _read_changes(override)
+        with self._store.writing() as tx:
+            experiment = find_experiment(tx, experiment_id)
+            continuing.check_continuable(experiment)
+            notices: tuple[str, ...] = ()
+            if changes:
+                notices = self._override(experiment, changes)
+            continuing.go_on(tx, experiment)
+        return notices
+
+    def _override(self, experiment: ExperimentRow, changes: Mapping[str, Any]) -> tuple[str, ...]:
+        if not continuing.is_single(experiment):
+            raise InvalidArgumentError(
+                "Only the config of an experiment of one trial (searcher `single`) may change when it is continued."
+            )
+        searcher = changes.get("searcher")
+        method = searcher.get("name") if isinstance(searcher, Mapping) else None
+        # Before the rest is judged by what another method needs.
+        if method not in (None, "single"):
+            raise InvalidArgumentError(f"`searcher.name` must stay `single`, received {method!r}.")
+        loaded = self.load(changes, below=experiment.config)
+        config = loaded.config
+        before = experiment.config["searcher"]
+        for name in ("source_trial_id", "source_checkpoint_uuid"):
+            if getattr(config.searcher, name) != before.get(name):
+                raise InvalidArgumentError(
+                    f"`searcher.{name}` can not change: what is continued goes on from its own checkpoint. Fork it to "
+                    "start from another one."
+                )
+        experiment.config = config.to_dict()
+        experiment.name, experiment.description = config.name, config.description or ""
+        experiment.labels = list(config.labels)
+        return loaded.notices
+
+    def change(self, experiment_id: int, changes: Mapping[str, Any]) -> None:
+        """Change what may be changed later; None leaves a field alone.
+
+        Args:
+            experiment_id: of the experiment.
+            changes: `name`, `description`, `labels`, `notes`, `resources` (`max_slots`, `weight`,
+                `priority`), `checkpoint_storage` (`save_*`).
+
+        Raises:
+            NotFoundError: there is no such experiment, or its resources do not matter any more.
+            InvalidArgumentError: a value cannot be.
+        """
+        with self._store.writing() as tx:
+            experiment = find_experiment(tx, experiment_id)
+            config = dict(experiment.config)
+            for name in ("name", "description"):
+                if changes.get(name) is not None:
+                    config[name] = changes[name]
+            if changes.get("labels") is not None:
+                config["labels"] = _clean_labels(changes["labels"])
+            for section in ("resources", "checkpoint_storage"):
+                given = {
+                    key: value for key, value in (changes.get(section) or {}).items() if value is not None
+                }
+                config[section] = {**config[section], **given}
+            _check_changes(experiment, changes)
+            if not experiment.is_unmanaged:
+                refuse_large_config(config)
+            if changes.get("notes") is not None:
+                experiment.notes = changes["notes"]
+            experiment.config = config
+            experiment.name, experiment.description = config["name"], config["description"] or ""
+            experiment.labels = list(config["labels"])
+            if changes.get("resources"):
+                tx.notify(WORK)
+            if changes.get("checkpoint_storage") and experiment.state in lifecycle.TERMINAL:
+                checkpoints.start_pruning(tx, experiment)
+
+    def relabel(self, experiment_id: int, change: Callable[[set[str]], set[str]]) -> list[str]:
+        """Change an experiment's labels and return them; nobody else changes them in between.
+
+        Args:
+            experiment_id: of the experiment.
+            change: returns the labels that come of those that there are.
+
+        Raises:
+            NotFoundError: there is no such experiment.
+            InvalidArgumentError: a label is blank.
+        """
+        with self._store.writing() as tx:
+            experiment = find_experiment(tx, experiment_id)
+            before = set(experiment.labels)
+            after = change(before)
+            _clean_labels(after - before)
+            labels = sorted(after)
+            experiment.labels = labels
+            experiment.config = {**experiment.config, "labels": labels}
+        return labels
+
+    def archive(self, experiment_id: int, *, archived: bool) -> None:
+        """Put a finished experiment out of sight, or back.
+
+        Raises:
+            FailedPreconditionError: it is not finished, or already there.
+        """
+        with self._store.writing() as tx:
+            experiment = find_experiment(tx, experiment_id)
+            if experiment.state not in lifecycle.TERMINAL and archived:
+                raise FailedPreconditionError(f"experiment in incompatible state {experiment.state}")
+            if experiment.archived == archived:
+                raise FailedPreconditionError(f"experiment is {'already' if archived else 'not'} archived")
+            experiment.archived = archived
+
+    def delete(self, experiment_id: int) -> None:
+        """Have a finished experiment and everything of it deleted soon.
+
+        Raises:
+            FailedPreconditionError: it is not finished.
+        """
+        with self._store.writing() as tx:
+            experiment = find_experiment(tx, experiment_id)
+            if experiment.state == lifecycle.DELETING:
+                return
+            if not lifecycle.experiment_may_become(experiment.state, lifecycle.DELETING):
+                raise FailedPreconditionError(f"experiment in incompatible state {experiment.state}")
+            experiment.state = lifecycle.DELETING
+            tx.notify(DELETIONS)
+
+
+def _clean_labels(labels: Iterable[str]) -> list[str]:
+    """Return labels as a config has them: each once, in order."""
+    unique = sorted(set(labels))
+    if any(not label.strip() for label in unique):
+        raise InvalidArgumentError("A label must not be blank.")
+    return unique
+
+
+def _refuse_long(text: str) -> None:
+    if len(text) > _MOST_CONFIG_BYTES:
+        # Reading YAML takes a second for every few ten thousand letters.
+        raise InvalidArgumentError(
+            f"A config may have {_MOST_CONFIG_BYTES >> 20} MiB, received {len(text)} letters."
+        )
+
+
+def _read_changes(text: str) -> dict[str, Any]:
+    _refuse_long(text)
+    try:
+        return load_yaml(text, may_be_empty=True)
+    except ConfigError as error:
+        raise InvalidArgumentError(str(error)) from None
+
+
+def _row(owner_id: int, loaded: LoadedConfig[ExperimentConfig], **fields: Any) -> ExperimentRow:
+    config = loaded.config
+    return ExperimentRow(
+        owner_id=owner_id,
+        job_id=str(uuid.uuid4()),
+        name=config.name,
+        description=config.description or "",
+        labels=list(config.labels),
+        config=config.to_dict(),
+        original_config=hide_secrets(loaded.original),
+        searcher={},
+        start_time=now(),
+        **fields,
+    )
+
+
+def _check_changes(experiment: ExperimentRow, changes: Mapping[str, Any]) -> None:
+    name = changes.get("name")
+    if name is not None and not name.strip():
+        raise InvalidArgumentError("The name must not be blank.")
+    resources = {key: value for key, value in (changes.get("resources") or {}).items() if value is not None}
+    if resources and experiment.state in lifecycle.TERMINAL:
+        raise NotFoundError(f"experiment '{experiment.id}' not found among those that use resources")
+    per_trial = experiment.config["resources"]["slots_per_trial"]
+    if resources.get("max_slots", per_trial) < per_trial:
+        raise InvalidArgumentError(
+            f"`max_slots` must be at least the {per_trial} slots that one trial needs."
+        )
+    if not 1 <= resources.get("priority", 1) <= 99:
+        raise InvalidArgumentError("`priority` must be 1 to 99.")
+    weight = resources.get("weight", 1)
+    if not (math.isfinite(weight) and weight > 0):
+        raise InvalidArgumentError(f"`weight` must be a number above 0, received {weight}.")
+    storage_changes = changes.get("checkpoint_storage") or {}
+    if any(value is not None and value < 0 for value in storage_changes.values()):
+        raise InvalidArgumentError("Numbers of checkpoints to keep must be 0 or more.")
+
+
+def _warm_start(session: Session, config: ExperimentConfig) -> str | None:
+    """Return the checkpoint that every trial of a new experiment starts from, None for none."""
+    if config.searcher.source_checkpoint_uuid is not None:
+        uuid_ = config.searcher.source_checkpoint_uuid
+        row = session.get(CheckpointRow, uuid_)
+        if row is None or row.state != checkpoints.COMPLETED or row.pending_deletion is not None:
+            raise InvalidArgumentError(
+                f"`searcher.source_checkpoint_uuid`: there is no complete checkpoint {uuid_!r}."
+            )
+        return row.uuid
+    trial_id = config.searcher.source_trial_id
+    if trial_id is None:
+        return None
+    if session.scalar(select(TrialRow.id).where(TrialRow.id == trial_id)) is None:
+        raise InvalidArgumentError(f"`searcher.source_trial_id`: there is no trial {trial_id}.")
+    latest = checkpoints.latest_checkpoint(session, trial_id)
+    if latest is None:
+        raise InvalidArgumentError(
+            f"`searcher.source_trial_id`: trial {trial_id} has no complete checkpoint."
+        )
+    return latest.uuid

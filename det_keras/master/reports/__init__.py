@@ -1,0 +1,1 @@
+"""Reports of metrics: stored in batches, summarised, and read as curves."""

@@ -1,0 +1,49 @@
+"""A short way for the call that a master gets most of: a report of metrics.
+
+The web framework finds the route, resolves what it depends on and looks after many things that this call does not
+need; that takes longer than storing the report. What the call means is the route's own business
+(`api.reports`), which is described and works without this as well.
+"""
+
+from __future__ import annotations
+
+import re
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from det_keras.master.api.reports import read_report
+from det_keras.master.errors import ApiError
+from det_keras.master.reports.batcher import Intake
+from det_keras.master.server.responses import error_reply, reply
+
+__all__ = ["Express"]
+
+_REPORT = re.compile(r"/api/v1/trials/([0-9]+)/metrics", re.ASCII)
+
+
+class Express:
+    """Takes reports of metrics and leaves every other call to `app`, as ASGI middleware behind the gate.
+
+    Args:
+        app: what is behind.
+        intake: stores reports.
+    """
+
+    def __init__(self, app: ASGIApp, intake: Intake) -> None:
+        self._app = app
+        self._intake = intake
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one call."""
+        is_post = scope["type"] == "http" and scope["method"] == "POST"
+        found = _REPORT.fullmatch(scope["path"]) if is_post else None
+        if found is None:
+            await self._app(scope, receive, send)
+            return
+        try:
+            await self._intake.take(await read_report(int(found[1]), Request(scope, receive)))
+        except ApiError as error:
+            await error_reply(scope["path"], error)(scope, receive, send)
+            return
+        await reply()(scope, receive, send)

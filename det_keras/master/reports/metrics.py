@@ -1,0 +1,318 @@
+"""Reports of metrics: rolled back after a restart, merged within a step, summarised.
+
+Reporting the same thing twice changes nothing, so that a client may repeat a report whose answer was lost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Select, bindparam, func, insert, or_, select, update
+from sqlalchemy.orm import Session
+
+from det_keras.config import Searcher
+from det_keras.master import lifecycle
+from det_keras.master.database.experiment_config import config_of
+from det_keras.master.database.models import MetricRow, TrialRow
+from det_keras.master.database.store import Transaction
+from det_keras.master.errors import InvalidArgumentError
+from det_keras.master.experiments.controller import find_experiment, find_trial
+from det_keras.master.experiments.controllers import conductor_of
+from det_keras.master.reports.summary import number, summarise, summarise_all, summary_name
+from det_keras.master.wire import now
+
+__all__ = [
+    "TRAINING",
+    "VALIDATION",
+    "Report",
+    "add_quickly",
+    "best_validation",
+    "check_report",
+    "live_rows",
+    "report_metrics",
+]
+
+TRAINING = "training"
+VALIDATION = "validation"
+
+_PROFILER = "profiler"
+_GENERIC = "generic"
+_PROFILER_GROUPS = frozenset({"gpu", "cpu", "memory", "disk", "network"})
+_MOST_NAMES = 10_000
+_EPOCHS = ("epoch", "epochs")
+
+
+_METRICS, _TRIALS = MetricRow.__table__.c, TrialRow.__table__.c
+_LIVE = (_METRICS.trial_id == bindparam("trial_id")) & _METRICS.archived.is_(False)
+_TRIAL = select(_TRIALS.run_id, _TRIALS.total_batches, _TRIALS.summary_metrics).where(
+    _TRIALS.id == bindparam("trial_id")
+)
+_OVERTAKEN = (
+    select(_METRICS.id)
+    .where(_LIVE, _METRICS.run_id < bindparam("run_id"), _METRICS.partition != _PROFILER)
+    .where(
+        or_(
+            _METRICS.total_batches > bindparam("steps"),
+            (_METRICS.partition == bindparam("partition")) & (_METRICS.total_batches >= bindparam("steps")),
+        )
+    )
+    .limit(1)
+)
+_SAME_STEP = select(_METRICS.id).where(
+    _LIVE, _METRICS.group == bindparam("group"), _METRICS.total_batches == bindparam("steps")
+)
+_INSERT = insert(MetricRow)
+_UPDATE = update(TrialRow).where(_TRIALS.id == bindparam("wanted_id"))
+
+
+@dataclass(frozen=True)
+class Report:
+    """One report as it was sent.
+
+    Attributes:
+        trial_id: of the trial.
+        run_id: of its run; reports of earlier runs are refused.
+        group: ``training``, ``validation``, a profiler's or a name of the user's.
+        steps_completed: batches so far; None of a profiler.
+        metrics: averages by name.
+        batch_metrics: of every batch, if they were sent.
+        time: when; None for now.
+    """
+
+    trial_id: int
+    run_id: int
+    group: str
+    steps_completed: int | None
+    metrics: Mapping[str, Any]
+    batch_metrics: Sequence[Any] | None = None
+    time: datetime | None = None
+
+    @property
+    def partition(self) -> str:
+        """What is rolled back together with it."""
+        if self.group in (TRAINING, VALIDATION):
+            return self.group
+        return _PROFILER if self.group in _PROFILER_GROUPS else _GENERIC
+
+
+def report_metrics(tx: Transaction, report: Report) -> None:
+    """Store a report and tell the search of a validation.
+
+    Raises:
+        NotFoundError: there is no such trial.
+        InvalidArgumentError: the report is malformed, of another run, or contradicts an earlier one.
+    """
+    check_report(report)
+    if add_quickly(tx.connection(), report):
+        return
+    trial = find_trial(tx, report.trial_id)
+    if report.run_id != trial.run_id:
+        raise InvalidArgumentError(f"invalid run id, {report.run_id} (reported) != {trial.run_id} (expected)")
+    if report.partition == _PROFILER:
+        tx.add(_row(report, None))
+        return
+    steps = report.steps_completed or 0
+    if _archive_overtaken(tx, report, steps):
+        _recompute(tx, trial)
+    searcher_metric = _searcher_metric(tx, trial, report)
+    row, new_names = _merge_or_add(tx, report, steps, searcher_metric)
+    trial.total_batches = max(trial.total_batches, steps)
+    added = {name: report.metrics[name] for name in new_names}
+    name = summary_name(report.group)
+    summary = summarise(trial.summary_metrics.get(name, {}), added)
+    trial.summary_metrics = {**trial.summary_metrics, name: summary}
+    if report.group == VALIDATION and new_names:
+        _validated(tx, trial, row)
+
+
+def add_quickly(connection: Connection, report: Report) -> bool:
+    """Store a report that only adds a row, as nearly all do; tell whether it was one.
+
+    Reports are what a master gets most of. Statements that are built once, and rows that no session keeps track of,
+    take a third of the time.
+    """
+    if report.partition in (VALIDATION, _PROFILER):
+        return False
+    steps = report.steps_completed or 0
+    trial = connection.execute(_TRIAL, {"trial_id": report.trial_id}).first()
+    if trial is None or trial.run_id != report.run_id:
+        return False
+    place = {
+        "trial_id": report.trial_id,
+        "run_id": report.run_id,
+        "group": report.group,
+        "partition": report.partition,
+        "steps": steps,
+    }
+    # The first run overtakes nobody, and behind everything that was reported there is nothing to merge with.
+    if report.run_id > 1 and connection.execute(_OVERTAKEN, place).first() is not None:
+        return False
+    if steps <= trial.total_batches and connection.execute(_SAME_STEP, place).first() is not None:
+        return False
+    connection.execute(_INSERT, _values(report, steps))
+    name = summary_name(report.group)
+    summary = summarise(trial.summary_metrics.get(name, {}), report.metrics)
+    changes = {
+        "wanted_id": report.trial_id,
+        "total_batches": max(trial.total_batches, steps),
+        "summary_metrics": {**trial.summary_metrics, name: summary},
+    }
+    connection.execute(_UPDATE, changes)
+    return True
+
+
+def best_validation(session: Session, experiment_id: int, *, smaller_is_better: bool) -> float | None:
+    """Return the best searcher metric over an experiment's live validations; None while there is none."""
+    best = func.min if smaller_is_better else func.max
+    value = session.scalar(
+        select(best(MetricRow.searcher_metric))
+        .join(TrialRow, TrialRow.id == MetricRow.trial_id)
+        .where(TrialRow.experiment_id == experiment_id, MetricRow.archived.is_(False))
+    )
+    return None if value is None else float(value)
+
+
+def live_rows(trial_ids: Sequence[int]) -> Select[MetricRow]:
+    """Return the query of all reports that count, of some trials."""
+    return select(MetricRow).where(MetricRow.trial_id.in_(trial_ids), MetricRow.archived.is_(False))
+
+
+def check_report(report: Report) -> None:
+    """Look at a report without the database.
+
+    Raises:
+        InvalidArgumentError: it is malformed.
+    """
+    if not report.group or "." in report.group:
+        raise InvalidArgumentError(f"The group {report.group!r} must be a name without a dot.")
+    if len(report.metrics) > _MOST_NAMES:
+        raise InvalidArgumentError(
+            f"A report may have {_MOST_NAMES} names of metrics, received {len(report.metrics)}."
+        )
+    for name in _EPOCHS:
+        value = report.metrics.get(name)
+        if value is not None and number(value) is None:
+            raise InvalidArgumentError(f"The metric `{name}` must be a number, received {value!r}.")
+
+
+def _archive_overtaken(tx: Transaction, report: Report, steps: int) -> bool:
+    """Hide what earlier runs reported beyond the point where this run is; tell whether there was any."""
+    query = live_rows([report.trial_id]).where(
+        MetricRow.run_id < report.run_id,
+        MetricRow.partition != _PROFILER,
+        or_(
+            MetricRow.total_batches > steps,
+            (MetricRow.partition == report.partition) & (MetricRow.total_batches >= steps),
+        ),
+    )
+    rows = tx.scalars(query).all()
+    for row in rows:
+        row.archived = True
+    tx.flush()
+    return bool(rows)
+
+
+def _recompute(tx: Transaction, trial: TrialRow) -> None:
+    """Derive everything that a trial's row says about its metrics from the reports that are left."""
+    rows = tx.scalars(
+        live_rows([trial.id]).where(MetricRow.partition != _PROFILER).order_by(MetricRow.id)
+    ).all()
+    trial.total_batches = max((row.total_batches or 0 for row in rows), default=0)
+    trial.summary_metrics = summarise_all((row.group, row.metrics) for row in rows)
+    trial.latest_validation_id = trial.best_validation_id = trial.searcher_metric_value = None
+    config = config_of(find_experiment(tx, trial.experiment_id))
+    for row in rows:
+        if row.group == VALIDATION:
+            _note_validation(trial, row, config.searcher)
+
+
+def _merge_or_add(
+    tx: Transaction, report: Report, steps: int, searcher_metric: float | None
+) -> tuple[MetricRow, list[str]]:
+    """Return the row of a report, and which of its names are new."""
+    row = tx.scalar(
+        live_rows([report.trial_id]).where(MetricRow.group == report.group, MetricRow.total_batches == steps)
+    )
+    if row is None:
+        row = _row(report, steps)
+        row.searcher_metric = searcher_metric
+        tx.add(row)
+        tx.flush()
+        return row, list(report.metrics)
+    for name, value in report.metrics.items():
+        if name in row.metrics and row.metrics[name] != value:
+            raise InvalidArgumentError(
+                f"overwriting existing metric keys is not supported, conflicting key: {name}"
+            )
+    new_names = [name for name in report.metrics if name not in row.metrics]
+    batch_metrics = _batch_metrics(report)
+    if batch_metrics and row.batch_metrics and row.batch_metrics != batch_metrics:
+        raise InvalidArgumentError("overwriting existing batch metrics is not supported")
+    row.metrics = {**row.metrics, **report.metrics}
+    row.batch_metrics = row.batch_metrics or batch_metrics
+    if row.searcher_metric is None:
+        row.searcher_metric = searcher_metric
+    return row, new_names
+
+
+def _row(report: Report, steps: int | None) -> MetricRow:
+    return MetricRow(**_values(report, steps))
+
+
+def _values(report: Report, steps: int | None) -> dict[str, Any]:
+    return {
+        "trial_id": report.trial_id,
+        "run_id": report.run_id,
+        "group": report.group,
+        "partition": report.partition,
+        "total_batches": steps,
+        "archived": False,
+        "metrics": dict(report.metrics),
+        "batch_metrics": _batch_metrics(report),
+        "searcher_metric": None,
+        "end_time": report.time or now(),
+    }
+
+
+def _batch_metrics(report: Report) -> list[Any] | None:
+    if report.group == VALIDATION or not report.batch_metrics:
+        return None
+    return list(report.batch_metrics)
+
+
+def _searcher_metric(tx: Transaction, trial: TrialRow, report: Report) -> float | None:
+    """Return the searcher's metric of a validation; one that diverged has none that could be the best."""
+    if report.group != VALIDATION:
+        return None
+    name = config_of(find_experiment(tx, trial.experiment_id)).searcher.metric
+    value = number(report.metrics.get(name))
+    return None if value is None or not math.isfinite(value) else value
+
+
+def _validated(tx: Transaction, trial: TrialRow, row: MetricRow) -> None:
+    experiment = find_experiment(tx, trial.experiment_id)
+    _note_validation(trial, row, config_of(experiment).searcher)
+    if experiment.state in lifecycle.TERMINAL:
+        return
+    conductor_of(tx, experiment).validated(trial, row.metrics)
+
+
+def _note_validation(trial: TrialRow, row: MetricRow, searcher: Searcher) -> None:
+    """Note a validation with the searcher's metric as the latest, and as the best if it is."""
+    if number(row.metrics.get(searcher.metric)) is None:
+        return
+    trial.latest_validation_id = row.id
+    if row.searcher_metric is None:
+        # It diverged.
+        return
+    best = trial.searcher_metric_value
+    is_better = best is None or (
+        row.searcher_metric < best if searcher.smaller_is_better else row.searcher_metric > best
+    )
+    if is_better:
+        trial.best_validation_id = row.id
+        trial.searcher_metric_value = row.searcher_metric

@@ -1,0 +1,176 @@
+"""Users, the master itself, agents, pools and workspaces as they travel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from det_keras.master.database.models import AllocationRow, UserRow
+from det_keras.master.resources import Slot
+from det_keras.master.tasks.task_environment import Identity
+from det_keras.master.wire import timestamp
+
+__all__ = [
+    "POOL",
+    "PROTOCOL_VERSION",
+    "WORKSPACE_ID",
+    "agent_shape",
+    "master_shape",
+    "pool_shape",
+    "user_shape",
+    "workspace_shape",
+]
+
+#: The release of Determined whose protocol is spoken; clients compare it with their own.
+PROTOCOL_VERSION = "0.38.1"
+
+#: The only resource pool.
+POOL = "default"
+
+#: The only workspace.
+WORKSPACE_ID = 1
+
+_UNUSED_POOL_TEXTS = (
+    "location",
+    "imageId",
+    "instanceType",
+    "masterUrl",
+    "masterCertName",
+    "containerStartupScript",
+    "agentDockerNetwork",
+    "agentDockerRuntime",
+    "agentDockerImage",
+    "agentFluentImage",
+    "startupScript",
+    "clusterName",
+)
+
+
+def user_shape(row: UserRow) -> dict[str, Any]:
+    """Return a `User`."""
+    return {
+        "id": row.id,
+        "username": row.username,
+        "displayName": row.display_name,
+        "admin": row.admin,
+        "active": row.active,
+        "remote": False,
+        "agentUserGroup": None,
+        "modifiedAt": timestamp(row.modified_at),
+        "lastAuthAt": timestamp(row.last_auth_at),
+    }
+
+
+def master_shape(identity: Identity) -> dict[str, Any]:
+    """Return what the master says of itself."""
+    return {
+        "version": PROTOCOL_VERSION,
+        "masterId": identity.master_id,
+        "clusterId": identity.cluster_id,
+        "clusterName": "",
+        "hasCustomLogo": False,
+        "strictJobQueueControl": False,
+        "rbacEnabled": False,
+        "telemetryEnabled": False,
+        "ssoProviders": [],
+        "externalLoginUri": "",
+        "externalLogoutUri": "",
+        "branding": "determined",
+        "product": "PRODUCT_UNSPECIFIED",
+        "userManagementEnabled": True,
+        "featureSwitches": [],
+        "clusterMessage": None,
+    }
+
+
+def agent_shape(
+    agent_id: str, slots: Sequence[Slot], live: Sequence[AllocationRow], started_at: datetime | None
+) -> dict[str, Any]:
+    """Return the machine as the only `Agent`."""
+    owner = {slot_id: row for row in live for slot_id in row.slot_ids}
+    containers = {row.resources_id: _container(row) for row in live}
+    return {
+        "id": agent_id,
+        "registeredTime": timestamp(started_at),
+        "slotStats": {"typeStats": {}, "brandStats": {}},
+        "slots": {str(slot.id): _slot(slot, owner.get(slot.id)) for slot in slots},
+        "containers": containers,
+        "resourcePools": [POOL],
+        "addresses": ["127.0.0.1"],
+        "enabled": True,
+        "draining": False,
+        "version": PROTOCOL_VERSION,
+    }
+
+
+def device_shape(slot: Slot) -> dict[str, Any]:
+    """Return the `Device` of a slot."""
+    return {
+        "id": slot.id,
+        "brand": slot.brand,
+        "uuid": slot.uuid,
+        "type": "TYPE_CUDA" if slot.device == "cuda" else "TYPE_CPU",
+    }
+
+
+def pool_shape(slots: Sequence[Slot], used: int, running: int, queued: int) -> dict[str, Any]:
+    """Return the only `ResourcePool`; clients insist on every one of its keys."""
+    device = slots[0].device if slots else "cpu"
+    return {
+        "name": POOL,
+        "description": "This machine",
+        "type": "RESOURCE_POOL_TYPE_STATIC",
+        "numAgents": 1,
+        "slotsAvailable": len(slots),
+        "slotsUsed": used,
+        "slotType": "TYPE_CUDA" if device == "cuda" else "TYPE_CPU",
+        "slotsPerAgent": len(slots),
+        "auxContainerCapacity": 100,
+        "auxContainersRunning": 0,
+        "auxContainerCapacityPerAgent": 100,
+        "defaultComputePool": True,
+        "defaultAuxPool": True,
+        "preemptible": False,
+        "minAgents": 1,
+        "maxAgents": 1,
+        "schedulerType": "SCHEDULER_TYPE_PRIORITY",
+        "schedulerFittingPolicy": "FITTING_POLICY_BEST",
+        "maxIdleAgentPeriod": 0.0,
+        "maxAgentStartingPeriod": 0.0,
+        "details": {},
+        "resourceManagerMetadata": {},
+        "stats": {"queuedCount": queued, "scheduledCount": running},
+        **dict.fromkeys(_UNUSED_POOL_TEXTS, ""),
+    }
+
+
+def workspace_shape(owner_id: int, experiments: int) -> dict[str, Any]:
+    """Return the only `Workspace`."""
+    return {
+        "id": WORKSPACE_ID,
+        "name": "Uncategorized",
+        "archived": False,
+        "username": "admin",
+        "userId": owner_id,
+        "numProjects": 1,
+        "numExperiments": experiments,
+        "pinned": False,
+        "state": "WORKSPACE_STATE_UNSPECIFIED",
+        "errorMessage": "",
+        "immutable": True,
+    }
+
+
+def _slot(slot: Slot, allocation: AllocationRow | None) -> dict[str, Any]:
+    return {
+        "id": str(slot.id),
+        "device": device_shape(slot),
+        "enabled": True,
+        "draining": False,
+        "container": None if allocation is None else _container(allocation),
+    }
+
+
+def _container(allocation: AllocationRow) -> dict[str, Any]:
+    return {"id": allocation.resources_id, "state": "STATE_RUNNING", "devices": [], "parent": ""}

@@ -1,0 +1,150 @@
+"""Tasks, allocations, generic jobs and the job queue as they travel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from det_keras.master.database.models import AllocationRow, ExperimentRow, TaskRow, UserRow
+from det_keras.master.resources import Slot
+from det_keras.master.serializers.cluster import POOL, WORKSPACE_ID, device_shape
+from det_keras.master.tasks.allocations import TERMINATED
+from det_keras.master.tasks.scheduler import DEFAULT_PRIORITY
+from det_keras.master.wire import timestamp
+
+__all__ = [
+    "allocation_shape",
+    "command_shape",
+    "job_shape",
+    "summary_shape",
+    "task_shape",
+    "task_state",
+    "tensorboard_shape",
+]
+
+
+def task_state(task: TaskRow, live: AllocationRow | None) -> str:
+    """Return the state of a task as it is shown."""
+    if task.end_time is not None:
+        return "STATE_TERMINATED"
+    if live is None:
+        return "STATE_QUEUED"
+    return "STATE_TERMINATING" if live.is_killed else f"STATE_{live.state}"
+
+
+def command_shape(task: TaskRow, live: AllocationRow | None, owner: UserRow) -> dict[str, Any]:
+    """Return a generic job as a `Command`."""
+    return {
+        "id": task.id,
+        "description": task.description,
+        "state": task_state(task, live),
+        "startTime": timestamp(task.start_time),
+        "username": owner.username,
+        "displayName": owner.display_name,
+        "userId": owner.id,
+        "resourcePool": POOL,
+        "jobId": task.job_id,
+        "workspaceId": WORKSPACE_ID,
+        "container": None,
+        "exitStatus": task.exit_status or "",
+    }
+
+
+def tensorboard_shape(task: TaskRow, live: AllocationRow | None, owner: UserRow) -> dict[str, Any]:
+    """Return a task that runs TensorBoard as a `Tensorboard`."""
+    shown = (task.config or {}).get("data") or {}
+    return {
+        **command_shape(task, live, owner),
+        "experimentIds": shown.get("experiment_ids", []),
+        "trialIds": shown.get("trial_ids", []),
+        "serviceAddress": f"/proxy/{task.id}/",
+    }
+
+
+def allocation_shape(row: AllocationRow) -> dict[str, Any]:
+    """Return an `Allocation`."""
+    return {
+        "allocationId": row.id,
+        "taskId": row.task_id,
+        "slots": len(row.slot_ids),
+        "state": f"STATE_{row.state}",
+        "isReady": row.is_ready and row.state != TERMINATED,
+        "startTime": timestamp(row.start_time),
+        "endTime": timestamp(row.end_time),
+        "exitReason": row.exit_reason,
+        "statusCode": row.exit_code,
+    }
+
+
+def task_shape(task: TaskRow, allocations: Sequence[AllocationRow]) -> dict[str, Any]:
+    """Return a `Task`."""
+    return {
+        "taskId": task.id,
+        "taskType": f"TASK_TYPE_{task.kind}",
+        "startTime": timestamp(task.start_time),
+        "endTime": timestamp(task.end_time),
+        "allocations": [allocation_shape(row) for row in allocations],
+        "parentId": None,
+    }
+
+
+def summary_shape(row: AllocationRow, name: str, agent_id: str, slots: Sequence[Slot]) -> dict[str, Any]:
+    """Return an `AllocationSummary`."""
+    devices = [device_shape(slot) for slot in slots if slot.id in row.slot_ids]
+    return {
+        "taskId": row.task_id,
+        "allocationId": row.id,
+        "name": name,
+        "registeredTime": timestamp(row.start_time),
+        "resourcePool": POOL,
+        "slotsNeeded": len(row.slot_ids),
+        "schedulerType": "priority",
+        "priority": DEFAULT_PRIORITY,
+        "proxyPorts": [],
+        "resources": [
+            {
+                "resourcesId": row.resources_id,
+                "resourcesType": "docker-container",
+                "allocationId": row.id,
+                "containerId": row.resources_id,
+                "agentDevices": {agent_id: {"devices": devices}},
+            }
+        ],
+    }
+
+
+def job_shape(
+    *,
+    entity: ExperimentRow | TaskRow,
+    name: str,
+    owner: UserRow,
+    requested_slots: int,
+    allocated_slots: int,
+    priority: int | None,
+    jobs_ahead: int,
+    is_scheduled: bool,
+    progress: float = 0.0,
+) -> dict[str, Any]:
+    """Return an entry of the queue as a `Job`."""
+    is_experiment = isinstance(entity, ExperimentRow)
+    return {
+        "jobId": entity.job_id,
+        "entityId": str(entity.id),
+        "type": f"TYPE_{entity.kind if isinstance(entity, TaskRow) else 'EXPERIMENT'}",
+        "name": name,
+        "username": owner.username,
+        "userId": owner.id,
+        "resourcePool": POOL,
+        "workspaceId": WORKSPACE_ID,
+        "submissionTime": timestamp(entity.start_time),
+        "requestedSlots": requested_slots,
+        "allocatedSlots": allocated_slots,
+        "isPreemptible": is_experiment,
+        "priority": priority or DEFAULT_PRIORITY,
+        "weight": 1.0,
+        "progress": progress,
+        "summary": {
+            "jobsAhead": jobs_ahead,
+            "state": "STATE_SCHEDULED" if is_scheduled else "STATE_QUEUED",
+        },
+    }

@@ -1,0 +1,180 @@
+"""What the routes have in common: the master, the caller, the body, pages of lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, TypeVar
+
+import anyio.to_thread
+from fastapi import Depends, Query, Request
+
+from det_keras.master.accounts.auth import Caller
+from det_keras.master.embedded import EmbeddedMaster
+from det_keras.master.errors import InvalidArgumentError
+from det_keras.master.wire import Message, parse_message
+
+__all__ = [
+    "CallerDep",
+    "MasterDep",
+    "Page",
+    "PageDep",
+    "body",
+    "choice",
+    "choices",
+    "message_of",
+    "paged",
+    "read_body",
+]
+
+MessageT = TypeVar("MessageT", bound=Message)
+T = TypeVar("T")
+
+# Longer bodies are parsed away from the event loop, where long polls wait.
+_LONG_BYTES = 1 << 16
+_MESSAGES: dict[object, type[Message]] = {}
+
+
+async def _master(request: Request) -> EmbeddedMaster:
+    master = request.app.state.master
+    assert isinstance(master, EmbeddedMaster)
+    return master
+
+
+async def _caller(request: Request) -> Caller:
+    caller = request.state.caller
+    assert isinstance(caller, Caller)
+    return caller
+
+
+MasterDep = Annotated[EmbeddedMaster, Depends(_master)]
+CallerDep = Annotated[Caller, Depends(_caller)]
+
+
+def body(kind: type[MessageT], *, most_bytes: int | None = None, bare_list: str | None = None) -> Any:
+    """Return the dependency that reads the body as a message of `kind`, whatever its Content-Type.
+
+    Args:
+        kind: of the message.
+        most_bytes: that it may have; None for what the master takes at all.
+        bare_list: the body is a list, and the message has it under this name.
+    """
+
+    async def read(request: Request) -> MessageT:
+        return await read_body(request, kind, most_bytes=most_bytes, bare_list=bare_list)
+
+    # For the description of the calls, which could not know otherwise.
+    _MESSAGES[read] = kind
+    return Depends(read)
+
+
+async def read_body(
+    request: Request,
+    kind: type[MessageT],
+    *,
+    most_bytes: int | None = None,
+    bare_list: str | None = None,
+) -> MessageT:
+    """Return the body of a request as a message of `kind`; `body` says more.
+
+    Raises:
+        InvalidArgumentError: it is none, or longer than `most_bytes`.
+    """
+    content = await request.body()
+    if most_bytes is not None and len(content) > most_bytes:
+        raise InvalidArgumentError(
+            f"The body may have {most_bytes >> 20} MiB here, received {len(content)} bytes."
+        )
+    if len(content) > _LONG_BYTES:
+        return await anyio.to_thread.run_sync(parse_message, kind, content, bare_list)
+    return parse_message(kind, content, bare_list)
+
+
+def message_of(dependency: object) -> type[Message] | None:
+    """Return what a dependency that `body` made reads; None for another."""
+    return _MESSAGES.get(dependency)
+
+
+class Page:
+    """Which part of a list is asked for.
+
+    Args:
+        offset: of the first row; negative counts from the end.
+        limit: how many rows; -1 for all, -2 for none but the total, 0 for the list's own default.
+        is_descending: the other way round.
+    """
+
+    def __init__(self, offset: int, limit: int, is_descending: bool | None) -> None:
+        self.offset = offset
+        self.limit = limit
+        self.is_descending = is_descending
+
+
+async def _page(
+    offset: Annotated[int, Query()] = 0,
+    limit: Annotated[int, Query()] = 0,
+    order_by: Annotated[str, Query(alias="orderBy")] = "",
+) -> Page:
+    orders = {"": None, "ORDER_BY_UNSPECIFIED": None, "ORDER_BY_ASC": False, "ORDER_BY_DESC": True}
+    orders.update({"0": None, "1": False, "2": True})
+    if order_by not in orders:
+        raise InvalidArgumentError(f"`orderBy` must be ORDER_BY_ASC or ORDER_BY_DESC, received {order_by!r}.")
+    if limit < _NO_ROWS:
+        raise InvalidArgumentError(
+            f"`limit` must be a number of rows, 0 for the default, -1 for all or -2 for none, received {limit}."
+        )
+    return Page(offset, limit, orders[order_by])
+
+
+# Only what a list amounts to is asked for.
+_NO_ROWS = -2
+PageDep = Annotated[Page, Depends(_page)]
+
+
+def paged(
+    name: str,
+    rows: Sequence[T],
+    page: Page,
+    present: Callable[[Sequence[T]], list[Any]],
+    default_limit: int = -1,
+) -> dict[str, Any]:
+    """Return one page of a list as it travels.
+
+    Args:
+        name: of the list in the answer.
+        rows: the whole list, in its order.
+        page: which part.
+        present: turns rows into what travels.
+        default_limit: what a limit of 0 means; -1 for all.
+    """
+    total = len(rows)
+    limit = page.limit or default_limit
+    start = max(0, total + page.offset) if page.offset < 0 else min(page.offset, total)
+    end = total if limit == -1 else start if limit == _NO_ROWS else min(total, start + limit)
+    return {
+        name: present(rows[start:end]),
+        "pagination": {
+            "offset": page.offset,
+            "limit": page.limit,
+            "startIndex": start,
+            "endIndex": end,
+            "total": total,
+        },
+    }
+
+
+def choice(value: str, prefix: str, known: Sequence[str]) -> str:
+    """Return an enum's value without its prefix.
+
+    Raises:
+        InvalidArgumentError: the name is not known.
+    """
+    bare = value.removeprefix(prefix)
+    if bare not in known:
+        names = ", ".join(f"{prefix}{name}" for name in known)
+        raise InvalidArgumentError(f"{value!r} is not one of {names}.")
+    return bare
+
+
+def choices(values: Sequence[str], prefix: str, known: Sequence[str]) -> list[str]:
+    """Return the values of a repeated enum without their prefixes."""
+    return [choice(value, prefix, known) for value in values]

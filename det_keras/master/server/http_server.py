@@ -1,0 +1,120 @@
+"""The master's HTTP server: one address, and a file that says where it is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import Iterable
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from det_keras.errors import DetError
+from det_keras.home import Home
+from det_keras.master.database.events import Notifier
+from det_keras.master.server.address import Address
+
+__all__ = ["bind", "serve"]
+
+# Answers that wait are cut off after this; long polls and followed logs end by themselves before.
+_GRACE_S = 3
+# Clients keep connections for long; one that is closed under a call looks like a fault of the network.
+_KEEP_ALIVE_S = 120
+
+
+def bind(host: str, port: int | None, preferred: Iterable[int]) -> socket.socket:
+    """Return a socket on `port` of `host`, else on the first preferred port that is free, else on any.
+
+    Raises:
+        DetError: `port` is taken.
+    """
+    if port is not None:
+        bound = _try(host, port)
+        if bound is None:
+            raise DetError(
+                f"Port {port} of {host} is taken. Use another --port, or none to have a free one chosen."
+            )
+        return bound
+    for candidate in (*preferred, 0):
+        bound = _try(host, candidate)
+        if bound is not None:
+            return bound
+    raise DetError(f"No port of {host} is free, or this machine has no such address.")
+
+
+def serve(app: Any, sock: socket.socket, address: Address, home: Home, notifier: Notifier) -> bool:
+    """Serve until a signal ends it; tell whether it came up.
+
+    Args:
+        app: the web application.
+        sock: bound to the address.
+        address: with the certificate, if there is one.
+        home: its `master_file` says where the master is, from when it is ready until it stops.
+        notifier: told as soon as it is to stop, so that long polls end.
+    """
+    config = uvicorn.Config(
+        app,
+        # Reading a call takes half the time that the parser in Python takes: a third of a report of metrics.
+        http="httptools",
+        loop="asyncio",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=_GRACE_S,
+        ssl_certfile=address.cert,
+        ssl_keyfile=address.key,
+    )
+    server = _Server(config, address, home, notifier)
+    try:
+        asyncio.run(server.serve(sockets=[sock]))
+    finally:
+        home.master_file.unlink(missing_ok=True)
+    return bool(server.started)
+
+
+class _Server(uvicorn.Server):  # type: ignore[misc]  # uvicorn is not followed by mypy here
+    def __init__(self, config: uvicorn.Config, address: Address, home: Home, notifier: Notifier) -> None:
+        super().__init__(config)
+        self._address = address
+        self._home = home
+        self._notifier = notifier
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started and sockets:
+            _announce(self._home, self._address, sockets[0])
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._notifier.close()
+        super().handle_exit(sig, frame)
+
+
+def _announce(home: Home, address: Address, sock: socket.socket) -> None:
+    content: dict[str, Any] = {"url": address.url(sock.getsockname()[1]), "pid": os.getpid()}
+    if address.trusted is not None:
+        content["cert_file"] = str(address.trusted)
+    draft = home.master_file.with_name(f".{home.master_file.name}")
+    draft.write_text(json.dumps(content), encoding="utf-8")
+    draft.replace(home.master_file)
+
+
+def _try(host: str, port: int) -> socket.socket | None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With the protocol named asyncio switches Nagle's algorithm off; else every answer would wait 40 ms for the
+    # acknowledgement of its own headers.
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    # A master that starts again takes up its port although old connections linger.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+        sock.listen(128)
+    except OSError:
+        sock.close()
+        return None
+    return sock

@@ -1,0 +1,235 @@
+"""The thread that keeps the world and the database in step.
+
+It starts what may start, stores what tasks print, ends what has to end, and judges what ended. The database is
+always first: an attempt is recorded before its process is made, a kill before its signal is sent. So a master
+that dies between any two lines here finds, when it comes back, a row to go on from.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import select
+
+from det_keras.master.accounts.auth import Accounts
+from det_keras.master.database.events import WORK, Notifier, task_topic
+from det_keras.master.database.models import AllocationRow, TaskRow, TrialRow
+from det_keras.master.database.store import Store
+from det_keras.master.experiments.controller import Conductor, find_experiment, find_trial
+from det_keras.master.experiments.unmanaged import UnmanagedConductor, find_lost, hear_all_again
+from det_keras.master.lifecycle import Ending, Exit
+from det_keras.master.resources import ResourcePool, State
+from det_keras.master.services.background import Background
+from det_keras.master.services.launching import Launcher
+from det_keras.master.tasks import allocations, jobs
+from det_keras.master.tasks.logs import store_entries
+from det_keras.master.tasks.scheduler import plan
+from det_keras.master.tasks.waiting import slots_by_owner, still_waits, waiting_requests
+from det_keras.master.wire import now
+
+__all__ = ["Dispatcher"]
+
+logger = logging.getLogger(__name__)
+
+# How often running tasks are looked at: two or three system calls for each.
+_LOOK_S = 0.02
+# How often everything is checked although nobody asked for it.
+_IDLE_S = 1.0
+_KILL_AGAIN_S = 5.0
+
+
+@dataclass
+class _Watched:
+    """What the dispatcher remembers of a running allocation.
+
+    Attributes:
+        log_offset: up to where its log is stored.
+        is_running: its row says that it runs.
+    """
+
+    log_offset: int = 0
+    is_running: bool = False
+
+
+class Dispatcher(Background):
+    """Starts, watches and ends tasks.
+
+    Args:
+        store: the database.
+        pool: where tasks run.
+        launcher: prepares what to run.
+        accounts: the tokens of tasks.
+        notifier: tells when there is work.
+    """
+
+    def __init__(
+        self, store: Store, pool: ResourcePool, launcher: Launcher, accounts: Accounts, notifier: Notifier
+    ) -> None:
+        self._store = store
+        self._pool = pool
+        self._launcher = launcher
+        self._accounts = accounts
+        self._live: dict[str, _Watched] = {}
+        # When the next task is to be killed.
+        self._kill_at: datetime | None = None
+        super().__init__("dispatcher", notifier, WORK)
+
+    def start(self) -> None:
+        """Take up what an earlier master left, and begin."""
+        with self._store.reading() as session:
+            self._live = {row.id: _Watched(row.log_offset) for row in allocations.live_allocations(session)}
+        with self._store.writing() as tx:
+            hear_all_again(tx)
+        if self._live:
+            logger.info("%d running tasks of an earlier start are watched again.", len(self._live))
+        self._disown_unreachable()
+        super().start()
+
+    def _run(self) -> None:
+        checked_at = 0.0
+        while not self._stopping:
+            self._wake.wait(_LOOK_S if self._live else _IDLE_S)
+            is_due = self._wake.is_set() or time.monotonic() - checked_at > _IDLE_S
+            is_due = is_due or (self._kill_at is not None and self._kill_at <= now())
+            self._wake.clear()
+            for allocation_id in list(self._live):
+                self._guarded(self._look, allocation_id)
+            # An end that was just seen is work as well.
+            if is_due or self._wake.is_set():
+                checked_at = time.monotonic()
+                self._guarded(self._kill_due)
+                self._guarded(self._schedule)
+                self._guarded(self._give_up_silent)
+
+    def _guarded(self, step: Callable[..., None], *arguments: Any) -> None:
+        """Take a step; a fault in it, such as a full disk, must not keep the others from being taken."""
+        try:
+            step(*arguments)
+        except Exception:
+            # Nothing is lost: the next round finds the same state. Not at full speed, though.
+            logger.exception("A step of the dispatcher failed and is repeated.")
+            time.sleep(0.5)
+
+    def _disown_unreachable(self) -> None:
+        """Run those again that were told an address at which no master answers any more."""
+        with self._store.writing() as tx:
+            for row in allocations.live_allocations(tx):
+                if row.master_url != self._launcher.identity.url:
+                    logger.warning(
+                        "Allocation %s knows the master as %s and starts anew.", row.id, row.master_url
+                    )
+                    allocations.kill(tx, row)
+
+    def _look(self, allocation_id: str) -> None:
+        """Store what an allocation printed, and its end."""
+        # First the state, then the log: what was printed before the end is then all there.
+        state = self._pool.look(allocation_id)
+        watched = self._live[allocation_id]
+        if not watched.is_running and state.state is State.RUNNING:
+            self._mark_running(allocation_id)
+            watched.is_running = True
+        while self._store_log(allocation_id, watched):
+            pass
+        if state.state is State.ENDED:
+            assert state.exit is not None
+            self._end(allocation_id, state.exit)
+
+    def _mark_running(self, allocation_id: str) -> None:
+        with self._store.writing() as tx:
+            allocation = allocations.find_allocation(tx, allocation_id)
+            allocation.state = allocations.RUNNING
+            task = tx.get(TaskRow, allocation.task_id)
+            assert task is not None
+            # What serves others says itself when it can.
+            allocation.is_ready = allocation.is_ready or task.kind != jobs.TENSORBOARD
+            tx.notify(task_topic(task.id))
+
+    def _store_log(self, allocation_id: str, watched: _Watched) -> bool:
+        entries, offset = self._pool.read_log(allocation_id, watched.log_offset)
+        if offset == watched.log_offset:
+            return False
+        with self._store.writing() as tx:
+            allocation = allocations.find_allocation(tx, allocation_id)
+            # In one transaction, so that no line is stored twice or not at all.
+            allocation.log_offset = offset
+            store_entries(tx, allocation, self._launcher.identity.agent_id, entries)
+        watched.log_offset = offset
+        return True
+
+    def _end(self, allocation_id: str, exit_: Exit) -> None:
+        with self._store.writing() as tx:
+            allocation = allocations.find_allocation(tx, allocation_id)
+            known = allocations.close_allocation(tx, allocation, exit_)
+            self._accounts.end_allocation(tx, allocation_id)
+            task = tx.get(TaskRow, allocation.task_id)
+            assert task is not None
+            if task.kind != jobs.TRIAL:
+                jobs.job_ended(tx, task, known)
+            else:
+                trial = tx.scalars(select(TrialRow).where(TrialRow.task_id == task.id)).one()
+                Conductor(tx, find_experiment(tx, trial.experiment_id)).run_ended(trial, known)
+        del self._live[allocation_id]
+
+    def _kill_due(self) -> None:
+        with self._store.reading() as session:
+            times = [row.kill_at for row in allocations.live_allocations(session) if row.kill_at is not None]
+        self._kill_at = min(times, default=None)
+        if self._kill_at is None or self._kill_at > now():
+            return
+        with self._store.writing() as tx:
+            due = [row for row in allocations.live_allocations(tx) if _is_due(row)]
+            # Killed before: something stands in the way.
+            again = {row.id: row.is_killed for row in due}
+            for row in due:
+                row.is_killed = True
+                row.kill_at = now() + timedelta(seconds=_KILL_AGAIN_S)
+        self._kill_at = now() + timedelta(seconds=_KILL_AGAIN_S)
+        for allocation_id, force in again.items():
+            self._pool.kill(allocation_id, force=force)
+
+    def _schedule(self) -> None:
+        with self._store.reading() as session:
+            requests = waiting_requests(session)
+            if not requests:
+                return
+            taken = {slot for row in allocations.live_allocations(session) for slot in row.slot_ids}
+            in_use = slots_by_owner(session)
+        free = [slot.id for slot in self._pool.slots if slot.id not in taken]
+        for grant in plan(requests, free, in_use, len(self._pool.slots)):
+            self._launch(grant.task_id, grant.slot_ids)
+
+    def _give_up_silent(self) -> None:
+        """End the trials of other machines that were not heard of for too long."""
+        with self._store.reading() as session:
+            if not find_lost(session, now()):
+                return
+        with self._store.writing() as tx:
+            # Looked for again: one may have been heard of just now.
+            for trial_id in find_lost(tx, now()):
+                trial = find_trial(tx, trial_id)
+                UnmanagedConductor(tx, find_experiment(tx, trial.experiment_id)).lose(trial)
+
+    def _launch(self, task_id: str, slot_ids: tuple[int, ...]) -> None:
+        with self._store.writing() as tx:
+            task = tx.get(TaskRow, task_id)
+            # The user may have ended or paused it since it was planned.
+            if task is None or not still_waits(tx, task):
+                return
+            launch = self._launcher.prepare(tx, task, slot_ids)
+        self._live[launch.allocation_id] = _Watched()
+        try:
+            self._pool.launch(launch)
+        except OSError as error:
+            logger.exception("Allocation %s cannot be started.", launch.allocation_id)
+            self._end(
+                launch.allocation_id, Exit(Ending.NOT_LAUNCHED, detail=f"it cannot be started ({error})")
+            )
+
+
+def _is_due(row: AllocationRow) -> bool:
+    return row.kill_at is not None and row.kill_at <= now()

@@ -1,0 +1,206 @@
+"""The thread that deletes: files of checkpoints, old logs, and whole experiments.
+
+What is to be deleted stands in the database before it is deleted and until it is gone, so that a master that
+dies in between goes on with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import delete, or_, select
+
+from det_keras import storage
+from det_keras.errors import CheckpointError, ConfigError
+from det_keras.master import lifecycle
+from det_keras.master.checkpoints import records as checkpoints
+from det_keras.master.database.context_store import BundleStore
+from det_keras.master.database.events import DELETIONS, Notifier
+from det_keras.master.database.experiment_config import config_of
+from det_keras.master.database.models import (
+    AllocationRow,
+    CheckpointRow,
+    ExperimentRow,
+    LogRow,
+    MetricRow,
+    TaskRow,
+    TokenRow,
+    TrialRow,
+)
+from det_keras.master.database.store import Store
+from det_keras.master.resources import ResourcePool
+from det_keras.master.services.background import Background
+from det_keras.master.tasks.log_retention import expired_tasks
+from det_keras.master.wire import now
+from det_keras.storage.events import events_prefix
+
+__all__ = ["Janitor"]
+
+logger = logging.getLogger(__name__)
+
+# What failed, such as a storage that is not mounted, is tried again this often.
+_RETRY_S = 60.0
+
+
+class Janitor(Background):
+    """Deletes in the background.
+
+    Args:
+        store: the database.
+        pool: keeps logs of ended tasks.
+        bundles: keeps their code.
+        notifier: tells when there is something to delete.
+        cluster_id: under which trials write TensorBoard events.
+    """
+
+    def __init__(
+        self, store: Store, pool: ResourcePool, bundles: BundleStore, notifier: Notifier, cluster_id: str
+    ) -> None:
+        self._store = store
+        self._cluster_id = cluster_id
+        self._pool = pool
+        self._bundles = bundles
+        super().__init__("janitor", notifier, DELETIONS)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._wake.wait(_RETRY_S)
+            self._wake.clear()
+            try:
+                self.tidy()
+            except Exception:
+                logger.exception("Deleting failed and is tried again in %d seconds.", _RETRY_S)
+
+    def tidy(self) -> None:
+        """Delete everything that waits for it."""
+        self._prune()
+        with self._store.reading() as session:
+            uuids = session.scalars(
+                select(CheckpointRow.uuid).where(CheckpointRow.pending_deletion.is_not(None))
+            ).all()
+            doomed = session.scalars(
+                select(ExperimentRow.id).where(ExperimentRow.state == lifecycle.DELETING)
+            ).all()
+        for uuid in uuids:
+            self._delete_files(uuid)
+        for experiment_id in doomed:
+            self._delete_experiment(experiment_id)
+        self._delete_old_logs()
+
+    def _delete_old_logs(self) -> None:
+        """Delete the logs that have been kept for as long as their experiments ask."""
+        with self._store.reading() as session:
+            task_ids = expired_tasks(session, now())
+            if not task_ids:
+                return
+            allocation_ids = session.scalars(
+                select(AllocationRow.id).where(AllocationRow.task_id.in_(task_ids))
+            ).all()
+        for allocation_id in allocation_ids:
+            self._pool.remove(allocation_id)
+        with self._store.writing() as tx:
+            tx.execute(delete(LogRow).where(LogRow.task_id.in_(task_ids)))
+
+    def _prune(self) -> None:
+        with self._store.reading() as session:
+            if session.scalar(select(ExperimentRow.id).where(ExperimentRow.is_pruning_due).limit(1)) is None:
+                return
+        with self._store.writing() as tx:
+            for experiment in tx.scalars(select(ExperimentRow).where(ExperimentRow.is_pruning_due)):
+                checkpoints.start_pruning(tx, experiment)
+
+    def _delete_files(self, uuid: str) -> None:
+        with self._store.reading() as session:
+            row = checkpoints.find_checkpoint(session, uuid)
+            section = checkpoints.storage_section(session, row)
+            globs = list(row.pending_deletion or ())
+        try:
+            place = storage.from_config(section)
+            left = place.delete(uuid, globs) if globs else place.list_files(uuid)
+        except (OSError, ConfigError, CheckpointError) as error:
+            logger.warning("Checkpoint %s cannot be deleted now; it is tried again. %s", uuid, error)
+            return
+        with self._store.writing() as tx:
+            row = checkpoints.find_checkpoint(tx, uuid)
+            checkpoints.replace_resources(row, left)
+            # What was asked for meanwhile stays to be done.
+            more = [glob for glob in row.pending_deletion or () if glob not in globs]
+            row.pending_deletion = more or None
+
+    def _delete_experiment(self, experiment_id: int) -> None:
+        with self._store.reading() as session:
+            trials = session.scalars(select(TrialRow).where(TrialRow.experiment_id == experiment_id)).all()
+            trial_ids = [trial.id for trial in trials]
+            task_ids = [task_id for trial in trials for task_id in (*trial.earlier_task_ids, trial.task_id)]
+            stored = session.scalars(
+                select(CheckpointRow).where(
+                    CheckpointRow.trial_id.in_(trial_ids), CheckpointRow.state != checkpoints.DELETED
+                )
+            ).all()
+            experiment = session.get(ExperimentRow, experiment_id)
+            own_section = None if experiment is None else config_of(experiment).checkpoint_storage.to_dict()
+            places = [(row.uuid, checkpoints.storage_section(session, row)) for row in stored]
+            allocation_ids = session.scalars(
+                select(AllocationRow.id).where(AllocationRow.task_id.in_(task_ids))
+            ).all()
+        try:
+            for uuid, section in places:
+                storage.from_config(section).delete(uuid)
+            if own_section is not None:
+                self._delete_events(experiment_id, own_section)
+        except (OSError, ConfigError, CheckpointError):
+            logger.exception("Experiment %d cannot be deleted.", experiment_id)
+            self._fail(experiment_id)
+            return
+        for allocation_id in allocation_ids:
+            self._pool.remove(allocation_id)
+        context = self._delete_rows(experiment_id, trial_ids, task_ids, allocation_ids)
+        self._forget_bundle(context)
+
+    def _delete_events(self, experiment_id: int, section: Mapping[str, Any]) -> None:
+        """Delete the TensorBoard events that trials wrote beside their checkpoints."""
+        place = storage.from_config(section)
+        if isinstance(place, storage.DirectoryStorage):
+            events = place.files_path(events_prefix(self._cluster_id, experiment_id))
+            shutil.rmtree(events, ignore_errors=True)
+
+    def _fail(self, experiment_id: int) -> None:
+        with self._store.writing() as tx:
+            experiment = tx.get(ExperimentRow, experiment_id)
+            assert experiment is not None
+            experiment.state = lifecycle.DELETE_FAILED
+
+    def _delete_rows(
+        self,
+        experiment_id: int,
+        trial_ids: Sequence[int],
+        task_ids: Sequence[str],
+        allocation_ids: Sequence[str],
+    ) -> str | None:
+        with self._store.writing() as tx:
+            experiment = tx.get(ExperimentRow, experiment_id)
+            assert experiment is not None
+            tx.execute(delete(TokenRow).where(TokenRow.allocation_id.in_(allocation_ids)))
+            tx.execute(delete(LogRow).where(LogRow.task_id.in_(task_ids)))
+            tx.execute(delete(MetricRow).where(MetricRow.trial_id.in_(trial_ids)))
+            tx.execute(delete(CheckpointRow).where(CheckpointRow.trial_id.in_(trial_ids)))
+            tx.execute(delete(AllocationRow).where(AllocationRow.id.in_(allocation_ids)))
+            tx.execute(delete(TrialRow).where(TrialRow.id.in_(trial_ids)))
+            tx.execute(delete(TaskRow).where(TaskRow.id.in_(task_ids)))
+            tx.delete(experiment)
+            return experiment.context
+
+    def _forget_bundle(self, digest: str | None) -> None:
+        if digest is None:
+            return
+        # Under the writers' lock: nobody begins to refer to it meanwhile.
+        with self._store.writing() as tx:
+            users = or_(
+                select(ExperimentRow.id).where(ExperimentRow.context == digest).exists(),
+                select(TaskRow.id).where(TaskRow.context == digest).exists(),
+            )
+            if not tx.scalar(select(users)):
+                self._bundles.remove(digest)

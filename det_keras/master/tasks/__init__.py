@@ -1,0 +1,1 @@
+"""Tasks on slots: their allocations, scheduling, environment and logs; generic jobs."""

@@ -1,0 +1,161 @@
+"""Generic jobs: a command on slots, without trials; the protocol calls them commands, or by what they serve."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Select, select
+from sqlalchemy.orm import Session
+
+from det_keras.config import JobConfig, load_job_config
+from det_keras.errors import ConfigError
+from det_keras.master.database.context_store import BundleStore, FileEntry
+from det_keras.master.database.events import WORK, task_topic
+from det_keras.master.database.models import TaskRow, UserRow
+from det_keras.master.database.store import Store, Transaction
+from det_keras.master.errors import InvalidArgumentError, NotFoundError
+from det_keras.master.lifecycle import Ending, Exit
+from det_keras.master.tasks import allocations
+from det_keras.master.tasks.logs import note
+from det_keras.master.tasks.task_environment import refuse_large_config
+from det_keras.master.wire import now
+
+__all__ = ["COMMAND", "TENSORBOARD", "TRIAL", "Jobs", "command_of", "find_job", "job_ended", "jobs_of"]
+
+#: What the protocol calls the types of tasks; all but trials are generic jobs.
+COMMAND = "COMMAND"
+TENSORBOARD = "TENSORBOARD"
+TRIAL = "TRIAL"
+
+
+class Jobs:
+    """Makes and ends generic jobs.
+
+    Args:
+        store: the database.
+        bundles: where files are kept.
+        slots: how many the pool has.
+    """
+
+    def __init__(self, store: Store, bundles: BundleStore, slots: int) -> None:
+        self._store = store
+        self._bundles = bundles
+        self._slots = slots
+
+    def create(
+        self,
+        owner_id: int,
+        config: Mapping[str, Any],
+        files: Sequence[FileEntry],
+        kind: str = COMMAND,
+    ) -> tuple[str, tuple[str, ...]]:
+        """Queue a job; return its id and what to tell the user.
+
+        Raises:
+            InvalidArgumentError: the config or the files cannot be used; nothing is stored.
+        """
+        try:
+            loaded = load_job_config(config)
+        except ConfigError as error:
+            raise InvalidArgumentError(str(error)) from None
+        refuse_large_config(loaded.config.to_dict())
+        slots = loaded.config.resources.slots
+        if slots > self._slots:
+            raise InvalidArgumentError(
+                f"slots requested exceed capacity: `resources.slots` is {slots} and this machine has {self._slots}."
+            )
+        context, _ = self._bundles.add(files)
+        task_id = str(uuid.uuid4())
+        with self._store.writing() as tx:
+            # Deleting the last experiment with the same files may have taken them away in between.
+            self._bundles.add_missing(context, files)
+            tx.add(
+                TaskRow(
+                    id=task_id,
+                    kind=kind,
+                    owner_id=owner_id,
+                    job_id=str(uuid.uuid4()),
+                    description=loaded.config.description or loaded.config.name,
+                    config=loaded.config.to_dict(),
+                    context=context,
+                    slots=slots,
+                    start_time=now(),
+                )
+            )
+            tx.notify(WORK)
+        return task_id, loaded.notices
+
+    def kill(self, task_id: str, kind: str = COMMAND) -> None:
+        """End a job at once; one that is over stays as it is.
+
+        Raises:
+            NotFoundError: there is no such job.
+        """
+        with self._store.writing() as tx:
+            task = find_job(tx, task_id, kind)
+            if task.end_time is not None:
+                return
+            allocation = allocations.live_allocation(tx, task_id)
+            if allocation is None:
+                _end(tx, task, "killed before it started")
+            else:
+                allocations.kill(tx, allocation)
+
+
+def find_job(session: Session, task_id: str, kind: str = COMMAND) -> TaskRow:
+    """Return a job's task.
+
+    Raises:
+        NotFoundError: there is none of that id and kind.
+    """
+    row = session.get(TaskRow, task_id)
+    if row is None or row.kind != kind:
+        raise NotFoundError(f"{kind.lower()} '{task_id}' not found")
+    return row
+
+
+def jobs_of(
+    kind: str, users: Sequence[str], user_ids: Sequence[int], *, is_descending: bool
+) -> Select[TaskRow]:
+    """Return the query of the jobs of a kind, by their start.
+
+    Args:
+        kind: of the jobs.
+        users: names of owners; empty for all.
+        user_ids: numbers of owners; empty for all.
+        is_descending: the latest first.
+    """
+    query = select(TaskRow).join(UserRow, UserRow.id == TaskRow.owner_id).where(TaskRow.kind == kind)
+    if users:
+        query = query.where(UserRow.username.in_(users))
+    if user_ids:
+        query = query.where(TaskRow.owner_id.in_(user_ids))
+    time = TaskRow.start_time
+    return query.order_by(time.desc() if is_descending else time.asc(), TaskRow.id)
+
+
+def command_of(task: TaskRow) -> tuple[JobConfig, list[str]]:
+    """Return a job's config and what to execute: a list with one element is text for the shell."""
+    assert task.config is not None
+    config = JobConfig.from_dict(task.config)
+    argv = config.command()
+    return config, ["sh", "-c", argv[0]] if len(argv) == 1 else argv
+
+
+def job_ended(tx: Transaction, task: TaskRow, exit_: Exit) -> None:
+    """Record the end of a job's process. A job is not run again: nobody knows whether it may be."""
+    if exit_.is_killed:
+        _end(tx, task, "killed")
+    elif exit_.ending is Ending.EXITED:
+        _end(tx, task, f"exit code {exit_.code}")
+    else:
+        note(tx, task.id, f"The job stopped: {exit_.detail}.", "ERROR")
+        _end(tx, task, exit_.detail)
+
+
+def _end(tx: Transaction, task: TaskRow, status: str) -> None:
+    task.end_time = now()
+    task.exit_status = status
+    tx.notify(task_topic(task.id))

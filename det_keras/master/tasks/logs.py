@@ -1,0 +1,196 @@
+"""The logs of tasks: stored line by line, numbered within the database, filtered when they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Select, insert, or_, select
+from sqlalchemy.orm import Session
+
+from det_keras.config import LogPattern, LogPatternError
+from det_keras.master.database.events import task_topic
+from det_keras.master.database.experiment_config import config_of_trial
+from det_keras.master.database.models import AllocationRow, LogRow, TrialRow
+from det_keras.master.database.store import Transaction
+from det_keras.master.errors import InvalidArgumentError
+from det_keras.master.resources import LogEntry
+from det_keras.master.wire import now, timestamp
+
+__all__ = ["LogFilter", "note", "read_lines", "render", "store_entries", "store_rows", "view"]
+
+_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
+@dataclass(frozen=True)
+class LogFilter:
+    """Which lines of a log to read; empty lists filter nothing.
+
+    Attributes:
+        levels: such as ``INFO``; lines without a level count as INFO.
+        search: text that the line contains, or with `is_regex` a `LogPattern` that is found in it.
+    """
+
+    levels: Sequence[str] = ()
+    allocation_ids: Sequence[str] = ()
+    agent_ids: Sequence[str] = ()
+    container_ids: Sequence[str] = ()
+    rank_ids: Sequence[int] = ()
+    sources: Sequence[str] = ()
+    stdtypes: Sequence[str] = ()
+    before: datetime | None = None
+    after: datetime | None = None
+    search: str = ""
+    is_regex: bool = False
+
+    def accepts(self, row: LogRow) -> bool:
+        """Tell whether a line that the database let through has the text that is searched for."""
+        if not self.is_regex or not self.search:
+            return True
+        return LogPattern(self.search).is_in(row.text)
+
+    def check(self) -> None:
+        """Raise `InvalidArgumentError` if the pattern is none."""
+        if self.is_regex:
+            try:
+                LogPattern(self.search)
+            except LogPatternError as error:
+                raise InvalidArgumentError(str(error)) from None
+
+
+def store_entries(
+    tx: Transaction, allocation: AllocationRow, agent_id: str, entries: Sequence[LogEntry]
+) -> None:
+    """Store lines that a pool read for an allocation."""
+    rows = [
+        {
+            "task_id": allocation.task_id,
+            "allocation_id": allocation.id,
+            "time": entry.time,
+            "level": entry.level,
+            "stdtype": entry.stdtype,
+            "source": "task",
+            "agent_id": agent_id,
+            "container_id": allocation.resources_id,
+            "rank": entry.rank,
+            "text": entry.text,
+        }
+        for entry in entries
+    ]
+    store_rows(tx, allocation.task_id, rows)
+
+
+def store_rows(tx: Transaction, task_id: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Store lines of one task."""
+    if not rows:
+        return
+    tx.execute(insert(LogRow), list(rows))
+    _apply_log_policies(tx, task_id, [row["text"] for row in rows])
+    tx.notify(task_topic(task_id))
+
+
+def note(tx: Transaction, task_id: str, text: str, level: str = "INFO") -> None:
+    """Store a line of the master's own, so that the reader of a log learns why it goes on or ends."""
+    tx.add(LogRow(task_id=task_id, time=now(), level=level, source="master", text=f"{text}\n"))
+    tx.notify(task_topic(task_id))
+
+
+def _apply_log_policies(tx: Transaction, task_id: str, texts: Sequence[str]) -> None:
+    """Look for the patterns of a trial's log policies in new lines, and do what they say."""
+    trial = tx.scalar(select(TrialRow).where(TrialRow.task_id == task_id))
+    if trial is None or (trial.log_policy_matched and trial.is_retry_cancelled):
+        return
+    for policy in config_of_trial(tx, trial).log_policies:
+        if policy.pattern is None:
+            continue
+        pattern = LogPattern(policy.pattern)
+        if any(pattern.is_in(text) for text in texts):
+            trial.log_policy_matched = policy.name or policy.pattern
+            trial.is_retry_cancelled = trial.is_retry_cancelled or policy.action == "cancel_retries"
+
+
+def read_lines(
+    session: Session,
+    task_ids: Sequence[str],
+    wanted: LogFilter,
+    *,
+    last_id: int | None = None,
+    limit: int = 0,
+    descending: bool = False,
+) -> list[LogRow]:
+    """Return lines in the order of their numbers.
+
+    Args:
+        session: to read with.
+        task_ids: whose logs.
+        wanted: which lines.
+        last_id: the line before the first one wanted, in the order of reading; None for the beginning.
+        limit: how many at most; 0 for all.
+        descending: the last line first.
+    """
+    query = _filtered(select(LogRow).where(LogRow.task_id.in_(task_ids)), wanted)
+    if last_id is not None:
+        query = query.where(LogRow.id < last_id if descending else LogRow.id > last_id)
+    query = query.order_by(LogRow.id.desc() if descending else LogRow.id.asc())
+    if not wanted.is_regex:
+        return list(session.scalars(query.limit(limit) if limit else query))
+    rows = []
+    for row in session.scalars(query.execution_options(yield_per=1000)):
+        if wanted.accepts(row):
+            rows.append(row)
+        if len(rows) == limit > 0:
+            break
+    return rows
+
+
+def render(row: LogRow) -> str:
+    """Return a line as clients print it: time, container, rank and level before the text."""
+    container = (row.container_id or "")[:8].ljust(8)
+    rank = f" [rank={row.rank}]" if row.rank is not None else ""
+    level = f" {row.level}:" if row.level else ""
+    return f"[{timestamp(row.time)}] {container}{rank} ||{level} {row.text}"
+
+
+def view(row: LogRow, trial_id: int | None = None) -> dict[str, Any]:
+    """Return a line as it travels: of a trial's log with `trial_id`, else of a task's."""
+    whose: dict[str, Any] = {"taskId": row.task_id} if trial_id is None else {"trialId": trial_id}
+    return {
+        "id": str(row.id),
+        **whose,
+        "timestamp": timestamp(row.time),
+        "message": render(row),
+        "log": row.text,
+        "level": f"LOG_LEVEL_{row.level}" if row.level in _LEVELS else "LOG_LEVEL_UNSPECIFIED",
+        "allocationId": row.allocation_id,
+        "agentId": row.agent_id,
+        "containerId": row.container_id,
+        "rankId": row.rank,
+        "source": row.source,
+        "stdtype": row.stdtype,
+    }
+
+
+def _filtered(query: Select[LogRow], wanted: LogFilter) -> Select[LogRow]:
+    columns = (
+        (LogRow.allocation_id, wanted.allocation_ids),
+        (LogRow.agent_id, wanted.agent_ids),
+        (LogRow.container_id, wanted.container_ids),
+        (LogRow.rank, wanted.rank_ids),
+        (LogRow.source, wanted.sources),
+        (LogRow.stdtype, wanted.stdtypes),
+    )
+    for column, values in columns:
+        if values:
+            query = query.where(column.in_(values))
+    if wanted.levels:
+        has_level = LogRow.level.in_(wanted.levels)
+        query = query.where(or_(has_level, LogRow.level.is_(None)) if "INFO" in wanted.levels else has_level)
+    if wanted.before is not None:
+        query = query.where(LogRow.time < wanted.before)
+    if wanted.after is not None:
+        query = query.where(LogRow.time > wanted.after)
+    if wanted.search and not wanted.is_regex:
+        query = query.where(LogRow.text.contains(wanted.search, autoescape=True))
+    return query
