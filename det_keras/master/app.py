@@ -23,7 +23,6 @@ from det_keras.master.api import (
     jobs,
     logs,
     master_log,
-    reference,
     reports,
     rungs,
     series,
@@ -34,13 +33,14 @@ from det_keras.master.api import (
     unserved,
     users,
 )
+from det_keras.master.api.express import Express
 from det_keras.master.embedded import EmbeddedMaster
-from det_keras.master.reports.express import Express
 from det_keras.master.server.auth_middleware import Gate
+from det_keras.master.server.browser import wants_page
 from det_keras.master.server.openapi import describe_calls
 from det_keras.master.server.responses import error_reply
-from det_keras.master.web import site
-from det_keras.master.web.rendering import error_page, wants_page
+from det_keras.master.web import reference, site
+from det_keras.master.web.rendering import error_page
 from det_keras.master.wire import validation_text
 
 __all__ = ["create_app"]

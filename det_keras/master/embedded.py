@@ -18,6 +18,7 @@ from det_keras.master.database.events import Notifier
 from det_keras.master.database.models import SettingRow
 from det_keras.master.database.store import Store
 from det_keras.master.experiments.experiments import Experiments
+from det_keras.master.experiments.reporting import report_metrics
 from det_keras.master.reports.batcher import Intake
 from det_keras.master.reports.series import Curves
 from det_keras.master.resources import LocalPool, ResourcePool, Slot
@@ -69,7 +70,7 @@ class EmbeddedMaster:
             cert_file=cert_file,
         )
         self.accounts = Accounts(store, home)
-        self.intake = Intake(store)
+        self.intake = Intake(store, report_metrics)
         self.curves = Curves(store)
         self.users = Users(store, self.accounts, home)
         self.bundles = BundleStore(home.root / "contexts")

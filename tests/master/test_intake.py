@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import event
 
 from det_keras.master.errors import InvalidArgumentError, NotFoundError
+from det_keras.master.experiments.reporting import report_metrics
 from det_keras.master.reports.batcher import Intake
 from det_keras.master.reports.metrics import Report
 
@@ -21,7 +22,7 @@ def take_together(store, reports):
     """Have reports arrive while the database is busy; return what each was answered."""
 
     async def run():
-        intake = Intake(store)
+        intake = Intake(store, report_metrics)
         # The first commit has to wait for this one, so that the rest arrives meanwhile.
         with store.writing():
             intake.start()

@@ -11,12 +11,11 @@ from pydantic import Field
 from starlette.responses import Response
 
 from det_keras.master.database.events import allocation_topic, task_topic
-from det_keras.master.database.experiment_config import config_of
+from det_keras.master.database.lookups import config_of, find_experiment
 from det_keras.master.database.models import AllocationRow, TrialRow
 from det_keras.master.database.store import Transaction
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import InvalidArgumentError
-from det_keras.master.experiments.controller import find_experiment
 from det_keras.master.serializers.tasks import allocation_shape
 from det_keras.master.server.calls import MasterDep, body
 from det_keras.master.server.responses import reply

@@ -11,9 +11,9 @@ from det_keras.master.database.models import UserRow
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import ApiError, UnauthenticatedError
 from det_keras.master.serializers.cluster import PROTOCOL_VERSION, master_shape, user_shape
+from det_keras.master.server.browser import own_address
 from det_keras.master.server.calls import CallerDep, MasterDep, body
 from det_keras.master.server.responses import reply
-from det_keras.master.web.rendering import own_address
 from det_keras.master.wire import Message
 
 __all__ = ["router"]

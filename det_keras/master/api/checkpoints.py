@@ -21,16 +21,15 @@ from det_keras import storage
 from det_keras.errors import CheckpointError, ConfigError
 from det_keras.master.checkpoints import records as checkpoints
 from det_keras.master.checkpoints.retention import Retention
-from det_keras.master.database.experiment_config import config_of
+from det_keras.master.database.lookups import config_of, find_experiment, find_trial
 from det_keras.master.database.models import CheckpointRow, TrialRow
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import ApiError, InvalidArgumentError, NotFoundError
-from det_keras.master.experiments.controller import find_experiment, find_trial
-from det_keras.master.reports.summary import number
 from det_keras.master.serializers.checkpoints import checkpoint_shapes, doomed_shape
 from det_keras.master.server.calls import MasterDep, Page, PageDep, body, choice, choices, paged
 from det_keras.master.server.responses import error_reply, reply
 from det_keras.master.wire import Message, from_timestamp
+from det_keras.protocol.metrics import number
 
 __all__ = ["archive_reply", "router"]
 

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from det_keras import search
 from det_keras.config import dump_yaml
 from det_keras.master import lifecycle
-from det_keras.master.database.experiment_config import config_of
+from det_keras.master.database.lookups import config_of
 from det_keras.master.database.models import ExperimentRow, TaskRow, UserRow
 from det_keras.master.serializers.cluster import agent_shape, pool_shape, workspace_shape
 from det_keras.master.serializers.tasks import job_shape

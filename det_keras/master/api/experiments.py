@@ -16,15 +16,14 @@ from starlette.responses import Response
 from det_keras.config import hide_secrets
 from det_keras.master import lifecycle
 from det_keras.master.database.context_store import FileEntry
-from det_keras.master.database.experiment_config import config_of
+from det_keras.master.database.lookups import config_of, find_experiment
 from det_keras.master.database.models import ExperimentRow, TrialRow, UserRow
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import InvalidArgumentError
-from det_keras.master.experiments.controller import Conductor, find_experiment
+from det_keras.master.experiments.controller import Conductor
 from det_keras.master.experiments.controllers import conductor_of
 from det_keras.master.experiments.experiments import Draft
 from det_keras.master.experiments.unmanaged import UnmanagedConductor
-from det_keras.master.reports.summary import number
 from det_keras.master.serializers.experiments import (
     LIST_COLUMNS,
     experiment_shape,
@@ -35,6 +34,7 @@ from det_keras.master.serializers.trials import TRIAL_STATES, trial_shapes
 from det_keras.master.server.calls import CallerDep, MasterDep, PageDep, body, choice, choices, paged
 from det_keras.master.server.responses import list_reply, reply
 from det_keras.master.wire import Message
+from det_keras.protocol.metrics import number
 
 __all__ = ["router"]
 

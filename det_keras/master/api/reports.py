@@ -11,17 +11,17 @@ from starlette.responses import Response
 
 from det_keras.master import lifecycle
 from det_keras.master.checkpoints import records as checkpoints
-from det_keras.master.database.experiment_config import config_of
+from det_keras.master.database.lookups import config_of, find_experiment, find_trial
 from det_keras.master.database.models import ExperimentRow, TrialRow
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import InvalidArgumentError, NotFoundError
-from det_keras.master.experiments.controller import find_experiment, find_trial
 from det_keras.master.experiments.controllers import conductor_of
+from det_keras.master.experiments.reporting import report_metrics
 from det_keras.master.reports import metrics
-from det_keras.master.reports.summary import number
 from det_keras.master.server.calls import MasterDep, body, read_body
 from det_keras.master.server.responses import reply
 from det_keras.master.wire import Message, from_timestamp
+from det_keras.protocol.metrics import TRAINING, VALIDATION, number
 
 __all__ = ["router"]
 
@@ -146,7 +146,7 @@ def report_training(
     request: Annotated[OldMetricsBody, body(OldMetricsBody, most_bytes=_MOST_REPORT_BYTES)],
 ) -> Response:
     """Store a report of an old client."""
-    _store_report(master, _modern(trial_id, metrics.TRAINING, request))
+    _store_report(master, _modern(trial_id, TRAINING, request))
     return reply()
 
 
@@ -157,7 +157,7 @@ def report_validation(
     request: Annotated[OldMetricsBody, body(OldMetricsBody, most_bytes=_MOST_REPORT_BYTES)],
 ) -> Response:
     """Store a report of an old client."""
-    _store_report(master, _modern(trial_id, metrics.VALIDATION, request))
+    _store_report(master, _modern(trial_id, VALIDATION, request))
     return reply()
 
 
@@ -272,7 +272,7 @@ def _report(trial_id: int, request: MetricsBody) -> metrics.Report:
 
 def _store_report(master: MasterDep, sent: metrics.Report) -> None:
     with master.store.writing() as tx:
-        metrics.report_metrics(tx, sent)
+        report_metrics(tx, sent)
 
 
 def _modern(trial_id: int, group: str, old: OldMetricsBody) -> metrics.Report:

@@ -10,9 +10,8 @@ from starlette.responses import Response
 
 from det_keras import search
 from det_keras.config import ExperimentConfig
-from det_keras.master.database.experiment_config import config_of
+from det_keras.master.database.lookups import config_of, find_experiment
 from det_keras.master.database.models import TrialRow
-from det_keras.master.experiments.controller import find_experiment
 from det_keras.master.server.calls import MasterDep
 from det_keras.master.server.responses import reply
 from det_keras.search.base import WORST

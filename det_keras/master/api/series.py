@@ -10,15 +10,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from det_keras.master.database.lookups import find_trial
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import InvalidArgumentError
-from det_keras.master.experiments.controller import find_trial
-from det_keras.master.reports.metrics import TRAINING, VALIDATION
 from det_keras.master.reports.series import Series
 from det_keras.master.serializers.trials import trial_shapes
 from det_keras.master.server.calls import MasterDep, choice
 from det_keras.master.server.responses import reply
 from det_keras.master.wire import timestamp
+from det_keras.protocol.metrics import TRAINING, VALIDATION
 
 __all__ = ["router"]
 

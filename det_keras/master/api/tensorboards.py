@@ -20,10 +20,10 @@ from sqlalchemy.orm import Session
 from starlette.responses import RedirectResponse, Response
 
 from det_keras.master.database.context_store import FileEntry
+from det_keras.master.database.lookups import find_experiment, find_trial
 from det_keras.master.database.models import TaskRow, UserRow
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
-from det_keras.master.experiments.controller import find_experiment, find_trial
 from det_keras.master.serializers.tasks import tensorboard_shape
 from det_keras.master.server.calls import CallerDep, MasterDep, PageDep, body, paged
 from det_keras.master.server.responses import reply

@@ -13,12 +13,12 @@ from starlette.responses import Response
 
 from det_keras.master import lifecycle
 from det_keras.master.checkpoints import records as checkpoints
+from det_keras.master.database.lookups import find_experiment, find_trial
 from det_keras.master.database.models import CheckpointRow, MetricRow
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import InvalidArgumentError, NotFoundError
-from det_keras.master.experiments.controller import find_experiment, find_trial
 from det_keras.master.experiments.controllers import conductor_of
-from det_keras.master.reports.metrics import TRAINING, VALIDATION, live_rows
+from det_keras.master.reports.metrics import live_rows
 from det_keras.master.serializers.trials import (
     REPORT_COLUMNS,
     checkpoint_workload,
@@ -28,6 +28,7 @@ from det_keras.master.serializers.trials import (
 )
 from det_keras.master.server.calls import MasterDep, PageDep, choice, paged
 from det_keras.master.server.responses import reply, stream_reply
+from det_keras.protocol.metrics import TRAINING, VALIDATION
 
 __all__ = ["router"]
 

@@ -9,11 +9,11 @@ from pydantic import Field
 from starlette.responses import Response
 
 from det_keras.master.checkpoints.records import latest_checkpoint
+from det_keras.master.database.lookups import find_experiment, find_trial
 from det_keras.master.database.models import ExperimentRow
 from det_keras.master.database.store import Transaction
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import FailedPreconditionError
-from det_keras.master.experiments.controller import find_experiment, find_trial
 from det_keras.master.experiments.unmanaged import UnmanagedConductor
 from det_keras.master.serializers.trials import TRIAL_STATES, trial_shapes
 from det_keras.master.server.calls import MasterDep, body, choice

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from det_keras.master.checkpoints.retention import Candidate, Retention, kept
 from det_keras.master.database.events import DELETIONS
-from det_keras.master.database.experiment_config import config_of
+from det_keras.master.database.lookups import config_of, find_experiment
 from det_keras.master.database.models import (
     CheckpointRow,
     ExperimentRow,
@@ -25,9 +25,9 @@ from det_keras.master.database.models import (
 )
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import InvalidArgumentError, NotFoundError
-from det_keras.master.experiments.controller import find_experiment
-from det_keras.master.reports.metrics import VALIDATION, live_rows
+from det_keras.master.reports.metrics import live_rows
 from det_keras.master.wire import encode_json, now
+from det_keras.protocol.metrics import VALIDATION
 
 __all__ = [
     "COMPLETED",

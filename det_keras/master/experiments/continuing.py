@@ -13,7 +13,7 @@ from sqlalchemy import select
 
 from det_keras import search
 from det_keras.master import lifecycle
-from det_keras.master.database.experiment_config import config_of
+from det_keras.master.database.lookups import config_of
 from det_keras.master.database.models import ExperimentRow, TaskRow, TrialRow
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import FailedPreconditionError

@@ -14,23 +14,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session
 
 from det_keras import search
 from det_keras.master import lifecycle
 from det_keras.master.database.events import DELETIONS, WORK, task_topic
-from det_keras.master.database.experiment_config import config_of
+from det_keras.master.database.lookups import config_of
 from det_keras.master.database.models import ExperimentRow, MetricRow, TaskRow, TrialRow
 from det_keras.master.database.store import Transaction
-from det_keras.master.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from det_keras.master.errors import FailedPreconditionError, InvalidArgumentError
 from det_keras.master.lifecycle import Ending, Exit, ExitedRun, Verdict
-from det_keras.master.reports.summary import number
 from det_keras.master.tasks import allocations
 from det_keras.master.tasks.logs import note
 from det_keras.master.wire import now
+from det_keras.protocol.metrics import number
 from det_keras.search import Action, Close, Create, ExitedReason, Searcher, Shutdown, Stop, ValidateAfter
 
-__all__ = ["Conductor", "find_experiment", "find_trial"]
+__all__ = ["Conductor"]
 
 logger = logging.getLogger(__name__)
 
@@ -465,30 +464,6 @@ class Conductor:
             TrialRow.experiment_id == self._experiment.id, TrialRow.request_id == request_id
         )
         return self._tx.scalars(query).one()
-
-
-def find_experiment(session: Session, experiment_id: int) -> ExperimentRow:
-    """Return an experiment.
-
-    Raises:
-        NotFoundError: there is none of that number.
-    """
-    row = session.get(ExperimentRow, experiment_id)
-    if row is None:
-        raise NotFoundError(f"experiment '{experiment_id}' not found")
-    return row
-
-
-def find_trial(session: Session, trial_id: int) -> TrialRow:
-    """Return a trial.
-
-    Raises:
-        NotFoundError: there is none of that number.
-    """
-    row = session.get(TrialRow, trial_id)
-    if row is None:
-        raise NotFoundError(f"trial '{trial_id}' not found")
-    return row
 
 
 def _quoted(names: Iterable[str]) -> str:

@@ -18,11 +18,12 @@ from det_keras.master import lifecycle
 from det_keras.master.checkpoints import records as checkpoints
 from det_keras.master.database.context_store import BundleStore, FileEntry
 from det_keras.master.database.events import DELETIONS, WORK
+from det_keras.master.database.lookups import find_experiment
 from det_keras.master.database.models import CheckpointRow, ExperimentRow, TrialRow
 from det_keras.master.database.store import Store
 from det_keras.master.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from det_keras.master.experiments import continuing
-from det_keras.master.experiments.controller import Conductor, find_experiment
+from det_keras.master.experiments.controller import Conductor
 from det_keras.master.tasks.task_environment import refuse_large_config
 from det_keras.master.wire import now
 

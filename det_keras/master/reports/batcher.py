@@ -10,10 +10,10 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from det_keras.master.database.store import Store
+from det_keras.master.database.store import Store, Transaction
 from det_keras.master.errors import UnavailableError
 from det_keras.master.reports import metrics
 
@@ -40,10 +40,12 @@ class Intake:
 
     Args:
         store: the database.
+        report: stores one report in a transaction, with what follows from it.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, report: Callable[[Transaction, metrics.Report], None]) -> None:
         self._store = store
+        self._report = report
         self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="intake", daemon=True)
@@ -101,7 +103,7 @@ class Intake:
     def _store_alone(self, waiting: _Waiting) -> None:
         try:
             with self._store.writing() as tx:
-                metrics.report_metrics(tx, waiting.report)
+                self._report(tx, waiting.report)
         except Exception as error:
             # Whoever reported gets it.
             waiting.error = error

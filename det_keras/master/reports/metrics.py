@@ -15,29 +15,22 @@ from sqlalchemy import Connection, Select, bindparam, func, insert, or_, select,
 from sqlalchemy.orm import Session
 
 from det_keras.config import Searcher
-from det_keras.master import lifecycle
-from det_keras.master.database.experiment_config import config_of
+from det_keras.master.database.lookups import config_of, find_experiment, find_trial
 from det_keras.master.database.models import MetricRow, TrialRow
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import InvalidArgumentError
-from det_keras.master.experiments.controller import find_experiment, find_trial
-from det_keras.master.experiments.controllers import conductor_of
-from det_keras.master.reports.summary import number, summarise, summarise_all, summary_name
+from det_keras.master.reports.summary import summarise, summarise_all
 from det_keras.master.wire import now
+from det_keras.protocol.metrics import TRAINING, VALIDATION, number, summary_name
 
 __all__ = [
-    "TRAINING",
-    "VALIDATION",
     "Report",
     "add_quickly",
     "best_validation",
     "check_report",
     "live_rows",
-    "report_metrics",
+    "store_report",
 ]
-
-TRAINING = "training"
-VALIDATION = "validation"
 
 _PROFILER = "profiler"
 _GENERIC = "generic"
@@ -99,8 +92,11 @@ class Report:
         return _PROFILER if self.group in _PROFILER_GROUPS else _GENERIC
 
 
-def report_metrics(tx: Transaction, report: Report) -> None:
-    """Store a report and tell the search of a validation.
+def store_report(tx: Transaction, report: Report) -> MetricRow | None:
+    """Store a report.
+
+    Returns:
+        The row of a validation that this report made or added to; None for every other report.
 
     Raises:
         NotFoundError: there is no such trial.
@@ -108,13 +104,13 @@ def report_metrics(tx: Transaction, report: Report) -> None:
     """
     check_report(report)
     if add_quickly(tx.connection(), report):
-        return
+        return None
     trial = find_trial(tx, report.trial_id)
     if report.run_id != trial.run_id:
         raise InvalidArgumentError(f"invalid run id, {report.run_id} (reported) != {trial.run_id} (expected)")
     if report.partition == _PROFILER:
         tx.add(_row(report, None))
-        return
+        return None
     steps = report.steps_completed or 0
     if _archive_overtaken(tx, report, steps):
         _recompute(tx, trial)
@@ -125,8 +121,10 @@ def report_metrics(tx: Transaction, report: Report) -> None:
     name = summary_name(report.group)
     summary = summarise(trial.summary_metrics.get(name, {}), added)
     trial.summary_metrics = {**trial.summary_metrics, name: summary}
-    if report.group == VALIDATION and new_names:
-        _validated(tx, trial, row)
+    if report.group != VALIDATION or not new_names:
+        return None
+    _note_validation(trial, row, config_of(find_experiment(tx, trial.experiment_id)).searcher)
+    return row
 
 
 def add_quickly(connection: Connection, report: Report) -> bool:
@@ -291,14 +289,6 @@ def _searcher_metric(tx: Transaction, trial: TrialRow, report: Report) -> float 
     name = config_of(find_experiment(tx, trial.experiment_id)).searcher.metric
     value = number(report.metrics.get(name))
     return None if value is None or not math.isfinite(value) else value
-
-
-def _validated(tx: Transaction, trial: TrialRow, row: MetricRow) -> None:
-    experiment = find_experiment(tx, trial.experiment_id)
-    _note_validation(trial, row, config_of(experiment).searcher)
-    if experiment.state in lifecycle.TERMINAL:
-        return
-    conductor_of(tx, experiment).validated(trial, row.metrics)
 
 
 def _note_validation(trial: TrialRow, row: MetricRow, searcher: Searcher) -> None:

@@ -25,8 +25,8 @@ from sqlalchemy.orm import Session
 
 from det_keras.master.database.models import MetricRow, TrialRow
 from det_keras.master.database.store import Store
-from det_keras.master.reports.summary import number, summary_name
 from det_keras.master.reports.thinning import smooth, thin
+from det_keras.protocol.metrics import number, summary_name
 
 __all__ = ["Curves", "Series"]
 

@@ -7,22 +7,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["group_of", "number", "summarise", "summarise_all", "summary_name"]
+from det_keras.protocol.metrics import number, summary_name
+
+__all__ = ["summarise", "summarise_all"]
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d")
-
-
-_SUMMARY_NAMES = {"training": "avg_metrics", "validation": "validation_metrics"}
-
-
-def summary_name(group: str) -> str:
-    """Return under which name the summary of a group is kept."""
-    return _SUMMARY_NAMES.get(group, group)
-
-
-def group_of(name: str) -> str:
-    """Return the group whose summary is kept under `name`."""
-    return next((group for group, kept in _SUMMARY_NAMES.items() if kept == name), name)
 
 
 def summarise(summary: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -40,21 +29,6 @@ def summarise_all(reports: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str,
         name = summary_name(group)
         result[name] = summarise(result.get(name, {}), metrics)
     return result
-
-
-def number(value: Any) -> float | None:
-    """Return a metric's value if it is a number, NaN and infinities as text included; else None."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int | float):
-        try:
-            return float(value)
-        except OverflowError:
-            # JSON knows whole numbers of any size.
-            return math.inf if value > 0 else -math.inf
-    if value in ("NaN", "Infinity", "-Infinity"):
-        return float(value)
-    return None
 
 
 def _with(entry: Mapping[str, Any] | None, value: Any) -> dict[str, Any]:

@@ -14,12 +14,12 @@ from sqlalchemy.orm import Session
 
 from det_keras.master import lifecycle
 from det_keras.master.checkpoints import records as checkpoints
-from det_keras.master.database.experiment_config import config_of
+from det_keras.master.database.lookups import config_of
 from det_keras.master.database.models import AllocationRow, CheckpointRow, ExperimentRow, MetricRow, TrialRow
-from det_keras.master.reports.metrics import VALIDATION
 from det_keras.master.serializers.checkpoints import checkpoint_metadata
 from det_keras.master.tasks.allocations import RUNNING
 from det_keras.master.wire import int64_map, now, timestamp
+from det_keras.protocol.metrics import VALIDATION
 
 __all__ = [
     "REPORT_COLUMNS",

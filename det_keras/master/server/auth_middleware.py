@@ -23,8 +23,8 @@ from det_keras.master.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
+from det_keras.master.server.browser import wants_page
 from det_keras.master.server.responses import error_reply
-from det_keras.master.web.rendering import wants_page
 from det_keras.master.wire import fits_64_bits
 
 __all__ = ["Gate"]

@@ -18,9 +18,10 @@ from sqlalchemy import select
 
 from det_keras.master.accounts.auth import Accounts
 from det_keras.master.database.events import WORK, Notifier, task_topic
+from det_keras.master.database.lookups import find_experiment, find_trial
 from det_keras.master.database.models import AllocationRow, TaskRow, TrialRow
 from det_keras.master.database.store import Store
-from det_keras.master.experiments.controller import Conductor, find_experiment, find_trial
+from det_keras.master.experiments.controller import Conductor
 from det_keras.master.experiments.unmanaged import UnmanagedConductor, find_lost, hear_all_again
 from det_keras.master.lifecycle import Ending, Exit
 from det_keras.master.resources import ResourcePool, State

@@ -19,7 +19,7 @@ from det_keras.master import lifecycle
 from det_keras.master.checkpoints import records as checkpoints
 from det_keras.master.database.context_store import BundleStore
 from det_keras.master.database.events import DELETIONS, Notifier
-from det_keras.master.database.experiment_config import config_of
+from det_keras.master.database.lookups import config_of
 from det_keras.master.database.models import (
     AllocationRow,
     CheckpointRow,

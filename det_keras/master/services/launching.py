@@ -9,10 +9,9 @@ from sqlalchemy import select
 from det_keras.master.accounts.auth import Accounts
 from det_keras.master.checkpoints.records import latest_checkpoint
 from det_keras.master.database.context_store import BundleStore
-from det_keras.master.database.experiment_config import config_of
+from det_keras.master.database.lookups import config_of, find_experiment
 from det_keras.master.database.models import AllocationRow, TaskRow, TrialRow, UserRow
 from det_keras.master.database.store import Transaction
-from det_keras.master.experiments.controller import find_experiment
 from det_keras.master.resources import Launch, ResourcePool
 from det_keras.master.tasks import allocations, jobs
 from det_keras.master.tasks.task_environment import (

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from det_keras.config import LogPattern, LogPatternError
 from det_keras.master.database.events import task_topic
-from det_keras.master.database.experiment_config import config_of_trial
+from det_keras.master.database.lookups import config_of_trial
 from det_keras.master.database.models import AllocationRow, LogRow, TrialRow
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import InvalidArgumentError

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from det_keras.config import Resources
 from det_keras.master import lifecycle
-from det_keras.master.database.experiment_config import config_of
+from det_keras.master.database.lookups import config_of
 from det_keras.master.database.models import AllocationRow, ExperimentRow, TaskRow, TrialRow
 from det_keras.master.tasks import jobs
 from det_keras.master.tasks.scheduler import DEFAULT_PRIORITY, Request

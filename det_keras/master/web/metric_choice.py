@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from det_keras.master.reports.summary import group_of
+from det_keras.protocol.metrics import group_of
 
 __all__ = ["Metric", "metric_choices", "paired"]
 

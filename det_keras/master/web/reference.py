@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-__all__ = ["reference_page"]
+from fastapi import APIRouter, Request
+from starlette.responses import HTMLResponse, Response
+
+from det_keras.master.server.responses import reply
+
+__all__ = ["reference_page", "router"]
+
+router = APIRouter(include_in_schema=False)
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; color: #222; }
@@ -26,6 +33,21 @@ details { overflow-x: auto; }
   body { background: #111; color: #ddd; } .verb, a { color: #7db8f0; } .about { color: #999; }
 }
 """
+
+
+@router.get("/docs")
+def page(request: Request) -> Response:
+    """Show every call."""
+    # Nothing of another origin is loaded, and no script is run, whatever a description may contain.
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    headers = {"Content-Security-Policy": policy}
+    return HTMLResponse(reference_page(request.app.state.describe()), headers=headers)
+
+
+@router.get("/openapi.json")
+def description(request: Request) -> Response:
+    """Return the description of every call."""
+    return reply(request.app.state.describe())
 
 
 def reference_page(described: Mapping[str, Any]) -> str:

@@ -15,16 +15,14 @@ from urllib.parse import quote
 import anyio.to_thread
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
-from starlette.types import Scope
 
 from det_keras import __version__, display
 from det_keras.master.accounts.auth import page_token
 from det_keras.master.errors import ApiError
 
-__all__ = ["POLICY", "STATIC", "error_page", "own_address", "page", "plotly_script", "render", "wants_page"]
+__all__ = ["POLICY", "STATIC", "error_page", "page", "plotly_script", "render"]
 
 #: What our own pages load and run.
 STATIC = Path(__file__).parent / "static"
@@ -48,20 +46,6 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
-
-
-def wants_page(scope: Scope) -> bool:
-    """Tell whether a browser asks for a page, not a program for data."""
-    if scope["method"] != "GET" or scope["path"].startswith("/api/"):
-        return False
-    return "text/html" in Headers(scope=scope).get("accept", "")
-
-
-def own_address(text: str) -> str:
-    """Return an address below this master, or the first page in place of one that leads elsewhere."""
-    # `//elsewhere` is an address of another host, and browsers read `\\` as `/`.
-    is_ours = text.startswith("/") and not text.startswith(("//", "/\\")) and text.isprintable()
-    return text if is_ours else "/"
 
 
 def plotly_script() -> Path:

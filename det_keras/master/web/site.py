@@ -13,9 +13,10 @@ from starlette.responses import FileResponse, RedirectResponse, Response, Stream
 
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import NotFoundError
+from det_keras.master.server.browser import own_address
 from det_keras.master.server.calls import MasterDep
 from det_keras.master.web import cluster, compare, experiments, plots, report, trials
-from det_keras.master.web.rendering import STATIC, own_address, page, plotly_script
+from det_keras.master.web.rendering import STATIC, page, plotly_script
 
 __all__ = ["router"]
 

@@ -1,4 +1,4 @@
-"""The parsed configs of stored experiments, each parsed once."""
+"""Stored experiments and trials by their numbers, and their configs, each parsed once."""
 
 from __future__ import annotations
 
@@ -9,9 +9,34 @@ from sqlalchemy.orm import Session
 
 from det_keras.config import ExperimentConfig
 from det_keras.master.database.models import ExperimentRow, TrialRow
+from det_keras.master.errors import NotFoundError
 from det_keras.master.wire import encode_json
 
-__all__ = ["config_of", "config_of_trial"]
+__all__ = ["config_of", "config_of_trial", "find_experiment", "find_trial"]
+
+
+def find_experiment(session: Session, experiment_id: int) -> ExperimentRow:
+    """Return an experiment.
+
+    Raises:
+        NotFoundError: there is none of that number.
+    """
+    row = session.get(ExperimentRow, experiment_id)
+    if row is None:
+        raise NotFoundError(f"experiment '{experiment_id}' not found")
+    return row
+
+
+def find_trial(session: Session, trial_id: int) -> TrialRow:
+    """Return a trial.
+
+    Raises:
+        NotFoundError: there is none of that number.
+    """
+    row = session.get(TrialRow, trial_id)
+    if row is None:
+        raise NotFoundError(f"trial '{trial_id}' not found")
+    return row
 
 
 def config_of(experiment: ExperimentRow) -> ExperimentConfig:
