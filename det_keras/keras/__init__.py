@@ -45,11 +45,11 @@ from det_keras.keras.callbacks.tensorboard import CoreTensorBoard as TensorBoard
 from det_keras.keras.callbacks.tensorboard import TFKerasTensorBoard  # noqa: E402
 from det_keras.keras.checkpoint.load import load_model_from_checkpoint_path  # noqa: E402
 from det_keras.keras.context import KerasContext  # noqa: E402
-from det_keras.keras.engine.history import FitHistory  # noqa: E402
 from det_keras.keras.generations.determined_callback import DeterminedCallback  # noqa: E402
 from det_keras.keras.generations.hints import install as _install_hints  # noqa: E402
 from det_keras.keras.generations.sequences import InMemorySequence, SequenceAdapter  # noqa: E402
 from det_keras.keras.generations.trial_context import TFKerasExperimentalContext, TFKerasTrialContext  # noqa: E402
+from det_keras.keras.history import FitHistory  # noqa: E402
 from det_keras.keras.init import init  # noqa: E402
 
 if _TYPE_CHECKING:

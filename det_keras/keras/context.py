@@ -28,13 +28,12 @@ from det_keras.keras.engine import inference
 from det_keras.keras.engine.arguments import FitArguments
 from det_keras.keras.engine.capture import CodeArchive
 from det_keras.keras.engine.fit import FitRun
-from det_keras.keras.engine.history import FitHistory
-from det_keras.keras.engine.phase import PhaseRecord, check_signature
-from det_keras.keras.engine.process_setup import check_eager
+from det_keras.keras.engine.phase import PhaseRecord
 from det_keras.keras.engine.resume import ResumePoint, find_phase_end, find_resume_point, find_warm_start
-from det_keras.keras.engine.resume_plan import RestoreCallback
 from det_keras.keras.engine.settings import FitSettings
+from det_keras.keras.history import FitHistory
 from det_keras.keras.optimizer import OptimizerRegistry
+from det_keras.keras.process_setup import check_eager
 from det_keras.keras.training import TrainingInfo
 
 __all__ = ["KerasContext"]
@@ -230,12 +229,13 @@ class KerasContext:
         _check_model(model, "fit")
         run = FitRun(self, model, arguments)
         point = self._find_point()
-        if point is not None and run.phase_index < point.phase_index:
-            return self._finished_phase(run, point.phases[run.phase_index])
-        if point is not None and run.phase_index == point.phase_index:
+        index = len(self.phases)
+        if point is not None and index < point.phase_index:
+            return self._finished_phase(run, point.phases[index])
+        if point is not None and index == point.phase_index:
             self._goes_on = True
-            return run.execute(RestoreCallback(point))
-        if point is None and run.phase_index == 0:
+            return run.execute(point)
+        if point is None and index == 0:
             self._warm_start(model, run)
         return run.execute(None)
 
@@ -393,21 +393,12 @@ class KerasContext:
 
     def _finished_phase(self, run: FitRun, record: PhaseRecord) -> FitHistory:
         """Pass over a `fit` that the run before had finished; its model is again as it was then."""
+        parts = run.parts
+        batches = parts.progress.batches_before + record.batches
         with ExitStack() as stack:
-            end = find_phase_end(self.core, stack, run.phase_index, run.batches_before + record.batches)
-            run.build()
-            check_signature(run.phase_index, record.signature, run.signature())
-            run.pass_over(record)
-            if end is not None:
-                # What comes before the next `fit` may predict, or draw random numbers.
-                run.variables.check(end.variables)
-                run.variables.assign(end.values())
-                run.callback_states.restore(end.pickles(), has_begun=False)
-                run.team.restore_random(end.state, end.folder)
-        run.history.load_state(record.history)
-        run.model.history = run.history
-        self.phase_finished(record)
-        return run.history
+            end = find_phase_end(self.core, stack, parts.phase_index, batches)
+            parts.trained.build(parts.source.element_spec)
+            return run.pass_over(record, end)
 
     def _warm_start(self, model: Any, run: FitRun) -> None:
         uuid = find_warm_start(self.core)

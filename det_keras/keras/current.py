@@ -1,25 +1,20 @@
-"""The contexts that are open in this process, for parts that a script makes without passing one."""
+"""The context that is open in this process, for parts that a script makes without passing one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from det_keras.core import Context
-
-if TYPE_CHECKING:
-    from det_keras.keras.context import KerasContext
 
 __all__ = ["current_core", "set_current"]
 
-_current: KerasContext | None = None
+_current: Context | None = None
 
 
-def set_current(context: KerasContext | None) -> None:
-    """Note which context `det.keras.init()` opened, or that it is closed."""
+def set_current(core: Context | None) -> None:
+    """Record the core of the context that `det.keras.init()` opened; None once it is closed."""
     global _current
-    _current = context
+    _current = core
 
 
 def current_core() -> Context | None:
     """Return the core of the open context, None without one."""
-    return None if _current is None else _current.core
+    return _current

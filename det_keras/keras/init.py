@@ -22,9 +22,9 @@ from det_keras.core.tensorboard import TensorboardMode
 from det_keras.errors import DetError
 from det_keras.keras.context import KerasContext
 from det_keras.keras.current import set_current
-from det_keras.keras.engine.local_events import EventWriter
-from det_keras.keras.engine.process_setup import check_eager, configure_logs, prepare_process
 from det_keras.keras.engine.settings import FitSettings
+from det_keras.keras.local_events import EventWriter
+from det_keras.keras.process_setup import check_eager, configure_logs, prepare_process
 from det_keras.keras.training import HParams, TrainingInfo
 from det_keras.storage import Storage
 
@@ -81,7 +81,7 @@ def init(
     else:
         context = _init_alone(config, hparams, run_dir, seed)
     _current = context, arguments
-    set_current(context)
+    set_current(context.core)
     _write_events(context)
     return context
 

@@ -12,21 +12,20 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from det_keras.core.distributed import DistributedContext
 from det_keras.keras.checkpoint.random_state import capture_random_state, restore_random_state
-from det_keras.keras.checkpoint.variables import build_everything
+from det_keras.keras.checkpoint.trained_model import TrainedModel
+from det_keras.keras.data import DataSource
 from det_keras.keras.distributed.exchange import sum_over_workers
+from det_keras.keras.distributed.gradients import SharedStep
 from det_keras.keras.distributed.replica import Replica
 from det_keras.keras.distributed.support import check_support
-from det_keras.keras.engine.injected.base import InjectedCallback
-from det_keras.keras.engine.injected.divergence import DivergenceCallback
-
-if TYPE_CHECKING:
-    from det_keras.keras.engine.fit import FitRun
+from det_keras.keras.engine.progress import Progress
 
 __all__ = ["Team", "WorkerStates"]
 
@@ -50,13 +49,33 @@ class Team:
     """The workers of one `fit`, as seen by one of them.
 
     Args:
-        run: the `fit`.
+        workers: rank, size and small exchanges.
+        step: what the workers tell each other with each step; None on one worker.
+        trained: the model.
+        source: the training data, shared by the workers.
+        progress: of the `fit`.
+        seed: of everything random; workers with different ones are refused.
+        may_lack_rows: one of several workers may have no row of some batch.
     """
 
-    def __init__(self, run: FitRun) -> None:
-        self._run = run
-        self._workers = run.core.distributed
-        self._step = run.context.shared_step
+    def __init__(
+        self,
+        workers: DistributedContext,
+        step: SharedStep | None,
+        trained: TrainedModel,
+        source: DataSource,
+        progress: Progress,
+        *,
+        seed: int,
+        may_lack_rows: bool,
+    ) -> None:
+        self._workers = workers
+        self._step = step
+        self._trained = trained
+        self._source = source
+        self._progress = progress
+        self._seed = seed
+        self._may_lack_rows = may_lack_rows
         self._replica: Replica | None = None
         if self._step is not None:
             # Before a checkpoint is restored, which may trace the model's step as well.
@@ -80,17 +99,18 @@ class Team:
         if self.is_alone:
             yield
             return
-        run = self._run
-        run.context.prepare_optimizers(run.model)
-        build_everything(run.model, run.source.element_spec)
-        check_support(run.model)
+        model = self._trained.model
+        self._trained.build(self._source.element_spec)
+        check_support(model)
         self._check_alike()
         assert self._step is not None
         self._step.begin()
-        self._replica = Replica(run.model, self._workers, self._step, may_lack_rows=run.may_lack_rows)
+        self._replica = Replica(model, self._workers, self._step, may_lack_rows=self._may_lack_rows)
         with self._replica.active():
             if is_new:
-                self._replica.adopt_initial_state([one.variable for one in run.variables.tracked])
+                self._replica.adopt_initial_state(
+                    [tracked.variable for tracked in self._trained.variables.tracked]
+                )
             try:
                 yield
             finally:
@@ -123,7 +143,7 @@ class Team:
         if end:
             self._step.end.assign(1.0)
             # The next step would wait for a worker that left the epoch.
-            self._run.model.stop_training = False
+            self._trained.model.stop_training = False
         return False
 
     def should_leave(self, is_asked: bool) -> bool:
@@ -156,14 +176,14 @@ class Team:
     def check_equal(self, checked_at: int) -> None:
         """Compare the weights of all workers; raises DivergenceError as `Replica.check_equal` does."""
         if self._replica is not None:
-            self._replica.check_equal(self._run.total_batches, checked_at)
+            self._replica.check_equal(self._progress.total_batches, checked_at)
 
     def gather_state(self) -> WorkerStates:
         """Return what differs between workers; every worker takes part, the chief has use for it."""
         replica = self._replica
         if replica is None:
             return WorkerStates()
-        summed = zip(self._run.model.metrics_variables, replica.sum_metrics(), strict=True)
+        summed = zip(self._trained.model.metrics_variables, replica.sum_metrics(), strict=True)
         averaged = zip(replica.statistics, replica.averages(), strict=True)
         values = {id(variable): value for pairs in (summed, averaged) for variable, value in pairs}
         gathered = self._workers.gather(self._own_files()) or []
@@ -201,7 +221,7 @@ class Team:
             folder: the checkpoint's ``training_state``.
             without: names of random streams that are in place already.
         """
-        restore_random_state(self._run.model, state["random"], without=without)
+        restore_random_state(self._trained.model, state["random"], without=without)
         if self._replica is None:
             return
         if state.get("workers", 1) != self._workers.size:
@@ -212,20 +232,14 @@ class Team:
             values = [arrays[f"arr_{index}"] for index in range(len(arrays.files))]
         self._replica.load_state({"trained": document["trained"], "values": values})
         if not self._workers.is_chief:
-            restore_random_state(self._run.model, document["random"], without=without)
+            restore_random_state(self._trained.model, document["random"], without=without)
 
     def restore_random(self, state: Mapping[str, Any], folder: Path) -> None:
         """Put back the random states alone; arguments as in `restore`."""
-        restore_random_state(self._run.model, state["random"])
+        restore_random_state(self._trained.model, state["random"])
         if not self._workers.is_chief and state.get("workers", 1) == self._workers.size:
             _, document = self._own_document(folder)
-            restore_random_state(self._run.model, document["random"])
-
-    def callbacks(self) -> list[InjectedCallback]:
-        """Return what `fit` injects besides on several workers."""
-        if self.is_alone:
-            return []
-        return [DivergenceCallback(self, self._run.settings.divergence_check_period)]
+            restore_random_state(self._trained.model, document["random"])
 
     def _own_document(self, folder: Path) -> tuple[Path, dict[str, Any]]:
         own = folder / f"rank-{self._workers.rank}"
@@ -234,30 +248,30 @@ class Team:
 
     def _own_files(self) -> dict[str, bytes]:
         assert self._replica is not None
-        run, state = self._run, self._replica.get_state()
+        state = self._replica.get_state()
         document: dict[str, Any] = {"trained": state["trained"]}
         files: dict[str, bytes] = {}
         if not self._workers.is_chief:
             with tempfile.TemporaryDirectory(prefix="det-state-") as folder:
-                document["source"] = run.source.save_state(Path(folder) / "data")
+                document["source"] = self._source.save_state(Path(folder) / "data")
                 files = {
                     path.relative_to(folder).as_posix(): path.read_bytes()
                     for path in sorted(Path(folder).rglob("*"))
                     if path.is_file()
                 }
-            document["random"] = capture_random_state(run.model)
+            document["random"] = capture_random_state(self._trained.model)
         values = io.BytesIO()
         np.savez(values, *state["values"])
         return {**files, _STATE_NAME: json.dumps(document).encode(), _VALUES_NAME: values.getvalue()}
 
     def _check_alike(self) -> None:
         """Refuse workers that were not given the same: seed, data, model."""
-        run = self._run
+        described = self._trained.variables.describe()
         facts = {
-            "seed": run.context.seed,
-            "data": run.source.describe(),
-            "content of the data": run.source.fingerprint(),
-            "model": [[one["path"].split("/")[-1], *one["shape"]] for one in run.variables.describe()],
+            "seed": self._seed,
+            "data": self._source.describe(),
+            "content of the data": self._source.fingerprint(),
+            "model": [[variable["path"].split("/")[-1], *variable["shape"]] for variable in described],
         }
         for name, value in facts.items():
             gathered = self._workers.allgather(value)

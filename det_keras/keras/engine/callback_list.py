@@ -43,7 +43,6 @@ class SeamlessCallbackList(keras.callbacks.CallbackList):  # type: ignore[misc]
 
     Args:
         callbacks: the user's, then the history.
-        listener: is told about segments.
         model: the model that is trained.
         verbose: 0, 1 or 2; a progress bar is added unless it is 0.
         epochs: how many the training will have, for the progress bar.
@@ -53,7 +52,6 @@ class SeamlessCallbackList(keras.callbacks.CallbackList):  # type: ignore[misc]
     def __init__(
         self,
         callbacks: Sequence[Any],
-        listener: SegmentListener,
         *,
         model: Any,
         verbose: int,
@@ -70,7 +68,8 @@ class SeamlessCallbackList(keras.callbacks.CallbackList):  # type: ignore[misc]
             epochs=epochs,
             steps=steps,
         )
-        self._listener = listener
+        # Keras calls nothing before the first segment begins.
+        self._listener: SegmentListener
         self._first_step = 0
         self._begun = False
         # Two hooks per batch that nobody listens to are most of what Keras itself spends between two steps.
@@ -81,9 +80,10 @@ class SeamlessCallbackList(keras.callbacks.CallbackList):  # type: ignore[misc]
         )
         self._hears_batch_end = any(overrides(one, "on_train_batch_end", "on_batch_end") for one in listening)
 
-    def begin_segment(self, first_step: int) -> None:
-        """Say which batch of its epoch Keras's batch 0 is."""
+    def begin_segment(self, first_step: int, listener: SegmentListener) -> None:
+        """Say which batch of its epoch Keras's batch 0 is, and who listens."""
         self._first_step = first_step
+        self._listener = listener
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Tell the user's callbacks, once for the whole training."""

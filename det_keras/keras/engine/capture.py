@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import logging
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -21,10 +21,7 @@ from det_keras.keras.checkpoint.model_file import ModelFile
 from det_keras.keras.checkpoint.random_state import capture_random_state
 from det_keras.keras.checkpoint.training_state import TrainingState
 from det_keras.keras.engine.agreement import WorkerStates
-from det_keras.keras.engine.metric_values import plain_value
-
-if TYPE_CHECKING:
-    from det_keras.keras.engine.fit import FitRun
+from det_keras.keras.engine.parts import FitParts
 
 __all__ = ["CodeArchive", "StateCapture"]
 
@@ -65,32 +62,31 @@ class StateCapture:
     """Turns the state of a `fit` into checkpoints.
 
     Args:
-        run: the `fit`.
+        parts: of the `fit`.
         code: what goes into ``code/``.
     """
 
-    def __init__(self, run: FitRun, code: CodeArchive) -> None:
-        self._run = run
+    def __init__(self, parts: FitParts, code: CodeArchive) -> None:
+        self._parts = parts
         self._code = code
         self._model_file: ModelFile | None = None
 
     def metadata(self) -> dict[str, Any]:
         """Return the content of ``metadata.json``."""
-        run = self._run
-        trial = run.core.info.trial if run.core.info is not None else None
-        validation = run.last_validation
-        is_current = validation is not None and validation.batches == run.total_batches
-        metrics = dict(validation.metrics) if validation is not None and is_current else {}
+        parts, progress = self._parts, self._parts.progress
+        trial = parts.core.info.trial if parts.core.info is not None else None
+        validation = progress.current_validation
+        metrics = dict(validation.metrics) if validation is not None else {}
         return {
-            "steps_completed": run.total_batches,
-            "epoch": run.position.epoch,
+            "steps_completed": progress.total_batches,
+            "epoch": progress.position.epoch,
             "framework": f"tensorflow-{tf.__version__}",
             "keras": keras.__version__,
             "det_keras": __version__,
             "format": ENGINE_FORMAT,
-            "phase": run.phase_index,
+            "phase": parts.phase_index,
             "metrics": metrics,
-            "searcher_metric": metrics.get(run.settings.metric),
+            "searcher_metric": metrics.get(parts.settings.metric),
             "trial_id": trial.trial_id if trial is not None else None,
             "experiment_id": trial.experiment_id if trial is not None else None,
         }
@@ -102,59 +98,42 @@ class StateCapture:
             finished: nothing is left to train in this phase.
             workers: what differs between workers.
         """
-        run = self._run
-        variables = run.variables
+        parts, trained, source = self._parts, self._parts.trained, self._parts.source
+        variables = trained.variables
         if self._model_file is None:
-            self._model_file = ModelFile(run.model, variables.model_variables, run.optimizers)
+            self._model_file = ModelFile(trained.model, variables.model_variables, trained.optimizers)
         self._model_file.refresh()
         rank_files = tempfile.TemporaryDirectory(prefix="det-state-", ignore_cleanup_errors=True)
+        # Where only the end of the data tells that an epoch is over, this may be its last batch.
+        progress = parts.progress.get_state(with_logs=source.steps_per_epoch is None)
         state = {
-            "phases": [phase.to_dict() for phase in run.context.phases],
-            "phase": {"index": run.phase_index, "signature": run.signature(), "finished": finished},
-            "position": {
-                "epoch": run.position.epoch,
-                "step": run.position.step,
-                "batches": run.position.batches,
-            },
-            "workers": run.core.distributed.size,
-            "stopped": bool(run.model.stop_training),
-            "optimizers": [index for index, one in enumerate(run.optimizers) if one.built],
-            "steps_per_epoch": run.source.steps_per_epoch,
-            "validations": run.validations,
-            "validation_source": run.validation_source_state(),
-            "epoch_logs": _plain_logs(run.logs_of_epoch),
-            # Where only the end of the data tells that an epoch is over, this may be its last batch.
-            "logs": _plain_logs(run.logs_of_boundary) if run.source.steps_per_epoch is None else None,
-            "best_metric": run.best_metric,
-            "last_validation_batch": run.last_validation_batch,
-            "history": run.history.get_state(),
-            "random": capture_random_state(run.model),
-            "source": run.source.save_state(Path(rank_files.name) / "data"),
+            **progress,
+            "phases": [phase.to_dict() for phase in parts.finished_phases],
+            "phase": {"index": parts.phase_index, "signature": parts.signature(), "finished": finished},
+            "workers": parts.core.distributed.size,
+            "stopped": bool(trained.model.stop_training),
+            "optimizers": [index for index, optimizer in enumerate(trained.optimizers) if optimizer.built],
+            "steps_per_epoch": source.steps_per_epoch,
+            "validation_source": parts.validations.source_state(),
+            "history": parts.history.get_state(),
+            "random": capture_random_state(trained.model),
+            "source": source.save_state(Path(rank_files.name) / "data"),
         }
         return TrainingState(
             model_file=self._model_file,
             places=self._model_file.places,
             values=[
-                value if (shared := workers.values.get(id(one.variable))) is None else tf.constant(shared)
-                for one, value in zip(variables.tracked, variables.copy(), strict=True)
+                value if (shared := workers.values.get(id(tracked.variable))) is None else tf.constant(shared)
+                for tracked, value in zip(variables.tracked, variables.copy(), strict=True)
             ],
             variables=variables.describe(),
             state=state,
-            callback_states=run.callback_states.capture(),
+            callback_states=parts.callback_states.capture(),
             rank_directory=rank_files,
-            callback_files=_callback_files(run.user_callbacks),
+            callback_files=_callback_files(parts.user_callbacks),
             worker_files=workers.files,
             code=self._code,
         )
-
-
-def _plain_logs(logs: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if logs is None:
-        return None
-    return {
-        name: _plain_logs(value) if isinstance(value, Mapping) else plain_value(value)
-        for name, value in logs.items()
-    }
 
 
 def _callback_files(callbacks: Sequence[Any]) -> tempfile.TemporaryDirectory[str] | None:

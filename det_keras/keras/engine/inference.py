@@ -16,7 +16,7 @@ from det_keras.keras.data.wrap import is_dealt_out
 from det_keras.keras.distributed.gradients import SharedStep
 from det_keras.keras.distributed.replica import Replica
 from det_keras.keras.engine.arguments import checked_count
-from det_keras.keras.engine.validation_data import Validator
+from det_keras.keras.engine.validator import Validator
 
 __all__ = ["evaluate", "predict"]
 

@@ -1,79 +1,74 @@
-"""Puts the state of a checkpoint back into a running `fit`."""
+"""Restores the state of a checkpoint into a running `fit`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from det_keras.keras.engine.injected.base import InjectedCallback
+from det_keras.keras.engine.parts import FitParts
 from det_keras.keras.engine.phase import check_signature
 from det_keras.keras.engine.position import Position
 from det_keras.keras.engine.resume import ResumePoint
 
-if TYPE_CHECKING:
-    from det_keras.keras.engine.fit import FitRun
-
-__all__ = ["RestoreCallback"]
+__all__ = ["ResumePlan"]
 
 
-class RestoreCallback(InjectedCallback):
+class ResumePlan:
     """Restores the interrupted phase.
 
-    The position is known before training begins; the rest is put back once the user's callbacks have had
-    their ``on_train_begin``, and in mid-epoch their ``on_epoch_begin``, which may reset what is restored.
+    The position is known before training begins. The rest is restored once the user's callbacks have had their
+    ``on_train_begin``, and within an epoch their ``on_epoch_begin``, which may reset what is restored.
 
     Args:
         point: the checkpoint, of this phase.
+        parts: what it is restored into.
     """
 
-    def __init__(self, point: ResumePoint) -> None:
+    def __init__(self, point: ResumePoint, parts: FitParts) -> None:
         self._point = point
-        self.is_pending = True
+        self._parts = parts
         state = point.restored.state
         self.position = Position(**state["position"])
         self.is_finished: bool = state["phase"]["finished"]
         self.was_stopped: bool = state["stopped"]
-        self.last_validation_batch: int = state["last_validation_batch"]
 
     @property
     def is_in_mid_epoch(self) -> bool:
         """Whether the first epoch to train was begun before."""
         return self.position.step > 0
 
-    def check(self, run: FitRun) -> None:
-        """Build the model's variables and compare phase and variables with the checkpoint's.
+    def begin(self) -> None:
+        """Build the model's variables, compare phase and variables with the checkpoint's, and set the position.
 
         Raises:
             ModelMismatchError: the script or the model changed.
         """
-        state = self._point.restored.state
-        run.build()
-        check_signature(run.phase_index, state["phase"]["signature"], run.signature())
-        run.variables.check(self._point.restored.variables)
+        parts, state = self._parts, self._point.restored.state
+        parts.trained.build(parts.source.element_spec)
+        check_signature(parts.phase_index, state["phase"]["signature"], parts.signature())
+        parts.trained.variables.check(self._point.restored.variables)
+        progress = parts.progress
+        progress.position = self.position
+        progress.last_validation_batch = state["last_validation_batch"]
+        progress.is_resumed = progress.awaits_state = True
 
-    def restore(self, run: FitRun) -> None:
-        """Put everything back, random states last; a second call does nothing."""
-        if not self.is_pending:
+    def restore(self) -> None:
+        """Restore everything, random states last; a second call does nothing."""
+        parts, restored = self._parts, self._point.restored
+        progress, state = parts.progress, restored.state
+        if not progress.awaits_state:
             return
-        self.is_pending = False
-        restored = self._point.restored
-        state = restored.state
-        source_state, source_files = run.team.source_state(state, restored.folder)
-        run.source.restore_passes(source_state, self.position.epoch)
-        run.skip_validations(state["validations"], state.get("validation_source") or {})
-        drawn_by_data = run.source.restore_state(
+        progress.awaits_state = False
+        source_state, source_files = parts.team.source_state(state, restored.folder)
+        parts.source.restore_passes(source_state, self.position.epoch)
+        parts.validations.skip(state["validations"], state.get("validation_source") or {})
+        drawn_by_data = parts.source.restore_state(
             source_state,
             source_files,
             self.position.epoch,
             self.position.step,
-            epochs_left=run.epochs_left,
+            epochs_left=progress.epochs_left(parts.source.steps_per_epoch),
         )
-        run.logs_of_boundary, run.logs_of_epoch = state.get("logs") or {}, state.get("epoch_logs")
-        run.variables.assign(restored.values())
-        run.history.load_state(state["history"])
-        run.best_metric = state["best_metric"]
-        run.last_validation_batch = self.last_validation_batch
-        if state["validations"]:
-            run.context.validated_at = run.batches_before + self.last_validation_batch
-        run.last_checkpoint_batch = self.position.batches
-        run.callback_states.restore(restored.pickles())
-        run.team.restore(state, restored.folder, without=drawn_by_data)
+        parts.trained.variables.assign(restored.values())
+        parts.history.load_state(state["history"])
+        progress.load_state(state)
+        parts.callback_states.restore(restored.pickles())
+        # What reading the data again has drawn from is where the data needs it.
+        parts.team.restore(state, restored.folder, without=drawn_by_data)

@@ -24,9 +24,9 @@ from det_keras import __version__
 from det_keras.core import Context, DistributedContext, TensorboardMode
 from det_keras.errors import CheckpointError, ModelMismatchError
 from det_keras.keras.checkpoint.random_state import capture_random_state, restore_random_state
-from det_keras.keras.engine.local_events import EventWriter
 from det_keras.keras.engine.metric_values import metrics_text, plain_value
-from det_keras.keras.engine.process_setup import check_eager, configure_logs
+from det_keras.keras.local_events import EventWriter
+from det_keras.keras.process_setup import check_eager, configure_logs
 
 __all__ = ["DeterminedCallback"]
 

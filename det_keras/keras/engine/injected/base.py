@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from det_keras.keras.engine.fit import FitRun
+from det_keras.keras.engine.progress import Validation
+from det_keras.keras.engine.run import Run
 
-__all__ = ["Boundary", "InjectedCallback", "Validation"]
+__all__ = ["Boundary", "InjectedCallback"]
 
 
 @dataclass(frozen=True)
@@ -30,42 +30,27 @@ class Boundary:
     logs: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Validation:
-    """The result of a validation.
-
-    Attributes:
-        batches: batches trained in the script when it ran.
-        metrics: by name, each ``val_...``.
-        is_best: whether the searcher's metric is better than all before it in the experiment.
-    """
-
-    batches: int
-    metrics: Mapping[str, float]
-    is_best: bool
-
-
 class InjectedCallback:
     """One job that `fit` does beside training; every method does nothing by default."""
 
-    def on_begin(self, run: FitRun) -> None:
+    def on_begin(self, run: Run) -> None:
         """Training is about to begin, at a known position; the state of a checkpoint, if any, is put back after it."""
 
-    def next_batch(self, run: FitRun) -> int | None:
+    def next_batch(self, run: Run) -> int | None:
         """Return the batch, counted over this `fit`, after which it wants a boundary; None for no wish."""
         return None
 
-    def on_boundary(self, run: FitRun, boundary: Boundary) -> None:
+    def on_boundary(self, run: Run, boundary: Boundary) -> None:
         """Act between two batches."""
 
-    def on_restored(self, run: FitRun) -> None:
+    def on_restored(self, run: Run) -> None:
         """A checkpoint was put back, after `on_begin`."""
 
-    def on_validation_begin(self, run: FitRun) -> None:
+    def on_validation_begin(self, run: Run) -> None:
         """A validation is about to run."""
 
-    def on_validation(self, run: FitRun, validation: Validation) -> None:
+    def on_validation(self, run: Run, validation: Validation) -> None:
         """A validation ended."""
 
-    def on_end(self, run: FitRun) -> None:
+    def on_end(self, run: Run) -> None:
         """Training ended by itself; the final state is in place."""

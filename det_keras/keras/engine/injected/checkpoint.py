@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from det_keras.keras.engine.injected.base import Boundary, InjectedCallback, Validation
-
-if TYPE_CHECKING:
-    from det_keras.keras.engine.fit import FitRun
+from det_keras.keras.engine.injected.base import Boundary, InjectedCallback
+from det_keras.keras.engine.progress import Validation
+from det_keras.keras.engine.run import Run
 
 __all__ = ["CheckpointCallback"]
 
@@ -26,27 +23,26 @@ class CheckpointCallback(InjectedCallback):
         self._wanted = False
         self._is_prepared = False
 
-    def next_batch(self, run: FitRun) -> int | None:
+    def next_batch(self, run: Run) -> int | None:
         if not self._is_prepared:
-            return run.position.batches + 1
-        return None if self._period is None else run.last_checkpoint_batch + self._period
+            return run.progress.position.batches + 1
+        return None if self._period is None else run.progress.last_checkpoint_batch + self._period
 
-    def on_validation(self, run: FitRun, validation: Validation) -> None:
+    def on_validation(self, run: Run, validation: Validation) -> None:
         if self._policy == "all" or (self._policy == "best" and validation.is_best):
             self._wanted = True
 
-    def on_boundary(self, run: FitRun, boundary: Boundary) -> None:
+    def on_boundary(self, run: Run, boundary: Boundary) -> None:
         if not self._is_prepared:
             # After the first batch, when every variable exists.
             self._is_prepared = True
             run.prepare_checkpoints()
         by_epoch = self._policy is None and boundary.at_epoch_end
-        by_period = (
-            self._period is not None and run.position.batches - run.last_checkpoint_batch >= self._period
-        )
+        since = run.progress.position.batches - run.progress.last_checkpoint_batch
+        by_period = self._period is not None and since >= self._period
         if self._wanted or by_epoch or by_period:
             self._wanted = False
             run.save_checkpoint()
 
-    def on_end(self, run: FitRun) -> None:
+    def on_end(self, run: Run) -> None:
         run.save_checkpoint(final=True)

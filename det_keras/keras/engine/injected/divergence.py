@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from det_keras.keras.engine.agreement import Team
 from det_keras.keras.engine.injected.base import Boundary, InjectedCallback
-
-if TYPE_CHECKING:
-    from det_keras.keras.engine.agreement import Team
-    from det_keras.keras.engine.fit import FitRun
+from det_keras.keras.engine.run import Run
 
 __all__ = ["DivergenceCallback"]
 
@@ -29,26 +25,26 @@ class DivergenceCallback(InjectedCallback):
         self._period = period
         self._checked_at: int | None = None
 
-    def on_begin(self, run: FitRun) -> None:
+    def on_begin(self, run: Run) -> None:
         self._checked_at = None
 
-    def next_batch(self, run: FitRun) -> int | None:
-        batches = run.position.batches
+    def next_batch(self, run: Run) -> int | None:
+        batches = run.progress.position.batches
         # Boundaries are where the workers stop together.
         stop = (batches // _STOP_BATCHES + 1) * _STOP_BATCHES
         if not self._period:
             return stop
         if self._checked_at is None:
             return batches + 1
-        return min(stop, self._checked_at - run.batches_before + self._period)
+        return min(stop, self._checked_at - run.progress.batches_before + self._period)
 
-    def on_boundary(self, run: FitRun, boundary: Boundary) -> None:
+    def on_boundary(self, run: Run, boundary: Boundary) -> None:
         if self._team.should_end():
             run.stop()
         if not self._period:
             return
-        if self._checked_at is None or run.total_batches - self._checked_at >= self._period:
+        if self._checked_at is None or run.progress.total_batches - self._checked_at >= self._period:
             self._team.check_equal(
-                self._checked_at if self._checked_at is not None else run.total_batches - 1
+                self._checked_at if self._checked_at is not None else run.progress.total_batches - 1
             )
-            self._checked_at = run.total_batches
+            self._checked_at = run.progress.total_batches

@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from det_keras.errors import InvalidHP
-from det_keras.keras.engine.injected.base import Boundary, InjectedCallback, Validation
+from det_keras.keras.engine.injected.base import Boundary, InjectedCallback
 from det_keras.keras.engine.metric_values import plain_logs
-
-if TYPE_CHECKING:
-    from det_keras.keras.engine.fit import FitRun
+from det_keras.keras.engine.progress import Validation
+from det_keras.keras.engine.run import Run
 
 __all__ = ["MetricsCallback"]
 
@@ -33,13 +32,13 @@ class MetricsCallback(InjectedCallback):
         self._warned = False
         self._last_batch = -1
 
-    def next_batch(self, run: FitRun) -> int | None:
+    def next_batch(self, run: Run) -> int | None:
         if self._period is None:
             return None
-        return (run.position.batches // self._period + 1) * self._period
+        return (run.progress.position.batches // self._period + 1) * self._period
 
-    def on_boundary(self, run: FitRun, boundary: Boundary) -> None:
-        batches = run.position.batches
+    def on_boundary(self, run: Run, boundary: Boundary) -> None:
+        batches = run.progress.position.batches
         due = (
             boundary.at_epoch_end
             if self._period is None
@@ -51,27 +50,28 @@ class MetricsCallback(InjectedCallback):
         # Only now: the running values are tensors, and reading them waits for the step.
         metrics = plain_logs(boundary.logs)
         self._check_nan(metrics, run)
-        run.core.train.report_metrics("training", run.total_batches, {**run.counters(), **metrics})
+        run.core.train.report_metrics("training", run.progress.total_batches, {**run.counters(), **metrics})
 
-    def on_restored(self, run: FitRun) -> None:
+    def on_restored(self, run: Run) -> None:
         # At a boundary metrics are reported before a checkpoint is taken, so that this batch has its report already.
-        if self._period is not None and run.position.step > 0 and run.position.batches % self._period == 0:
-            self._last_batch = run.position.batches
+        position = run.progress.position
+        if self._period is not None and position.step > 0 and position.batches % self._period == 0:
+            self._last_batch = position.batches
 
-    def on_validation(self, run: FitRun, validation: Validation) -> None:
+    def on_validation(self, run: Run, validation: Validation) -> None:
         metrics = {**run.counters(), **validation.metrics}
         run.core.train.report_metrics("validation", validation.batches, metrics)
 
-    def _check_nan(self, metrics: Mapping[str, Any], run: FitRun) -> None:
+    def _check_nan(self, metrics: Mapping[str, Any], run: Run) -> None:
         loss = metrics.get("loss")
         if loss is None or math.isfinite(loss):
             return
         if self._on_nan == "stop":
-            raise InvalidHP(f"The loss is {loss} at batch {run.total_batches}.")
+            raise InvalidHP(f"The loss is {loss} at batch {run.progress.total_batches}.")
         if not self._warned:
             self._warned = True
             logger.warning(
                 "The loss is %s at batch %s; training goes on. Pass `on_nan='stop'` to fit to end such trials.",
                 loss,
-                run.total_batches,
+                run.progress.total_batches,
             )

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import logging
 import signal
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from det_keras.core.preempt import StopSignals
 from det_keras.keras.engine.injected.base import Boundary, InjectedCallback
-
-if TYPE_CHECKING:
-    from det_keras.keras.engine.fit import FitRun
+from det_keras.keras.engine.run import Run
 
 __all__ = ["PreemptionCallback"]
 
@@ -27,15 +25,15 @@ class PreemptionCallback(InjectedCallback):
     def __init__(self, signals: StopSignals) -> None:
         self._signals = signals
 
-    def on_boundary(self, run: FitRun, boundary: Boundary) -> None:
+    def on_boundary(self, run: Run, boundary: Boundary) -> None:
         # After a due checkpoint, not before: writing takes a while, and a request that arrives meanwhile
         # would otherwise wait for the next boundary.
-        if not run.should_stop() or run.target.is_reached(run.position):
+        if not run.should_stop() or run.progress.is_at_target:
             return
         run.save_checkpoint()
         self._leave(run)
 
-    def leave_at_end(self, run: FitRun) -> None:
+    def leave_at_end(self, run: Run) -> None:
         """Leave if a signal came too late for a boundary: in the last batch, in the last validation, or after it.
 
         What the master asks for stays asked for; a signal comes once, and the next `fit` would not know of it.
@@ -45,12 +43,12 @@ class PreemptionCallback(InjectedCallback):
         run.save_checkpoint(final=True)
         self._leave(run)
 
-    def _leave(self, run: FitRun) -> NoReturn:
+    def _leave(self, run: Run) -> NoReturn:
         run.wait_for_checkpoint()
         in_trial = run.core.info is not None
         logger.info(
             "Asked to stop: the state at batch %s is saved. %s",
-            run.total_batches,
+            run.progress.total_batches,
             "The trial goes on from there when it is activated."
             if in_trial
             else "Start again to go on from there.",

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 from det_keras.keras.engine.injected.base import Boundary, InjectedCallback
-
-if TYPE_CHECKING:
-    from det_keras.keras.engine.fit import FitRun
+from det_keras.keras.engine.run import Run
 
 __all__ = ["ProgressCallback"]
 
@@ -22,18 +19,19 @@ class ProgressCallback(InjectedCallback):
     def __init__(self) -> None:
         self._reported_at = 0.0
 
-    def on_begin(self, run: FitRun) -> None:
+    def on_begin(self, run: Run) -> None:
         run.core.train.set_status("training")
 
-    def next_batch(self, run: FitRun) -> int | None:
+    def next_batch(self, run: Run) -> int | None:
         steps = run.source.steps_per_epoch
-        return None if steps is None else run.position.batches + max(steps // _REPORTS_PER_EPOCH, 1)
+        return None if steps is None else run.progress.position.batches + max(steps // _REPORTS_PER_EPOCH, 1)
 
-    def on_boundary(self, run: FitRun, boundary: Boundary) -> None:
+    def on_boundary(self, run: Run, boundary: Boundary) -> None:
         now = time.monotonic()
         if boundary.at_epoch_end or now - self._reported_at >= _SHORTEST_S:
             self._reported_at = now
-            run.core.train.report_progress(run.target.fraction(run.position, run.source.steps_per_epoch))
+            fraction = run.progress.target.fraction(run.progress.position, run.source.steps_per_epoch)
+            run.core.train.report_progress(fraction)
 
-    def on_end(self, run: FitRun) -> None:
+    def on_end(self, run: Run) -> None:
         run.core.train.report_progress(1.0)

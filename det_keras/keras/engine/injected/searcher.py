@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 from det_keras.config import Length, Unit
 from det_keras.core.backend import Operation
 from det_keras.errors import DetError
 from det_keras.keras.engine.injected.base import Boundary, InjectedCallback
 from det_keras.keras.engine.position import Target
-
-if TYPE_CHECKING:
-    from det_keras.keras.engine.fit import FitRun
+from det_keras.keras.engine.run import Run
 
 __all__ = ["SearcherCallback"]
 
@@ -31,21 +28,19 @@ class SearcherCallback(InjectedCallback):
         self._operation: Operation | None = None
         self._told = False
 
-    def on_begin(self, run: FitRun) -> None:
+    def on_begin(self, run: Run) -> None:
         if run.core.info is None:
             return
         self._operation = run.core.backend.current_operation()
         self._set_target(run)
 
-    def on_boundary(self, run: FitRun, boundary: Boundary) -> None:
-        if self._operation is None or not run.target.is_reached(run.position):
+    def on_boundary(self, run: Run, boundary: Boundary) -> None:
+        if self._operation is None or not run.progress.is_at_target:
             return
         # A checkpoint first: whatever the searcher decides, there is a state to go on from.
         run.save_checkpoint()
         run.wait_for_checkpoint()
-        validation = run.last_validation
-        if validation is None or validation.batches != run.total_batches:
-            validation = run.validate()
+        validation = run.progress.current_validation or run.validate()
         if run.settings.metric not in validation.metrics:
             raise DetError(
                 f"The searcher's metric {run.settings.metric!r} is not among the validation metrics: "
@@ -55,10 +50,10 @@ class SearcherCallback(InjectedCallback):
         self._operation = run.core.backend.current_operation()
         self._set_target(run)
 
-    def _set_target(self, run: FitRun) -> None:
+    def _set_target(self, run: Run) -> None:
         if self._operation is None:
             if self._max_length is not None:
-                run.set_target(self._target(run, self._max_length))
+                run.progress.target = self._target(run, self._max_length)
             return
         if self._operation.completed:
             # Out of work, not finished: the search may hand the trial more later, and it goes on from its checkpoint.
@@ -66,18 +61,18 @@ class SearcherCallback(InjectedCallback):
             run.stop()
             return
         unit = self._max_length.unit if self._max_length is not None else Unit.EPOCHS
-        run.set_target(self._target(run, Length(unit, self._operation.length)))
+        run.progress.target = self._target(run, Length(unit, self._operation.length))
 
-    def _target(self, run: FitRun, length: Length) -> Target:
+    def _target(self, run: Run, length: Length) -> Target:
         """Return a length as epochs of the data where they are meant, else as an exact batch of this `fit`."""
         settings = run.settings
         if length.unit is Unit.EPOCHS and settings.records_per_epoch == 0:
             return Target(epochs=length.value)
         batches = length.to_batches(run.global_batch_size, settings.records_per_epoch)
         self._tell_if_epochs_differ(run)
-        return Target(batches=max(batches - run.batches_before, 0))
+        return Target(batches=max(batches - run.progress.batches_before, 0))
 
-    def _tell_if_epochs_differ(self, run: FitRun) -> None:
+    def _tell_if_epochs_differ(self, run: Run) -> None:
         """Say once that the config's epoch is not a pass over the data, where that is so."""
         records, size, steps = (
             run.settings.records_per_epoch,

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from det_keras.keras.engine.injected.base import Boundary, InjectedCallback, Validation
-
-if TYPE_CHECKING:
-    from det_keras.keras.engine.fit import FitRun
+from det_keras.keras.engine.injected.base import Boundary, InjectedCallback
+from det_keras.keras.engine.progress import Validation
+from det_keras.keras.engine.run import Run
 
 __all__ = ["ValidationCallback"]
 
@@ -28,21 +25,21 @@ class ValidationCallback(InjectedCallback):
         self._initial = initial
         self._last_batch = 0
 
-    def on_begin(self, run: FitRun) -> None:
-        self._last_batch = run.last_validation_batch
-        if self._initial and run.total_batches == 0 and not run.was_restored:
+    def on_begin(self, run: Run) -> None:
+        self._last_batch = run.progress.last_validation_batch
+        if self._initial and run.progress.total_batches == 0 and not run.progress.is_resumed:
             run.validate()
 
-    def next_batch(self, run: FitRun) -> int | None:
+    def next_batch(self, run: Run) -> int | None:
         return None if self._period is None else self._last_batch + self._period
 
-    def on_boundary(self, run: FitRun, boundary: Boundary) -> None:
-        since = run.position.batches - self._last_batch
+    def on_boundary(self, run: Run, boundary: Boundary) -> None:
+        since = run.progress.position.batches - self._last_batch
         by_period = self._period is not None and since >= self._period
         has_length = run.core.info is not None and run.settings.max_length is not None
         is_asked = run.settings.validates_at_end or has_length
-        if by_period or (is_asked and since > 0 and run.target.is_reached(run.position)):
+        if by_period or (is_asked and since > 0 and run.progress.is_at_target):
             run.validate()
 
-    def on_validation(self, run: FitRun, validation: Validation) -> None:
-        self._last_batch = run.position.batches
+    def on_validation(self, run: Run, validation: Validation) -> None:
+        self._last_batch = run.progress.position.batches

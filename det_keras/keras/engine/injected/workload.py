@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from det_keras.keras.callbacks.callback import hooks
 from det_keras.keras.engine.injected.base import Boundary, InjectedCallback
-
-if TYPE_CHECKING:
-    from det_keras.keras.engine.fit import FitRun
+from det_keras.keras.engine.run import Run
 
 __all__ = ["WorkloadBegin", "WorkloadEnd", "workload_callbacks"]
 
@@ -27,29 +25,29 @@ class WorkloadEnd(InjectedCallback):
         self._listeners = listeners
         self._start = 0
 
-    def on_begin(self, run: FitRun) -> None:
+    def on_begin(self, run: Run) -> None:
         self._start = workload_start(run, self._unit)
 
-    def next_batch(self, run: FitRun) -> int | None:
-        return (run.position.batches // self._unit + 1) * self._unit
+    def next_batch(self, run: Run) -> int | None:
+        return (run.progress.position.batches // self._unit + 1) * self._unit
 
-    def on_boundary(self, run: FitRun, boundary: Boundary) -> None:
-        if run.position.batches % self._unit == 0 or run.is_ending:
+    def on_boundary(self, run: Run, boundary: Boundary) -> None:
+        if run.progress.position.batches % self._unit == 0 or run.is_ending:
             self._end(run)
 
-    def on_validation_begin(self, run: FitRun) -> None:
+    def on_validation_begin(self, run: Run) -> None:
         self._end(run)
 
-    def on_end(self, run: FitRun) -> None:
+    def on_end(self, run: Run) -> None:
         self._end(run)
 
-    def _end(self, run: FitRun) -> None:
-        if run.position.batches == self._start:
+    def _end(self, run: Run) -> None:
+        if run.progress.position.batches == self._start:
             return
-        self._start = run.position.batches
-        logs = run.training_metrics()
+        self._start = run.progress.position.batches
+        logs = run.progress.training_metrics()
         for listener in self._listeners:
-            listener(run.total_batches, dict(logs))
+            listener(run.progress.total_batches, dict(logs))
 
 
 class WorkloadBegin(InjectedCallback):
@@ -65,26 +63,26 @@ class WorkloadBegin(InjectedCallback):
         self._listeners = listeners
         self._begun_at = -1
 
-    def on_begin(self, run: FitRun) -> None:
+    def on_begin(self, run: Run) -> None:
         start = workload_start(run, self._unit)
         # A workload that was checkpointed before it began has not begun for the restored callbacks either.
-        if not (run.will_be_restored and start == run.position.batches):
+        if not (run.progress.awaits_state and start == run.progress.position.batches):
             self._begin(run, start)
 
-    def on_restored(self, run: FitRun) -> None:
+    def on_restored(self, run: Run) -> None:
         self._begin(run, workload_start(run, self._unit))
 
-    def on_boundary(self, run: FitRun, boundary: Boundary) -> None:
+    def on_boundary(self, run: Run, boundary: Boundary) -> None:
         if not run.is_ending:
             self._begin(run, workload_start(run, self._unit))
 
-    def _begin(self, run: FitRun, start: int) -> None:
+    def _begin(self, run: Run, start: int) -> None:
         if start == self._begun_at:
             return
         self._begun_at = start
         requested = max(run.next_interruption(start, self._unit) - start, 0)
         for listener in self._listeners:
-            listener(run.batches_before + start, requested, {})
+            listener(run.progress.batches_before + start, requested, {})
 
 
 def workload_callbacks(
@@ -98,7 +96,7 @@ def workload_callbacks(
     return [WorkloadEnd(unit, ends)], [WorkloadBegin(unit, begins)]
 
 
-def workload_start(run: FitRun, unit: int) -> int:
+def workload_start(run: Run, unit: int) -> int:
     """Return the batch, counted over this `fit`, at which the workload of the next batch began."""
-    batches = run.position.batches
-    return max(batches // unit * unit, min(run.last_validation_batch, batches))
+    batches = run.progress.position.batches
+    return max(batches // unit * unit, min(run.progress.last_validation_batch, batches))

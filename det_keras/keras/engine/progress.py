@@ -1,0 +1,122 @@
+"""How far a `fit` has come: values only, so that every part may read them and a checkpoint may hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from det_keras.keras.engine.metric_values import plain_logs, plain_value
+from det_keras.keras.engine.position import Position, Target
+
+__all__ = ["Progress", "Validation"]
+
+
+@dataclass(frozen=True)
+class Validation:
+    """The result of a validation.
+
+    Attributes:
+        batches: batches trained in the script when it ran.
+        metrics: by name, each ``val_...``.
+        is_best: whether the searcher's metric is better than all before it in the experiment.
+    """
+
+    batches: int
+    metrics: Mapping[str, float]
+    is_best: bool
+
+
+@dataclass
+class Progress:
+    """What changes while a `fit` trains.
+
+    Attributes:
+        batches_before: batches that the script trained in earlier phases.
+        position: the newest batch boundary.
+        target: where training ends.
+        is_stopped: training ends at this boundary, before its target.
+        is_resumed: this process continues a phase that an earlier one began.
+        awaits_state: a checkpoint is found and not restored yet.
+        validations: how many there were, those of earlier processes included.
+        last_validation: the newest of this process, None before the first.
+        last_validation_batch: of this `fit`, at the newest validation of any process.
+        last_checkpoint_batch: of this `fit`, at the newest checkpoint.
+        best_metric: the searcher's best metric of this trial.
+        logs_of_boundary: Keras's running training metrics at the newest boundary.
+        logs_of_epoch: the logs of the newest epoch that ended, as Keras made them; None before the first.
+    """
+
+    batches_before: int
+    position: Position
+    target: Target
+    is_stopped: bool = False
+    is_resumed: bool = False
+    awaits_state: bool = False
+    validations: int = 0
+    last_validation: Validation | None = None
+    last_validation_batch: int = 0
+    last_checkpoint_batch: int = 0
+    best_metric: float | None = None
+    logs_of_boundary: Mapping[str, Any] = field(default_factory=dict)
+    logs_of_epoch: Mapping[str, Any] | None = None
+
+    @property
+    def total_batches(self) -> int:
+        """Batches trained in the script so far, over all phases."""
+        return self.batches_before + self.position.batches
+
+    @property
+    def is_at_target(self) -> bool:
+        """Whether nothing is left to train."""
+        return self.target.is_reached(self.position)
+
+    @property
+    def current_validation(self) -> Validation | None:
+        """The validation of the newest boundary; None if there was none at it."""
+        validation = self.last_validation
+        return validation if validation is not None and validation.batches == self.total_batches else None
+
+    def epochs_left(self, steps_per_epoch: int | None) -> int:
+        """Return the number of epochs to come, including the current one."""
+        if self.target.epochs is not None:
+            return max(self.target.epochs - self.position.epoch, 0)
+        left = max((self.target.batches or 0) - self.position.batches, 0)
+        return left // (steps_per_epoch or 1) + 2
+
+    def training_metrics(self) -> dict[str, Any]:
+        """Return Keras's running training metrics as they were at the newest boundary, as plain numbers."""
+        return plain_logs(self.logs_of_boundary)
+
+    def get_state(self, *, with_logs: bool) -> dict[str, Any]:
+        """Return what a checkpoint holds of it, as JSON values.
+
+        Args:
+            with_logs: include the running training metrics. Reading them waits for the step on the device.
+        """
+        return {
+            "position": asdict(self.position),
+            "validations": self.validations,
+            "last_validation_batch": self.last_validation_batch,
+            "best_metric": self.best_metric,
+            "logs": _plain(self.logs_of_boundary) if with_logs else None,
+            "epoch_logs": _plain(self.logs_of_epoch),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what `get_state` returned; the position was taken over before."""
+        self.validations = state["validations"]
+        self.last_validation_batch = state["last_validation_batch"]
+        self.last_checkpoint_batch = self.position.batches
+        self.best_metric = state["best_metric"]
+        self.logs_of_boundary = state.get("logs") or {}
+        self.logs_of_epoch = state.get("epoch_logs")
+
+
+def _plain(logs: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if logs is None:
+        return None
+    return {
+        name: _plain(value) if isinstance(value, Mapping) else plain_value(value)
+        for name, value in logs.items()
+    }

@@ -1,0 +1,181 @@
+"""Runs a training in segments, each one `model.fit`, and acts at the boundaries between batches.
+
+A training is cut where Keras would otherwise lose its place: the rest of an interrupted epoch, and an exact last batch.
+The callback list hides the seams from the user's callbacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from det_keras.keras.engine.callback_list import SeamlessCallbackList
+from det_keras.keras.engine.injected.base import Boundary, InjectedCallback
+from det_keras.keras.engine.parts import FitParts
+from det_keras.keras.engine.position import Segment, next_segment
+from det_keras.keras.engine.resume_plan import ResumePlan
+from det_keras.keras.engine.run import Run
+
+__all__ = ["SegmentRunner"]
+
+_NEVER = 1 << 62
+
+
+class SegmentRunner:
+    """Trains from where training stands to its target; listens to Keras as a `SegmentListener`.
+
+    Args:
+        run: the `fit`, as injected callbacks are told of it.
+        parts: the same, in its parts.
+        callbacks: the list that Keras is given.
+        injected: act at boundaries, in this order.
+        plan: what to restore; None to begin a phase.
+        is_asked_to_stop: whether this process was asked to stop.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        parts: FitParts,
+        callbacks: SeamlessCallbackList,
+        injected: Sequence[InjectedCallback],
+        plan: ResumePlan | None,
+        is_asked_to_stop: Callable[[], bool],
+    ) -> None:
+        self._run = run
+        self._trained = parts.trained
+        self._model = parts.trained.model
+        self._source = parts.source
+        self._progress = parts.progress
+        self._team = parts.team
+        self._validations = parts.validations
+        self._callbacks = callbacks
+        self._injected = injected
+        self._plan = plan
+        self._is_asked_to_stop = is_asked_to_stop
+        self._segment = Segment(0, 0)
+        self._segment_start = self._progress.position
+        self._carried_metrics: Any = None
+        self._next_batch = _NEVER
+
+    def train(self) -> None:
+        """Train to the target, or until a callback or a request ends it."""
+        progress, plan = self._progress, self._plan
+        if plan is not None and not plan.is_in_mid_epoch:
+            self._restore(plan)
+        if plan is not None and plan.was_stopped:
+            progress.is_stopped = True
+        while not progress.is_stopped:
+            segment = self._next_segment()
+            if segment is None:
+                break
+            self._train_segment(segment)
+            progress.is_stopped = progress.is_stopped or self._model.stop_training
+        if plan is not None:
+            # Nothing was left to train, so that no epoch has restored the state.
+            plan.restore()
+
+    def epoch_begins(self, epoch: int) -> bool:
+        """Prepare an epoch for the segment that Keras begins; see `SegmentListener`."""
+        segment = self._segment
+        first = segment.first_step if epoch == segment.first_epoch else 0
+        self._segment_start = self._progress.position
+        is_begun = self._carried_metrics is not None
+        if not (self._plan is not None and first > 0 and not is_begun):
+            self._source.begin_epoch(epoch, first, segment.stop_step)
+        return not is_begun
+
+    def epoch_begun(self) -> None:
+        """Restore what Keras resets at each of its epochs; see `SegmentListener`."""
+        if self._carried_metrics is not None:
+            self._trained.variables.assign_metrics(self._carried_metrics)
+            self._carried_metrics = None
+        elif self._plan is not None and self._plan.is_in_mid_epoch and self._segment.first_step > 0:
+            self._restore(self._plan)
+            position = self._progress.position
+            self._source.begin_epoch(position.epoch, position.step, self._segment.stop_step)
+        self._plan_boundary()
+
+    def batch_ended(self, step: int, logs: Any) -> None:
+        """Act at the boundary after a batch if an injected callback asked for it; see `SegmentListener`."""
+        start, segment = self._segment_start, self._segment
+        done = segment.num_batches
+        if done is not None and step >= done:
+            # The segment's end is a boundary of its own, after the epoch's validation if it ends too.
+            self._progress.position = start.after_batches(start.step + done)
+            return
+        self._progress.position = start.after_batches(start.step + step)
+        wants_boundary = self._team.hear(leave=self._is_asked_to_stop(), end=self._model.stop_training)
+        if wants_boundary or self._progress.position.batches >= self._next_batch:
+            self._visit_boundary(Boundary(at_epoch_end=False, logs=self._team.metrics(logs)))
+
+    def epoch_ended(self, epoch: int, logs: dict[str, Any]) -> None:
+        """End an epoch, or only the segment where the epoch continues; see `SegmentListener`."""
+        progress, model = self._progress, self._model
+        model.stop_training = self._team.agree_to_end(model.stop_training)
+        if self._is_part_of_epoch():
+            self._visit_boundary(Boundary(at_epoch_end=False, logs=logs))
+            self._carried_metrics = self._trained.variables.copy_metrics()
+            return
+        if progress.position.step == 0:
+            raise ValueError(
+                f"Epoch {epoch + 1} had no batch: the training data is empty, or gave all of it in an earlier epoch."
+            )
+        self._source.end_epoch(epoch)
+        if progress.position == self._segment_start:
+            # The checkpoint was taken after the last batch of data whose length is known at its end only.
+            logs = dict(model._get_metrics_result_or_logs(dict(progress.logs_of_boundary)))
+        progress.position = progress.position.next_epoch()
+        progress.logs_of_boundary = logs
+        if self._validations.is_due(epoch):
+            validation = progress.current_validation or self._run.validate()
+            if self._validations.has_data:
+                logs.update(validation.metrics)
+        # A copy: callbacks may add to the logs, and Keras's end of training does not see that.
+        progress.logs_of_epoch = dict(logs)
+        self._callbacks.end_epoch(epoch, logs)
+        self._visit_boundary(Boundary(at_epoch_end=True, logs=logs))
+
+    def _next_segment(self) -> Segment | None:
+        progress, epochs = self._progress, self._source.epochs
+        if epochs is None:
+            return next_segment(progress.position, progress.target, None)
+        steps = epochs.steps_in(progress.position.epoch)
+        return next_segment(progress.position, progress.target, steps, are_equal=epochs.are_equal)
+
+    def _train_segment(self, segment: Segment) -> None:
+        self._segment = segment
+        self._callbacks.begin_segment(segment.first_step, self)
+        self._model.fit(
+            self._source.dataset(segment.num_batches),
+            initial_epoch=segment.first_epoch,
+            epochs=segment.stop_epoch,
+            callbacks=self._callbacks,
+            shuffle=False,
+            verbose=0,
+        )
+
+    def _restore(self, plan: ResumePlan) -> None:
+        plan.restore()
+        for callback in self._injected:
+            callback.on_restored(self._run)
+
+    def _visit_boundary(self, boundary: Boundary) -> None:
+        self._progress.logs_of_boundary = boundary.logs
+        for callback in self._injected:
+            callback.on_boundary(self._run, boundary)
+        self._plan_boundary()
+
+    def _plan_boundary(self) -> None:
+        wishes = [callback.next_batch(self._run) for callback in self._injected]
+        self._next_batch = min((wish for wish in wishes if wish is not None), default=_NEVER)
+
+    def _is_part_of_epoch(self) -> bool:
+        """Return whether the segment that ended is followed by more of the same epoch."""
+        step = self._progress.position.step
+        if self._model.stop_training or self._segment.stop_step is None:
+            return False
+        if self._source.epochs is not None:
+            return step < self._source.epochs.steps_in(self._progress.position.epoch)
+        # An epoch of unknown length continues if the segment was not cut short by the end of the data.
+        return step >= self._segment.stop_step

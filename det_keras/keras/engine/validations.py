@@ -1,0 +1,115 @@
+"""The validations of a `fit`: when an epoch ends with one, how it is run, and what the best one is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from det_keras.core import Context
+from det_keras.keras.checkpoint.trained_model import TrainedModel
+from det_keras.keras.engine.agreement import Team
+from det_keras.keras.engine.metric_values import plain_value
+from det_keras.keras.engine.progress import Progress, Validation
+from det_keras.keras.engine.settings import FitSettings
+from det_keras.keras.engine.validator import Validator
+
+__all__ = ["Validations"]
+
+
+class Validations:
+    """Validates the model of one `fit`.
+
+    Args:
+        validator: the validation data; None where nothing is evaluated, and the running training metrics of an epoch
+            are its result.
+        trained: the model.
+        team: the workers.
+        progress: of the `fit`; results are recorded in it.
+        core: reports, and knows the best result of the experiment.
+        settings: the searcher's metric and the checkpoint policy.
+    """
+
+    def __init__(
+        self,
+        validator: Validator | None,
+        trained: TrainedModel,
+        team: Team,
+        progress: Progress,
+        core: Context,
+        settings: FitSettings,
+    ) -> None:
+        self._validator = validator
+        self._trained = trained
+        self._team = team
+        self._progress = progress
+        self._core = core
+        self._settings = settings
+
+    @property
+    def has_data(self) -> bool:
+        """Whether there is validation data."""
+        return self._validator is not None
+
+    @property
+    def may_lack_rows(self) -> bool:
+        """Whether one of several workers may have no row of some batch."""
+        return self._validator is not None and self._validator.may_lack_rows
+
+    def is_due(self, epoch: int) -> bool:
+        """Return whether to validate at the end of `epoch`; without validation data each epoch's metrics count."""
+        return self._validator is None or self._validator.is_due(epoch)
+
+    def run(self, callbacks: Any) -> Validation:
+        """Validate the model as it is now.
+
+        Args:
+            callbacks: the user's, in Keras's list; they see the events of an evaluation.
+        """
+        progress, variables = self._progress, self._trained.variables
+        self._core.train.set_status("validating")
+        # Keras resets the metrics for an evaluation; within an epoch the running training metrics must outlive it.
+        metrics = variables.copy_metrics() if progress.position.step > 0 else None
+        values = self._evaluate(callbacks)
+        if metrics is not None:
+            variables.assign_metrics(metrics)
+        self._core.train.set_status("training")
+        progress.validations += 1
+        validation = Validation(progress.total_batches, values, self._is_best(values))
+        progress.last_validation = validation
+        progress.last_validation_batch = progress.position.batches
+        return validation
+
+    def source_state(self) -> dict[str, Any] | None:
+        """Return where the validation data stands, as JSON values, for `skip`; None without validation data."""
+        return None if self._validator is None else self._validator.source.state_between_passes()
+
+    def skip(self, validations: int, source_state: Mapping[str, Any]) -> None:
+        """Bring the validation data to where an earlier process left it.
+
+        Args:
+            validations: how many times it validated.
+            source_state: what `source_state` returned.
+        """
+        if self._validator is not None:
+            self._validator.source.pass_over(validations, source_state)
+
+    def _evaluate(self, callbacks: Any) -> dict[str, Any]:
+        """Return the metrics by the names under which they are reported."""
+        if self._validator is None:
+            return self._progress.training_metrics()
+        with self._team.ready_to_validate():
+            logs = self._validator.run(self._trained.model, callbacks)
+        return {f"val_{name}": plain_value(value) for name, value in logs.items()}
+
+    def _is_best(self, metrics: Mapping[str, Any]) -> bool:
+        """Record the searcher's metric, and return whether it is the best of the experiment so far."""
+        progress, settings = self._progress, self._settings
+        value = metrics.get(settings.metric)
+        if not isinstance(value, float) or not settings.is_better(value, progress.best_metric):
+            return False
+        progress.best_metric = value
+        if settings.checkpoint_policy != "best":
+            return True
+        # A tie may be this trial's own report from before a kill, so only a strictly better one counts.
+        elsewhere = self._core.backend.best_validation()
+        return elsewhere is None or not settings.is_better(elsewhere, value)
