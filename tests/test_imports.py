@@ -11,7 +11,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "det_keras"
 
-# Room -> rooms that it may import. `errors`, `home` and the package root stand below everything.
+# Buffer -> rooms that it may import. `errors`, `home` and the package root stand below everything.
 ALLOWED = {
     "__main__": {"cli"},
     "cli": {"client", "config", "storage", "master", "compat"},

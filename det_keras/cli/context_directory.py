@@ -14,7 +14,7 @@ from det_keras.cli.ignore_rules import IgnoreRules
 from det_keras.cli.render import size_text
 from det_keras.errors import DetError
 
-__all__ = ["LARGEST_BYTES", "Bundle", "bundle"]
+__all__ = ["LARGEST_BYTES", "ContextFiles", "bundle"]
 
 #: How much a context directory may hold.
 LARGEST_BYTES = 95 * 1024 * 1024
@@ -30,7 +30,7 @@ _DIRECTORY = 53
 
 
 @dataclass(frozen=True)
-class Bundle:
+class ContextFiles:
     """A directory as it travels.
 
     Attributes:
@@ -65,7 +65,7 @@ class _Found:
         return self.status.st_size if self.is_file and self.status is not None else 0
 
 
-def bundle(root: Path) -> Bundle:
+def bundle(root: Path) -> ContextFiles:
     """Read a context directory.
 
     Links are followed: what they lead to travels in their place.
@@ -85,7 +85,7 @@ def bundle(root: Path) -> Bundle:
         raise DetError(
             f"The context directory cannot be read: {error.filename}: {error.strerror}."
         ) from error
-    return Bundle(
+    return ContextFiles(
         entries,
         file_count=sum(one.is_file for one in found),
         size_bytes=sum(one.size_bytes for one in found),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from det_keras.cli.arguments import add_overrides
 from det_keras.cli.config_file import ExperimentFile, read_experiment
-from det_keras.cli.context_directory import Bundle
+from det_keras.cli.context_directory import ContextFiles
 from det_keras.cli.follow import follow
 from det_keras.cli.local_run import run_locally
 from det_keras.cli.session import open_session
@@ -54,7 +54,7 @@ def create(args: argparse.Namespace, settings: Settings) -> int:
     return _submit(args, settings, file, files)
 
 
-def _submit(args: argparse.Namespace, settings: Settings, file: ExperimentFile, files: Bundle) -> int:
+def _submit(args: argparse.Namespace, settings: Settings, file: ExperimentFile, files: ContextFiles) -> int:
     body = {"config": file.text, "modelDefinition": files.entries, "activate": not args.paused}
     with open_session(settings) as session:
         # Not repeatable: a second try after a lost answer would make a second experiment.

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from det_keras.cli.context_directory import Bundle, bundle
+from det_keras.cli.context_directory import ContextFiles, bundle
 from det_keras.cli.render import printable, size_text
 
 __all__ = ["print_notices", "read_files"]
 
 
-def read_files(directory: str) -> Bundle:
+def read_files(directory: str) -> ContextFiles:
     """Read a context directory, and say so."""
     root = Path(directory).resolve()
     found = bundle(root)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import det_keras
-from det_keras.core.arena import Arena, Room
+from det_keras.core.buffer_pool import Buffer, BufferPool
 from det_keras.core.checkpoint import CheckpointContext
 from det_keras.core.file_plan import FilePlan, store_files
 from det_keras.core.writer_messages import Answer, Order, receive, send
@@ -61,7 +61,7 @@ class _Job:
     state: State
     done: Callable[[str], None]
     uuid: str = field(default_factory=lambda: str(uuid_module.uuid4()))
-    room: Room | None = None
+    buffer: Buffer | None = None
 
 
 class CheckpointWriter:
@@ -80,7 +80,7 @@ class CheckpointWriter:
         self._overlaps = False
         self._failure: Exception | None = None
         self._closing = False
-        self._arena: Arena | None = None
+        self._buffers: BufferPool | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
 
@@ -115,12 +115,12 @@ class CheckpointWriter:
             self._waiting = job
             if not self._busy:
                 self._enter(job)
-            elif (room := self._ready_room(state.size_bytes)) is not None:
-                self._take(room, job)
+            elif (buffer := self._ready_room(state.size_bytes)) is not None:
+                self._take(buffer, job)
             else:
                 self._overlaps = True
-            if job.room is not None:
-                state.fill(job.room.memory)
+            if job.buffer is not None:
+                state.fill(job.buffer.memory)
             self._start()
 
     def wait(self) -> None:
@@ -144,9 +144,9 @@ class CheckpointWriter:
         if self._thread is not None:
             self._thread.join()
         self._end_process()
-        if self._arena is not None:
-            self._arena.close()
-            self._arena = None
+        if self._buffers is not None:
+            self._buffers.close()
+            self._buffers = None
 
     def _start(self) -> None:
         if self._thread is None:
@@ -177,31 +177,31 @@ class CheckpointWriter:
             del job
 
     def _make_ready(self) -> None:
-        arena = self._arena_for(self._wanted_bytes)
+        buffer_pool = self._buffers_for(self._wanted_bytes)
         self._wanted_bytes = 0
-        arena.rooms[0].make_ready()
+        buffer_pool.buffers[0].make_ready()
         if self._is_big:
             self._started_process()
 
     def _enter(self, job: _Job) -> None:
-        """Give a job its room; only while nothing is being written, so that one is free."""
-        if job.room is None:
-            arena = self._arena_for(job.state.size_bytes)
-            self._take(next(room for room in arena.rooms if room.is_free), job)
+        """Give a job its buffer; only while nothing is being written, so that one is free."""
+        if job.buffer is None:
+            buffer_pool = self._buffers_for(job.state.size_bytes)
+            self._take(next(buffer for buffer in buffer_pool.buffers if buffer.is_free), job)
 
-    def _take(self, room: Room, job: _Job) -> None:
-        room.is_free = False
-        job.room = room
+    def _take(self, buffer: Buffer, job: _Job) -> None:
+        buffer.is_free = False
+        job.buffer = buffer
 
     def _leave(self, job: _Job) -> None:
-        if job.room is not None:
-            job.room.is_free = True
-            job.room = None
+        if job.buffer is not None:
+            job.buffer.is_free = True
+            job.buffer = None
 
-    def _ready_room(self, size_bytes: int) -> Room | None:
-        if self._arena is None or self._arena.state_bytes < size_bytes:
+    def _ready_room(self, size_bytes: int) -> Buffer | None:
+        if self._buffers is None or self._buffers.state_bytes < size_bytes:
             return None
-        return next((room for room in self._arena.rooms if room.is_free and room.is_ready), None)
+        return next((buffer for buffer in self._buffers.buffers if buffer.is_free and buffer.is_ready), None)
 
     def _store(self, job: _Job) -> Exception | None:
         failure: Exception | None = None
@@ -227,38 +227,38 @@ class CheckpointWriter:
         return failure
 
     def _store_once(self, job: _Job) -> None:
-        room, storage = job.room, self._checkpoint.storage
-        assert room is not None
-        job.state.fill(room.memory)
-        room.is_ready = True
+        buffer, storage = job.buffer, self._checkpoint.storage
+        assert buffer is not None
+        job.state.fill(buffer.memory)
+        buffer.is_ready = True
         self._make_other_room_ready()
         plan = self._checkpoint.with_metadata(job.state.plan(), job.metadata)
         # An attempt that failed after its last step has left the whole checkpoint there.
         if not storage.exists(job.uuid):
             if self._is_big:
-                self._order(Order(storage, job.uuid, plan, room.offset))
+                self._order(Order(storage, job.uuid, plan, buffer.offset))
             else:
-                store_files(storage, job.uuid, plan, room.memory)
+                store_files(storage, job.uuid, plan, buffer.memory)
         self._checkpoint.report(job.uuid, job.metadata)
 
     def _make_other_room_ready(self) -> None:
-        if self._overlaps and self._arena is not None:
-            for room in self._arena.rooms:
-                if not room.is_ready:
-                    room.make_ready()
+        if self._overlaps and self._buffers is not None:
+            for buffer in self._buffers.buffers:
+                if not buffer.is_ready:
+                    buffer.make_ready()
 
     @property
     def _is_big(self) -> bool:
-        return self._arena is not None and self._arena.state_bytes >= _SMALL_BYTES
+        return self._buffers is not None and self._buffers.state_bytes >= _SMALL_BYTES
 
-    def _arena_for(self, state_bytes: int) -> Arena:
-        """Return an arena that is big enough; only where nothing is being written may it be made anew."""
-        if self._arena is None or self._arena.state_bytes < state_bytes:
+    def _buffers_for(self, state_bytes: int) -> BufferPool:
+        """Return an buffer_pool that is big enough; only where nothing is being written may it be made anew."""
+        if self._buffers is None or self._buffers.state_bytes < state_bytes:
             self._end_process()
-            if self._arena is not None:
-                self._arena.close()
-            self._arena = Arena(state_bytes)
-        return self._arena
+            if self._buffers is not None:
+                self._buffers.close()
+            self._buffers = BufferPool(state_bytes)
+        return self._buffers
 
     def _order(self, order: Order) -> None:
         process = self._started_process()
@@ -278,7 +278,7 @@ class CheckpointWriter:
 
     def _started_process(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            assert self._arena is not None
+            assert self._buffers is not None
             package_root = str(Path(det_keras.__file__).parents[1])
             path = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")]))
             self._process = subprocess.Popen(
@@ -286,12 +286,12 @@ class CheckpointWriter:
                     sys.executable,
                     "-m",
                     "det_keras.core.writer_process",
-                    str(self._arena.descriptor),
-                    str(self._arena.size_bytes),
+                    str(self._buffers.descriptor),
+                    str(self._buffers.size_bytes),
                 ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                pass_fds=[self._arena.descriptor],
+                pass_fds=[self._buffers.descriptor],
                 env={**os.environ, "PYTHONPATH": path},
             )
         return self._process

@@ -10,8 +10,8 @@ from typing import Any
 
 from det_keras import storage
 from det_keras.cluster_info import ClusterInfo, get_cluster_info
-from det_keras.core.backend.alone import AloneBackend, RunDirectory
 from det_keras.core.backend.base import Backend
+from det_keras.core.backend.local import LocalBackend, RunDirectory
 from det_keras.core.backend.shared import SharedBackend
 from det_keras.core.checkpoint import CheckpointContext
 from det_keras.core.distributed import DistributedContext
@@ -168,7 +168,7 @@ def open_backend(
     run = RunDirectory(Path(run_dir) if run_dir is not None else _fresh_run_directory())
     if run_dir is None:
         logger.info("This run is kept in %s", run.path)
-    backend = AloneBackend(run, metric=metric, smaller_is_better=smaller_is_better)
+    backend = LocalBackend(run, metric=metric, smaller_is_better=smaller_is_better)
     return backend, storage.DirectoryStorage(run.checkpoints)
 
 

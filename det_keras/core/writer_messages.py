@@ -24,7 +24,7 @@ class Order:
         storage: where.
         uuid: under which name.
         plan: its files.
-        offset: where the memory of the plan begins in the arena, in bytes.
+        offset: where the memory of the plan begins in the buffer_pool, in bytes.
     """
 
     storage: Storage

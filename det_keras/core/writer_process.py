@@ -1,6 +1,6 @@
 """The process that writes big checkpoints: `python -m det_keras.core.writer_process DESCRIPTOR SIZE`.
 
-It shares the arena with the training process and nothing else, least of all Python's interpreter lock,
+It shares the buffer_pool with the training process and nothing else, least of all Python's interpreter lock,
 and it steps aside for training where they compete for a core. Jobs come as pickles on standard input,
 answers go to standard output. It ends with the training process.
 """
@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 
-from det_keras.core.arena import open_arena
+from det_keras.core.buffer_pool import open_buffer_pool
 from det_keras.core.file_plan import store_files
 from det_keras.core.writer_messages import Answer, Order, receive, send
 
@@ -33,7 +33,7 @@ def main() -> None:
         os.nice(_NICENESS)
     descriptor, size_bytes = int(sys.argv[1]), int(sys.argv[2])
     answers = sys.stdout.buffer
-    memory = open_arena(descriptor, size_bytes)
+    memory = open_buffer_pool(descriptor, size_bytes)
     while (order := receive(sys.stdin.buffer)) is not None:
         send(answers, _carry_out(order, memory))
 

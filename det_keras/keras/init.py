@@ -14,8 +14,8 @@ from typing import Any
 from det_keras import core as det_core
 from det_keras.cluster_info import ClusterInfo, LocalOrders, WorkerInfo, get_cluster_info
 from det_keras.config import ExperimentConfig, RandomStream, load_experiment_config, load_yaml
-from det_keras.core.backend.alone import AloneBackend
 from det_keras.core.backend.base import Backend
+from det_keras.core.backend.local import LocalBackend
 from det_keras.core.context import open_backend, share_backend
 from det_keras.core.distributed import DistributedContext
 from det_keras.core.tensorboard import TensorboardMode
@@ -165,7 +165,7 @@ def _init_alone(
     def open_run() -> tuple[Backend, Storage]:
         nonlocal seed
         backend, store = open_backend(None, run_dir, metric=metric, smaller_is_better=smaller)
-        assert isinstance(backend, AloneBackend)
+        assert isinstance(backend, LocalBackend)
         try:
             seed = _run_seed(backend, seed)
         except DetError:
@@ -233,7 +233,7 @@ def _checked_seed(seed: Any) -> int | None:
     return number
 
 
-def _run_seed(backend: AloneBackend, seed: int | None) -> int:
+def _run_seed(backend: LocalBackend, seed: int | None) -> int:
     """Return the seed of a run directory, which keeps the one that it was begun with."""
     kept = backend.run.read().get("seed")
     if kept is not None:

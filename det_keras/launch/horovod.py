@@ -31,8 +31,8 @@ from det_keras.cluster_info import get_cluster_info
 from det_keras.compat import with_determined
 from det_keras.errors import ClusterInfoError
 from det_keras.launch.command import become, cannot_start
-from det_keras.launch.gang import Gang
 from det_keras.launch.heartbeat import ADDRESS_VARIABLE, Heartbeats
+from det_keras.launch.rank_group import RankGroup
 from det_keras.launch.rendezvous import LOOPBACK, Rendezvous
 
 __all__ = ["host_name_problem", "main", "rank_environments"]
@@ -169,7 +169,7 @@ def _run_ranks(argv: Sequence[str], size: int, base: Mapping[str, str], patience
         base = {_MEETING_PORT: str(_free_port()), **base, ADDRESS_VARIABLE: heartbeats.address}
         environments = rank_environments(base, size, rendezvous.port, len(os.sched_getaffinity(0)))
         try:
-            return Gang(argv, environments, heartbeats).run(when_started=rendezvous.serve)
+            return RankGroup(argv, environments, heartbeats).run(when_started=rendezvous.serve)
         except OSError as error:
             return cannot_start(argv[0], error)
 

@@ -2,7 +2,7 @@
 
 What a launcher starts gets a process group of its own, so that whatever it starts in turn can be signalled with
 it. Two things outlive no launcher: the started process, which asks the kernel to be killed when its parent
-dies, and the rest of its group, which the launcher's undertaker kills.
+dies, and the rest of its group, which the launcher's reaper kills.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-__all__ = ["Undertaker", "child_signals", "has_exited", "signal_group", "start_group"]
+__all__ = ["GroupReaper", "child_signals", "has_exited", "signal_group", "start_group"]
 
 _PR_SET_PDEATHSIG = 1
 
 
-class Undertaker:
+class GroupReaper:
     """A fork that does nothing but kill, when this process is gone, the groups that it was told of.
 
     It is out of reach of signals to the launcher's own group. To be made before the launcher starts threads.
@@ -47,13 +47,13 @@ class Undertaker:
         self._order(b"-%d\n" % group)
 
     def dismiss(self) -> None:
-        """End the undertaker; the groups it was told of and not to forget are killed."""
+        """End the reaper; the groups it was told of and not to forget are killed."""
         os.close(self._write)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._pid, 0)
 
     def _order(self, text: bytes) -> None:
-        # Somebody may have killed the undertaker: no reason to end what it watches.
+        # Somebody may have killed the reaper: no reason to end what it watches.
         with contextlib.suppress(BrokenPipeError):
             os.write(self._write, text)
 

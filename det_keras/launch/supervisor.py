@@ -15,8 +15,8 @@ no spec under the lock and leaves. So there are never two runs.
 
 Signals: TERM, INT and HUP are passed on to the group of the task, USR1 kills it.
 
-If this process is killed itself, its undertaker, a fork that does nothing else, kills the task's group. The
-undertaker shares the lock, so that an allocation without a lock is one whose group is gone.
+If this process is killed itself, its reaper, a fork that does nothing else, kills the task's group. The
+reaper shares the lock, so that an allocation without a lock is one whose group is gone.
 
 Only the standard library, and little of it: a process per trial should cost little memory.
 """
@@ -41,7 +41,7 @@ from typing import Any
 from det_keras.compat import with_determined
 from det_keras.launch.log_lines import LineSplitter, LogFile
 from det_keras.launch.process_group import (
-    Undertaker,
+    GroupReaper,
     child_signals,
     has_exited,
     signal_group,
@@ -74,9 +74,9 @@ def main(arguments: list[str]) -> int:
     lock.write(str(os.getpid()))
     lock.flush()
     log = LogFile(directory / "log.jsonl")
-    undertaker = Undertaker()
+    reaper = GroupReaper()
     try:
-        result: dict[str, Any] = {"exit_code": _run(spec, log, undertaker)}
+        result: dict[str, Any] = {"exit_code": _run(spec, log, reaper)}
     except LaunchError as error:
         log.note(f"{error}\n", "ERROR")
         result = {"launch_error": str(error)}
@@ -96,7 +96,7 @@ def _take_spec(path: Path) -> dict[str, Any] | None:
     return spec
 
 
-def _run(spec: dict[str, Any], log: LogFile, undertaker: Undertaker) -> int:
+def _run(spec: dict[str, Any], log: LogFile, reaper: GroupReaper) -> int:
     # Whatever goes wrong has to reach the task's log: nobody else is told.
     try:
         _unpack(spec)
@@ -106,12 +106,12 @@ def _run(spec: dict[str, Any], log: LogFile, undertaker: Undertaker) -> int:
         task = _start(spec)
     except (OSError, ValueError) as error:
         raise LaunchError(f"Could not start {_shown(spec['argv'])}: {error}.") from error
-    undertaker.watch(task.pid)
+    reaper.watch(task.pid)
     _forward_signals(task.pid)
     _copy_output(task, log)
     # Before the number of the group is free to be used again.
-    undertaker.forget(task.pid)
-    undertaker.dismiss()
+    reaper.forget(task.pid)
+    reaper.dismiss()
     code = task.wait()
     return code if code >= 0 else 128 - code
 

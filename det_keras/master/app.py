@@ -113,7 +113,7 @@ def create_app(master: EmbeddedMaster) -> FastAPI:
     app.add_exception_handler(HTTPException, _not_routed)
     app.add_exception_handler(Exception, _failed)
     # The last one added is the first that a call meets.
-    app.add_middleware(Express, intake=master.intake)
+    app.add_middleware(Express, report_batcher=master.report_batcher)
     app.add_middleware(Gate, accounts=master.accounts, notifier=master.notifier)
     return app
 

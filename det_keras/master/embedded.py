@@ -13,17 +13,17 @@ from sqlalchemy.orm import Session
 from det_keras.home import Home
 from det_keras.master.accounts.auth import Accounts
 from det_keras.master.accounts.users import Users
-from det_keras.master.database.context_store import BundleStore
+from det_keras.master.database.context_store import ContextStore
 from det_keras.master.database.events import Notifier
 from det_keras.master.database.models import SettingRow
 from det_keras.master.database.store import Store
 from det_keras.master.experiments.experiments import Experiments
 from det_keras.master.experiments.reporting import report_metrics
-from det_keras.master.reports.batcher import Intake
+from det_keras.master.reports.batcher import ReportBatcher
 from det_keras.master.reports.series import Curves
 from det_keras.master.resources import LocalPool, ResourcePool, Slot
 from det_keras.master.services.dispatcher import Dispatcher
-from det_keras.master.services.garbage_collector import Janitor
+from det_keras.master.services.garbage_collector import GarbageCollector
 from det_keras.master.services.launching import Launcher
 from det_keras.master.tasks.jobs import Jobs
 from det_keras.master.tasks.task_environment import Identity
@@ -70,30 +70,32 @@ class EmbeddedMaster:
             cert_file=cert_file,
         )
         self.accounts = Accounts(store, home)
-        self.intake = Intake(store, report_metrics)
+        self.report_batcher = ReportBatcher(store, report_metrics)
         self.curves = Curves(store)
         self.users = Users(store, self.accounts, home)
-        self.bundles = BundleStore(home.root / "contexts")
+        self.bundles = ContextStore(home.root / "contexts")
         self.pool = pool or LocalPool(home, slots, environment)
         default_storage = {"type": "directory", "container_path": str(home.checkpoints)}
         self.experiments = Experiments(store, self.bundles, default_storage, len(self.pool.slots))
         self.jobs = Jobs(store, self.bundles, len(self.pool.slots))
         launcher = Launcher(self.identity, self.pool, self.bundles, self.accounts, environment)
         self.dispatcher = Dispatcher(store, self.pool, launcher, self.accounts, notifier)
-        self.janitor = Janitor(store, self.pool, self.bundles, notifier, self.identity.cluster_id)
+        self.garbage_collector = GarbageCollector(
+            store, self.pool, self.bundles, notifier, self.identity.cluster_id
+        )
 
     def start(self) -> None:
         """Make the accounts and start the threads."""
         self.accounts.open()
-        self.intake.start()
+        self.report_batcher.start()
         self.dispatcher.start()
-        self.janitor.start()
+        self.garbage_collector.start()
 
     def stop(self) -> None:
         """End the threads; tasks go on under their supervisors."""
-        self.intake.stop()
+        self.report_batcher.stop()
         self.dispatcher.stop()
-        self.janitor.stop()
+        self.garbage_collector.stop()
         self.store.close()
 
 

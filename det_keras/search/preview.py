@@ -49,7 +49,7 @@ def preview(config: ExperimentConfig, slots: int) -> Preview:
     trials = searcher.method.planned_trials()
     simulated = None
     if full is not None and trials <= _MOST_SIMULATED_TRIALS:
-        # Gangs train side by side as often as they fit.
+        # Rank groups train side by side as often as they fit.
         at_once = max(1, slots // max(1, config.resources.slots_per_trial))
         if config.resources.max_slots is not None and config.resources.slots_per_trial:
             at_once = min(at_once, config.resources.max_slots // config.resources.slots_per_trial)

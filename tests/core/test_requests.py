@@ -8,8 +8,8 @@ import pytest
 from ranks import on_ranks
 
 from det_keras import core
-from det_keras.core.backend.alone import AloneBackend, RunDirectory
 from det_keras.core.backend.base import Operation
+from det_keras.core.backend.local import LocalBackend, RunDirectory
 from det_keras.core.backend.shared import SharedBackend
 from det_keras.core.preempt import PreemptContext
 from det_keras.core.searcher import SearcherContext
@@ -18,7 +18,7 @@ from det_keras.errors import InvalidHP
 from det_keras.storage import DirectoryStorage
 
 
-class Master(AloneBackend):
+class Master(LocalBackend):
     """A run directory that is asked to stop, and has a searcher with two wishes."""
 
     is_preemptible = True

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ranks import on_ranks
 
-from det_keras.core.backend.alone import AloneBackend, RunDirectory
+from det_keras.core.backend.local import LocalBackend, RunDirectory
 from det_keras.core.backend.shared import SharedBackend
 from det_keras.core.checkpoint import CheckpointContext, DownloadMode
 from det_keras.core.sharded import join_files, join_metadata
@@ -22,7 +22,7 @@ from det_keras.storage import DirectoryStorage
 def uploaded(folder, size, files_of, metadata_of, how="upload"):
     """Upload on every rank; return the results and the run's checkpoints as {path: content}."""
     run = RunDirectory(folder)
-    backend = AloneBackend(run)
+    backend = LocalBackend(run)
     storage = DirectoryStorage(run.checkpoints)
     lock = threading.Lock()
 
@@ -163,7 +163,7 @@ def test_metadata_without_steps_completed_is_refused(tmp_path):
 
 def test_workers_share_a_download_and_its_errors(tmp_path):
     run = RunDirectory(tmp_path / "run")
-    backend = AloneBackend(run)
+    backend = LocalBackend(run)
     storage = DirectoryStorage(run.checkpoints)
     alone = CheckpointContext(storage, backend)
     write(tmp_path / "in", {"a": "1", "b/c": "2"})
@@ -200,7 +200,7 @@ def test_only_the_chief_uploads_without_shards(tmp_path):
 
 def test_deleted_checkpoint_is_gone(tmp_path):
     run = RunDirectory(tmp_path)
-    backend = AloneBackend(run)
+    backend = LocalBackend(run)
     context = CheckpointContext(DirectoryStorage(run.checkpoints), backend)
     with context.store_path({"steps_completed": 2, "note": "x"}) as (_, uuid):
         pass

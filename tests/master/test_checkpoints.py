@@ -161,7 +161,7 @@ def test_finished_experiment_is_pruned_and_records_stay(world):
 
 
 def test_pruning_that_a_master_left_undone_is_done_by_the_next(make_world, monkeypatch):
-    monkeypatch.setattr("det_keras.master.services.garbage_collector.Janitor.tidy", lambda _: None)
+    monkeypatch.setattr("det_keras.master.services.garbage_collector.GarbageCollector.tidy", lambda _: None)
     world = make_world()
     experiment_id, trial, first = world.launch()
     for number in (1, 2, 3):

@@ -10,7 +10,7 @@ from typing import Any
 from det_keras.client import Session
 from det_keras.cluster_info import ClusterInfo, TrialInfo
 from det_keras.core.backend.base import Backend, CheckpointRecord, Operation
-from det_keras.core.backend.outbox import Outbox
+from det_keras.core.backend.report_queue import ReportQueue
 from det_keras.core.backend.wire import to_wire
 from det_keras.errors import MasterError, MasterUnavailableError
 
@@ -36,7 +36,7 @@ class TrialBackend(Backend):
         self._trial: TrialInfo = info.trial
         self._session = session or open_task_session(info)
         self._preemption_session = session or open_task_session(info)
-        self._outbox = Outbox("det-reports")
+        self._reports = ReportQueue("det-reports")
         self._closed = False
         storage = self._trial.config.get("checkpoint_storage")
         answer = self._session.post(
@@ -60,11 +60,11 @@ class TrialBackend(Backend):
     def report_progress(self, fraction: float) -> None:
         path = f"/api/v1/trials/{self._trial.trial_id}/progress"
         body = {"progress": fraction, "isRaw": True}
-        self._outbox.put("progress", lambda: self._session.post(path, body), replaces=True)
+        self._reports.put("progress", lambda: self._session.post(path, body), replaces=True)
 
     def set_status(self, status: str) -> None:
         path = f"/api/v1/trials/{self._trial.trial_id}/runner/metadata"
-        self._outbox.put("status", lambda: self._session.post(path, {"state": status}), replaces=True)
+        self._reports.put("status", lambda: self._session.post(path, {"state": status}), replaces=True)
 
     def report_checkpoint(self, record: CheckpointRecord) -> None:
         body = {
@@ -78,7 +78,9 @@ class TrialBackend(Backend):
             "metadata": to_wire({**record.metadata, "steps_completed": record.steps_completed}),
             "training": {},
         }
-        self._outbox.put(f"checkpoint {record.uuid}", lambda: self._session.post("/api/v1/checkpoints", body))
+        self._reports.put(
+            f"checkpoint {record.uuid}", lambda: self._session.post("/api/v1/checkpoints", body)
+        )
 
     def checkpoints(self) -> list[CheckpointRecord]:
         answer = self._session.get(
@@ -105,7 +107,7 @@ class TrialBackend(Backend):
 
     def report_checkpoint_deleted(self, uuid: str) -> None:
         body = {"checkpoints": [{"uuid": uuid, "resources": {"resources": {}}}]}
-        self._outbox.put(
+        self._reports.put(
             f"deletion of checkpoint {uuid}", lambda: self._session.patch("/api/v1/checkpoints", body)
         )
 
@@ -165,10 +167,10 @@ class TrialBackend(Backend):
 
     def acknowledge_preemption(self) -> None:
         path = f"/api/v1/allocations/{self._info.allocation_id}/signals/ack_preemption"
-        self._outbox.put("acknowledgement of the preemption", lambda: self._session.post(path))
+        self._reports.put("acknowledgement of the preemption", lambda: self._session.post(path))
 
     def flush(self) -> None:
-        self._outbox.flush()
+        self._reports.flush()
 
     def _put_metrics(self, label: str, group: str, steps: int | None, metrics: Mapping[str, Any]) -> None:
         body = {
@@ -182,13 +184,13 @@ class TrialBackend(Backend):
             },
         }
         path = f"/api/v1/trials/{self._trial.trial_id}/metrics"
-        self._outbox.put(label, lambda: self._session.post(path, body))
+        self._reports.put(label, lambda: self._session.post(path, body))
 
     def close(self) -> None:
         if self._closed:
             return
         self._closed = True
-        self._outbox.close()
+        self._reports.close()
         # The preemption session stays open: its thread may sit in a long poll, and dies with the process.
         self._session.close()
 

@@ -20,10 +20,10 @@ from det_keras.master.database.lookups import config_of, find_experiment
 from det_keras.master.database.models import ExperimentRow, TrialRow, UserRow
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import InvalidArgumentError
-from det_keras.master.experiments.controller import Conductor
-from det_keras.master.experiments.controllers import conductor_of
+from det_keras.master.experiments.controller import ExperimentController
+from det_keras.master.experiments.controllers import controller_of
 from det_keras.master.experiments.experiments import Draft
-from det_keras.master.experiments.unmanaged import UnmanagedConductor
+from det_keras.master.experiments.unmanaged import UnmanagedController
 from det_keras.master.serializers.experiments import (
     LIST_COLUMNS,
     experiment_shape,
@@ -252,25 +252,25 @@ def delete(master: MasterDep, experiment_id: int) -> Response:
 @router.post("/experiments/{experiment_id}/activate")
 def activate(master: MasterDep, experiment_id: int) -> Response:
     """Let an experiment run."""
-    return _move(master, experiment_id, lambda conductor: conductor.activate())
+    return _move(master, experiment_id, lambda controller: controller.activate())
 
 
 @router.post("/experiments/{experiment_id}/pause")
 def pause(master: MasterDep, experiment_id: int) -> Response:
     """Stop an experiment's trials where they are, to go on later."""
-    return _move(master, experiment_id, lambda conductor: conductor.pause())
+    return _move(master, experiment_id, lambda controller: controller.pause())
 
 
 @router.post("/experiments/{experiment_id}/cancel")
 def cancel(master: MasterDep, experiment_id: int) -> Response:
     """End an experiment; its trials may write a last checkpoint."""
-    return _move(master, experiment_id, lambda conductor: conductor.stop(lifecycle.STOPPING_CANCELED))
+    return _move(master, experiment_id, lambda controller: controller.stop(lifecycle.STOPPING_CANCELED))
 
 
 @router.post("/experiments/{experiment_id}/kill")
 def kill(master: MasterDep, experiment_id: int) -> Response:
     """End an experiment at once."""
-    return _move(master, experiment_id, lambda conductor: conductor.stop(lifecycle.STOPPING_KILLED))
+    return _move(master, experiment_id, lambda controller: controller.stop(lifecycle.STOPPING_KILLED))
 
 
 @router.post("/experiments/{experiment_id}/archive")
@@ -374,10 +374,12 @@ def _created_unmanaged(
 
 
 def _move(
-    master: EmbeddedMaster, experiment_id: int, action: Callable[[Conductor | UnmanagedConductor], None]
+    master: EmbeddedMaster,
+    experiment_id: int,
+    action: Callable[[ExperimentController | UnmanagedController], None],
 ) -> Response:
     with master.store.writing() as tx:
-        action(conductor_of(tx, find_experiment(tx, experiment_id)))
+        action(controller_of(tx, find_experiment(tx, experiment_id)))
     return reply()
 
 

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from det_keras.master.api.reports import read_report
 from det_keras.master.errors import ApiError
-from det_keras.master.reports.batcher import Intake
+from det_keras.master.reports.batcher import ReportBatcher
 from det_keras.master.server.responses import error_reply, reply
 
 __all__ = ["Express"]
@@ -27,12 +27,12 @@ class Express:
 
     Args:
         app: what is behind.
-        intake: stores reports.
+        report_batcher: stores reports.
     """
 
-    def __init__(self, app: ASGIApp, intake: Intake) -> None:
+    def __init__(self, app: ASGIApp, report_batcher: ReportBatcher) -> None:
         self._app = app
-        self._intake = intake
+        self._batcher = report_batcher
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one call."""
@@ -42,7 +42,7 @@ class Express:
             await self._app(scope, receive, send)
             return
         try:
-            await self._intake.take(await read_report(int(found[1]), Request(scope, receive)))
+            await self._batcher.take(await read_report(int(found[1]), Request(scope, receive)))
         except ApiError as error:
             await error_reply(scope["path"], error)(scope, receive, send)
             return

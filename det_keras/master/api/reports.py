@@ -15,7 +15,7 @@ from det_keras.master.database.lookups import config_of, find_experiment, find_t
 from det_keras.master.database.models import ExperimentRow, TrialRow
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import InvalidArgumentError, NotFoundError
-from det_keras.master.experiments.controllers import conductor_of
+from det_keras.master.experiments.controllers import controller_of
 from det_keras.master.experiments.reporting import report_metrics
 from det_keras.master.reports import metrics
 from det_keras.master.server.calls import MasterDep, body, read_body
@@ -126,7 +126,7 @@ async def report(
     request: Annotated[MetricsBody, body(MetricsBody, most_bytes=_MOST_REPORT_BYTES)],
 ) -> Response:
     """Store a report of any group."""
-    await master.intake.take(_report(trial_id, request))
+    await master.report_batcher.take(_report(trial_id, request))
     return reply()
 
 
@@ -169,7 +169,7 @@ def report_progress(
     with master.store.writing() as tx:
         trial = find_trial(tx, trial_id)
         # Raw is today's form, a fraction; without it, units of the searcher.
-        conductor_of(tx, find_experiment(tx, trial.experiment_id)).progressed(
+        controller_of(tx, find_experiment(tx, trial.experiment_id)).progressed(
             trial, request.progress or 0.0, is_fraction=request.is_raw
         )
     return reply()
@@ -192,7 +192,7 @@ def early_exit(
     """Note that a trial refuses its hyperparameters."""
     with master.store.writing() as tx:
         trial = find_trial(tx, trial_id)
-        conductor_of(tx, _going_on(tx, trial)).early_exit(trial, request.reason)
+        controller_of(tx, _going_on(tx, trial)).early_exit(trial, request.reason)
     return reply()
 
 
@@ -221,7 +221,7 @@ def current_operation(master: MasterDep, trial_id: int) -> Response:
     """Return the length that a trial has to reach; 404 where the search gives none."""
     with master.store.writing() as tx:
         trial = find_trial(tx, trial_id)
-        operation = conductor_of(tx, _going_on(tx, trial)).operation(trial)
+        operation = controller_of(tx, _going_on(tx, trial)).operation(trial)
     if operation is None:
         raise NotFoundError(f"The search gives trial {trial_id} no length.")
     target = {"requestId": trial.request_id, "length": str(operation.length)}
@@ -242,7 +242,7 @@ def complete_operation(
         trial = find_trial(tx, trial_id)
         experiment = _going_on(tx, trial)
         named = {config_of(experiment).searcher.metric: value}
-        conductor_of(tx, experiment).operation_completed(trial, request.op.length, value, named)
+        controller_of(tx, experiment).operation_completed(trial, request.op.length, value, named)
     return reply()
 
 

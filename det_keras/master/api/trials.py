@@ -17,7 +17,7 @@ from det_keras.master.database.lookups import find_experiment, find_trial
 from det_keras.master.database.models import CheckpointRow, MetricRow
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import InvalidArgumentError, NotFoundError
-from det_keras.master.experiments.controllers import conductor_of
+from det_keras.master.experiments.controllers import controller_of
 from det_keras.master.reports.metrics import live_rows
 from det_keras.master.serializers.trials import (
     REPORT_COLUMNS,
@@ -54,7 +54,7 @@ def kill(master: MasterDep, trial_id: int) -> Response:
         experiment = find_experiment(tx, trial.experiment_id)
         if experiment.state in lifecycle.TERMINAL:
             raise NotFoundError(f"experiment '{experiment.id}' not found among those that run")
-        conductor_of(tx, experiment).stop_trial(trial, lifecycle.STOPPING_KILLED)
+        controller_of(tx, experiment).stop_trial(trial, lifecycle.STOPPING_KILLED)
     return reply()
 
 

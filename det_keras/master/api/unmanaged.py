@@ -14,7 +14,7 @@ from det_keras.master.database.models import ExperimentRow
 from det_keras.master.database.store import Transaction
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import FailedPreconditionError
-from det_keras.master.experiments.unmanaged import UnmanagedConductor
+from det_keras.master.experiments.unmanaged import UnmanagedController
 from det_keras.master.serializers.trials import TRIAL_STATES, trial_shapes
 from det_keras.master.server.calls import MasterDep, body, choice
 from det_keras.master.server.responses import reply
@@ -68,7 +68,7 @@ def start(master: MasterDep, trial_id: int, request: Annotated[StartBody, body(S
     """Begin the next run of a trial, and say where it can go on."""
     with master.store.writing() as tx:
         trial = find_trial(tx, trial_id)
-        _conductor(tx, find_experiment(tx, trial.experiment_id)).start_run(trial)
+        _controller(tx, find_experiment(tx, trial.experiment_id)).start_run(trial)
         latest = latest_checkpoint(tx, trial_id) if request.resume else None
         return reply(
             {
@@ -85,14 +85,14 @@ def hear(master: MasterDep, trial_id: int, request: Annotated[PatchBody, body(Pa
     state = None if request.state is None else choice(request.state, "STATE_", TRIAL_STATES)
     with master.store.writing() as tx:
         trial = find_trial(tx, trial_id)
-        _conductor(tx, find_experiment(tx, trial.experiment_id)).heard(trial, state)
+        _controller(tx, find_experiment(tx, trial.experiment_id)).heard(trial, state)
     return _described(master, trial_id)
 
 
 def _created(master: EmbeddedMaster, request: CreateBody, external_id: str | None) -> Response:
     with master.store.writing() as tx:
         experiment = find_experiment(tx, request.experiment_id)
-        trial_id = _conductor(tx, experiment).create_trial(request.hparams, external_id).id
+        trial_id = _controller(tx, experiment).create_trial(request.hparams, external_id).id
     return _described(master, trial_id)
 
 
@@ -102,9 +102,9 @@ def _described(master: EmbeddedMaster, trial_id: int) -> Response:
     return reply({"trial": shape})
 
 
-def _conductor(tx: Transaction, experiment: ExperimentRow) -> UnmanagedConductor:
+def _controller(tx: Transaction, experiment: ExperimentRow) -> UnmanagedController:
     if not experiment.is_unmanaged:
         raise FailedPreconditionError(
             f"Experiment {experiment.id} is run by the master: only those made with `unmanaged` report from outside."
         )
-    return UnmanagedConductor(tx, experiment)
+    return UnmanagedController(tx, experiment)

@@ -21,7 +21,7 @@ from pathlib import Path
 from det_keras.master.errors import InvalidArgumentError
 from det_keras.master.wire import Message
 
-__all__ = ["BundleStore", "FileEntry"]
+__all__ = ["ContextStore", "FileEntry"]
 
 _MODE_BITS = 0o7777
 # What file systems take; the directory that they are unpacked into comes before it.
@@ -49,7 +49,7 @@ class FileEntry(Message):
     gid: int = 0
 
 
-class BundleStore:
+class ContextStore:
     """Bundles as compressed archives in a directory.
 
     Args:

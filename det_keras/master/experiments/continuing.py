@@ -17,7 +17,7 @@ from det_keras.master.database.lookups import config_of
 from det_keras.master.database.models import ExperimentRow, TaskRow, TrialRow
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import FailedPreconditionError
-from det_keras.master.experiments.controller import Conductor
+from det_keras.master.experiments.controller import ExperimentController
 from det_keras.master.wire import now
 from det_keras.search import Close, Create, Searcher, ValidateAfter
 
@@ -63,7 +63,7 @@ def go_on(tx: Transaction, experiment: ExperimentRow) -> None:
     experiment.progress = 0.0
     # What was not pruned yet may be what a trial goes on from.
     experiment.is_pruning_due = False
-    Conductor(tx, experiment).activate()
+    ExperimentController(tx, experiment).activate()
 
 
 def _restart_single(searcher: Searcher, trials: Sequence[TrialRow]) -> Sequence[TrialRow]:

@@ -29,7 +29,7 @@ from det_keras.master.wire import now
 from det_keras.protocol.metrics import number
 from det_keras.search import Action, Close, Create, ExitedReason, Searcher, Shutdown, Stop, ValidateAfter
 
-__all__ = ["Conductor"]
+__all__ = ["ExperimentController"]
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ _EARLY_ENDS = {lifecycle.CANCELED: ExitedReason.USER_CANCELED, lifecycle.ERROR: 
 _STOPPED_AT_ONCE = (lifecycle.STOPPING_KILLED, lifecycle.STOPPING_ERROR)
 
 
-class Conductor:
+class ExperimentController:
     """Moves one experiment.
 
     Args:

@@ -16,14 +16,14 @@ from det_keras.config import ExperimentConfig, LoadedConfig, hide_secrets, load_
 from det_keras.errors import ConfigError
 from det_keras.master import lifecycle
 from det_keras.master.checkpoints import records as checkpoints
-from det_keras.master.database.context_store import BundleStore, FileEntry
+from det_keras.master.database.context_store import ContextStore, FileEntry
 from det_keras.master.database.events import DELETIONS, WORK
 from det_keras.master.database.lookups import find_experiment
 from det_keras.master.database.models import CheckpointRow, ExperimentRow, TrialRow
 from det_keras.master.database.store import Store
 from det_keras.master.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from det_keras.master.experiments import continuing
-from det_keras.master.experiments.controller import Conductor
+from det_keras.master.experiments.controller import ExperimentController
 from det_keras.master.tasks.task_environment import refuse_large_config
 from det_keras.master.wire import now
 
@@ -62,7 +62,7 @@ class Experiments:
     """
 
     def __init__(
-        self, store: Store, bundles: BundleStore, default_storage: Mapping[str, Any], slots: int
+        self, store: Store, bundles: ContextStore, default_storage: Mapping[str, Any], slots: int
     ) -> None:
         self._store = store
         self._bundles = bundles
@@ -133,10 +133,10 @@ class Experiments:
             )
             tx.add(experiment)
             tx.flush()
-            conductor = Conductor(tx, experiment)
-            conductor.begin()
+            controller = ExperimentController(tx, experiment)
+            controller.begin()
             if draft.activate:
-                conductor.activate()
+                controller.activate()
             return experiment.id, loaded.notices
 
     def create_unmanaged(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from det_keras.master import lifecycle
 from det_keras.master.database.lookups import find_experiment, find_trial
 from det_keras.master.database.store import Transaction
-from det_keras.master.experiments.controllers import conductor_of
+from det_keras.master.experiments.controllers import controller_of
 from det_keras.master.reports.metrics import Report, store_report
 
 __all__ = ["report_metrics"]
@@ -24,4 +24,4 @@ def report_metrics(tx: Transaction, report: Report) -> None:
     trial = find_trial(tx, report.trial_id)
     experiment = find_experiment(tx, trial.experiment_id)
     if experiment.state not in lifecycle.TERMINAL:
-        conductor_of(tx, experiment).validated(trial, validation.metrics)
+        controller_of(tx, experiment).validated(trial, validation.metrics)

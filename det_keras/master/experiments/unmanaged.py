@@ -24,7 +24,7 @@ from det_keras.master.tasks.logs import note
 from det_keras.master.wire import now
 from det_keras.search import Operation
 
-__all__ = ["LOST_AFTER", "UnmanagedConductor", "find_lost", "hear_all_again"]
+__all__ = ["LOST_AFTER", "UnmanagedController", "find_lost", "hear_all_again"]
 
 #: How long a trial may be silent: five heartbeats of the original's client.
 LOST_AFTER = timedelta(minutes=5)
@@ -32,8 +32,8 @@ LOST_AFTER = timedelta(minutes=5)
 _RUNNING = frozenset({lifecycle.ACTIVE, "QUEUED", "PULLING", "STARTING", "RUNNING"})
 
 
-class UnmanagedConductor:
-    """Follows one experiment that reports from outside; to the calls what `Conductor` is for the others.
+class UnmanagedController:
+    """Follows one experiment that reports from outside; to the calls what `ExperimentController` is for the others.
 
     Args:
         tx: everything is written in it.

@@ -17,7 +17,7 @@ from det_keras.master.database.store import Store, Transaction
 from det_keras.master.errors import UnavailableError
 from det_keras.master.reports import metrics
 
-__all__ = ["Intake"]
+__all__ = ["ReportBatcher"]
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class _Waiting:
     error: Exception | None = None
 
 
-class Intake:
+class ReportBatcher:
     """Stores reports.
 
     Args:
@@ -48,7 +48,7 @@ class Intake:
         self._report = report
         self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._is_closed = False
-        self._thread = threading.Thread(target=self._run, name="intake", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="report_batcher", daemon=True)
 
     def start(self) -> None:
         """Begin."""

@@ -21,8 +21,8 @@ from det_keras.master.database.events import WORK, Notifier, task_topic
 from det_keras.master.database.lookups import find_experiment, find_trial
 from det_keras.master.database.models import AllocationRow, TaskRow, TrialRow
 from det_keras.master.database.store import Store
-from det_keras.master.experiments.controller import Conductor
-from det_keras.master.experiments.unmanaged import UnmanagedConductor, find_lost, hear_all_again
+from det_keras.master.experiments.controller import ExperimentController
+from det_keras.master.experiments.unmanaged import UnmanagedController, find_lost, hear_all_again
 from det_keras.master.lifecycle import Ending, Exit
 from det_keras.master.resources import ResourcePool, State
 from det_keras.master.services.background import Background
@@ -173,7 +173,7 @@ class Dispatcher(Background):
                 jobs.job_ended(tx, task, known)
             else:
                 trial = tx.scalars(select(TrialRow).where(TrialRow.task_id == task.id)).one()
-                Conductor(tx, find_experiment(tx, trial.experiment_id)).run_ended(trial, known)
+                ExperimentController(tx, find_experiment(tx, trial.experiment_id)).run_ended(trial, known)
         del self._live[allocation_id]
 
     def _kill_due(self) -> None:
@@ -213,7 +213,7 @@ class Dispatcher(Background):
             # Looked for again: one may have been heard of just now.
             for trial_id in find_lost(tx, now()):
                 trial = find_trial(tx, trial_id)
-                UnmanagedConductor(tx, find_experiment(tx, trial.experiment_id)).lose(trial)
+                UnmanagedController(tx, find_experiment(tx, trial.experiment_id)).lose(trial)
 
     def _launch(self, task_id: str, slot_ids: tuple[int, ...]) -> None:
         with self._store.writing() as tx:

@@ -17,7 +17,7 @@ from det_keras import storage
 from det_keras.errors import CheckpointError, ConfigError
 from det_keras.master import lifecycle
 from det_keras.master.checkpoints import records as checkpoints
-from det_keras.master.database.context_store import BundleStore
+from det_keras.master.database.context_store import ContextStore
 from det_keras.master.database.events import DELETIONS, Notifier
 from det_keras.master.database.lookups import config_of
 from det_keras.master.database.models import (
@@ -37,7 +37,7 @@ from det_keras.master.tasks.log_retention import expired_tasks
 from det_keras.master.wire import now
 from det_keras.storage.events import events_prefix
 
-__all__ = ["Janitor"]
+__all__ = ["GarbageCollector"]
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 _RETRY_S = 60.0
 
 
-class Janitor(Background):
+class GarbageCollector(Background):
     """Deletes in the background.
 
     Args:
@@ -57,13 +57,13 @@ class Janitor(Background):
     """
 
     def __init__(
-        self, store: Store, pool: ResourcePool, bundles: BundleStore, notifier: Notifier, cluster_id: str
+        self, store: Store, pool: ResourcePool, bundles: ContextStore, notifier: Notifier, cluster_id: str
     ) -> None:
         self._store = store
         self._cluster_id = cluster_id
         self._pool = pool
         self._bundles = bundles
-        super().__init__("janitor", notifier, DELETIONS)
+        super().__init__("garbage_collector", notifier, DELETIONS)
 
     def _run(self) -> None:
         while not self._stopping:

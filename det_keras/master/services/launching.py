@@ -8,7 +8,7 @@ from sqlalchemy import select
 
 from det_keras.master.accounts.auth import Accounts
 from det_keras.master.checkpoints.records import latest_checkpoint
-from det_keras.master.database.context_store import BundleStore
+from det_keras.master.database.context_store import ContextStore
 from det_keras.master.database.lookups import config_of, find_experiment
 from det_keras.master.database.models import AllocationRow, TaskRow, TrialRow, UserRow
 from det_keras.master.database.store import Transaction
@@ -40,7 +40,7 @@ class Launcher:
         self,
         identity: Identity,
         pool: ResourcePool,
-        bundles: BundleStore,
+        bundles: ContextStore,
         accounts: Accounts,
         inherited: Mapping[str, str],
     ) -> None:

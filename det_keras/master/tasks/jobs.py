@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from det_keras.config import JobConfig, load_job_config
 from det_keras.errors import ConfigError
-from det_keras.master.database.context_store import BundleStore, FileEntry
+from det_keras.master.database.context_store import ContextStore, FileEntry
 from det_keras.master.database.events import WORK, task_topic
 from det_keras.master.database.models import TaskRow, UserRow
 from det_keras.master.database.store import Store, Transaction
@@ -39,7 +39,7 @@ class Jobs:
         slots: how many the pool has.
     """
 
-    def __init__(self, store: Store, bundles: BundleStore, slots: int) -> None:
+    def __init__(self, store: Store, bundles: ContextStore, slots: int) -> None:
         self._store = store
         self._bundles = bundles
         self._slots = slots

@@ -6,7 +6,7 @@ import tarfile
 
 import pytest
 
-from det_keras.master.database.context_store import BundleStore, FileEntry
+from det_keras.master.database.context_store import ContextStore, FileEntry
 from det_keras.master.errors import InvalidArgumentError
 from det_keras.storage.archive import unpack
 from master.fakes import file_entry
@@ -21,8 +21,8 @@ def link(path: str, target: str) -> dict:
 
 
 @pytest.fixture
-def bundles(tmp_path) -> BundleStore:
-    return BundleStore(tmp_path / "contexts")
+def bundles(tmp_path) -> ContextStore:
+    return ContextStore(tmp_path / "contexts")
 
 
 @pytest.mark.parametrize(

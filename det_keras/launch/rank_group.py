@@ -22,7 +22,7 @@ from types import FrameType
 
 from det_keras.launch.heartbeat import Heartbeats
 from det_keras.launch.process_group import (
-    Undertaker,
+    GroupReaper,
     child_signals,
     has_exited,
     signal_group,
@@ -30,7 +30,7 @@ from det_keras.launch.process_group import (
 )
 from det_keras.launch.rank_output import OutputStream, RankLines
 
-__all__ = ["Gang", "exit_code"]
+__all__ = ["RankGroup", "exit_code"]
 
 # The same name when the launcher runs as `__main__`.
 logger = logging.getLogger("det_keras.launch")
@@ -44,7 +44,7 @@ _GRACE_S = 3.0
 _DRAIN_S = 2.0
 
 
-class Gang:
+class RankGroup:
     """Runs one command as several ranks.
 
     Args:
@@ -76,24 +76,24 @@ class Gang:
         Raises:
             OSError: the command cannot be started.
         """
-        undertaker = Undertaker()
+        reaper = GroupReaper()
         try:
             with selectors.DefaultSelector() as selector, child_signals() as wake_up:
                 selector.register(wake_up, selectors.EVENT_READ)
                 selector.register(self._heartbeats, selectors.EVENT_READ)
                 with self._forwarding_signals():
-                    self._start_all(selector, undertaker)
+                    self._start_all(selector, reaper)
                 when_started()
                 while self._alive:
                     self._read_ready(selector, self._patience_s())
-                    self._reap(selector, undertaker)
+                    self._reap(selector, reaper)
                     self._end_if_hanging()
                 selector.unregister(wake_up)
                 selector.unregister(self._heartbeats)
                 self._drain(selector)
         finally:
-            self._kill_all(undertaker)
-            undertaker.dismiss()
+            self._kill_all(reaper)
+            reaper.dismiss()
         return 0 if self._failure is None else exit_code(self._failure)
 
     @contextlib.contextmanager
@@ -122,12 +122,12 @@ class Gang:
         for process in list(self._alive.values()):
             signal_group(process.pid, number)
 
-    def _start_all(self, selector: selectors.BaseSelector, undertaker: Undertaker) -> None:
+    def _start_all(self, selector: selectors.BaseSelector, reaper: GroupReaper) -> None:
         outputs = OutputStream(_STDOUT), OutputStream(_STDERR)
         for rank, environment in enumerate(self._environments):
             process = start_group(self._argv, environment)
             self._alive[rank] = process
-            undertaker.watch(process.pid)
+            reaper.watch(process.pid)
             for pipe, output in zip((process.stdout, process.stderr), outputs, strict=True):
                 assert pipe is not None
                 self._lines[pipe.fileno()] = RankLines(rank, output)
@@ -150,13 +150,13 @@ class Gang:
             if not data:
                 selector.unregister(key.fileobj)
 
-    def _reap(self, selector: selectors.BaseSelector, undertaker: Undertaker) -> None:
+    def _reap(self, selector: selectors.BaseSelector, reaper: GroupReaper) -> None:
         ended = [(rank, process) for rank, process in self._alive.items() if has_exited(process)]
         statuses = {}
         for rank, process in ended:
             # Not yet reaped, so its number still names its group and no other.
             signal_group(process.pid, signal.SIGKILL)
-            undertaker.forget(process.pid)
+            reaper.forget(process.pid)
             del self._alive[rank]
             statuses[rank] = process.wait()
         if ended:
@@ -202,12 +202,12 @@ class Gang:
         for lines in self._lines.values():
             lines.finish()
 
-    def _kill_all(self, undertaker: Undertaker) -> None:
+    def _kill_all(self, reaper: GroupReaper) -> None:
         """End what is left when the launcher itself fails."""
         self._signal_all(signal.SIGKILL)
         while self._alive:
             _, process = self._alive.popitem()
-            undertaker.forget(process.pid)
+            reaper.forget(process.pid)
             process.wait()
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from det_keras.errors import MasterError, MasterUnavailableError
 
-__all__ = ["Outbox"]
+__all__ = ["ReportQueue"]
 
 logger = logging.getLogger(__name__)
 
@@ -23,26 +23,26 @@ _REMIND_S = 30.0
 
 
 @dataclass
-class _Letter:
+class _Report:
     label: str
     send: Callable[[], object]
 
 
-class Outbox:
+class ReportQueue:
     """Sends reports from a thread of its own.
 
     Args:
         name: of the thread.
-        farewell_s: how long `flush` waits for a master that is away, in seconds.
+        close_timeout_s: how long `flush` waits for a master that is away, in seconds.
         retry_s: pause between two attempts while the master is away, in seconds.
     """
 
-    def __init__(self, name: str, *, farewell_s: float = 600.0, retry_s: float = 1.0) -> None:
-        self._letters: deque[_Letter] = deque()
+    def __init__(self, name: str, *, close_timeout_s: float = 600.0, retry_s: float = 1.0) -> None:
+        self._letters: deque[_Report] = deque()
         self._changed = threading.Condition()
         self._closing = False
         self._give_up_at = float("inf")
-        self._farewell_s = farewell_s
+        self._close_timeout_s = close_timeout_s
         self._retry_s = retry_s
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -59,13 +59,13 @@ class Outbox:
             if replaces:
                 waiting = list(self._letters)
                 self._letters = deque(waiting[:1] + [one for one in waiting[1:] if one.label != label])
-            self._letters.append(_Letter(label, send))
+            self._letters.append(_Report(label, send))
             self._changed.notify_all()
 
     def flush(self) -> None:
         """Return when nothing is waiting, or when the master has been away for too long."""
         with self._changed:
-            self._give_up_at = time.monotonic() + self._farewell_s
+            self._give_up_at = time.monotonic() + self._close_timeout_s
             self._changed.notify_all()
             while self._letters and self._thread.is_alive():
                 self._changed.wait(1.0)
@@ -93,7 +93,7 @@ class Outbox:
                     self._letters.popleft()
                 self._changed.notify_all()
 
-    def _deliver(self, letter: _Letter) -> None:
+    def _deliver(self, letter: _Report) -> None:
         reminded_at = 0.0
         while True:
             try:

@@ -25,7 +25,7 @@ from det_keras.core.backend.wire import to_wire
 from det_keras.errors import CheckpointError, DetError
 from det_keras.storage import DirectoryStorage
 
-__all__ = ["AloneBackend", "RunDirectory"]
+__all__ = ["LocalBackend", "RunDirectory"]
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ class RunDirectory:
         return file
 
 
-class AloneBackend(Backend):
+class LocalBackend(Backend):
     """Keeps what a master would keep in a run directory.
 
     Args:

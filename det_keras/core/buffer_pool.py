@@ -2,7 +2,7 @@
 
 Copying into fresh memory costs a page fault every 4 KiB, ten times the copy itself; so the memory is made
 once, and made ready in the background. It is an anonymous file in memory, not one in /dev/shm, which
-containers keep small. There is room for two states, one being written and one that waits; the room of the
+containers keep small. There is buffer for two states, one being written and one that waits; the buffer of the
 second takes no memory until it is used.
 """
 
@@ -13,14 +13,14 @@ import os
 
 import numpy as np
 
-__all__ = ["Arena", "Room", "open_arena"]
+__all__ = ["Buffer", "BufferPool", "open_buffer_pool"]
 
 
-class Room:
-    """The part of an arena that holds one state.
+class Buffer:
+    """The part of an buffer_pool that holds one state.
 
     Attributes:
-        offset: where it begins in the arena, in bytes.
+        offset: where it begins in the buffer_pool, in bytes.
         memory: its bytes.
         is_ready: its pages are in place: copying into it costs no page faults.
         is_free: no state is in it.
@@ -39,8 +39,8 @@ class Room:
         self.is_ready = True
 
 
-class Arena:
-    """Shared memory with room for two states.
+class BufferPool:
+    """Shared memory with buffer for two states.
 
     Args:
         state_bytes: size of a state, at least 1.
@@ -54,16 +54,18 @@ class Arena:
         os.ftruncate(self.descriptor, self.size_bytes)
         self._map = mmap.mmap(self.descriptor, self.size_bytes)
         self._memory = memoryview(self._map)
-        self.rooms = [Room(offset, self._memory[offset : offset + room_bytes]) for offset in (0, room_bytes)]
+        self.buffers = [
+            Buffer(offset, self._memory[offset : offset + room_bytes]) for offset in (0, room_bytes)
+        ]
 
     def close(self) -> None:
         """Give the memory back, as soon as nobody looks into it any more."""
-        for room in self.rooms:
-            room.memory.release()
+        for buffer in self.buffers:
+            buffer.memory.release()
         self._memory.release()
         os.close(self.descriptor)
 
 
-def open_arena(descriptor: int, size_bytes: int) -> memoryview:
-    """Return the memory of an arena that another process made."""
+def open_buffer_pool(descriptor: int, size_bytes: int) -> memoryview:
+    """Return the memory of an buffer_pool that another process made."""
     return memoryview(mmap.mmap(descriptor, size_bytes))

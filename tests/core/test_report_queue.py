@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 
-from det_keras.core.backend.outbox import Outbox
+from det_keras.core.backend.report_queue import ReportQueue
 from det_keras.errors import MasterError, MasterUnavailableError
 
 
 def test_reports_keep_their_order_while_the_master_is_away():
-    outbox, sent, away = Outbox("t", retry_s=0.01), [], [5]
+    report_queue, sent, away = ReportQueue("t", retry_s=0.01), [], [5]
 
     def send(number):
         if away[0]:
@@ -19,65 +19,65 @@ def test_reports_keep_their_order_while_the_master_is_away():
         sent.append(number)
 
     for number in range(10):
-        outbox.put(f"report {number}", lambda number=number: send(number))
-    outbox.close()
+        report_queue.put(f"report {number}", lambda number=number: send(number))
+    report_queue.close()
     assert sent == list(range(10))
 
 
 def test_refused_report_is_logged_and_the_next_goes_on(caplog):
-    outbox, sent = Outbox("t"), []
+    report_queue, sent = ReportQueue("t"), []
 
     def refuse():
         raise MasterError(400, "no such run")
 
-    outbox.put("first", refuse)
-    outbox.put("second", lambda: sent.append(2))
+    report_queue.put("first", refuse)
+    report_queue.put("second", lambda: sent.append(2))
     with caplog.at_level(logging.ERROR):
-        outbox.close()
+        report_queue.close()
     assert sent == [2]
     assert "refused first: no such run" in caplog.text
 
 
 def test_server_error_is_tried_again():
-    outbox, tries = Outbox("t", retry_s=0.01), []
+    report_queue, tries = ReportQueue("t", retry_s=0.01), []
 
     def send():
         tries.append(1)
         if len(tries) < 3:
             raise MasterError(500, "oops")
 
-    outbox.put("x", send)
-    outbox.close()
+    report_queue.put("x", send)
+    report_queue.close()
     assert len(tries) == 3
 
 
 def test_fault_of_our_own_does_not_end_the_thread(caplog):
-    outbox, sent = Outbox("t"), []
-    outbox.put("broken", lambda: 1 / 0)
-    outbox.put("next", lambda: sent.append(1))
-    outbox.close()
+    report_queue, sent = ReportQueue("t"), []
+    report_queue.put("broken", lambda: 1 / 0)
+    report_queue.put("next", lambda: sent.append(1))
+    report_queue.close()
     assert sent == [1]
     assert "ZeroDivisionError" in caplog.text
 
 
 def test_newer_progress_replaces_waiting_progress_only():
-    outbox, sent, gate = Outbox("t"), [], threading.Event()
-    outbox.put("metrics", gate.wait)
+    report_queue, sent, gate = ReportQueue("t"), [], threading.Event()
+    report_queue.put("metrics", gate.wait)
     for number in range(5):
-        outbox.put("progress", lambda number=number: sent.append(number), replaces=True)
-        outbox.put("metrics", lambda number=number: sent.append(f"m{number}"))
+        report_queue.put("progress", lambda number=number: sent.append(number), replaces=True)
+        report_queue.put("metrics", lambda number=number: sent.append(f"m{number}"))
     gate.set()
-    outbox.close()
+    report_queue.close()
     assert [item for item in sent if isinstance(item, str)] == [f"m{number}" for number in range(5)]
     assert [item for item in sent if isinstance(item, int)] == [4]
 
 
 def test_flush_gives_up_on_a_master_that_stays_away(caplog):
-    outbox = Outbox("t", farewell_s=0.2, retry_s=0.02)
+    report_queue = ReportQueue("t", close_timeout_s=0.2, retry_s=0.02)
 
     def send():
         raise MasterUnavailableError("gone")
 
-    outbox.put("metrics", send)
-    outbox.flush()
+    report_queue.put("metrics", send)
+    report_queue.flush()
     assert "Gave up sending metrics" in caplog.text

@@ -10,7 +10,7 @@ from sqlalchemy import event
 
 from det_keras.master.errors import InvalidArgumentError, NotFoundError
 from det_keras.master.experiments.reporting import report_metrics
-from det_keras.master.reports.batcher import Intake
+from det_keras.master.reports.batcher import ReportBatcher
 from det_keras.master.reports.metrics import Report
 
 
@@ -22,15 +22,15 @@ def take_together(store, reports):
     """Have reports arrive while the database is busy; return what each was answered."""
 
     async def run():
-        intake = Intake(store, report_metrics)
+        report_batcher = ReportBatcher(store, report_metrics)
         # The first commit has to wait for this one, so that the rest arrives meanwhile.
         with store.writing():
-            intake.start()
-            tasks = [asyncio.create_task(intake.take(one)) for one in reports]
+            report_batcher.start()
+            tasks = [asyncio.create_task(report_batcher.take(one)) for one in reports]
             await asyncio.sleep(0)
             assert not any(task.done() for task in tasks)
         answers = await asyncio.gather(*tasks, return_exceptions=True)
-        intake.stop()
+        report_batcher.stop()
         return answers
 
     return asyncio.run(run())
