@@ -16,7 +16,18 @@ import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-MEASUREMENTS = ("start", "fit", "data", "checkpoint", "resume", "search", "distributed", "master", "web")
+MEASUREMENTS = (
+    "start",
+    "fit",
+    "reports",
+    "data",
+    "checkpoint",
+    "resume",
+    "search",
+    "distributed",
+    "master",
+    "web",
+)
 
 
 def main() -> int:

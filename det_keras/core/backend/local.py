@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import logging
 import os
@@ -134,18 +135,21 @@ class LocalBackend(Backend):
         self._metric = metric
         self._smaller_is_better = smaller_is_better
         self._lock = threading.Lock()
-        self._rows = _read_rows(run.metrics)
+        # Of each report only a digest is kept: a long training makes hundreds of thousands of them.
+        self._reported: set[bytes] = set()
+        self._best: float | None = None
+        for row in _read_rows(run.metrics):
+            self._remember(row)
         self._closed = False
 
     def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, Any]) -> None:
         row = {"group": group, "steps_completed": steps_completed, "metrics": to_wire(metrics)}
         with self._lock:
-            if any(all(known.get(name) == row[name] for name in row) for known in self._rows):
+            if _digest(row) in self._reported:
                 return
-            row = {"time": datetime.now(timezone.utc).isoformat(), **row}
-            self._rows.append(row)
             with self.run.metrics.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+                file.write(json.dumps({"time": datetime.now(timezone.utc).isoformat(), **row}) + "\n")
+            self._remember(row)
 
     def report_system_metrics(self, group: str, metrics: Mapping[str, Any]) -> None:
         row = {"time": datetime.now(timezone.utc).isoformat(), "group": group, "metrics": to_wire(metrics)}
@@ -204,17 +208,17 @@ class LocalBackend(Backend):
 
     def rewind(self, steps_completed: int) -> None:
         with self._lock:
-            kept = [row for row in self._rows if row["steps_completed"] <= steps_completed]
-            if len(kept) == len(self._rows):
+            rows = _read_rows(self.run.metrics)
+            kept = [row for row in rows if row["steps_completed"] <= steps_completed]
+            if len(kept) == len(rows):
                 return
-            self._rows = kept
             _write_rows(self.run.metrics, kept)
+            self._reported, self._best = set(), None
+            for row in kept:
+                self._remember(row)
 
     def best_validation(self) -> float | None:
-        values = [value for row in self._rows if (value := self._searcher_metric(row)) is not None]
-        if not values:
-            return None
-        return min(values) if self._smaller_is_better else max(values)
+        return self._best
 
     def current_operation(self) -> Operation | None:
         return None
@@ -239,6 +243,13 @@ class LocalBackend(Backend):
             return
         self._closed = True
         self.run.close()
+
+    def _remember(self, row: Mapping[str, Any]) -> None:
+        self._reported.add(_digest(row))
+        value = self._searcher_metric(row)
+        if value is not None:
+            pick = min if self._smaller_is_better else max
+            self._best = value if self._best is None else pick(self._best, value)
 
     def _searcher_metric(self, row: Mapping[str, Any]) -> float | None:
         if self._metric is None or row["group"] != "validation":
@@ -270,6 +281,12 @@ class LocalBackend(Backend):
             if record.uuid not in kept:
                 with contextlib.suppress(OSError):
                     storage.delete(record.uuid)
+
+
+def _digest(row: Mapping[str, Any]) -> bytes:
+    """Return what tells a report from every other one, whenever it is made."""
+    content = json.dumps([row["group"], row["steps_completed"], row["metrics"]], sort_keys=True)
+    return hashlib.blake2b(content.encode(), digest_size=16).digest()
 
 
 def _read_rows(path: Path) -> list[dict[str, Any]]:
