@@ -138,13 +138,13 @@ def main() -> int:
             name = f"seed {arguments.seed}, training {number}, {kind}"
             rng = random.Random(f"{arguments.seed} {number}")
             try:
-                if kind not in KINDS:
+                if kind in KINDS:
+                    reference = killer.reference(kind, folder)
+                    story = draw_story(rng, kind, reference, KILLS_PER_TRAINING)
+                    score.add(killer.tell(story, folder / f"{number}"), reference.digest, name)
+                else:
                     runner = scripts if kind in SCRIPTS else ways
                     score.add(*kill_after_batches(runner, kind, rng, number), name)
-                    continue
-                reference = killer.reference(kind, folder)
-                story = draw_story(rng, kind, reference, KILLS_PER_TRAINING)
-                score.add(killer.tell(story, folder / f"{number}"), reference.digest, name)
             except Exception as error:  # A training that fails is a finding, and the others go on.
                 score.fail(name, error)
             if number % 10 == 9:
