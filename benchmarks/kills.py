@@ -99,7 +99,8 @@ def kill_after_batches(runner: Runner, name: str, rng: random.Random, number: in
     from kill_harness import Kill, Run, Story
 
     reference = runner.reference(name)
-    story = Story(name, [Kill("batch end", batches) for batches in draw_kills(rng, reference.batches)])
+    kills = draw_kills(rng, reference.batches, runner.period)
+    story = Story(name, [Kill("batch end", batches) for batches in kills])
     run = runner.killed(name, [kill.count for kill in story.kills], f"{number}")
     story.digest = str(run.values)
     story.runs = [*map(Run, story.kills), Run(None, story.digest)]

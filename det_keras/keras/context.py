@@ -405,7 +405,6 @@ class KerasContext:
                 run.callback_states.restore(end.pickles(), has_begun=False)
                 run.team.restore_random(end.state, end.folder)
         run.history.load_state(record.history)
-        run.model.history = run.history
         self.phase_finished(record)
         return run.history
 

@@ -444,7 +444,6 @@ class FitRun:
         self._preemption.leave_at_end(self)
 
     def _finish_phase(self) -> FitHistory:
-        self.model.history = self.history
         record = PhaseRecord(
             self.signature(), self.history.get_state(), self.position.batches, self._data_states()
         )
