@@ -99,7 +99,8 @@ def kill_after_batches(runner: Runner, name: str, rng: random.Random, number: in
     from kill_harness import Kill, Run, Story
 
     reference = runner.reference(name)
-    story = Story(name, [Kill("batch end", batches) for batches in draw_kills(rng, reference.batches)])
+    kills = draw_kills(rng, reference.batches, runner.period)
+    story = Story(name, [Kill("batch end", batches) for batches in kills])
     run = runner.killed(name, [kill.count for kill in story.kills], f"{number}")
     story.digest = str(run.values)
     story.runs = [*map(Run, story.kills), Run(None, story.digest)]
@@ -138,13 +139,13 @@ def main() -> int:
             name = f"seed {arguments.seed}, training {number}, {kind}"
             rng = random.Random(f"{arguments.seed} {number}")
             try:
-                if kind not in KINDS:
+                if kind in KINDS:
+                    reference = killer.reference(kind, folder)
+                    story = draw_story(rng, kind, reference, KILLS_PER_TRAINING)
+                    score.add(killer.tell(story, folder / f"{number}"), reference.digest, name)
+                else:
                     runner = scripts if kind in SCRIPTS else ways
                     score.add(*kill_after_batches(runner, kind, rng, number), name)
-                    continue
-                reference = killer.reference(kind, folder)
-                story = draw_story(rng, kind, reference, KILLS_PER_TRAINING)
-                score.add(killer.tell(story, folder / f"{number}"), reference.digest, name)
             except Exception as error:  # A training that fails is a finding, and the others go on.
                 score.fail(name, error)
             if number % 10 == 9:

@@ -36,7 +36,12 @@ class Runner(ABC):
     Args:
         folder: gets a directory for each run.
         names: of the trainings.
+
+    Attributes:
+        period: batches between two checkpoints.
     """
+
+    period: int
 
     def __init__(self, folder: Path, names: Iterable[str]) -> None:
         self._server = ForkServer()
@@ -80,15 +85,21 @@ class Runner(ABC):
         """Return the function that the child runs, and its arguments between a `Send` and the batch of the kill."""
 
 
-def draw_kills(rng: random.Random, batches: int) -> list[int]:
+def draw_kills(rng: random.Random, batches: int, period: int) -> list[int]:
     """Draw after which batch of the first process and of the second one to kill; both surely come.
+
+    The first is in the first half of the training. The second is so far in the second half that a checkpoint of that
+    half exists, so that later epochs and later `fit` calls of a script are resumed as well.
 
     Args:
         rng: draws.
         batches: of the undisturbed run; a resumed one trains at least those after the kill.
+        period: batches between two checkpoints: a resumed process may begin so many before the kill.
     """
-    first = rng.randint(1, batches - 1)
-    return [first, rng.randint(1, batches - first)]
+    half = batches // 2
+    first = rng.randint(1, max(half, 1))
+    left = batches - first
+    return [first, rng.randint(min(half - first + 3 * period, left), left)]
 
 
 def count_batches(send: Send, callbacks: type, kill_after: int | None) -> dict[str, int]:

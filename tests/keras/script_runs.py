@@ -52,11 +52,14 @@ UNLIKE_PLAIN: dict[str, str] = dict.fromkeys(
     "text_classification": "with op determinism Keras never completes a cache in memory, and fills it in each epoch"
 }
 
-_CONFIG = "min_checkpoint_period: {batches: 5}\nreproducibility: {deterministic_ops: true}\n"
+_PERIOD = 5
+_CONFIG = f"min_checkpoint_period: {{batches: {_PERIOD}}}\nreproducibility: {{deterministic_ops: true}}\n"
 
 
 class ScriptRunner(Runner):
     """Runs the scripts of tests/scripts, below `folder`."""
+
+    period = _PERIOD
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, SCRIPTS)

@@ -31,7 +31,7 @@ def results(request, tmp_path_factory):
 
     def killed(name):
         reference = runner.reference(name)
-        kills = draw_kills(random.Random(f"{SEED} {name}"), reference.batches)
+        kills = draw_kills(random.Random(f"{SEED} {name}"), reference.batches, runner.period)
         return kills, reference, runner.killed(name, kills)
 
     def plain(name):

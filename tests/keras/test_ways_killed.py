@@ -23,7 +23,7 @@ def results(request, tmp_path_factory):
 
     def kill(name):
         reference = runner.reference(name)
-        kills = draw_kills(random.Random(f"{SEED} {name}"), reference.batches)
+        kills = draw_kills(random.Random(f"{SEED} {name}"), reference.batches, runner.period)
         return kills, reference, runner.killed(name, kills)
 
     with ThreadPoolExecutor(2) as pool:

@@ -35,6 +35,8 @@ if os.environ.get("DET_KERAS_TEST_WAYS") == "all":
 class WayRunner(Runner):
     """Runs the ways of `ways.py`, below `folder`."""
 
+    period = _PERIOD
+
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, WAYS)
 

@@ -1125,7 +1125,9 @@ def fits_of_two_phases_over_one_pipeline(trainer: Any) -> tuple[Any, ...]:
 def fits_over_one_cached_pipeline(trainer: Any) -> tuple[Any, ...]:
     data, model = slices().shuffle(ROWS).batch(BATCH).cache(), dense()
     first = fit(trainer, model, data, epochs=2, validation_data=data)
-    return model, first, fit(trainer, model, data, epochs=2, validation_data=data), len(model.history.epoch)
+    # What a script may look at before its next `fit`.
+    between = list(model.history.epoch)
+    return model, first, between, fit(trainer, model, data, epochs=2, validation_data=data), model.history
 
 
 @way

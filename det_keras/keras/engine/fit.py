@@ -324,7 +324,6 @@ class FitRun:
         return self._close(PhaseRecord(parts.signature(), parts.history.get_state(), batches, data))
 
     def _close(self, record: PhaseRecord) -> FitHistory:
-        self.parts.trained.model.history = self.parts.history
         self._context.phase_finished(record)
         return self.parts.history
 
