@@ -46,7 +46,6 @@ from det_keras.keras.callbacks.tensorboard import TFKerasTensorBoard  # noqa: E4
 from det_keras.keras.checkpoint.load import load_model_from_checkpoint_path  # noqa: E402
 from det_keras.keras.context import KerasContext  # noqa: E402
 from det_keras.keras.generations.determined_callback import DeterminedCallback  # noqa: E402
-from det_keras.keras.generations.hints import install as _install_hints  # noqa: E402
 from det_keras.keras.generations.sequences import InMemorySequence, SequenceAdapter  # noqa: E402
 from det_keras.keras.generations.trial_context import TFKerasExperimentalContext, TFKerasTrialContext  # noqa: E402
 from det_keras.keras.history import FitHistory  # noqa: E402
@@ -76,8 +75,6 @@ __all__ = [
 # Types that older scripts annotate with.
 ArrayLike = _Any
 InputData = _Any
-
-_install_hints()
 
 
 def __getattr__(name: str) -> _Any:

@@ -31,6 +31,7 @@ from det_keras.keras.engine.fit import FitRun
 from det_keras.keras.engine.phase import PhaseRecord
 from det_keras.keras.engine.resume import ResumePoint, find_phase_end, find_resume_point, find_warm_start
 from det_keras.keras.engine.settings import FitSettings
+from det_keras.keras.hints import hint_for
 from det_keras.keras.history import FitHistory
 from det_keras.keras.optimizer import OptimizerRegistry
 from det_keras.keras.process_setup import check_eager
@@ -440,6 +441,9 @@ class KerasContext:
         if isinstance(error, InvalidHP) and self.core.info is not None and not self._is_closed:
             self._leave_as_invalid(error)
         self._previous_hook(kind, error, trace)
+        hint = hint_for(error)
+        if hint is not None:
+            print(f"\nHint: {hint}", file=sys.stderr, flush=True)  # noqa: T201 - beside the traceback
 
     def _leave_as_invalid(self, error: InvalidHP) -> None:
         """Tell the searcher that these hyperparameters are no good, and exit with 0."""

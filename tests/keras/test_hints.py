@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from det_keras.keras.generations.hints import hint_for
+from det_keras.keras.hints import hint_for
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +72,18 @@ def test_other_errors_get_none(model):
 
 def test_hint_comes_after_the_traceback(tmp_path):
     script = tmp_path / "script.py"
-    script.write_text("import keras\nimport det_keras.keras\nkeras.optimizers.Adam(lr=0.1)\n")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    script.write_text(
+        "import keras\nimport det_keras as det\ndet.keras.init()\nkeras.optimizers.Adam(lr=0.1)\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr.index("Traceback") < done.stderr.index("ValueError") < done.stderr.index("Hint: ")
     assert done.stderr.endswith("`lr` is called `learning_rate` in Keras 3.\n")
+
+
+def test_only_an_open_context_replaces_the_hook_for_uncaught_errors():
+    code = (
+        "import sys\nbefore = sys.excepthook\nimport det_keras as det\nassert det.keras and sys.excepthook is before\n"
+        "with det.keras.init():\n    assert sys.excepthook is not before\nassert sys.excepthook is before\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

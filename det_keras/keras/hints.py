@@ -9,13 +9,11 @@ from __future__ import annotations
 import linecache
 import re
 import site
-import sys
 import sysconfig
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
-__all__ = ["hint_for", "install"]
+__all__ = ["hint_for"]
 
 _LOADING = (
     "Keras 3 asks the dataset itself: `super().__init__(workers=..., use_multiprocessing=..., max_queue_size=...)` in "
@@ -121,22 +119,6 @@ def hint_for(error: BaseException) -> str | None:
 def _filled(advice: str, found: re.Match[str]) -> str:
     """Return `advice` with the groups of `found`, which may be empty, in their places."""
     return re.sub(r"\\(\d)", lambda place: found.group(int(place[1])) or "", advice)
-
-
-def install() -> None:
-    """Print a hint after the traceback of an uncaught error; a second call does nothing."""
-    if getattr(sys.excepthook, "_gives_hints", False):
-        return
-    previous = sys.excepthook
-
-    def show(kind: Any, error: BaseException, trace: TracebackType | None) -> Any:
-        previous(kind, error, trace)
-        hint = hint_for(error)
-        if hint is not None:
-            print(f"\nHint: {hint}", file=sys.stderr, flush=True)  # noqa: T201 - beside the traceback
-
-    show._gives_hints = True  # type: ignore[attr-defined]
-    sys.excepthook = show
 
 
 def _place(trace: TracebackType | None) -> str:
