@@ -366,6 +366,9 @@ class KerasContext:
         if isinstance(error, InvalidHP) and self.core.info is not None:
             self._leave_as_invalid(error)
         self.close()
+        if error is not None:
+            # Nothing may catch it: the hint comes after the traceback, which Python prints once the block is left.
+            sys.excepthook = self._on_uncaught
 
     def _check_open(self, what: str) -> None:
         if self._is_closed:
@@ -440,6 +443,7 @@ class KerasContext:
     def _on_uncaught(self, kind: Any, error: BaseException, trace: Any) -> None:
         if isinstance(error, InvalidHP) and self.core.info is not None and not self._is_closed:
             self._leave_as_invalid(error)
+        sys.excepthook = self._previous_hook
         self._previous_hook(kind, error, trace)
         hint = hint_for(error)
         if hint is not None:
