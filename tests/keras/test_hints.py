@@ -70,11 +70,12 @@ def test_other_errors_get_none(model):
         assert hint_for(error) is None
 
 
-def test_hint_comes_after_the_traceback(tmp_path):
+@pytest.mark.parametrize(
+    "opening", ["det.keras.init()\n", "with det.keras.init():\n    "], ids=["open", "with"]
+)
+def test_hint_comes_after_the_traceback(tmp_path, opening):
     script = tmp_path / "script.py"
-    script.write_text(
-        "import keras\nimport det_keras as det\ndet.keras.init()\nkeras.optimizers.Adam(lr=0.1)\n"
-    )
+    script.write_text(f"import keras\nimport det_keras as det\n{opening}keras.optimizers.Adam(lr=0.1)\n")
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr.index("Traceback") < done.stderr.index("ValueError") < done.stderr.index("Hint: ")
