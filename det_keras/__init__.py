@@ -9,15 +9,12 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from det_keras.about import LOG_FORMAT, __version__
+
 if TYPE_CHECKING:
     from det_keras import core, errors, experimental, keras
     from det_keras.cluster_info import get_cluster_info
     from det_keras.errors import InvalidHP
-
-__version__ = "0.1.0"
-
-#: The format of the package's own log lines, for `logging.basicConfig`.
-LOG_FORMAT = "%(levelname)s: [%(process)s] %(name)s: %(message)s"
 
 _SUBMODULES = ("core", "errors", "experimental", "keras")
 _NAMES = {

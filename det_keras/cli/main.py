@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from det_keras import __version__
+from det_keras.about import __version__
 from det_keras.cli import (
     checkpoint,
     completion,

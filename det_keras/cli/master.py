@@ -46,7 +46,7 @@ def _info(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _version(args: argparse.Namespace, settings: Settings) -> int:
-    from det_keras import __version__
+    from det_keras.about import __version__
 
     print(f"det_keras {__version__}")
     return 0

@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-import det_keras
 from det_keras.core.buffer_pool import Buffer, BufferPool
 from det_keras.core.checkpoint import CheckpointContext
 from det_keras.core.file_plan import FilePlan, store_files
@@ -279,7 +278,7 @@ class CheckpointWriter:
     def _started_process(self) -> subprocess.Popen[bytes]:
         if self._process is None:
             assert self._buffers is not None
-            package_root = str(Path(det_keras.__file__).parents[1])
+            package_root = str(Path(__file__).resolve().parents[2])
             path = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")]))
             self._process = subprocess.Popen(
                 [

@@ -8,7 +8,7 @@ import sys
 import keras
 import tensorflow as tf
 
-from det_keras import LOG_FORMAT
+from det_keras.about import LOG_FORMAT
 from det_keras.config import ExperimentConfig
 from det_keras.core.distributed import DistributedContext
 from det_keras.errors import DetError

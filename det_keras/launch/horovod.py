@@ -26,7 +26,7 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 
-from det_keras import LOG_FORMAT
+from det_keras.about import LOG_FORMAT
 from det_keras.cluster_info import get_cluster_info
 from det_keras.compat import with_determined
 from det_keras.errors import ClusterInfoError

@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from det_keras import LOG_FORMAT
+from det_keras.about import LOG_FORMAT
 from det_keras.compat import with_determined
 from det_keras.launch.command import become
 

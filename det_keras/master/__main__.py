@@ -12,7 +12,7 @@ from types import FrameType
 from typing import NoReturn
 from urllib.parse import urlsplit
 
-from det_keras import LOG_FORMAT
+from det_keras.about import LOG_FORMAT
 from det_keras.config import RESERVED_VARIABLES
 from det_keras.errors import DetError
 from det_keras.home import Home

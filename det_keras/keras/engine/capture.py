@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from det_keras import __version__
+from det_keras.about import __version__
 from det_keras.core import Context
 from det_keras.core.backend.base import ENGINE_FORMAT
 from det_keras.errors import DetError

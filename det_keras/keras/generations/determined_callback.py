@@ -20,7 +20,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from det_keras import __version__
+from det_keras.about import __version__
 from det_keras.core import Context, DistributedContext, TensorboardMode
 from det_keras.errors import CheckpointError, ModelMismatchError
 from det_keras.keras.checkpoint.random_state import capture_random_state, restore_random_state

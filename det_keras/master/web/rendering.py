@@ -18,7 +18,8 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from det_keras import __version__, display
+from det_keras import display
+from det_keras.about import __version__
 from det_keras.master.accounts.auth import page_token
 from det_keras.master.errors import ApiError
 
