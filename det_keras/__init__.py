@@ -7,8 +7,10 @@ command line and the master start at once.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from det_keras import strategy_hook
 from det_keras.about import LOG_FORMAT, __version__
 
 if TYPE_CHECKING:
@@ -41,6 +43,16 @@ def __getattr__(name: str) -> Any:
         module, attribute = _NAMES[name]
         return getattr(importlib.import_module(module), attribute)
     raise AttributeError(f"module 'det_keras' has no attribute {name!r}")
+
+
+def _make_strategy(environ: Mapping[str, str]) -> Any:
+    # Imported here: TensorFlow takes seconds.
+    from det_keras.keras.generations.strategy import strategy_of
+
+    return strategy_of(environ)
+
+
+strategy_hook.set_strategy_maker(_make_strategy)
 
 
 def __dir__() -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import subprocess
 import sys
 from pathlib import Path
@@ -14,13 +15,13 @@ PACKAGE = Path(__file__).parents[1] / "det_keras"
 # Buffer -> rooms that it may import. `errors`, `home` and the package root stand below everything.
 ALLOWED = {
     "__main__": {"cli"},
-    "cli": {"client", "config", "storage", "master", "compat"},
-    "master": {"search", "config", "storage"},
-    "keras": {"core", "client", "storage", "config", "cluster_info", "notebook"},
-    "core": {"client", "storage", "config", "cluster_info"},
+    "cli": {"client", "config", "storage", "master", "compat", "protocol"},
+    "master": {"search", "config", "storage", "protocol"},
+    "keras": {"core", "client", "storage", "config", "cluster_info", "notebook", "protocol"},
+    "core": {"client", "storage", "config", "cluster_info", "protocol", "strategy_hook"},
     "launch": {"core", "cluster_info", "compat"},
     "compat": {"core", "keras", "launch", "experimental"},
-    "experimental": {"keras", "client", "notebook"},
+    "experimental": {"keras", "client", "notebook", "protocol"},
     "client": set(),
     "search": {"config"},
     "config": set(),
@@ -29,9 +30,13 @@ ALLOWED = {
     "display": set(),
     "home": set(),
     "notebook": set(),
+    "protocol": set(),
+    "strategy_hook": set(),
+    "about": set(),
     "errors": set(),
 }
-BELOW_EVERYTHING = {"display", "errors", "home"}
+BELOW_EVERYTHING = {"about", "display", "errors", "home"}
+MOST_FILES = 20
 FOREIGN = {
     "keras": {"tensorflow", "keras", "horovod", "h5py"},
     "master": {"fastapi", "sqlalchemy", "starlette", "uvicorn", "alembic", "argon2", "jinja2", "plotly"},
@@ -43,9 +48,12 @@ def room_of(path: Path) -> str:
 
 
 def imported_modules(path: Path) -> set[str]:
+    """Return the modules that a file imports anywhere in it, also those that only type checkers import."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
+        if isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func) and node.args:
+            names.update(argument.value for argument in node.args[:1] if isinstance(argument, ast.Constant))
+        elif isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             names.add(node.module)
@@ -73,6 +81,64 @@ def test_heavy_libraries_stay_in_their_room(path):
     for owner, libraries in FOREIGN.items():
         if room != owner:
             assert not roots & libraries, f"{room} imports {roots & libraries}"
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def rings(arrows: dict[str, set[str]]) -> list[list[str]]:
+    """Return what imports itself by way of others, from `name -> names that it imports`."""
+    sorter = graphlib.TopologicalSorter(arrows)
+    try:
+        sorter.prepare()
+    except graphlib.CycleError as error:
+        return [error.args[1]]
+    return []
+
+
+def test_no_ring_of_files():
+    modules = {module_of(path): path for path in PACKAGE.rglob("*.py")}
+    arrows = {
+        name: {imported for imported in imported_modules(path) if imported in modules}
+        - {name, *parents_of(name)}
+        for name, path in modules.items()
+    }
+    assert rings(arrows) == []
+
+
+def parents_of(name: str) -> list[str]:
+    """Return the packages around a module: `from package import submodule` names them, and needs them anyway."""
+    parts = name.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts))]
+
+
+@pytest.mark.parametrize("room", ["keras", "master"])
+def test_arrows_between_the_rooms_of_a_room_run_one_way(room):
+    folder = PACKAGE / room
+    prefix = f"det_keras.{room}."
+    arrows: dict[str, set[str]] = {}
+    for path in folder.rglob("*.py"):
+        inner = path.relative_to(folder).parts[0].removesuffix(".py")
+        if inner == "__init__":
+            continue
+        targets = {
+            name.removeprefix(prefix).split(".")[0]
+            for name in imported_modules(path)
+            if name.startswith(prefix)
+        }
+        known = {
+            target for target in targets if (folder / target).is_dir() or (folder / f"{target}.py").exists()
+        }
+        arrows.setdefault(inner, set()).update(known - {inner})
+    assert rings(arrows) == []
+
+
+@pytest.mark.parametrize(
+    "folder", sorted({path.parent for path in PACKAGE.rglob("*.py")}), ids=lambda path: path.name
+)
+def test_no_folder_is_too_full(folder):
+    assert len([path for path in folder.glob("*.py") if path.name != "__init__.py"]) <= MOST_FILES
 
 
 def test_cli_reaches_into_the_master_only_to_start_one():

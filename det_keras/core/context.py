@@ -220,10 +220,7 @@ def _event_files(
     mode: TensorboardMode,
 ) -> EventFiles:
     if info is None or info.trial is None:
-        run = getattr(getattr(backend, "chief", None) or backend, "run", None)
-        if run is not None and workers.is_chief:
-            return EventFiles(run.tensorboard)
-        return EventFiles(None)
+        return EventFiles(backend.tensorboard_directory)
     # In AUTO mode the files of the other workers stay where they are.
     watched = mode is TensorboardMode.AUTO and workers.is_chief
     return EventFiles(None, store, prefix_of(info), rank=workers.rank, watched=watched)

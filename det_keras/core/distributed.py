@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import operator
 import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from det_keras import strategy_hook
 from det_keras.cluster_info import ChiefInfo, WorkerInfo
 from det_keras.core.exchange import LOOPBACK, Exchange, SocketExchange, SoloExchange, own_key
 from det_keras.errors import DetError
@@ -114,9 +114,7 @@ class DistributedContext:
         Raises:
             DetError: `TF_CONFIG` names several workers, which Keras 3 cannot train on TensorFlow.
         """
-        # The only door upwards: the name belongs to `det.core`, and only `keras` may import TensorFlow.
-        strategy = importlib.import_module("det_keras.keras.generations.strategy").strategy_of(os.environ)
-        return cls(), strategy
+        return cls(), strategy_hook.make_strategy(os.environ)
 
     @classmethod
     def _from_worker(cls, worker: WorkerInfo, chief_ip: str | None) -> DistributedContext:

@@ -185,15 +185,12 @@ class SearcherContext:
 
     def _complete(self, operation: Operation, metric: Any) -> None:
         # The chief's own call: the backend that the workers share would wait for the others.
-        chief = getattr(self._backend, "chief", None) or self._backend
-        chief.complete_operation(operation, metric)
+        self._backend.unshared.complete_operation(operation, metric)
 
     def _next(self, everywhere: bool) -> Operation | None:
         if everywhere:
             return self._backend.current_operation()
-        chief = getattr(self._backend, "chief", None) or self._backend
-        found: Operation | None = chief.current_operation()
-        return found
+        return self._backend.unshared.current_operation()
 
     def _configured_length(self) -> int:
         if isinstance(self._max_length, Mapping):

@@ -169,5 +169,4 @@ class TrainContext:
                 "and `distributed.broadcast` the answer."
             )
         # The chief's own call: the backend that the workers share would wait for the others.
-        chief: Backend = getattr(self._backend, "chief", None) or self._backend
-        return chief.best_validation()
+        return self._backend.unshared.best_validation()

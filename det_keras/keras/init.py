@@ -252,13 +252,9 @@ def _run_seed(backend: LocalBackend, seed: int | None) -> int:
 
 def _given_fields(core: det_core.Context) -> set[str]:
     """Return the top-level fields that the user wrote, as far as the master tells."""
-    assert core.info is not None
-    assert core.info.trial is not None
-    session: Any = getattr(core.backend, "session", None)
     try:
-        answer = session.get(f"/api/v1/experiments/{core.info.trial.experiment_id}")
-        return set(load_yaml(answer["experiment"]["originalConfig"]))
-    except (DetError, KeyError) as error:
+        return set(load_yaml(core.backend.original_config() or "{}"))
+    except DetError as error:
         logger.debug("The submitted config is not known: %s", error)
         return set()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 __all__ = ["ENGINE_FORMAT", "Backend", "CheckpointRecord", "Operation"]
@@ -56,6 +57,16 @@ class Backend(abc.ABC):
 
     is_preemptible: bool = True
 
+    @property
+    def unshared(self) -> Backend:
+        """The backend whose calls do not wait for other workers; on the chief the one that all of them share."""
+        return self
+
+    @property
+    def tensorboard_directory(self) -> Path | None:
+        """Where TensorBoard events stay; None where they go to the checkpoint storage."""
+        return None
+
     @abc.abstractmethod
     def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, Any]) -> None:
         """Record `metrics` of `group` at a batch count; returns at once, the same report twice is one."""
@@ -99,6 +110,22 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def set_run_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Store JSON values for this run, in place of those stored before, and return them."""
+
+    @abc.abstractmethod
+    def context_directory(self) -> bytes:
+        """Return the submitted code as a gzip-compressed tar archive; empty where nothing was submitted.
+
+        Raises:
+            DetError: the master does not hand it out.
+        """
+
+    @abc.abstractmethod
+    def original_config(self) -> str | None:
+        """Return the config as the user wrote it, as YAML text; None where nothing was submitted.
+
+        Raises:
+            DetError: the master does not hand it out.
+        """
 
     @abc.abstractmethod
     def rewind(self, steps_completed: int) -> None:

@@ -142,6 +142,10 @@ class LocalBackend(Backend):
             self._remember(row)
         self._closed = False
 
+    @property
+    def tensorboard_directory(self) -> Path | None:
+        return self.run.tensorboard
+
     def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, Any]) -> None:
         row = {"group": group, "steps_completed": steps_completed, "metrics": to_wire(metrics)}
         with self._lock:
@@ -205,6 +209,12 @@ class LocalBackend(Backend):
     def set_run_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         self.run.update(metadata=dict(metadata))
         return self.run_metadata()
+
+    def context_directory(self) -> bytes:
+        return b""
+
+    def original_config(self) -> str | None:
+        return None
 
     def rewind(self, steps_completed: int) -> None:
         with self._lock:

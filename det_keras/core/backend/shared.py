@@ -7,6 +7,7 @@ of them decide the same; these calls are collective and belong on the training t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 from det_keras.cluster_info import get_cluster_info
@@ -33,9 +34,12 @@ class SharedBackend(Backend):
         self.is_preemptible = chief is not None and chief.is_preemptible
 
     @property
-    def session(self) -> Any:
-        """The session of a trial's chief; None elsewhere."""
-        return getattr(self.chief, "session", None)
+    def unshared(self) -> Backend:
+        return self.chief or self
+
+    @property
+    def tensorboard_directory(self) -> Path | None:
+        return None if self.chief is None else self.chief.tensorboard_directory
 
     def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, Any]) -> None:
         if self.chief is not None:
@@ -72,6 +76,12 @@ class SharedBackend(Backend):
 
     def set_run_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         return self._chiefs_own("the run's metadata").set_run_metadata(metadata)
+
+    def context_directory(self) -> bytes:
+        return self._chiefs_own("the submitted code").context_directory()
+
+    def original_config(self) -> str | None:
+        return self._chiefs_own("the submitted config").original_config()
 
     def rewind(self, steps_completed: int) -> None:
         if self.chief is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import logging
 from collections.abc import Mapping
 from datetime import datetime, timezone
@@ -45,11 +46,6 @@ class TrialBackend(Backend):
             patience_s=_PATIENCE_S,
         )
         self._storage_id = answer.get("storageId")
-
-    @property
-    def session(self) -> Session:
-        """Calls with the task token."""
-        return self._session
 
     def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, Any]) -> None:
         self._put_metrics(f"{group} metrics at batch {steps_completed}", group, steps_completed, metrics)
@@ -120,6 +116,15 @@ class TrialBackend(Backend):
         body = {"runId": self._trial.trial_id, "metadata": to_wire(metadata)}
         answer = self._session.post(path, body, patience_s=_PATIENCE_S)
         return answer["metadata"] or {}
+
+    def context_directory(self) -> bytes:
+        answer = self._session.get(f"/api/v1/tasks/{self._info.task_id}/context_directory")
+        return base64.b64decode(answer.get("b64Tgz") or "")
+
+    def original_config(self) -> str | None:
+        answer = self._session.get(f"/api/v1/experiments/{self._trial.experiment_id}")
+        config: str | None = answer["experiment"].get("originalConfig")
+        return config
 
     def rewind(self, steps_completed: int) -> None:
         # The master hides the rows of the earlier run when this run reports for the first time.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import logging
 import tempfile
 from collections.abc import Sequence
@@ -41,21 +40,16 @@ class CodeArchive:
 
     def content(self) -> bytes:
         """Return the code as a gzip-compressed tar archive, empty if there is none."""
-        if self._core.info is None:
-            return b""
         if self._content is None:
             self._content = self._fetch()
         return self._content
 
     def _fetch(self) -> bytes:
-        assert self._core.info is not None
-        session: Any = getattr(self._core.backend, "session", None)
         try:
-            answer = session.get(f"/api/v1/tasks/{self._core.info.task_id}/context_directory")
+            return self._core.backend.context_directory()
         except DetError as error:
             logger.warning("The submitted code cannot be put into checkpoints: %s", error)
             return b""
-        return base64.b64decode(answer.get("b64Tgz") or "")
 
 
 class StateCapture:
