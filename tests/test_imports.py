@@ -20,7 +20,7 @@ ALLOWED = {
     "keras": {"core", "client", "storage", "config", "cluster_info", "notebook", "protocol"},
     "core": {"client", "storage", "config", "cluster_info", "protocol", "strategy_hook"},
     "launch": {"core", "cluster_info", "compat"},
-    "compat": {"core", "keras", "launch", "experimental"},
+    "compat": {"cluster_info", "core", "keras", "launch", "experimental"},
     "experimental": {"keras", "client", "notebook", "protocol"},
     "client": set(),
     "search": {"config"},

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from det_keras.about import __version__
-from det_keras.cli import (
+from det_keras.cli import completion
+from det_keras.cli.commands import (
     checkpoint,
-    completion,
     deploy,
     experiment,
     job,

@@ -12,9 +12,9 @@ import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from det_keras.cli.commands.tensorboard import events_of, launch, link_events, refresh_until_end
 from det_keras.cli.session import open_session
 from det_keras.cli.settings import Settings
-from det_keras.cli.tensorboard import events_of, launch, link_events, refresh_until_end
 
 __all__ = ["main"]
 

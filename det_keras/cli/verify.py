@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from det_keras.cli.config_file import ExperimentFile
-from det_keras.cli.local_run import command_of, environment_of
+from det_keras.cli.submission.config_file import ExperimentFile
+from det_keras.cli.submission.local_run import command_of, environment_of
 from det_keras.errors import DetError
 
 __all__ = ["verify_resume"]

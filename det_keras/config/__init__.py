@@ -7,20 +7,20 @@ everything wrong at once. `ExperimentConfig.to_dict` is the complete config that
 
 from __future__ import annotations
 
-from det_keras.config.checkpoint_storage import CheckpointStorage
-from det_keras.config.environment import RESERVED_VARIABLES, Environment
 from det_keras.config.experiment import ExperimentConfig
+from det_keras.config.fields.checkpoint_storage import CheckpointStorage
+from det_keras.config.fields.environment import RESERVED_VARIABLES, Environment
+from det_keras.config.fields.log_pattern import LogPattern, LogPatternError
+from det_keras.config.fields.log_policies import LogPolicy
+from det_keras.config.fields.resources import Resources
 from det_keras.config.job import JobConfig
-from det_keras.config.lengths import Length, Unit
 from det_keras.config.loading import LoadedConfig, load_experiment_config, load_job_config
-from det_keras.config.log_pattern import LogPattern, LogPatternError
-from det_keras.config.log_policies import LogPolicy
 from det_keras.config.overrides import apply_overrides
-from det_keras.config.random_stream import RandomStream
-from det_keras.config.resources import Resources
-from det_keras.config.searcher import Searcher
+from det_keras.config.searching.lengths import Length, Unit
+from det_keras.config.searching.random_stream import RandomStream
+from det_keras.config.searching.searcher import Searcher
+from det_keras.config.searching.space import Space
 from det_keras.config.secrets import hide_secrets
-from det_keras.config.space import Space
 from det_keras.config.yaml_text import dump_yaml, load_yaml
 
 __all__ = [

@@ -7,9 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from det_keras.config.checkpoint_storage import CheckpointStorage
-from det_keras.config.entrypoint import Entrypoint, EntrypointKind, command, trial_class
-from det_keras.config.environment import Environment
+from det_keras.config.fields.checkpoint_storage import CheckpointStorage
+from det_keras.config.fields.entrypoint import Entrypoint, EntrypointKind, command, trial_class
+from det_keras.config.fields.environment import Environment
+from det_keras.config.fields.log_policies import BUILTIN_LOG_POLICIES, LogPoliciesKind, LogPolicy
+from det_keras.config.fields.names import generated_name
+from det_keras.config.fields.resources import BindMount, Resources
 from det_keras.config.kinds import (
     Anything,
     Boolean,
@@ -26,12 +29,10 @@ from det_keras.config.kinds import (
     shown,
 )
 from det_keras.config.legacy import fold_experiment, settle_name
-from det_keras.config.lengths import Length
-from det_keras.config.log_policies import BUILTIN_LOG_POLICIES, LogPoliciesKind, LogPolicy
-from det_keras.config.methods import settle_searcher
-from det_keras.config.names import generated_name
-from det_keras.config.resources import BindMount, Resources
-from det_keras.config.searcher import Searcher
+from det_keras.config.searching.lengths import Length
+from det_keras.config.searching.methods import settle_searcher
+from det_keras.config.searching.searcher import Searcher
+from det_keras.config.searching.space import Space
 from det_keras.config.secrets import masked
 from det_keras.config.section import Section, SectionKind, optional, setting
 from det_keras.config.sections import (
@@ -43,7 +44,6 @@ from det_keras.config.sections import (
     Security,
     Slurm,
 )
-from det_keras.config.space import Space
 from det_keras.errors import ConfigProblem
 
 __all__ = ["BUILTIN_LAYER", "ExperimentConfig"]

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from det_keras.config.entrypoint import Entrypoint, EntrypointKind, command
-from det_keras.config.environment import Environment
+from det_keras.config.fields.entrypoint import Entrypoint, EntrypointKind, command
+from det_keras.config.fields.environment import Environment
+from det_keras.config.fields.names import generated_name
+from det_keras.config.fields.resources import BindMount, JobResources
 from det_keras.config.kinds import Boolean, Integer, ListOf, Place, PlainMapping, Text
 from det_keras.config.legacy import fold_job
-from det_keras.config.names import generated_name
-from det_keras.config.resources import BindMount, JobResources
 from det_keras.config.secrets import masked
 from det_keras.config.section import Section, SectionKind, optional, setting
 

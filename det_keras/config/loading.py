@@ -12,14 +12,14 @@ from det_keras.config.folding import Folding
 from det_keras.config.job import JobConfig
 from det_keras.config.kinds import Place
 from det_keras.config.legacy import fold_experiment, fold_job, settle_name
-from det_keras.config.lengths import Unit
 from det_keras.config.merge import merge_layers
-from det_keras.config.methods import refuse_removed_method, settle_searcher
 from det_keras.config.notices import experiment_notices, job_notices
 from det_keras.config.overrides import apply_overrides
-from det_keras.config.searcher import DEFAULT_SEARCHER, Searcher
+from det_keras.config.searching.lengths import Unit
+from det_keras.config.searching.methods import refuse_removed_method, settle_searcher
+from det_keras.config.searching.searcher import DEFAULT_SEARCHER, Searcher
+from det_keras.config.searching.space import Space
 from det_keras.config.section import Section
-from det_keras.config.space import Space
 from det_keras.config.yaml_text import dump_yaml, ensure_tree, load_yaml, to_plain
 from det_keras.errors import ConfigError, ConfigProblem
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from det_keras.config.alternatives import replaced_fields
-from det_keras.config.environment import DEVICES
-from det_keras.config.lengths import LENGTH_PATHS
+from det_keras.config.fields.environment import DEVICES
+from det_keras.config.searching.lengths import LENGTH_PATHS
 from det_keras.config.yaml_text import key_text
 
 __all__ = ["merge_layers"]

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from det_keras.config.experiment import ExperimentConfig
+from det_keras.config.fields.resources import BindMount
 from det_keras.config.job import JobConfig
 from det_keras.config.kinds import Place
-from det_keras.config.resources import BindMount
 
 __all__ = ["experiment_notices", "job_notices"]
 

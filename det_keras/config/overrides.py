@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from det_keras.config.alternatives import replaced_fields
-from det_keras.config.lengths import LENGTH_PATHS
 from det_keras.config.problems import Problems
+from det_keras.config.searching.lengths import LENGTH_PATHS
 from det_keras.config.yaml_text import ensure_tree, key_text, load_yaml, parse_scalar
 from det_keras.errors import ConfigError
 

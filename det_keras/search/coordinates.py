@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from det_keras.config import Space
-from det_keras.config.hyperparameters import Categorical, Const, Hyperparameter, LogRange
+from det_keras.config.searching.hyperparameters import Categorical, Const, Hyperparameter, LogRange
 
 __all__ = ["coordinates_of", "point_at", "varying_leaves"]
 

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from det_keras.config.budget import bracket_rungs
+from det_keras.config.searching.budget import bracket_rungs
 
 __all__ = ["BracketPlan", "adaptive_brackets", "plan_bracket", "plan_brackets", "rung_lengths"]
 

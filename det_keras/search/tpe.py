@@ -13,7 +13,13 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from det_keras.config.hyperparameters import Categorical, DoubleRange, Hyperparameter, IntRange, LogRange
+from det_keras.config.searching.hyperparameters import (
+    Categorical,
+    DoubleRange,
+    Hyperparameter,
+    IntRange,
+    LogRange,
+)
 from det_keras.search.base import WORST, Action, Create, Draw, ExitedReason
 from det_keras.search.coordinates import coordinates_of, point_at, varying_leaves
 from det_keras.search.random_search import RandomSearch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from det_keras.cli.config_file import read_changes
+from det_keras.cli.submission.config_file import read_changes
 
 
 def test_a_file_of_comments_alone_changes_nothing(tmp_path):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from det_keras.cli.follow import follow
+from det_keras.cli.following.follow import follow
 from det_keras.errors import MasterUnavailableError
 from det_keras.storage.manifest import MANIFEST_NAME
 
@@ -63,7 +63,7 @@ PAGE = "Its page: http://127.0.0.1:8080/experiments/1 (`det web 1` logs a browse
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
-    monkeypatch.setattr("det_keras.cli.follow._PERIOD_S", 0.0)
+    monkeypatch.setattr("det_keras.cli.following.follow._PERIOD_S", 0.0)
 
 
 def test_a_failed_trial_shows_the_end_of_its_log(capsys):

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from det_keras.cli.context_directory import bundle
-from det_keras.cli.ignore_rules import IgnoreRules
+from det_keras.cli.submission.context_directory import bundle
+from det_keras.cli.submission.ignore_rules import IgnoreRules
 
 TREE = [
     "a",

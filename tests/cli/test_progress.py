@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from det_keras.cli.progress import Snapshot, best_validation, report_line
+from det_keras.cli.following.progress import Snapshot, best_validation, report_line
 
 
 def workload(batches, /, **metrics):

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from det_keras.cli import tensorboard
+from det_keras.cli.commands import tensorboard
 
 _DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
 

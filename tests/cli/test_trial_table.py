@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from det_keras.cli.trial_table import best_first, end_line, is_search, trial_rows, trial_table
+from det_keras.cli.following.trial_table import best_first, end_line, is_search, trial_rows, trial_table
 
 
 def experiment(smaller: bool = True, name: str = "random"):

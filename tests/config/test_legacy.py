@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from det_keras.config import ExperimentConfig, load_experiment_config, load_job_config
-from det_keras.config.budget import bracket_rungs, trials_for_budget
+from det_keras.config.searching.budget import bracket_rungs, trials_for_budget
 from det_keras.errors import ConfigError
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from det_keras.cli.config_file import ExperimentFile
+from det_keras.cli.submission.config_file import ExperimentFile
 from det_keras.compat import with_determined
 from det_keras.errors import DetError
 

@@ -7,16 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from det_keras.cli import continuing, create, follow, logs, render, report
+from det_keras.cli import render
 from det_keras.cli.arguments import add_json, add_yes, confirm, id_list, positive
-from det_keras.cli.checkpoint import checkpoint_rows, print_checkpoints
+from det_keras.cli.commands import report
+from det_keras.cli.commands.checkpoint import checkpoint_rows, print_checkpoints
 from det_keras.cli.download import best_first as best_checkpoints_first
 from det_keras.cli.download import download
-from det_keras.cli.progress import best_validation
+from det_keras.cli.following import follow, logs
+from det_keras.cli.following.progress import best_validation
+from det_keras.cli.following.trial_table import best_first, is_search
+from det_keras.cli.following.workloads import print_workloads
 from det_keras.cli.session import open_session
 from det_keras.cli.settings import Settings
-from det_keras.cli.trial_table import best_first, is_search
-from det_keras.cli.workloads import print_workloads
+from det_keras.cli.submission import continuing, create
 from det_keras.errors import DetError
 
 if TYPE_CHECKING:

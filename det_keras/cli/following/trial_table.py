@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from det_keras.cli.progress import TERMINAL
+from det_keras.cli.following.progress import TERMINAL
 from det_keras.cli.render import hparams_text, metric_text, number_text, percent_text, printable, state_text
 
 __all__ = ["best_first", "end_line", "is_search", "trial_rows", "trial_table"]

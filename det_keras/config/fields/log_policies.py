@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from det_keras.config.fields.log_pattern import LogPattern, LogPatternError
 from det_keras.config.kinds import Choice, Kind, ListOf, Place, Text
-from det_keras.config.log_pattern import LogPattern, LogPatternError
 from det_keras.config.problems import Problems
 from det_keras.config.section import Section, SectionKind, optional
 from det_keras.errors import ConfigProblem

@@ -6,11 +6,11 @@ import argparse
 import sys
 
 from det_keras.cli.arguments import add_overrides, positive
-from det_keras.cli.config_file import read_changes
-from det_keras.cli.follow import follow
+from det_keras.cli.following.follow import follow
 from det_keras.cli.session import open_session
 from det_keras.cli.settings import Settings
-from det_keras.cli.submission import print_notices
+from det_keras.cli.submission.config_file import read_changes
+from det_keras.cli.submission.files import print_notices
 
 __all__ = ["add_arguments", "continue_"]
 

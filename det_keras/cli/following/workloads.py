@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from det_keras.cli import render
-from det_keras.cli.progress import COUNTERS, named_metrics
+from det_keras.cli.following.progress import COUNTERS, named_metrics
 
 if TYPE_CHECKING:
     from det_keras.client import Session

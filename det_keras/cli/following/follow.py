@@ -12,10 +12,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from det_keras.cli.download import default_target, local_directory
-from det_keras.cli.logs import PATIENCE_S, tail, trial_log_path
-from det_keras.cli.progress import TERMINAL, Snapshot, best_validation, report_line
+from det_keras.cli.following.logs import PATIENCE_S, tail, trial_log_path
+from det_keras.cli.following.progress import TERMINAL, Snapshot, best_validation, report_line
+from det_keras.cli.following.trial_table import end_line, is_search, trial_table
 from det_keras.cli.render import hparams_text, metric_text, printable, state_text
-from det_keras.cli.trial_table import end_line, is_search, trial_table
 from det_keras.errors import MasterError, MasterUnavailableError
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from det_keras.config.kinds import (
     Text,
     shown,
 )
-from det_keras.config.lengths import Length
+from det_keras.config.searching.lengths import Length
 from det_keras.config.section import TaggedSection, optional, setting
 from det_keras.errors import ConfigProblem
 

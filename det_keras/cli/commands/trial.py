@@ -6,12 +6,13 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from det_keras.cli import logs, render
+from det_keras.cli import render
 from det_keras.cli.arguments import add_json, positive
 from det_keras.cli.download import best_first, default_target, download
+from det_keras.cli.following import logs
+from det_keras.cli.following.workloads import print_workloads
 from det_keras.cli.session import open_session
 from det_keras.cli.settings import Settings
-from det_keras.cli.workloads import print_workloads
 from det_keras.errors import DetError
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from det_keras.cli.context_directory import ContextFiles, bundle
 from det_keras.cli.render import printable, size_text
+from det_keras.cli.submission.context_directory import ContextFiles, bundle
 
 __all__ = ["print_notices", "read_files"]
 

@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from det_keras.config.folding import as_int
-from det_keras.config.hyperparameters import (
+from det_keras.config.problems import Problems
+from det_keras.config.searching.hyperparameters import (
     Categorical,
     Const,
     Hyperparameter,
     IntRange,
     parse_hyperparameter,
 )
-from det_keras.config.problems import Problems
-from det_keras.config.random_stream import RandomStream
+from det_keras.config.searching.random_stream import RandomStream
 from det_keras.errors import ConfigError, ConfigProblem
 
 __all__ = ["Space"]

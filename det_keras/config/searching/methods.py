@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from det_keras.config.budget import bracket_rungs, trials_for_budget
 from det_keras.config.folding import Folding, as_int, section_of
 from det_keras.config.kinds import Kind, Place, shown
-from det_keras.config.lengths import Length, Unit
-from det_keras.config.searcher import ASHA, Searcher
+from det_keras.config.searching.budget import bracket_rungs, trials_for_budget
+from det_keras.config.searching.lengths import Length, Unit
+from det_keras.config.searching.searcher import ASHA, Searcher
 from det_keras.errors import ConfigError
 
 __all__ = ["refuse_removed_method", "settle_searcher"]

@@ -1,0 +1,1 @@
+"""The commands of `det`, one file for each noun."""

@@ -1,0 +1,1 @@
+"""What the terminal shows of a running experiment: its trials, metrics and logs."""
