@@ -6,7 +6,7 @@ import os
 import pytest
 
 from det_keras.cli.submission.context_directory import bundle
-from det_keras.cli.submission.files import context_directory
+from det_keras.cli.submission import context_directory
 from det_keras.errors import DetError
 
 
