@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import Any
+
+from det_keras.protocol.values import parse_timestamp
 
 __all__ = [
     "duration_text",
@@ -33,14 +34,10 @@ def state_text(state: str | None) -> str:
 
 def parse_time(text: str | None) -> datetime | None:
     """Return a time of the REST API, which has any number of digits after the second."""
-    match = re.fullmatch(r"(.*?)(?:\.(\d+))?(Z|[+-]\d\d:\d\d)?", (text or "").strip())
-    if match is None or not match[1]:
-        return None
     try:
-        moment = datetime.fromisoformat(match[1] + (match[3] or "Z").replace("Z", "+00:00"))
+        return parse_timestamp(text or "")
     except ValueError:
         return None
-    return moment + timedelta(microseconds=int((match[2] or "0").ljust(6, "0")[:6]))
 
 
 def time_text(text: str | None) -> str:

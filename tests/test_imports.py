@@ -27,7 +27,7 @@ ALLOWED = {
     "config": set(),
     "storage": set(),
     "cluster_info": set(),
-    "display": set(),
+    "display": {"protocol"},
     "home": set(),
     "notebook": set(),
     "protocol": set(),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import tarfile
 
     from det_keras.client import Session
+from det_keras.protocol.metrics import rank
 
 __all__ = ["best_first", "default_target", "download", "fetch_checkpoint", "local_directory"]
 
@@ -41,17 +42,14 @@ def default_target(uuid: str) -> Path:
 def best_first(checkpoints: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return checkpoints with the best value of the searcher's metric first, those without one last, newest first."""
 
-    def rank(checkpoint: dict[str, Any]) -> tuple[bool, float, int]:
+    def place(checkpoint: dict[str, Any]) -> tuple[tuple[bool, float], int]:
         training = checkpoint["training"]
         searcher = (training.get("experimentConfig") or {}).get("searcher") or {}
-        metric = training.get("searcherMetric")
-        # NaN travels as text, and is no better than none.
-        is_number = isinstance(metric, int | float)
-        sign = 1 if searcher.get("smaller_is_better", True) else -1
+        smaller = bool(searcher.get("smaller_is_better", True))
         steps = int((checkpoint.get("metadata") or {}).get("steps_completed") or 0)
-        return (not is_number, sign * float(metric) if is_number else 0.0, -steps)
+        return rank(training.get("searcherMetric"), smaller_is_better=smaller), -steps
 
-    return sorted(checkpoints, key=rank)
+    return sorted(checkpoints, key=place)
 
 
 def download(session: Session, record: Mapping[str, Any], target: Path, *, only_master: bool = False) -> Path:

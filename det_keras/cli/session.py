@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from det_keras.home import Home
 
 if TYPE_CHECKING:
     from det_keras.client import Session
+from det_keras.protocol.passwords import hash_password
 
 __all__ = ["DEFAULT_USER", "embedded_url", "find_cert_file", "find_url", "log_in", "open_session"]
 
@@ -25,7 +25,6 @@ DEFAULT_USER = "determined"
 _PATIENCE_S = 5.0
 _DEFAULT_PORT = 8080
 # What stock clients put before the password that they hash; the protocol fixes it.
-_SALT = "GubPEmmotfiK9TMD6Zdw"
 
 
 def open_session(settings: Settings) -> Session:
@@ -83,9 +82,7 @@ def log_in(settings: Settings, url: str, user: str, password: str) -> str:
     Raises:
         DetError: the master does not take the name and password.
     """
-    # The wire never carries the clear password; an empty one stays empty.
-    hashed = hashlib.sha512((_SALT + password).encode()).hexdigest() if password else ""
-    body = {"username": user, "password": hashed, "isHashed": True}
+    body = {"username": user, "password": hash_password(password), "isHashed": True}
     with _session(settings, url, "") as session:
         try:
             return str(session.post("/api/v1/auth/login", body)["token"])

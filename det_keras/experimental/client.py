@@ -14,13 +14,12 @@ from det_keras.client import Session, connect
 from det_keras.display import duration_text, hparams_text, percent_text, state_text
 from det_keras.errors import DetError, MasterError
 from det_keras.home import Home
+from det_keras.protocol.metrics import group_of, rank
+from det_keras.protocol.states import is_over
 
 __all__ = ["Experiment", "Trial", "get_experiment", "get_trial"]
 
-_TERMINAL = frozenset({"COMPLETED", "CANCELED", "ERROR", "DELETED"})
 _ROWS_SHOWN = 5
-# Summaries have names of their own in the protocol.
-_GROUPS = {"avg_metrics": "training", "validation_metrics": "validation"}
 # Where a report belongs, not what was measured.
 _PLACES = frozenset({"batches", "epoch", "epochs", "records"})
 _POINTS_SHOWN = 200
@@ -90,7 +89,7 @@ class Trial:
 
     def _repr_html_(self) -> str:
         rows = [
-            (_GROUPS.get(group, group), name, one["last"], one["min"], one["max"])
+            (group_of(group), name, one["last"], one["min"], one["max"])
             for group, metrics in self.summary_metrics.items()
             for name, one in metrics.items()
             if one.get("type") == "number" and name not in _PLACES
@@ -153,13 +152,10 @@ class Experiment:
         # -1: all of them, also where a master would rather give a page.
         found = self._session.get(f"/api/v1/experiments/{self.id}/trials", params={"limit": -1})["trials"]
         trials = [Trial(shape, self._session) for shape in found]
-        sign = 1.0 if self.smaller_is_better else -1.0
-
-        def place(trial: Trial) -> tuple[bool, float, int]:
-            value = trial.searcher_metric
-            return value is None, 0.0 if value is None else sign * float(value), trial.id
-
-        return sorted(trials, key=place)
+        smaller = self.smaller_is_better
+        return sorted(
+            trials, key=lambda trial: (rank(trial.searcher_metric, smaller_is_better=smaller), trial.id)
+        )
 
     def best_trial(self) -> Trial | None:
         """Fetch the trial with the best validation; None before the first."""
@@ -174,7 +170,7 @@ class Experiment:
         trials = self.list_trials()
         facts = {
             "state": self.state,
-            "progress": "done" if self.state in _TERMINAL else percent_text(self.progress),
+            "progress": "done" if is_over(self.state) else percent_text(self.progress),
             "duration": duration_text(*self._times),
             "trials": len(trials),
         }

@@ -27,7 +27,7 @@ from det_keras.master.services.garbage_collector import GarbageCollector
 from det_keras.master.services.launching import Launcher
 from det_keras.master.tasks.jobs import Jobs
 from det_keras.master.tasks.task_environment import Identity
-from det_keras.master.wire import now
+from det_keras.protocol.values import now
 
 __all__ = ["EmbeddedMaster", "open_store"]
 

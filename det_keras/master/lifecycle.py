@@ -8,19 +8,22 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from det_keras.protocol.states import (
+    ACTIVE,
+    CANCELED,
+    COMPLETED,
+    DELETE_FAILED,
+    DELETING,
+    ERROR,
+    PAUSED,
+    STOPPING_CANCELED,
+    STOPPING_COMPLETED,
+    STOPPING_ERROR,
+    STOPPING_KILLED,
+    TERMINAL,
+)
+
 __all__ = [
-    "ACTIVE",
-    "CANCELED",
-    "COMPLETED",
-    "DELETE_FAILED",
-    "DELETING",
-    "ERROR",
-    "PAUSED",
-    "STOPPING_CANCELED",
-    "STOPPING_COMPLETED",
-    "STOPPING_ERROR",
-    "STOPPING_KILLED",
-    "TERMINAL",
     "Ending",
     "Exit",
     "ExitedRun",
@@ -31,20 +34,6 @@ __all__ = [
     "terminal_of",
     "trial_may_become",
 ]
-
-ACTIVE = "ACTIVE"
-PAUSED = "PAUSED"
-STOPPING_COMPLETED = "STOPPING_COMPLETED"
-STOPPING_CANCELED = "STOPPING_CANCELED"
-STOPPING_KILLED = "STOPPING_KILLED"
-STOPPING_ERROR = "STOPPING_ERROR"
-COMPLETED = "COMPLETED"
-CANCELED = "CANCELED"
-ERROR = "ERROR"
-DELETING = "DELETING"
-DELETE_FAILED = "DELETE_FAILED"
-
-TERMINAL = frozenset({COMPLETED, CANCELED, ERROR})
 
 # Infrastructure's fault does not count as a restart, but a task that takes its supervisor along every time
 # must not go round for ever.

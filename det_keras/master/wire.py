@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
 from det_keras.master.errors import InvalidArgumentError
+from det_keras.protocol.values import finite, parse_timestamp
 
 __all__ = [
     "Message",
     "decode_json",
     "encode_json",
-    "finite",
     "fits_64_bits",
     "from_timestamp",
     "int64_map",
-    "now",
     "parse_message",
-    "timestamp",
     "validation_text",
 ]
 
@@ -163,32 +160,9 @@ def encode_json(value: Any) -> bytes:
         return _ENCODER.encode(finite(value)).encode()
 
 
-def finite(value: Any) -> Any:
-    """Return `value` with NaN and infinities as the text that stands for them."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
-    if isinstance(value, Mapping):
-        return {name: finite(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return value
-
-
 def int64_map(values: Mapping[str, int]) -> dict[str, str]:
     """Return a map of 64-bit integers as they travel: as text."""
     return {name: str(value) for name, value in values.items()}
-
-
-def now() -> datetime:
-    """Return the present time in UTC."""
-    return datetime.now(timezone.utc)
-
-
-def timestamp(time: datetime | None) -> str | None:
-    """Return a time as it travels, None for none."""
-    if time is None:
-        return None
-    return time.astimezone(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def from_timestamp(text: str) -> datetime:
@@ -198,16 +172,6 @@ def from_timestamp(text: str) -> datetime:
         InvalidArgumentError: it is no RFC 3339 time.
     """
     try:
-        # Python 3.10 reads neither `Z` nor more or fewer than three or six digits of a second.
-        time = datetime.fromisoformat(_six_digits(text.strip().replace("Z", "+00:00").replace("z", "+00:00")))
-    except ValueError:
-        raise InvalidArgumentError(f"{text!r} is no time such as 2026-01-02T03:04:05.678901Z.") from None
-    return time if time.tzinfo is not None else time.replace(tzinfo=timezone.utc)
-
-
-def _six_digits(text: str) -> str:
-    head, dot, rest = text.partition(".")
-    if not dot:
-        return text
-    digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
-    return f"{head}.{digits[:6]:0<6}{rest[len(digits) :]}"
+        return parse_timestamp(text)
+    except ValueError as error:
+        raise InvalidArgumentError(str(error)) from None

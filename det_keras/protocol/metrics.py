@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-__all__ = ["TRAINING", "VALIDATION", "group_of", "number", "summary_name"]
+__all__ = ["TRAINING", "VALIDATION", "group_of", "is_better", "number", "rank", "summary_name"]
 
 TRAINING = "training"
 VALIDATION = "validation"
@@ -36,3 +36,23 @@ def number(value: Any) -> float | None:
     if value in ("NaN", "Infinity", "-Infinity"):
         return float(value)
     return None
+
+
+def is_better(value: float, than: float | None, *, smaller_is_better: bool) -> bool:
+    """Return whether a value of the searcher's metric is strictly better than another one.
+
+    NaN is never better; every other value is better than NaN and than None.
+    """
+    if math.isnan(value):
+        return False
+    if than is None or math.isnan(than):
+        return True
+    return value < than if smaller_is_better else value > than
+
+
+def rank(value: Any, *, smaller_is_better: bool) -> tuple[bool, float]:
+    """Return a key that sorts by a metric, the best value first, and what is no number or NaN last."""
+    x = number(value)
+    if x is None or math.isnan(x):
+        return True, 0.0
+    return False, x if smaller_is_better else -x

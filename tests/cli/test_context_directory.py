@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from det_keras.cli.submission.context_directory import bundle
 from det_keras.cli.submission import context_directory
+from det_keras.cli.submission.context_directory import bundle
 from det_keras.errors import DetError
 
 

@@ -9,7 +9,7 @@ import stat
 import pytest
 from starlette.routing import Route
 
-from det_keras.master.accounts.auth import hash_for_wire
+from det_keras.protocol.passwords import hash_password
 from master.fakes import Client, eventually
 
 OPEN = {
@@ -75,7 +75,7 @@ def test_cookie_alone_is_enough(world):
 @pytest.mark.parametrize("is_hashed", [True, False])
 def test_password_of_the_first_start_logs_in(world, is_hashed):
     password = world.home.password_file.read_text()
-    sent = hash_for_wire(password) if is_hashed else password
+    sent = hash_password(password) if is_hashed else password
     body = {"username": "determined", "password": sent, "isHashed": is_hashed}
     answer = Client(world.http, "").post("/api/v1/auth/login", body)
     assert answer["user"]["admin"] is False
@@ -98,7 +98,7 @@ def test_password_of_the_first_start_logs_in(world, is_hashed):
     ],
 )
 def test_login_without_the_password_is_refused(world, username, password, status):
-    body = {"username": username, "password": hash_for_wire(password), "isHashed": True}
+    body = {"username": username, "password": hash_password(password), "isHashed": True}
     Client(world.http, "").post("/api/v1/auth/login", body, status=status)
 
 

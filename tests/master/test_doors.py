@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from det_keras.master.accounts import auth
-from det_keras.master.accounts.auth import hash_for_wire
-from det_keras.master.wire import now
+from det_keras.protocol.passwords import hash_password
+from det_keras.protocol.values import now
 from master.fakes import Client
 from master.test_gate import every_route
 
@@ -19,7 +19,7 @@ NEW = "correct horse battery"
 
 
 def login(world, username: str, password: str, status: int = 200) -> Client:
-    body = {"username": username, "password": hash_for_wire(password), "isHashed": True}
+    body = {"username": username, "password": hash_password(password), "isHashed": True}
     answer = Client(world.http, "").post("/api/v1/auth/login", body, status=status)
     return Client(world.http, answer.get("token", ""))
 
@@ -33,7 +33,7 @@ def admin(world) -> Client:
 def other(world, admin) -> Client:
     """Another ordinary user."""
     user = {"username": "Other", "active": True}
-    admin.post("/api/v1/users", {"user": user, "password": hash_for_wire(NEW), "isHashed": True})
+    admin.post("/api/v1/users", {"user": user, "password": hash_password(NEW), "isHashed": True})
     return login(world, "other", NEW)
 
 
@@ -42,7 +42,7 @@ def me(client: Client) -> int:
 
 
 def set_password(client: Client, user_id: int, password: str, **options):
-    body = {"password": hash_for_wire(password), "isHashed": True}
+    body = {"password": hash_password(password), "isHashed": True}
     return client.call("PATCH", f"/api/v1/users/{user_id}", body, **options)
 
 

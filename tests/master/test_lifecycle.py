@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from det_keras.master import lifecycle
 from det_keras.master.lifecycle import (
     Ending,
     Exit,
@@ -14,6 +13,7 @@ from det_keras.master.lifecycle import (
     judge_exit,
     trial_may_become,
 )
+from det_keras.protocol import states
 
 CLEAN = Exit(Ending.EXITED, 0)
 FAILED = Exit(Ending.EXITED, 1)
@@ -26,7 +26,7 @@ LOST_KILLED = Exit(Ending.LOST, is_killed=True)
 NOT_LAUNCHED = Exit(Ending.NOT_LAUNCHED)
 
 
-def run(state: str = lifecycle.ACTIVE, **facts) -> ExitedRun:
+def run(state: str = states.ACTIVE, **facts) -> ExitedRun:
     return ExitedRun(state=state, **facts)
 
 
@@ -53,22 +53,22 @@ def run(state: str = lifecycle.ACTIVE, **facts) -> ExitedRun:
         (run(is_invalid_hp=True), CLEAN, Verdict.COMPLETE_INVALID_HP),
         (run(is_invalid_hp=True, max_restarts=0), FAILED, Verdict.COMPLETE_INVALID_HP),
         (run(is_invalid_hp=True), KILLED, Verdict.COMPLETE_INVALID_HP),
-        (run(lifecycle.PAUSED), ACKNOWLEDGED, Verdict.RELAUNCH),
-        (run(lifecycle.PAUSED), KILLED, Verdict.RELAUNCH),
-        (run(lifecycle.PAUSED), CLEAN, Verdict.COMPLETE),
-        (run(lifecycle.PAUSED), FAILED, Verdict.RESTART),
-        (run(lifecycle.STOPPING_COMPLETED), CLEAN, Verdict.COMPLETE),
-        (run(lifecycle.STOPPING_COMPLETED), ACKNOWLEDGED, Verdict.COMPLETE),
-        (run(lifecycle.STOPPING_COMPLETED), KILLED, Verdict.COMPLETE),
-        (run(lifecycle.STOPPING_COMPLETED), FAILED, Verdict.FAIL),
-        (run(lifecycle.STOPPING_CANCELED), CLEAN, Verdict.CANCEL),
-        (run(lifecycle.STOPPING_CANCELED), KILLED, Verdict.CANCEL),
-        (run(lifecycle.STOPPING_CANCELED), FAILED, Verdict.FAIL),
-        (run(lifecycle.STOPPING_KILLED), KILLED, Verdict.CANCEL),
-        (run(lifecycle.STOPPING_KILLED), LOST_KILLED, Verdict.CANCEL),
-        (run(lifecycle.STOPPING_KILLED), FAILED, Verdict.CANCEL),
-        (run(lifecycle.STOPPING_ERROR), KILLED, Verdict.FAIL),
-        (run(lifecycle.STOPPING_ERROR), CLEAN, Verdict.FAIL),
+        (run(states.PAUSED), ACKNOWLEDGED, Verdict.RELAUNCH),
+        (run(states.PAUSED), KILLED, Verdict.RELAUNCH),
+        (run(states.PAUSED), CLEAN, Verdict.COMPLETE),
+        (run(states.PAUSED), FAILED, Verdict.RESTART),
+        (run(states.STOPPING_COMPLETED), CLEAN, Verdict.COMPLETE),
+        (run(states.STOPPING_COMPLETED), ACKNOWLEDGED, Verdict.COMPLETE),
+        (run(states.STOPPING_COMPLETED), KILLED, Verdict.COMPLETE),
+        (run(states.STOPPING_COMPLETED), FAILED, Verdict.FAIL),
+        (run(states.STOPPING_CANCELED), CLEAN, Verdict.CANCEL),
+        (run(states.STOPPING_CANCELED), KILLED, Verdict.CANCEL),
+        (run(states.STOPPING_CANCELED), FAILED, Verdict.FAIL),
+        (run(states.STOPPING_KILLED), KILLED, Verdict.CANCEL),
+        (run(states.STOPPING_KILLED), LOST_KILLED, Verdict.CANCEL),
+        (run(states.STOPPING_KILLED), FAILED, Verdict.CANCEL),
+        (run(states.STOPPING_ERROR), KILLED, Verdict.FAIL),
+        (run(states.STOPPING_ERROR), CLEAN, Verdict.FAIL),
     ],
 )
 def test_end_of_a_run_is_judged(before, exit_, verdict):

@@ -8,7 +8,7 @@ import pytest
 
 from det_keras.master.database.models import TrialRow
 from det_keras.master.experiments.unmanaged import LOST_AFTER
-from det_keras.master.wire import now
+from det_keras.protocol.values import now
 from master.fakes import eventually
 
 CONFIG = "name: outside\nsearcher: {name: single, metric: loss}\n"

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from det_keras.cli.download import default_target, local_directory
 from det_keras.cli.following.logs import PATIENCE_S, tail, trial_log_path
-from det_keras.cli.following.progress import TERMINAL, Snapshot, best_validation, report_line
+from det_keras.cli.following.progress import Snapshot, best_validation, report_line
 from det_keras.cli.following.trial_table import end_line, is_search, trial_table
 from det_keras.cli.render import hparams_text, metric_text, printable, state_text
 from det_keras.errors import MasterError, MasterUnavailableError
 
 if TYPE_CHECKING:
     from det_keras.client import Session
+from det_keras.protocol.states import is_over
 
 __all__ = ["first_trial", "follow", "wait"]
 
@@ -57,7 +58,7 @@ def wait(session: Session, experiment_id: int, period_s: float) -> str:
     """Return the state in which an experiment ends or is paused."""
     while True:
         state = str(_patiently(session, f"/api/v1/experiments/{experiment_id}")["experiment"]["state"])
-        if state in TERMINAL or state == "STATE_PAUSED":
+        if is_over(state) or state == "STATE_PAUSED":
             return state
         time.sleep(period_s)
 
@@ -69,7 +70,7 @@ def first_trial(session: Session, experiment_id: int, *, wait_for_it: bool) -> i
         if trials:
             return min(int(trial["id"]) for trial in trials)
         experiment = _patiently(session, f"/api/v1/experiments/{experiment_id}")["experiment"]
-        if not wait_for_it or experiment["state"] in TERMINAL:
+        if not wait_for_it or is_over(experiment["state"]):
             return None
         time.sleep(_PERIOD_S)
 
@@ -79,7 +80,7 @@ def _watch(session: Session, experiment_id: int, display: _Display) -> tuple[dic
         experiment = _patiently(session, f"/api/v1/experiments/{experiment_id}")["experiment"]
         trials = _patiently(session, f"/api/v1/experiments/{experiment_id}/trials", limit=-1)["trials"]
         display.show(session, experiment, trials)
-        if experiment["state"] in TERMINAL:
+        if is_over(experiment["state"]):
             return experiment, trials
         time.sleep(_PERIOD_S)
 
@@ -194,7 +195,7 @@ class _Display:
             if restarts > self._restarts.get(number, 0) and trial["state"] != "STATE_ERROR":
                 found.append(f"Trial {number} failed and starts again (restart {restarts} of {allowed}).")
             self._restarts[number] = restarts
-            if trial["state"] in TERMINAL and number not in self._ended:
+            if is_over(trial["state"]) and number not in self._ended:
                 self._ended.add(number)
                 if is_search(experiment):
                     found.append(printable(end_line(experiment, trial)))
@@ -219,10 +220,10 @@ class _Lines(_Display):
 
     def show(self, session: Session, experiment: Mapping[str, Any], trials: _Trials) -> None:
         happened = self.events(experiment, trials)
-        is_over = experiment["state"] in TERMINAL
+        has_ended = is_over(experiment["state"])
         for trial in trials:
             self._show_trial(session, trial, with_trial=is_search(experiment))
-            if is_over or trial["state"] in TERMINAL:
+            if has_ended or is_over(trial["state"]):
                 self._print_waiting(int(trial["id"]), with_trial=is_search(experiment))
         for line in happened:
             print(line)

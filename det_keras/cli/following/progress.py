@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from det_keras.cli.render import metric_text, number_text
+from det_keras.protocol.metrics import rank
+from det_keras.protocol.states import is_over
 
-__all__ = ["COUNTERS", "TERMINAL", "Best", "Snapshot", "best_validation", "named_metrics", "report_line"]
+__all__ = ["COUNTERS", "Best", "Snapshot", "best_validation", "named_metrics", "report_line"]
 
 #: States that an experiment or trial does not leave by itself.
-TERMINAL = frozenset({"STATE_COMPLETED", "STATE_CANCELED", "STATE_ERROR", "STATE_DELETED"})
 #: Reported beside the metrics: how much was trained.
 COUNTERS = ("batches", "epochs", "records")
 
@@ -68,7 +69,7 @@ def best_validation(experiment: Mapping[str, Any], trials: Sequence[Mapping[str,
     """Return the best validation of all trials by the searcher's metric, None while there is none."""
     searcher = experiment["config"].get("searcher") or {}
     metric = str(searcher.get("metric"))
-    sign = 1 if searcher.get("smaller_is_better", True) else -1
+    smaller = bool(searcher.get("smaller_is_better", True))
     found = []
     for trial in trials:
         validation = trial.get("bestValidation") or {}
@@ -76,7 +77,7 @@ def best_validation(experiment: Mapping[str, Any], trials: Sequence[Mapping[str,
         # Not-a-number travels as text.
         if isinstance(value, int | float) and not isinstance(value, bool):
             found.append(Best(metric, float(value), int(trial["id"]), int(validation["totalBatches"])))
-    return min(found, key=lambda best: sign * best.value, default=None)
+    return min(found, key=lambda best: rank(best.value, smaller_is_better=smaller), default=None)
 
 
 def report_line(trial_id: int, reports: Mapping[str, Mapping[str, Any]], *, with_trial: bool) -> str:
@@ -120,7 +121,7 @@ def _trial_text(trial: Mapping[str, Any], experiment: Mapping[str, Any]) -> str:
 def _trials_text(trials: Sequence[Mapping[str, Any]]) -> str:
     if not trials:
         return "waiting for slots"
-    done = sum(trial["state"] in TERMINAL for trial in trials)
+    done = sum(is_over(trial["state"]) for trial in trials)
     failed = sum(trial["state"] == "STATE_ERROR" for trial in trials)
     return f"{done} of {len(trials)} trials done" + (f", {failed} failed" if failed else "")
 

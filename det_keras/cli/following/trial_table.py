@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from det_keras.cli.following.progress import TERMINAL
 from det_keras.cli.render import hparams_text, metric_text, number_text, percent_text, printable, state_text
+from det_keras.protocol.metrics import rank
+from det_keras.protocol.states import is_over
 
 __all__ = ["best_first", "end_line", "is_search", "trial_rows", "trial_table"]
 
@@ -21,14 +22,12 @@ def is_search(experiment: Mapping[str, Any]) -> bool:
 def best_first(experiment: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return trials by their best searcher metric, those without one last."""
     searcher = experiment["config"].get("searcher") or {}
-    sign = 1.0 if searcher.get("smaller_is_better", True) else -1.0
+    smaller = bool(searcher.get("smaller_is_better", True))
 
-    def rank(trial: Mapping[str, Any]) -> tuple[bool, float, int]:
-        value = trial.get("searcherMetricValue")
-        known = float(value) if isinstance(value, int | float) else None
-        return known is None, sign * (known or 0.0), int(trial["id"])
+    def place(trial: Mapping[str, Any]) -> tuple[tuple[bool, float], int]:
+        return rank(trial.get("searcherMetricValue"), smaller_is_better=smaller), int(trial["id"])
 
-    return sorted(trials, key=rank)
+    return sorted(trials, key=place)
 
 
 def end_line(experiment: Mapping[str, Any], trial: Mapping[str, Any]) -> str:
@@ -54,7 +53,7 @@ def trial_rows(
         trials: all of it.
         most: how many rows there is room for.
     """
-    training = [trial for trial in trials if trial["state"] not in TERMINAL and trial["state"] != _WAITING]
+    training = [trial for trial in trials if not is_over(trial["state"]) and trial["state"] != _WAITING]
     others = best_first(experiment, [trial for trial in trials if trial not in training])
     shown = [*training, *others][:most]
     return [_row(trial) for trial in shown], len(trials) - len(shown)
@@ -103,6 +102,6 @@ def _progress(trial: Mapping[str, Any]) -> str:
     epochs = (training.get("epochs") or metrics.get("epochs") or {}).get("last")
     trained = f"batch {trial['totalBatchesProcessed']}" if epochs is None else f"epoch {number_text(epochs)}"
     fraction = trial.get("progress")
-    if trial["state"] in TERMINAL or not fraction:
+    if is_over(trial["state"]) or not fraction:
         return trained
     return f"{trained} ({percent_text(fraction)})"

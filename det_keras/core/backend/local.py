@@ -17,13 +17,13 @@ import os
 import threading
 import weakref
 from collections.abc import Mapping
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Any
 
 from det_keras.core.backend.base import ENGINE_FORMAT, Backend, CheckpointRecord, Operation
-from det_keras.core.backend.wire import to_wire
 from det_keras.errors import CheckpointError, DetError
+from det_keras.protocol.metrics import is_better, number, rank
+from det_keras.protocol.values import finite, now, timestamp
 from det_keras.storage import DirectoryStorage
 
 __all__ = ["LocalBackend", "RunDirectory"]
@@ -147,16 +147,16 @@ class LocalBackend(Backend):
         return self.run.tensorboard
 
     def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, Any]) -> None:
-        row = {"group": group, "steps_completed": steps_completed, "metrics": to_wire(metrics)}
+        row = {"group": group, "steps_completed": steps_completed, "metrics": finite(metrics)}
         with self._lock:
             if _digest(row) in self._reported:
                 return
             with self.run.metrics.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"time": datetime.now(timezone.utc).isoformat(), **row}) + "\n")
+                file.write(json.dumps({"time": timestamp(now()), **row}) + "\n")
             self._remember(row)
 
     def report_system_metrics(self, group: str, metrics: Mapping[str, Any]) -> None:
-        row = {"time": datetime.now(timezone.utc).isoformat(), "group": group, "metrics": to_wire(metrics)}
+        row = {"time": timestamp(now()), "group": group, "metrics": finite(metrics)}
         with self._lock, (self.run.path / "system.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
@@ -257,9 +257,8 @@ class LocalBackend(Backend):
     def _remember(self, row: Mapping[str, Any]) -> None:
         self._reported.add(_digest(row))
         value = self._searcher_metric(row)
-        if value is not None:
-            pick = min if self._smaller_is_better else max
-            self._best = value if self._best is None else pick(self._best, value)
+        if value is not None and is_better(value, self._best, smaller_is_better=self._smaller_is_better):
+            self._best = value
 
     def _searcher_metric(self, row: Mapping[str, Any]) -> float | None:
         if self._metric is None or row["group"] != "validation":
@@ -278,11 +277,10 @@ class LocalBackend(Backend):
         for record in records:
             last_of_phase.setdefault(record.metadata.get("phase"), record.uuid)
         kept = {record.uuid for record in records[:2]} | set(last_of_phase.values())
-        sign = 1.0 if self._smaller_is_better else -1.0
         ranked = [
-            (sign * float(record.metadata["searcher_metric"]), record.uuid)
+            (rank(value, smaller_is_better=self._smaller_is_better), record.uuid)
             for record in records
-            if isinstance(record.metadata.get("searcher_metric"), int | float)
+            if (value := number(record.metadata.get("searcher_metric"))) is not None
         ]
         if ranked:
             kept.add(min(ranked)[1])

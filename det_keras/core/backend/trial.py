@@ -5,15 +5,14 @@ from __future__ import annotations
 import base64
 import logging
 from collections.abc import Mapping
-from datetime import datetime, timezone
 from typing import Any
 
 from det_keras.client import Session
 from det_keras.cluster_info import ClusterInfo, TrialInfo
 from det_keras.core.backend.base import Backend, CheckpointRecord, Operation
 from det_keras.core.backend.report_queue import ReportQueue
-from det_keras.core.backend.wire import to_wire
 from det_keras.errors import MasterError, MasterUnavailableError
+from det_keras.protocol.values import finite, now, timestamp
 
 __all__ = ["TrialBackend", "open_task_session", "report_early_exit", "to_record", "wait_for_preemption"]
 
@@ -69,9 +68,9 @@ class TrialBackend(Backend):
             "allocationId": self._info.allocation_id,
             "storageId": self._storage_id,
             "state": "STATE_COMPLETED",
-            "reportTime": _now(),
+            "reportTime": timestamp(now()),
             "resources": {path: str(size) for path, size in record.resources.items()},
-            "metadata": to_wire({**record.metadata, "steps_completed": record.steps_completed}),
+            "metadata": finite({**record.metadata, "steps_completed": record.steps_completed}),
             "training": {},
         }
         self._reports.put(
@@ -113,7 +112,7 @@ class TrialBackend(Backend):
 
     def set_run_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         path = f"/api/v1/runs/{self._trial.trial_id}/metadata"
-        body = {"runId": self._trial.trial_id, "metadata": to_wire(metadata)}
+        body = {"runId": self._trial.trial_id, "metadata": finite(metadata)}
         answer = self._session.post(path, body, patience_s=_PATIENCE_S)
         return answer["metadata"] or {}
 
@@ -161,7 +160,7 @@ class TrialBackend(Backend):
         # The searcher must have seen the validation before it is told that the length is reached.
         self.flush()
         path = f"/api/v1/trials/{self._trial.trial_id}/searcher/completed_operation"
-        body = {"op": {"length": operation.length}, "searcherMetric": to_wire(metric)}
+        body = {"op": {"length": operation.length}, "searcherMetric": finite(metric)}
         self._session.post(path, body, patience_s=_PATIENCE_S)
 
     def report_early_exit(self, reason: str) -> None:
@@ -184,8 +183,8 @@ class TrialBackend(Backend):
                 "trialId": self._trial.trial_id,
                 "trialRunId": self._trial.trial_run_id,
                 "stepsCompleted": steps,
-                "reportTime": _now(),
-                "metrics": {"avgMetrics": to_wire(metrics)},
+                "reportTime": timestamp(now()),
+                "metrics": {"avgMetrics": finite(metrics)},
             },
         }
         path = f"/api/v1/trials/{self._trial.trial_id}/metrics"
@@ -238,7 +237,3 @@ def to_record(checkpoint: Mapping[str, Any]) -> CheckpointRecord:
         resources={path: int(size) for path, size in (checkpoint.get("resources") or {}).items()},
         metadata=metadata,
     )
-
-
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat().replace("+00:00", "Z")

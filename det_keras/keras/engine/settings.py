@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from det_keras.config import ExperimentConfig, Length
+from det_keras.protocol.metrics import is_better
 
 __all__ = ["FitSettings"]
 
@@ -107,9 +108,5 @@ class FitSettings:
         )
 
     def is_better(self, value: float, than: float | None) -> bool:
-        """Tell whether `value` ranks strictly before `than`; NaN never does, anything beats None."""
-        if value != value:
-            return False
-        if than is None or than != than:
-            return True
-        return value < than if self.smaller_is_better else value > than
+        """Return whether a value of the metric is strictly better than another; see `protocol.metrics.is_better`."""
+        return is_better(value, than, smaller_is_better=self.smaller_is_better)

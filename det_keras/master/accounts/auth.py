@@ -24,16 +24,16 @@ from det_keras.home import Home
 from det_keras.master.database.models import TokenRow, UserRow
 from det_keras.master.database.store import Store, Transaction
 from det_keras.master.errors import InvalidArgumentError, PermissionDeniedError, UnauthenticatedError
-from det_keras.master.wire import now
+from det_keras.protocol.passwords import hash_password
+from det_keras.protocol.values import now
 
-__all__ = ["DEFAULT_USER", "Accounts", "Caller", "hash_for_wire", "page_token", "password_hash"]
+__all__ = ["DEFAULT_USER", "Accounts", "Caller", "page_token", "password_hash"]
 
 #: The ordinary user that the command line is.
 DEFAULT_USER = "determined"
 
 _ADMIN = "admin"
 # What stock clients put before the password that they hash.
-_SALT = "GubPEmmotfiK9TMD6Zdw"
 _SESSION = timedelta(days=7)
 # Final metrics may be on their way when the process is seen to have ended.
 _GRACE = timedelta(seconds=30)
@@ -118,7 +118,7 @@ class Accounts:
             raise InvalidArgumentError("A username is needed.")
         with self._store.reading() as session:
             user = session.scalar(select(UserRow).where(UserRow.username == username.lower()))
-        wire_password = password if is_hashed or not password else hash_for_wire(password)
+        wire_password = password if is_hashed or not password else hash_password(password)
         if not _is_right(user.password_hash if user is not None else None, wire_password) or user is None:
             raise UnauthenticatedError("invalid credentials")
         if not user.active:
@@ -232,7 +232,7 @@ class Accounts:
         tx.add(
             UserRow(
                 username=DEFAULT_USER,
-                password_hash=password_hash(hash_for_wire(password)),
+                password_hash=password_hash(hash_password(password)),
                 modified_at=now(),
             )
         )
@@ -244,7 +244,7 @@ class Accounts:
             return
         password = secrets.token_urlsafe(12)
         _write_secret(self._home.admin_password_file, password)
-        admin.password_hash = password_hash(hash_for_wire(password))
+        admin.password_hash = password_hash(hash_password(password))
 
     def _ensure_cli_token(self, tx: Transaction) -> None:
         with contextlib.suppress(OSError):
@@ -279,11 +279,6 @@ class Accounts:
     def _drop(self, digest: str) -> None:
         with self._lock:
             self._entries.pop(digest, None)
-
-
-def hash_for_wire(password: str) -> str:
-    """Return what clients send instead of a clear password; an empty one stays empty."""
-    return hashlib.sha512((_SALT + password).encode()).hexdigest() if password else ""
 
 
 def page_token(token: str) -> str:

@@ -9,7 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from det_keras.home import Home
-from det_keras.master.accounts.auth import DEFAULT_USER, Accounts, Caller, hash_for_wire, password_hash
+from det_keras.master.accounts.auth import DEFAULT_USER, Accounts, Caller, password_hash
 from det_keras.master.database.models import UserRow
 from det_keras.master.database.store import Store, Transaction
 from det_keras.master.errors import (
@@ -18,7 +18,8 @@ from det_keras.master.errors import (
     NotFoundError,
     PermissionDeniedError,
 )
-from det_keras.master.wire import now
+from det_keras.protocol.passwords import hash_password
+from det_keras.protocol.values import now
 
 __all__ = ["UserChanges", "Users", "find_user"]
 
@@ -176,4 +177,4 @@ def _checked_password(changes: UserChanges) -> str:
         return password
     if len(password) < _SHORTEST_PASSWORD:
         raise InvalidArgumentError(f"A password must have {_SHORTEST_PASSWORD} letters or more.")
-    return hash_for_wire(password)
+    return hash_password(password)

@@ -29,7 +29,7 @@ from det_keras.master.serializers.checkpoints import checkpoint_shapes, doomed_s
 from det_keras.master.server.calls import MasterDep, Page, PageDep, body, choice, choices, paged
 from det_keras.master.server.responses import error_reply, reply
 from det_keras.master.wire import Message, from_timestamp
-from det_keras.protocol.metrics import number
+from det_keras.protocol.metrics import rank
 
 __all__ = ["archive_reply", "router"]
 
@@ -300,13 +300,13 @@ def _sort_by_metric(
 ) -> None:
     """Sort by a validation metric: the best first if no order is asked for; those without one last."""
     descending = (not smaller_is_better) if is_descending is None else is_descending
-    sign = -1.0 if descending else 1.0
 
-    def key(shape: dict[str, Any]) -> tuple[bool, float, int]:
+    def key(shape: dict[str, Any]) -> tuple[tuple[bool, float], int]:
         training = shape["training"]
-        values = training["validationMetrics"]["avgMetrics"]
-        value = number(values.get(metric)) if metric else training["searcherMetric"]
-        return value is None, sign * (value or 0.0), training["trialId"]
+        value = (
+            training["validationMetrics"]["avgMetrics"].get(metric) if metric else training["searcherMetric"]
+        )
+        return rank(value, smaller_is_better=not descending), training["trialId"]
 
     shapes.sort(key=key)
 

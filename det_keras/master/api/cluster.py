@@ -12,7 +12,6 @@ from starlette.responses import Response
 
 from det_keras import search
 from det_keras.config import dump_yaml
-from det_keras.master import lifecycle
 from det_keras.master.database.lookups import config_of
 from det_keras.master.database.models import ExperimentRow, TaskRow, UserRow
 from det_keras.master.serializers.cluster import agent_shape, pool_shape, workspace_shape
@@ -21,6 +20,7 @@ from det_keras.master.server.calls import MasterDep, PageDep, body, choices, pag
 from det_keras.master.server.responses import reply
 from det_keras.master.tasks import allocations, jobs
 from det_keras.master.wire import Message
+from det_keras.protocol import states
 
 __all__ = ["router"]
 
@@ -133,7 +133,7 @@ def _queue(session: Session) -> list[dict[str, Any]]:
         live[task.job_id] = live.get(task.job_id, 0) + len(allocation.slot_ids)
     users = {row.id: row for row in session.scalars(select(UserRow))}
     active = select(ExperimentRow).where(
-        ExperimentRow.state == lifecycle.ACTIVE, ExperimentRow.is_unmanaged.is_(False)
+        ExperimentRow.state == states.ACTIVE, ExperimentRow.is_unmanaged.is_(False)
     )
     waiting = select(TaskRow).where(TaskRow.kind != jobs.TRIAL, TaskRow.end_time.is_(None))
     entities: list[ExperimentRow | TaskRow] = [*session.scalars(active), *session.scalars(waiting)]

@@ -14,7 +14,6 @@ from sqlalchemy.orm import Session
 from starlette.responses import Response
 
 from det_keras.config import hide_secrets
-from det_keras.master import lifecycle
 from det_keras.master.database.context_store import FileEntry
 from det_keras.master.database.lookups import config_of, find_experiment
 from det_keras.master.database.models import ExperimentRow, TrialRow, UserRow
@@ -34,6 +33,7 @@ from det_keras.master.serializers.trials import TRIAL_STATES, trial_shapes
 from det_keras.master.server.calls import CallerDep, MasterDep, PageDep, body, choice, choices, paged
 from det_keras.master.server.responses import list_reply, reply
 from det_keras.master.wire import Message
+from det_keras.protocol import states
 from det_keras.protocol.metrics import number
 
 __all__ = ["router"]
@@ -264,13 +264,13 @@ def pause(master: MasterDep, experiment_id: int) -> Response:
 @router.post("/experiments/{experiment_id}/cancel")
 def cancel(master: MasterDep, experiment_id: int) -> Response:
     """End an experiment; its trials may write a last checkpoint."""
-    return _move(master, experiment_id, lambda controller: controller.stop(lifecycle.STOPPING_CANCELED))
+    return _move(master, experiment_id, lambda controller: controller.stop(states.STOPPING_CANCELED))
 
 
 @router.post("/experiments/{experiment_id}/kill")
 def kill(master: MasterDep, experiment_id: int) -> Response:
     """End an experiment at once."""
-    return _move(master, experiment_id, lambda controller: controller.stop(lifecycle.STOPPING_KILLED))
+    return _move(master, experiment_id, lambda controller: controller.stop(states.STOPPING_KILLED))
 
 
 @router.post("/experiments/{experiment_id}/archive")
@@ -346,12 +346,12 @@ def _detail(master: EmbeddedMaster, experiment_id: int) -> dict[str, Any]:
     with master.store.reading() as session:
         row = find_experiment(session, experiment_id)
         shape = experiment_shape(session, row)
-    is_waiting = row.state == lifecycle.ACTIVE and shape["state"] == "STATE_QUEUED"
+    is_waiting = row.state == states.ACTIVE and shape["state"] == "STATE_QUEUED"
     summary = {"jobsAhead": -1, "state": "STATE_QUEUED" if is_waiting else "STATE_SCHEDULED"}
     return {
         "experiment": shape,
         "config": shape["config"],
-        "jobSummary": None if row.state in lifecycle.TERMINAL else summary,
+        "jobSummary": None if row.state in states.TERMINAL else summary,
     }
 
 
@@ -405,7 +405,7 @@ def _number_bounds(
 def _in_states(query: Select[Any], shown: Sequence[str]) -> Select[Any]:
     if not shown:
         return query
-    stored = {lifecycle.ACTIVE if state in _SHOWN_ACTIVE else state for state in shown}
+    stored = {states.ACTIVE if state in _SHOWN_ACTIVE else state for state in shown}
     return query.where(ExperimentRow.state.in_(stored))
 
 

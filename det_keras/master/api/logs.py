@@ -21,7 +21,8 @@ from det_keras.master.server.calls import MasterDep, PageDep, body, choices
 from det_keras.master.server.responses import error_line, reply, result_line, stream_reply
 from det_keras.master.tasks import logs as task_logs
 from det_keras.master.tasks.logs import LogFilter
-from det_keras.master.wire import Message, from_timestamp, now
+from det_keras.master.wire import Message, from_timestamp
+from det_keras.protocol.values import now
 
 __all__ = ["router"]
 

@@ -17,7 +17,7 @@ from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.serializers.cluster import POOL
 from det_keras.master.server.calls import MasterDep
 from det_keras.master.server.responses import reply, result_line, stream_reply
-from det_keras.master.wire import now, timestamp
+from det_keras.protocol.values import now, timestamp
 
 __all__ = ["router"]
 

@@ -9,7 +9,6 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from det_keras.master import lifecycle
 from det_keras.master.checkpoints import records as checkpoints
 from det_keras.master.database.lookups import config_of, find_experiment, find_trial
 from det_keras.master.database.models import ExperimentRow, TrialRow
@@ -21,6 +20,7 @@ from det_keras.master.reports import metrics
 from det_keras.master.server.calls import MasterDep, body, read_body
 from det_keras.master.server.responses import reply
 from det_keras.master.wire import Message, from_timestamp
+from det_keras.protocol import states
 from det_keras.protocol.metrics import TRAINING, VALIDATION, number
 
 __all__ = ["router"]
@@ -290,6 +290,6 @@ def _modern(trial_id: int, group: str, old: OldMetricsBody) -> metrics.Report:
 
 def _going_on(tx: Transaction, trial: TrialRow) -> ExperimentRow:
     experiment = find_experiment(tx, trial.experiment_id)
-    if experiment.state in lifecycle.TERMINAL:
+    if experiment.state in states.TERMINAL:
         raise NotFoundError(f"experiment '{experiment.id}' not found")
     return experiment

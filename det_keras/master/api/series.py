@@ -17,8 +17,8 @@ from det_keras.master.reports.series import Series
 from det_keras.master.serializers.trials import trial_shapes
 from det_keras.master.server.calls import MasterDep, choice
 from det_keras.master.server.responses import reply
-from det_keras.master.wire import timestamp
 from det_keras.protocol.metrics import TRAINING, VALIDATION
+from det_keras.protocol.values import timestamp
 
 __all__ = ["router"]
 

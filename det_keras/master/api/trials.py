@@ -11,7 +11,6 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import iterate_in_threadpool
 from starlette.responses import Response
 
-from det_keras.master import lifecycle
 from det_keras.master.checkpoints import records as checkpoints
 from det_keras.master.database.lookups import find_experiment, find_trial
 from det_keras.master.database.models import CheckpointRow, MetricRow
@@ -28,6 +27,7 @@ from det_keras.master.serializers.trials import (
 )
 from det_keras.master.server.calls import MasterDep, PageDep, choice, paged
 from det_keras.master.server.responses import reply, stream_reply
+from det_keras.protocol import states
 from det_keras.protocol.metrics import TRAINING, VALIDATION
 
 __all__ = ["router"]
@@ -52,9 +52,9 @@ def kill(master: MasterDep, trial_id: int) -> Response:
     with master.store.writing() as tx:
         trial = find_trial(tx, trial_id)
         experiment = find_experiment(tx, trial.experiment_id)
-        if experiment.state in lifecycle.TERMINAL:
+        if experiment.state in states.TERMINAL:
             raise NotFoundError(f"experiment '{experiment.id}' not found among those that run")
-        controller_of(tx, experiment).stop_trial(trial, lifecycle.STOPPING_KILLED)
+        controller_of(tx, experiment).stop_trial(trial, states.STOPPING_KILLED)
     return reply()
 
 

@@ -26,8 +26,9 @@ from det_keras.master.database.models import (
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import InvalidArgumentError, NotFoundError
 from det_keras.master.reports.metrics import live_rows
-from det_keras.master.wire import encode_json, now
+from det_keras.master.wire import encode_json
 from det_keras.protocol.metrics import VALIDATION
+from det_keras.protocol.values import now
 
 __all__ = [
     "COMPLETED",

@@ -5,10 +5,11 @@ Source: the garbage collection rules of Determined 0.38.1.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from det_keras.protocol.metrics import rank
 
 __all__ = ["Candidate", "Retention", "kept"]
 
@@ -51,14 +52,11 @@ def kept(
     candidates: Sequence[Candidate], retention: Retention, *, smaller_is_better: bool = True
 ) -> set[str]:
     """Return the UUIDs of the checkpoints to keep."""
-    sign = 1.0 if smaller_is_better else -1.0
 
-    def badness(one: Candidate) -> tuple[float, float]:
-        assert one.metric is not None
-        # NaN is worse than everything.
-        return (math.inf if math.isnan(one.metric) else sign * one.metric, one.validated)
+    def place(candidate: Candidate) -> tuple[tuple[bool, float], float]:
+        return rank(candidate.metric, smaller_is_better=smaller_is_better), candidate.validated
 
-    ranked = sorted((one for one in candidates if one.metric is not None), key=badness)
+    ranked = sorted((candidate for candidate in candidates if candidate.metric is not None), key=place)
     latest_first = sorted(candidates, key=lambda one: -one.steps_completed)
     survivors = [
         *ranked[: retention.experiment_best],

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from sqlalchemy import select
 
 from det_keras import search
-from det_keras.master import lifecycle
 from det_keras.master.database.lookups import config_of
 from det_keras.master.database.models import ExperimentRow, TaskRow, TrialRow
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import FailedPreconditionError
 from det_keras.master.experiments.controller import ExperimentController
-from det_keras.master.wire import now
+from det_keras.protocol import states
+from det_keras.protocol.values import now
 from det_keras.search import Close, Create, Searcher, ValidateAfter
 
 __all__ = ["check_continuable", "go_on", "is_single"]
@@ -35,7 +35,7 @@ def check_continuable(experiment: ExperimentRow) -> None:
         raise FailedPreconditionError(
             f"Experiment {experiment.id} reports from outside (unmanaged): start its script again."
         )
-    if experiment.state not in lifecycle.TERMINAL:
+    if experiment.state not in states.TERMINAL:
         raise FailedPreconditionError(
             f"experiment in incompatible state {experiment.state}: only one that ended is continued"
         )
@@ -58,7 +58,7 @@ def go_on(tx: Transaction, experiment: ExperimentRow) -> None:
     for trial in again:
         _renew(tx, trial)
     experiment.searcher = searcher.snapshot()
-    experiment.state = lifecycle.PAUSED
+    experiment.state = states.PAUSED
     experiment.end_time = None
     experiment.progress = 0.0
     # What was not pruned yet may be what a trial goes on from.
@@ -91,7 +91,7 @@ def _reopen(experiment: ExperimentRow, searcher: Searcher, trials: Sequence[Tria
     failed = [
         trial
         for trial in trials
-        if trial not in cut_off and trial.state != lifecycle.COMPLETED and not searcher.method.compares_trials
+        if trial not in cut_off and trial.state != states.COMPLETED and not searcher.method.compares_trials
     ]
     if not cut_off and not failed:
         what = "completed" if not searcher.method.compares_trials else "ended before their search did"
@@ -124,7 +124,7 @@ def _renew(tx: Transaction, trial: TrialRow) -> None:
     tx.flush()
     trial.earlier_task_ids = [*trial.earlier_task_ids, old.id]
     trial.task_id = task.id
-    trial.state = lifecycle.PAUSED
+    trial.state = states.PAUSED
     trial.end_time = trial.early_exit = trial.log_policy_matched = None
     trial.is_retry_cancelled = False
     trial.restarts = trial.lost_runs = 0

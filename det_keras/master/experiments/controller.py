@@ -25,8 +25,9 @@ from det_keras.master.errors import FailedPreconditionError, InvalidArgumentErro
 from det_keras.master.lifecycle import Ending, Exit, ExitedRun, Verdict
 from det_keras.master.tasks import allocations
 from det_keras.master.tasks.logs import note
-from det_keras.master.wire import now
+from det_keras.protocol import states
 from det_keras.protocol.metrics import number
+from det_keras.protocol.values import now
 from det_keras.search import Action, Close, Create, ExitedReason, Searcher, Shutdown, Stop, ValidateAfter
 
 __all__ = ["ExperimentController"]
@@ -39,8 +40,8 @@ _EARLY_EXITS = {
     "EXITED_REASON_INVALID_HP": ExitedReason.INVALID_HP,
     "EXITED_REASON_INIT_INVALID_HP": ExitedReason.INIT_INVALID_HP,
 }
-_EARLY_ENDS = {lifecycle.CANCELED: ExitedReason.USER_CANCELED, lifecycle.ERROR: ExitedReason.ERRORED}
-_STOPPED_AT_ONCE = (lifecycle.STOPPING_KILLED, lifecycle.STOPPING_ERROR)
+_EARLY_ENDS = {states.CANCELED: ExitedReason.USER_CANCELED, states.ERROR: ExitedReason.ERRORED}
+_STOPPED_AT_ONCE = (states.STOPPING_KILLED, states.STOPPING_ERROR)
 
 
 class ExperimentController:
@@ -76,11 +77,11 @@ class ExperimentController:
         Raises:
             FailedPreconditionError: it is over, or about to be.
         """
-        if not self._enter(lifecycle.ACTIVE):
+        if not self._enter(states.ACTIVE):
             return
         for trial in self._unfinished_trials():
-            if trial.state == lifecycle.PAUSED:
-                trial.state = lifecycle.ACTIVE
+            if trial.state == states.PAUSED:
+                trial.state = states.ACTIVE
         self._tx.notify(WORK)
 
     def pause(self) -> None:
@@ -89,11 +90,11 @@ class ExperimentController:
         Raises:
             FailedPreconditionError: the experiment is over, or about to be.
         """
-        if not self._enter(lifecycle.PAUSED):
+        if not self._enter(states.PAUSED):
             return
         for trial in self._unfinished_trials():
-            if trial.state == lifecycle.ACTIVE:
-                trial.state = lifecycle.PAUSED
+            if trial.state == states.ACTIVE:
+                trial.state = states.PAUSED
                 self._preempt(trial)
 
     def stop(self, stopping: str) -> None:
@@ -143,13 +144,13 @@ class ExperimentController:
             trial.has_work = True
         self._explain(trial, exit_, verdict)
         if verdict is Verdict.FAIL:
-            self._finish(trial, lifecycle.ERROR, ExitedReason.ERRORED)
+            self._finish(trial, states.ERROR, ExitedReason.ERRORED)
         elif verdict is Verdict.CANCEL:
-            self._finish(trial, lifecycle.CANCELED, ExitedReason.USER_CANCELED)
+            self._finish(trial, states.CANCELED, ExitedReason.USER_CANCELED)
         elif verdict is Verdict.COMPLETE:
-            self._finish(trial, lifecycle.COMPLETED, None)
+            self._finish(trial, states.COMPLETED, None)
         elif verdict is Verdict.COMPLETE_INVALID_HP:
-            self._finish(trial, lifecycle.COMPLETED, ExitedReason(trial.early_exit))
+            self._finish(trial, states.COMPLETED, ExitedReason(trial.early_exit))
         self._tx.notify(WORK)
 
     def early_exit(self, trial: TrialRow, reason: str) -> None:
@@ -160,7 +161,7 @@ class ExperimentController:
         """
         if reason not in _EARLY_EXITS:
             raise InvalidArgumentError(f"reason {reason!r} must be one of {', '.join(_EARLY_EXITS)}.")
-        if trial.state in lifecycle.TERMINAL or trial.early_exit is not None:
+        if trial.state in states.TERMINAL or trial.early_exit is not None:
             return
         trial.early_exit = _EARLY_EXITS[reason].value
         allocation = allocations.live_allocation(self._tx, trial.task_id)
@@ -255,7 +256,7 @@ class ExperimentController:
         """Say what is wrong with a validation; in a search it is the end of the trial."""
         if self.searcher.method.needs_metric:
             note(self._tx, trial.task_id, text, "ERROR")
-            self.stop_trial(trial, lifecycle.STOPPING_ERROR)
+            self.stop_trial(trial, states.STOPPING_ERROR)
         elif trial.searcher_metric_value is None:
             note(self._tx, trial.task_id, text, "WARNING")
 
@@ -318,7 +319,7 @@ class ExperimentController:
 
     def _feed(self, event: Callable[[], Sequence[Action]]) -> None:
         """Tell the search of an event, apply what it decides, and keep its state."""
-        if self._experiment.state not in (lifecycle.ACTIVE, lifecycle.PAUSED):
+        if self._experiment.state not in (states.ACTIVE, states.PAUSED):
             # It was cut off: should it be continued, the search goes on as it was before.
             return
         try:
@@ -326,11 +327,11 @@ class ExperimentController:
         except Exception:
             # A fault of a search method must not take the master along; the experiment cannot go on.
             logger.exception("The search of experiment %s failed and ends.", self._experiment.id)
-            self.stop(lifecycle.STOPPING_ERROR)
+            self.stop(states.STOPPING_ERROR)
             return
         for action in actions:
             self._apply(action)
-        if self._experiment.state not in lifecycle.TERMINAL:
+        if self._experiment.state not in states.TERMINAL:
             self._experiment.progress = max(self._experiment.progress, self.searcher.progress())
         self._experiment.searcher = self.searcher.snapshot()
 
@@ -344,9 +345,9 @@ class ExperimentController:
 
     def _direct(self, trial: TrialRow, action: ValidateAfter | Close | Stop) -> None:
         if isinstance(action, Stop):
-            self.stop_trial(trial, lifecycle.STOPPING_COMPLETED)
+            self.stop_trial(trial, states.STOPPING_COMPLETED)
         elif isinstance(action, ValidateAfter):
-            if trial.state in lifecycle.TERMINAL:
+            if trial.state in states.TERMINAL:
                 self._answer_from_records(trial)
                 return
             trial.has_work = True
@@ -354,8 +355,8 @@ class ExperimentController:
         else:
             trial.is_closed = True
             is_idle = not trial.has_work and allocations.live_allocation(self._tx, trial.task_id) is None
-            if is_idle and trial.state in (lifecycle.ACTIVE, lifecycle.PAUSED):
-                self._finish(trial, lifecycle.COMPLETED, None)
+            if is_idle and trial.state in (states.ACTIVE, states.PAUSED):
+                self._finish(trial, states.COMPLETED, None)
 
     def _create_trial(self, action: Create) -> None:
         experiment = self._experiment
@@ -392,11 +393,11 @@ class ExperimentController:
             logger.warning("The search of experiment %s ends. %s", self._experiment.id, action.reason)
             for trial in self._trials()[-1:]:
                 note(self._tx, trial.task_id, action.reason, "ERROR")
-        stopping = lifecycle.STOPPING_COMPLETED
+        stopping = states.STOPPING_COMPLETED
         if action.failure:
-            stopping = lifecycle.STOPPING_ERROR
+            stopping = states.STOPPING_ERROR
         elif action.cancel:
-            stopping = lifecycle.STOPPING_CANCELED
+            stopping = states.STOPPING_CANCELED
         self.stop(stopping)
 
     def _finish(self, trial: TrialRow, state: str, early: ExitedReason | None) -> None:
@@ -423,7 +424,7 @@ class ExperimentController:
         experiment.state = lifecycle.terminal_of(experiment.state)
         experiment.end_time = now()
         experiment.is_pruning_due = True
-        if experiment.state == lifecycle.COMPLETED:
+        if experiment.state == states.COMPLETED:
             experiment.progress = 1.0
         self._tx.notify(DELETIONS)
 
@@ -454,7 +455,7 @@ class ExperimentController:
     def _unfinished_trials(self) -> Sequence[TrialRow]:
         query = (
             select(TrialRow)
-            .where(TrialRow.experiment_id == self._experiment.id, TrialRow.state.not_in(lifecycle.TERMINAL))
+            .where(TrialRow.experiment_id == self._experiment.id, TrialRow.state.not_in(states.TERMINAL))
             .order_by(TrialRow.id)
         )
         return self._tx.scalars(query).all()

@@ -25,7 +25,8 @@ from det_keras.master.errors import FailedPreconditionError, InvalidArgumentErro
 from det_keras.master.experiments import continuing
 from det_keras.master.experiments.controller import ExperimentController
 from det_keras.master.tasks.task_environment import refuse_large_config
-from det_keras.master.wire import now
+from det_keras.protocol import states
+from det_keras.protocol.values import now
 
 __all__ = ["Draft", "Experiments"]
 
@@ -125,7 +126,7 @@ class Experiments:
             experiment = _row(
                 owner_id,
                 loaded,
-                state=lifecycle.PAUSED,
+                state=states.PAUSED,
                 parent_id=draft.parent_id,
                 context=context,
                 context_size=size,
@@ -154,7 +155,7 @@ class Experiments:
             if known is not None:
                 return known, ()
             experiment = _row(
-                owner_id, loaded, state=lifecycle.ACTIVE, is_unmanaged=True, external_id=external_id
+                owner_id, loaded, state=states.ACTIVE, is_unmanaged=True, external_id=external_id
             )
             tx.add(experiment)
             tx.flush()
@@ -240,7 +241,7 @@ class Experiments:
             experiment.labels = list(config["labels"])
             if changes.get("resources"):
                 tx.notify(WORK)
-            if changes.get("checkpoint_storage") and experiment.state in lifecycle.TERMINAL:
+            if changes.get("checkpoint_storage") and experiment.state in states.TERMINAL:
                 checkpoints.start_pruning(tx, experiment)
 
     def relabel(self, experiment_id: int, change: Callable[[set[str]], set[str]]) -> list[str]:
@@ -272,7 +273,7 @@ class Experiments:
         """
         with self._store.writing() as tx:
             experiment = find_experiment(tx, experiment_id)
-            if experiment.state not in lifecycle.TERMINAL and archived:
+            if experiment.state not in states.TERMINAL and archived:
                 raise FailedPreconditionError(f"experiment in incompatible state {experiment.state}")
             if experiment.archived == archived:
                 raise FailedPreconditionError(f"experiment is {'already' if archived else 'not'} archived")
@@ -286,11 +287,11 @@ class Experiments:
         """
         with self._store.writing() as tx:
             experiment = find_experiment(tx, experiment_id)
-            if experiment.state == lifecycle.DELETING:
+            if experiment.state == states.DELETING:
                 return
-            if not lifecycle.experiment_may_become(experiment.state, lifecycle.DELETING):
+            if not lifecycle.experiment_may_become(experiment.state, states.DELETING):
                 raise FailedPreconditionError(f"experiment in incompatible state {experiment.state}")
-            experiment.state = lifecycle.DELETING
+            experiment.state = states.DELETING
             tx.notify(DELETIONS)
 
 
@@ -339,7 +340,7 @@ def _check_changes(experiment: ExperimentRow, changes: Mapping[str, Any]) -> Non
     if name is not None and not name.strip():
         raise InvalidArgumentError("The name must not be blank.")
     resources = {key: value for key, value in (changes.get("resources") or {}).items() if value is not None}
-    if resources and experiment.state in lifecycle.TERMINAL:
+    if resources and experiment.state in states.TERMINAL:
         raise NotFoundError(f"experiment '{experiment.id}' not found among those that use resources")
     per_trial = experiment.config["resources"]["slots_per_trial"]
     if resources.get("max_slots", per_trial) < per_trial:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from det_keras.master import lifecycle
 from det_keras.master.database.lookups import find_experiment, find_trial
 from det_keras.master.database.store import Transaction
 from det_keras.master.experiments.controllers import controller_of
 from det_keras.master.reports.metrics import Report, store_report
+from det_keras.protocol import states
 
 __all__ = ["report_metrics"]
 
@@ -23,5 +23,5 @@ def report_metrics(tx: Transaction, report: Report) -> None:
         return
     trial = find_trial(tx, report.trial_id)
     experiment = find_experiment(tx, trial.experiment_id)
-    if experiment.state not in lifecycle.TERMINAL:
+    if experiment.state not in states.TERMINAL:
         controller_of(tx, experiment).validated(trial, validation.metrics)

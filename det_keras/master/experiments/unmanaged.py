@@ -21,7 +21,8 @@ from det_keras.master.database.models import ExperimentRow, TaskRow, TrialRow
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import FailedPreconditionError, InvalidArgumentError
 from det_keras.master.tasks.logs import note
-from det_keras.master.wire import now
+from det_keras.protocol import states
+from det_keras.protocol.values import now
 from det_keras.search import Operation
 
 __all__ = ["LOST_AFTER", "UnmanagedController", "find_lost", "hear_all_again"]
@@ -29,7 +30,7 @@ __all__ = ["LOST_AFTER", "UnmanagedController", "find_lost", "hear_all_again"]
 #: How long a trial may be silent: five heartbeats of the original's client.
 LOST_AFTER = timedelta(minutes=5)
 
-_RUNNING = frozenset({lifecycle.ACTIVE, "QUEUED", "PULLING", "STARTING", "RUNNING"})
+_RUNNING = frozenset({states.ACTIVE, "QUEUED", "PULLING", "STARTING", "RUNNING"})
 
 
 class UnmanagedController:
@@ -54,7 +55,7 @@ class UnmanagedController:
 
     def stop(self, stopping: str) -> None:
         """Take the experiment for ended; its scripts go on, if there are any."""
-        if self._experiment.state in lifecycle.TERMINAL:
+        if self._experiment.state in states.TERMINAL:
             return
         ended_as = lifecycle.terminal_of(stopping)
         for trial in self._trials():
@@ -102,7 +103,7 @@ class UnmanagedController:
         if known is not None:
             return known
         experiment = self._experiment
-        if experiment.state in (lifecycle.DELETING, lifecycle.DELETE_FAILED):
+        if experiment.state in (states.DELETING, states.DELETE_FAILED):
             raise FailedPreconditionError(f"experiment in incompatible state {experiment.state}")
         task = TaskRow(
             id=f"{experiment.id}.{uuid.uuid4()}",
@@ -120,7 +121,7 @@ class UnmanagedController:
             external_id=external_id,
             heartbeat_at=now(),
             request_id=str(uuid.uuid4()),
-            state=lifecycle.ACTIVE,
+            state=states.ACTIVE,
             hparams=dict(hparams),
             seed=0,
             summary_metrics={},
@@ -146,13 +147,13 @@ class UnmanagedController:
         Raises:
             InvalidArgumentError: only the master could bring it into that state.
         """
-        if state is not None and state not in _RUNNING | lifecycle.TERMINAL:
-            names = ", ".join(sorted(_RUNNING | lifecycle.TERMINAL))
+        if state is not None and state not in _RUNNING | states.TERMINAL:
+            names = ", ".join(sorted(_RUNNING | states.TERMINAL))
             raise InvalidArgumentError(f"The state of an unmanaged trial is one of {names}, not {state}.")
         # One that was lost may be heard of again: the network was away, not the script. But who ended by its own
         # word, or by a user's, is not brought back by a heartbeat that was on its way.
-        is_open = trial.state not in lifecycle.TERMINAL or trial.heartbeat_at is not None
-        if state in lifecycle.TERMINAL:
+        is_open = trial.state not in states.TERMINAL or trial.heartbeat_at is not None
+        if state in states.TERMINAL:
             if is_open:
                 self._finish(trial, str(state))
         elif is_open or state is not None:
@@ -164,12 +165,12 @@ class UnmanagedController:
         text = f"Nothing was heard of trial {trial.id} for {minutes} minutes: it is taken for lost."
         note(self._tx, trial.task_id, text, "ERROR")
         heard_at = trial.heartbeat_at
-        self._finish(trial, lifecycle.ERROR)
+        self._finish(trial, states.ERROR)
         trial.heartbeat_at = heard_at
 
     def _stop_trial(self, trial: TrialRow, state: str) -> bool:
         """Take a trial for ended; return whether it was not yet."""
-        if trial.state in lifecycle.TERMINAL:
+        if trial.state in states.TERMINAL:
             return False
         note(self._tx, trial.task_id, f"Trial {trial.id} was ended by a user; its script is not told.")
         self._end(trial, state)
@@ -177,8 +178,8 @@ class UnmanagedController:
 
     def _revive(self, trial: TrialRow) -> None:
         trial.heartbeat_at = now()
-        if trial.state != lifecycle.ACTIVE:
-            trial.state = lifecycle.ACTIVE
+        if trial.state != states.ACTIVE:
+            trial.state = states.ACTIVE
             self._set_end(trial, None)
             self._follow()
 
@@ -200,21 +201,21 @@ class UnmanagedController:
 
     def _follow(self) -> None:
         """Give the experiment the state that follows from its trials."""
-        states = {trial.state for trial in self._trials()}
-        if not states <= lifecycle.TERMINAL:
-            self._enter(lifecycle.ACTIVE)
-        elif len(states) == 1:
-            self._enter(states.pop())
+        of_trials = {trial.state for trial in self._trials()}
+        if not of_trials <= states.TERMINAL:
+            self._enter(states.ACTIVE)
+        elif len(of_trials) == 1:
+            self._enter(of_trials.pop())
         else:
-            self._enter(lifecycle.COMPLETED)
+            self._enter(states.COMPLETED)
 
     def _enter(self, state: str) -> None:
         experiment = self._experiment
-        if experiment.state in (state, lifecycle.DELETING, lifecycle.DELETE_FAILED):
+        if experiment.state in (state, states.DELETING, states.DELETE_FAILED):
             return
         experiment.state = state
-        experiment.end_time = now() if state in lifecycle.TERMINAL else None
-        if state == lifecycle.COMPLETED:
+        experiment.end_time = now() if state in states.TERMINAL else None
+        if state == states.COMPLETED:
             experiment.progress = 1.0
 
     def _trials(self) -> Sequence[TrialRow]:
@@ -237,12 +238,12 @@ class UnmanagedController:
 def find_lost(session: Session, time: datetime) -> Sequence[int]:
     """Return the trials that were not heard of for too long at `time`."""
     query = select(TrialRow.id).where(
-        TrialRow.state == lifecycle.ACTIVE, TrialRow.heartbeat_at < time - LOST_AFTER
+        TrialRow.state == states.ACTIVE, TrialRow.heartbeat_at < time - LOST_AFTER
     )
     return session.scalars(query).all()
 
 
 def hear_all_again(tx: Transaction) -> None:
     """Give all trials the whole time again: a master that was away heard of nobody."""
-    is_heard = (TrialRow.state == lifecycle.ACTIVE) & TrialRow.heartbeat_at.is_not(None)
+    is_heard = (TrialRow.state == states.ACTIVE) & TrialRow.heartbeat_at.is_not(None)
     tx.execute(update(TrialRow).where(is_heard).values(heartbeat_at=now()))

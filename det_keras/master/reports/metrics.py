@@ -20,8 +20,8 @@ from det_keras.master.database.models import MetricRow, TrialRow
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import InvalidArgumentError
 from det_keras.master.reports.summary import summarise, summarise_all
-from det_keras.master.wire import now
-from det_keras.protocol.metrics import TRAINING, VALIDATION, number, summary_name
+from det_keras.protocol.metrics import TRAINING, VALIDATION, is_better, number, summary_name
+from det_keras.protocol.values import now
 
 __all__ = [
     "Report",
@@ -300,9 +300,6 @@ def _note_validation(trial: TrialRow, row: MetricRow, searcher: Searcher) -> Non
         # It diverged.
         return
     best = trial.searcher_metric_value
-    is_better = best is None or (
-        row.searcher_metric < best if searcher.smaller_is_better else row.searcher_metric > best
-    )
-    if is_better:
+    if is_better(row.searcher_metric, best, smaller_is_better=searcher.smaller_is_better):
         trial.best_validation_id = row.id
         trial.searcher_metric_value = row.searcher_metric

@@ -11,8 +11,9 @@ from sqlalchemy.orm import Session
 from det_keras.master.database.lookups import config_of
 from det_keras.master.database.models import CheckpointRow, ExperimentRow, MetricRow, TrialRow
 from det_keras.master.reports.metrics import live_rows
-from det_keras.master.wire import int64_map, timestamp
+from det_keras.master.wire import int64_map
 from det_keras.protocol.metrics import TRAINING, VALIDATION
+from det_keras.protocol.values import timestamp
 
 __all__ = ["checkpoint_metadata", "checkpoint_shapes", "doomed_shape"]
 

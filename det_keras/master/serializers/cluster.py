@@ -9,7 +9,7 @@ from typing import Any
 from det_keras.master.database.models import AllocationRow, UserRow
 from det_keras.master.resources import Slot
 from det_keras.master.tasks.task_environment import Identity
-from det_keras.master.wire import timestamp
+from det_keras.protocol.values import timestamp
 
 __all__ = [
     "POOL",

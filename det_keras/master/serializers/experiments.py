@@ -18,7 +18,8 @@ from det_keras.master.checkpoints import records as checkpoints
 from det_keras.master.database.models import AllocationRow, CheckpointRow, ExperimentRow, TrialRow, UserRow
 from det_keras.master.serializers.cluster import POOL, WORKSPACE_ID
 from det_keras.master.serializers.trials import refined_state
-from det_keras.master.wire import encode_json, now, timestamp
+from det_keras.master.wire import encode_json
+from det_keras.protocol.values import now, timestamp
 
 __all__ = ["LIST_COLUMNS", "ListedExperiment", "experiment_shape", "listed_experiments", "validated_shape"]
 

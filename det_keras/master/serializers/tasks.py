@@ -10,7 +10,7 @@ from det_keras.master.resources import Slot
 from det_keras.master.serializers.cluster import POOL, WORKSPACE_ID, device_shape
 from det_keras.master.tasks.allocations import TERMINATED
 from det_keras.master.tasks.scheduler import DEFAULT_PRIORITY
-from det_keras.master.wire import timestamp
+from det_keras.protocol.values import timestamp
 
 __all__ = [
     "allocation_shape",

@@ -12,14 +12,15 @@ from typing import Any
 from sqlalchemy import Text, func, select, type_coerce
 from sqlalchemy.orm import Session
 
-from det_keras.master import lifecycle
 from det_keras.master.checkpoints import records as checkpoints
 from det_keras.master.database.lookups import config_of
 from det_keras.master.database.models import AllocationRow, CheckpointRow, ExperimentRow, MetricRow, TrialRow
 from det_keras.master.serializers.checkpoints import checkpoint_metadata
 from det_keras.master.tasks.allocations import RUNNING
-from det_keras.master.wire import int64_map, now, timestamp
+from det_keras.master.wire import int64_map
+from det_keras.protocol import states
 from det_keras.protocol.metrics import VALIDATION
+from det_keras.protocol.values import now, timestamp
 
 __all__ = [
     "REPORT_COLUMNS",
@@ -96,12 +97,12 @@ def trial_shapes(session: Session, rows: Sequence[TrialRow]) -> list[dict[str, A
 
 def refined_state(state: str, allocation_states: Iterable[str], is_unmanaged: bool) -> str:
     """Return the state that is shown: ACTIVE says how far its allocations are, if it has any."""
-    if state != lifecycle.ACTIVE:
+    if state != states.ACTIVE:
         return f"STATE_{state}"
-    states = set(allocation_states)
-    if RUNNING in states or is_unmanaged:
+    of_allocations = set(allocation_states)
+    if RUNNING in of_allocations or is_unmanaged:
         return "STATE_RUNNING"
-    return "STATE_STARTING" if states else "STATE_QUEUED"
+    return "STATE_STARTING" if of_allocations else "STATE_QUEUED"
 
 
 def states_of_allocations(session: Session, task_ids: Sequence[str]) -> dict[str, list[str]]:

@@ -31,7 +31,7 @@ from det_keras.master.tasks import allocations, jobs
 from det_keras.master.tasks.logs import store_entries
 from det_keras.master.tasks.scheduler import plan
 from det_keras.master.tasks.waiting import slots_by_owner, still_waits, waiting_requests
-from det_keras.master.wire import now
+from det_keras.protocol.values import now
 
 __all__ = ["Dispatcher"]
 

@@ -15,7 +15,6 @@ from sqlalchemy import delete, or_, select
 
 from det_keras import storage
 from det_keras.errors import CheckpointError, ConfigError
-from det_keras.master import lifecycle
 from det_keras.master.checkpoints import records as checkpoints
 from det_keras.master.database.context_store import ContextStore
 from det_keras.master.database.events import DELETIONS, Notifier
@@ -34,7 +33,8 @@ from det_keras.master.database.store import Store
 from det_keras.master.resources import ResourcePool
 from det_keras.master.services.background import Background
 from det_keras.master.tasks.log_retention import expired_tasks
-from det_keras.master.wire import now
+from det_keras.protocol import states
+from det_keras.protocol.values import now
 from det_keras.storage.events import events_prefix
 
 __all__ = ["GarbageCollector"]
@@ -82,7 +82,7 @@ class GarbageCollector(Background):
                 select(CheckpointRow.uuid).where(CheckpointRow.pending_deletion.is_not(None))
             ).all()
             doomed = session.scalars(
-                select(ExperimentRow.id).where(ExperimentRow.state == lifecycle.DELETING)
+                select(ExperimentRow.id).where(ExperimentRow.state == states.DELETING)
             ).all()
         for uuid in uuids:
             self._delete_files(uuid)
@@ -171,7 +171,7 @@ class GarbageCollector(Background):
         with self._store.writing() as tx:
             experiment = tx.get(ExperimentRow, experiment_id)
             assert experiment is not None
-            experiment.state = lifecycle.DELETE_FAILED
+            experiment.state = states.DELETE_FAILED
 
     def _delete_rows(
         self,

@@ -14,7 +14,7 @@ from det_keras.master.database.models import AllocationRow, TaskRow
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import NotFoundError
 from det_keras.master.lifecycle import Exit
-from det_keras.master.wire import now
+from det_keras.protocol.values import now
 
 __all__ = [
     "DEFAULT_PREEMPTION_TIMEOUT_S",

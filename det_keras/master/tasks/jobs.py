@@ -20,7 +20,7 @@ from det_keras.master.lifecycle import Ending, Exit
 from det_keras.master.tasks import allocations
 from det_keras.master.tasks.logs import note
 from det_keras.master.tasks.task_environment import refuse_large_config
-from det_keras.master.wire import now
+from det_keras.protocol.values import now
 
 __all__ = ["COMMAND", "TENSORBOARD", "TRIAL", "Jobs", "command_of", "find_job", "job_ended", "jobs_of"]
 

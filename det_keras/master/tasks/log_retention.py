@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from det_keras.master import lifecycle
 from det_keras.master.database.models import ExperimentRow, LogRow, TaskRow
+from det_keras.protocol import states
 
 __all__ = ["expired_tasks"]
 
@@ -23,7 +23,7 @@ def expired_tasks(session: Session, now: datetime) -> Sequence[str]:
     """
     ended = session.scalars(
         select(ExperimentRow).where(
-            ExperimentRow.state.in_(lifecycle.TERMINAL), ExperimentRow.end_time.is_not(None)
+            ExperimentRow.state.in_(states.TERMINAL), ExperimentRow.end_time.is_not(None)
         )
     )
     expired = [one.job_id for one in ended if _is_expired(one, now)]

@@ -17,7 +17,7 @@ from det_keras.master.database.models import AllocationRow, LogRow, TrialRow
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import InvalidArgumentError
 from det_keras.master.resources import LogEntry
-from det_keras.master.wire import now, timestamp
+from det_keras.protocol.values import now, timestamp
 
 __all__ = ["LogFilter", "note", "read_lines", "render", "store_entries", "store_rows", "view"]
 

@@ -10,11 +10,11 @@ from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
 from det_keras.config import Resources
-from det_keras.master import lifecycle
 from det_keras.master.database.lookups import config_of
 from det_keras.master.database.models import AllocationRow, ExperimentRow, TaskRow, TrialRow
 from det_keras.master.tasks import jobs
 from det_keras.master.tasks.scheduler import DEFAULT_PRIORITY, Request
+from det_keras.protocol import states
 
 __all__ = ["slots_by_owner", "still_waits", "waiting_requests"]
 
@@ -54,7 +54,7 @@ def still_waits(session: Session, task: TaskRow) -> bool:
         .where(TrialRow.task_id == task.id)
     )
     has_work, state, experiment_state = session.execute(query).one()
-    return bool(has_work) and state == experiment_state == lifecycle.ACTIVE
+    return bool(has_work) and state == experiment_state == states.ACTIVE
 
 
 def _trial_requests(session: Session) -> list[Request]:
@@ -62,9 +62,9 @@ def _trial_requests(session: Session) -> list[Request]:
         select(TrialRow.task_id, TrialRow.start_time, ExperimentRow)
         .join(ExperimentRow, ExperimentRow.id == TrialRow.experiment_id)
         .where(
-            ExperimentRow.state == lifecycle.ACTIVE,
+            ExperimentRow.state == states.ACTIVE,
             ExperimentRow.is_unmanaged.is_(False),
-            TrialRow.state == lifecycle.ACTIVE,
+            TrialRow.state == states.ACTIVE,
             TrialRow.has_work.is_(True),
             TrialRow.task_id.not_in(_running_tasks()),
         )

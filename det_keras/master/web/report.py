@@ -33,7 +33,7 @@ from det_keras.master.web.plots import (
 )
 from det_keras.master.web.rendering import STATIC, plotly_script, render
 from det_keras.master.web.rest import Rest
-from det_keras.master.wire import now, timestamp
+from det_keras.protocol.values import now, timestamp
 
 __all__ = ["router"]
 

@@ -1,0 +1,62 @@
+"""Values as strict JSON carries them, and times in UTC."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+__all__ = ["finite", "now", "parse_timestamp", "timestamp"]
+
+_TIME = re.compile(r"(.*?)(?:\.(\d+))?(Z|z|[+-]\d\d:\d\d)?")
+
+
+def finite(value: Any) -> Any:
+    """Return `value` as strict JSON can carry it.
+
+    NumPy values become Python's, tuples become lists, names of fields become text, and NaN and the infinities become
+    the text ``NaN``, ``Infinity`` and ``-Infinity``.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, Mapping):
+        return {str(name): finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    if hasattr(value, "tolist"):
+        return finite(value.tolist())
+    return value
+
+
+def now() -> datetime:
+    """Return the present time in UTC."""
+    return datetime.now(timezone.utc)
+
+
+def timestamp(time: datetime | None) -> str | None:
+    """Return a time as it travels, None for none."""
+    if time is None:
+        return None
+    return time.astimezone(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def parse_timestamp(text: str) -> datetime:
+    """Return an RFC 3339 time; without an offset it is UTC.
+
+    Args:
+        text: with any number of digits after the second, which Python 3.10 does not read.
+
+    Raises:
+        ValueError: it is no such time.
+    """
+    match = _TIME.fullmatch(text.strip())
+    if match is None or not match[1]:
+        raise ValueError(f"{text!r} is no time such as 2026-01-02T03:04:05.678901Z.")
+    offset = (match[3] or "Z").upper().replace("Z", "+00:00")
+    try:
+        moment = datetime.fromisoformat(match[1] + offset)
+    except ValueError:
+        raise ValueError(f"{text!r} is no time such as 2026-01-02T03:04:05.678901Z.") from None
+    return moment + timedelta(microseconds=int((match[2] or "0").ljust(6, "0")[:6]))
