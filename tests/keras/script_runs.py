@@ -21,15 +21,14 @@ from child_runs import ChildRun, Runner, count_batches
 from fork_server import Send
 from script_diffs import SCRIPTS, convert, read_script
 
+from det_keras.keras.context import KerasContext
 from det_keras.keras.engine.callback_list import SeamlessCallbackList
 
-__all__ = ["UNLIKE_PLAIN", "ScriptRunner"]
+__all__ = ["SHUFFLED", "UNLIKE_PLAIN", "ScriptRunner"]
 
-_SHUFFLED = "Keras shuffles arrays and the batches of a PyDataset in another order"
-
-#: Converted scripts that end with other numbers than the plain ones, even undisturbed, and why.
-UNLIKE_PLAIN: dict[str, str] = dict.fromkeys(
-    [
+#: Scripts that leave it to `fit` to shuffle arrays or batches of a PyDataset, which det_keras does in another order.
+SHUFFLED = frozenset(
+    {
         "autoencoder",
         "distillation",
         "k_fold",
@@ -46,9 +45,11 @@ UNLIKE_PLAIN: dict[str, str] = dict.fromkeys(
         "timeseries_transformer",
         "tuner",
         "vae",
-    ],
-    _SHUFFLED,
-) | {
+    }
+)
+
+#: Converted scripts that end with other numbers than the plain ones all the same, even undisturbed, and why.
+UNLIKE_PLAIN = {
     "text_classification": "with op determinism Keras never completes a cache in memory, and fills it in each epoch"
 }
 
@@ -64,19 +65,21 @@ class ScriptRunner(Runner):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, SCRIPTS)
 
-    def plain(self, name: str) -> ChildRun:
-        """Run the plain Keras script, seeded and deterministic like the converted one."""
-        return self._run(name, "plain", None)
+    def beside_plain(self, name: str) -> tuple[ChildRun, ChildRun]:
+        """Run the converted script and the plain one, both seeded and deterministic, and without shuffling in `fit`."""
+        if name not in SHUFFLED:
+            return self.reference(name), self._run(name, "plain", None)
+        return self._run(name, "unshuffled", None), self._run(name, "plain unshuffled", None)
 
     def _call(self, name: str, story: str, directory: Path) -> tuple[Any, ...]:
-        is_plain = story == "plain"
+        is_plain = story.startswith("plain")
         text = read_script(name) if is_plain else convert(name)
         (directory / f"{name}.py").write_text(text, encoding="utf-8")
-        return _run_script, str(directory), name, is_plain
+        return _run_script, str(directory), name, is_plain, not story.endswith("unshuffled")
 
 
 def _run_script(
-    send: Send, directory: str, name: str, is_plain: bool, kill_after: int | None
+    send: Send, directory: str, name: str, is_plain: bool, shuffles: bool, kill_after: int | None
 ) -> dict[str, Any]:
     """Run a script in a child, and return the batches that it trained and the digests of what it made."""
     os.chdir(directory)
@@ -90,11 +93,24 @@ def _run_script(
     counter = count_batches(
         send, keras.callbacks.CallbackList if is_plain else SeamlessCallbackList, kill_after
     )
+    if not shuffles:
+        _stop_shuffling(keras.Model)
+        _stop_shuffling(KerasContext)
     sys.argv = [f"{name}.py"]
     made = runpy.run_path(f"{name}.py", run_name="__main__")
     own = {key: thing for key, thing in made.items() if not key.startswith("__")}
     values = {f"{kind} {key}": value for key, thing in own.items() for kind, value in _digests(thing)}
     return {"batches": counter["batches"], "values": dict(sorted(values.items()))}
+
+
+def _stop_shuffling(trainer: type) -> None:
+    """Let `trainer.fit` keep the order of the data."""
+    original = trainer.fit
+
+    def fit(self: Any, *args: Any, **options: Any) -> Any:
+        return original(self, *args, **{**options, "shuffle": False})
+
+    trainer.fit = fit
 
 
 def _digests(thing: Any) -> Iterable[tuple[str, str]]:
