@@ -17,6 +17,7 @@ import httpx
 
 from det_keras.errors import MasterError, MasterUnavailableError
 from det_keras.home import Home
+from det_keras.protocol.api import Api
 
 __all__ = ["Session", "connect"]
 
@@ -60,6 +61,11 @@ class Session:
             # A master on loopback is never behind the proxy that the environment may name.
             trust_env=False,
         )
+
+    @property
+    def api(self) -> Api:
+        """The calls that the product makes, by what they are about."""
+        return Api(self)
 
     def get(self, path: str, *, params: Mapping[str, Any] | None = None, **options: Any) -> Any:
         """GET `path` and return the decoded JSON; options as in `request`."""

@@ -22,7 +22,7 @@ ALLOWED = {
     "launch": {"core", "cluster_info", "compat"},
     "compat": {"cluster_info", "core", "keras", "launch", "experimental"},
     "experimental": {"keras", "client", "notebook", "protocol"},
-    "client": set(),
+    "client": {"protocol"},
     "search": {"config"},
     "config": set(),
     "storage": set(),

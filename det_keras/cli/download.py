@@ -30,8 +30,7 @@ _METADATA_NAME = "metadata.json"
 
 def fetch_checkpoint(session: Session, uuid: str) -> dict[str, Any]:
     """Return the record of a checkpoint."""
-    record: dict[str, Any] = session.get(f"/api/v1/checkpoints/{uuid}")["checkpoint"]
-    return record
+    return session.api.checkpoints.get(uuid)
 
 
 def default_target(uuid: str) -> Path:
@@ -130,7 +129,7 @@ def _fetch(session: Session, uuid: str, draft: Path) -> None:
     import tarfile
 
     draft.mkdir()
-    stream = _Chunks(session.download(f"/checkpoints/{uuid}", accept="application/gzip"))
+    stream = _Chunks(session.api.checkpoints.archive(uuid))
     try:
         with tarfile.open(fileobj=stream, mode="r|gz") as archive:
             for member in archive:

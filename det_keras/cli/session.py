@@ -14,7 +14,6 @@ from det_keras.home import Home
 
 if TYPE_CHECKING:
     from det_keras.client import Session
-from det_keras.protocol.passwords import hash_password
 
 __all__ = ["DEFAULT_USER", "embedded_url", "find_cert_file", "find_url", "log_in", "open_session"]
 
@@ -82,10 +81,9 @@ def log_in(settings: Settings, url: str, user: str, password: str) -> str:
     Raises:
         DetError: the master does not take the name and password.
     """
-    body = {"username": user, "password": hash_password(password), "isHashed": True}
     with _session(settings, url, "") as session:
         try:
-            return str(session.post("/api/v1/auth/login", body)["token"])
+            return session.api.accounts.log_in(user, password)
         except MasterError as error:
             if error.status not in (401, 403):
                 raise

@@ -39,7 +39,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
         print(f"TensorBoard shows {refresh()} runs.", flush=True)
         process = launch(Path(folder), 0, stderr=subprocess.PIPE)
         assert process.stderr is not None
-        allocation = f"/api/v1/allocations/{environ['DET_ALLOCATION_ID']}"
+        allocation = environ["DET_ALLOCATION_ID"]
         threading.Thread(target=_announce, args=(process.stderr, settings, allocation), daemon=True).start()
         return refresh_until_end(process, refresh)
 
@@ -51,8 +51,7 @@ def _announce(lines: Iterable[str], settings: Settings, allocation: str) -> None
         serves = _SERVES.search(line)
         if serves is not None:
             with open_session(settings) as session:
-                session.post(f"{allocation}/proxy_address", {"proxyAddress": f"127.0.0.1:{serves[1]}"})
-                session.post(f"{allocation}/ready")
+                session.api.tasks.announce_server(allocation, f"127.0.0.1:{serves[1]}")
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def get_experiment(experiment_id: int, *, session: Session | None = None) -> Exp
 def get_trial(trial_id: int, *, session: Session | None = None) -> Trial:
     """Return a trial as it is now; arguments and errors are those of `get_experiment`."""
     session = session or _connected()
-    return Trial(session.get(f"/api/v1/trials/{int(trial_id)}")["trial"], session)
+    return Trial(session.api.trials.get(int(trial_id)), session)
 
 
 class Trial:
@@ -74,11 +74,7 @@ class Trial:
         Raises:
             MasterError: the master refuses; one that does not thin may give other points.
         """
-        params = {
-            "trialIds": self.id, "metricNames": name, "group": group, "maxDatapoints": most_points,
-        }  # fmt: skip
-        (found,) = self._session.get("/api/v1/trials/time-series", params=params)["trials"]
-        points = [point for series in found["metrics"] for point in series["data"]]
+        points = self._session.api.trials.time_series(self.id, name, group, most_points)
         return {
             "batches": [point["batches"] for point in points],
             "values": [float(point["values"][name]) for point in points],
@@ -127,9 +123,8 @@ class Experiment:
         Raises:
             MasterError: there is no such experiment any more.
         """
-        answer = self._session.get(f"/api/v1/experiments/{self.id}")
-        shape = answer["experiment"]
-        self.config: dict[str, Any] = dict(answer.get("config") or shape.get("config") or {})
+        shape = self._session.api.experiments.get(self.id)
+        self.config: dict[str, Any] = dict(shape["config"])
         self.name = str(shape.get("name") or "")
         self.description = str(shape.get("description") or "")
         self.labels = list(shape.get("labels") or ())
@@ -149,8 +144,7 @@ class Experiment:
 
     def list_trials(self) -> list[Trial]:
         """Fetch its trials, the best first, those without a validation last."""
-        # -1: all of them, also where a master would rather give a page.
-        found = self._session.get(f"/api/v1/experiments/{self.id}/trials", params={"limit": -1})["trials"]
+        found = self._session.api.experiments.trials(self.id)
         trials = [Trial(shape, self._session) for shape in found]
         smaller = self.smaller_is_better
         return sorted(

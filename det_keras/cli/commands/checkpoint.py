@@ -77,13 +77,12 @@ def print_checkpoints(rows: list[list[str]]) -> None:
 
 
 def _list(args: argparse.Namespace, settings: Settings) -> int:
-    if args.trial_id is not None:
-        path = f"/api/v1/trials/{args.trial_id}/checkpoints"
-    else:
-        path = f"/api/v1/experiments/{args.experiment}/checkpoints"
     params = {"limit": -1, "offset": 0, "sortByAttr": "SORT_BY_END_TIME", "orderBy": "ORDER_BY_ASC"}
     with open_session(settings) as session:
-        found = session.get(path, params=params)["checkpoints"]
+        if args.trial_id is not None:
+            found = session.api.trials.all_checkpoints(args.trial_id, **params)
+        else:
+            found = session.api.experiments.checkpoints(args.experiment, **params)
     if args.json:
         render.print_json(found)
     else:
@@ -133,8 +132,7 @@ def _remove(args: argparse.Namespace, settings: Settings) -> int:
         if not confirm(f"Delete {patterns} from {_counted(uuids)}, for good?", yes=args.yes):
             raise DetError("Nothing was deleted.")
     with open_session(settings) as session:
-        body = {"checkpointUuids": uuids, "checkpointGlobs": args.glob}
-        session.post("/api/v1/checkpoints/rm", body)
+        session.api.checkpoints.remove_files(uuids, args.glob)
     print(f"{'Deleting files of' if args.glob else 'Looking again at the files of'} {_counted(uuids)}")
     return 0
 
@@ -144,7 +142,7 @@ def _delete(args: argparse.Namespace, settings: Settings) -> int:
     if not confirm(f"Delete {_counted(uuids)}, for good?", yes=args.yes):
         raise DetError("Nothing was deleted.")
     with open_session(settings) as session:
-        session.delete("/api/v1/checkpoints", {"checkpointUuids": uuids})
+        session.api.checkpoints.delete(uuids)
     print(f"Deleting {_counted(uuids)}")
     return 0
 

@@ -82,7 +82,7 @@ def _up(args: argparse.Namespace, settings: Settings) -> int:
 def _print_web_address(settings: Settings, running: RunningMaster) -> None:
     """Print an address that logs a browser in, once: no other account of this machine can read a terminal."""
     with open_session(dataclasses.replace(settings, master=running.url)) as session:
-        print(f"In a browser, once: {session.post('/api/v1/auth/web-code')['url']}")
+        print(f"In a browser, once: {session.api.accounts.web_login_url()}")
 
 
 def _down(args: argparse.Namespace, settings: Settings) -> int:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["add_parsers"]
 
-_PATH = "/api/v1/experiments"
 _WAIT_PERIOD_S = 1.0
 _ACTIONS = {
     "pause": ("Paused", "stop the trials at a checkpoint; activate lets them go on"),
@@ -108,9 +107,9 @@ def _list(args: argparse.Namespace, settings: Settings) -> int:
     with open_session(settings) as session:
         params: dict[str, Any] = {"limit": -1, "offset": 0}
         if not args.all:
-            me = session.get("/api/v1/me")["user"]["username"]
+            me = session.api.accounts.me()["username"]
             params |= {"archived": False, "users": [me]}
-        experiments = session.get(_PATH, params=params)["experiments"]
+        experiments = session.api.experiments.all(**params)
     if args.json:
         render.print_json(experiments)
         return 0
@@ -192,7 +191,7 @@ def _logs(args: argparse.Namespace, settings: Settings) -> int:
         trial_id = follow.first_trial(session, args.experiment_id, wait_for_it=args.follow)
         if trial_id is None:
             raise DetError(f"Experiment {args.experiment_id} has no trials yet, so there is no log.")
-        logs.print_log(session, logs.trial_log_path(trial_id), follow=args.follow)
+        logs.print_log(session.api.trial_logs(trial_id), follow=args.follow)
     return 0
 
 
@@ -205,7 +204,7 @@ def _wait(args: argparse.Namespace, settings: Settings) -> int:
 
 def _act(args: argparse.Namespace, settings: Settings) -> int:
     with open_session(settings) as session:
-        session.post(f"{_PATH}/{args.experiment_id}/{args.verb}")
+        session.api.experiments.move(args.experiment_id, args.verb)
     print(f"{_ACTIONS[args.verb][0]} experiment {args.experiment_id}")
     return 0
 
@@ -215,7 +214,7 @@ def _delete(args: argparse.Namespace, settings: Settings) -> int:
     if not confirm(question, yes=args.yes):
         raise DetError("Nothing was deleted.")
     with open_session(settings) as session:
-        session.delete(f"{_PATH}/{args.experiment_id}")
+        session.api.experiments.delete(args.experiment_id)
     print(f"Deleting experiment {args.experiment_id}")
     return 0
 
@@ -265,7 +264,7 @@ def _list_checkpoints(args: argparse.Namespace, settings: Settings) -> int:
     if args.best is not None:
         params |= {"sortByAttr": "SORT_BY_SEARCHER_METRIC", "limit": args.best, "states": ["STATE_COMPLETED"]}
     with open_session(settings) as session:
-        found = session.get(f"{_PATH}/{args.experiment_id}/checkpoints", params=params)["checkpoints"]
+        found = session.api.experiments.checkpoints(args.experiment_id, **params)
     if args.json:
         render.print_json(found)
     else:
@@ -276,7 +275,7 @@ def _list_checkpoints(args: argparse.Namespace, settings: Settings) -> int:
 def _download(args: argparse.Namespace, settings: Settings) -> int:
     with open_session(settings) as session:
         params = {"states": ["STATE_COMPLETED"], "limit": -1, "offset": 0}
-        found = session.get(f"{_PATH}/{args.experiment_id}/checkpoints", params=params)["checkpoints"]
+        found = session.api.experiments.checkpoints(args.experiment_id, **params)
         if not found:
             raise DetError(f"Experiment {args.experiment_id} has no checkpoint to download.")
         for record in best_checkpoints_first(found)[: args.top_n]:
@@ -298,11 +297,8 @@ def _config(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _fetch(session: Session, number: int) -> dict[str, Any]:
-    experiment: dict[str, Any] = session.get(f"{_PATH}/{number}")["experiment"]
-    return experiment
+    return session.api.experiments.get(number)
 
 
 def _trials(session: Session, number: int) -> list[dict[str, Any]]:
-    params = {"limit": -1, "offset": 0, "orderBy": "ORDER_BY_ASC", "sortBy": "SORT_BY_ID"}
-    trials: list[dict[str, Any]] = session.get(f"{_PATH}/{number}/trials", params=params)["trials"]
-    return trials
+    return session.api.experiments.trials(number, orderBy="ORDER_BY_ASC", sortBy="SORT_BY_ID")

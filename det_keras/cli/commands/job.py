@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from det_keras.cli import render
 from det_keras.cli.arguments import add_json, add_overrides
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["add_parsers"]
 
-_PATH = "/api/v1/commands"
 _INTERRUPTED = 130
 _FULL_ID = 36
 
@@ -60,9 +59,7 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
     # Here the protocol has plain numbers, where experiments have text.
     entries = [{**entry, "mtime": int(entry["mtime"])} for entry in files]
     with open_session(settings) as session:
-        answer = session.post(
-            _PATH, {"config": file.raw, "files": entries}, repeatable=False, timeout_s=300.0
-        )
+        answer = session.api.jobs.create(file.raw, entries)
         print_notices(answer)
         job_id = str(answer["command"]["id"])
         print(f"Created job {job_id}")
@@ -72,7 +69,7 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
 
 def _watch(session: Session, job_id: str) -> int:
     try:
-        logs.print_log(session, logs.task_log_path(job_id), follow=True)
+        logs.print_log(session.api.task_logs(job_id), follow=True)
     except KeyboardInterrupt:
         print(
             f"Job {job_id} goes on without you. Come back with `det job logs -f {job_id}`, "
@@ -80,11 +77,11 @@ def _watch(session: Session, job_id: str) -> int:
             file=sys.stderr,
         )
         return _INTERRUPTED
-    allocations = session.get(f"/api/v1/tasks/{job_id}")["task"]["allocations"]
+    allocations = session.api.tasks.get(job_id)["allocations"]
     code = allocations[0].get("statusCode") if allocations else None
     if code == 0:
         return 0
-    status = session.get(f"{_PATH}/{job_id}")["command"].get("exitStatus")
+    status = session.api.jobs.get(job_id).get("exitStatus")
     print(f"Job {job_id} failed: {render.printable(status or 'it did not end by itself')}", file=sys.stderr)
     # Death by signal N is 128 + N, as shells report it.
     return 1 if code is None else (128 - code if code < 0 else code)
@@ -92,7 +89,7 @@ def _watch(session: Session, job_id: str) -> int:
 
 def _list(args: argparse.Namespace, settings: Settings) -> int:
     with open_session(settings) as session:
-        jobs = session.get(_PATH)["commands"]
+        jobs = session.api.jobs.all()
     if args.json:
         render.print_json(jobs)
         return 0
@@ -113,15 +110,15 @@ def _list(args: argparse.Namespace, settings: Settings) -> int:
 
 def _logs(args: argparse.Namespace, settings: Settings) -> int:
     with open_session(settings) as session:
-        path = logs.task_log_path(_whole_id(session, args.job_id))
-        logs.print_log(session, path, follow=args.follow)
+        log = session.api.task_logs(_whole_id(session, args.job_id))
+        logs.print_log(log, follow=args.follow)
     return 0
 
 
 def _kill(args: argparse.Namespace, settings: Settings) -> int:
     with open_session(settings) as session:
         job_id = _whole_id(session, args.job_id)
-        session.post(f"{_PATH}/{job_id}/kill")
+        session.api.jobs.kill(job_id)
     print(f"Killed job {job_id}")
     return 0
 
@@ -130,8 +127,7 @@ def _whole_id(session: Session, beginning: str) -> str:
     """Return the id of the job that begins so."""
     if len(beginning) == _FULL_ID:
         return beginning
-    jobs: list[dict[str, Any]] = session.get(_PATH)["commands"]
-    found = [str(job["id"]) for job in jobs if job["id"].startswith(beginning)]
+    found = [str(job["id"]) for job in session.api.jobs.all() if job["id"].startswith(beginning)]
     if len(found) != 1:
         how_many = "No job" if not found else f"{len(found)} jobs"
         raise DetError(f"{how_many} found whose id begins with {beginning!r}. `det job list` shows all.")

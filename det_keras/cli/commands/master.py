@@ -29,7 +29,7 @@ def add_parsers(nouns: Nouns) -> None:
 
 def _info(args: argparse.Namespace, settings: Settings) -> int:
     with open_session(settings) as session:
-        info = session.get("/api/v1/master")
+        info = session.api.accounts.cluster()
         if args.json:
             render.print_json(info)
             return 0

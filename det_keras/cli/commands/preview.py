@@ -31,7 +31,7 @@ def add_parsers(nouns: Nouns) -> None:
 def _preview(args: argparse.Namespace, settings: Settings) -> int:
     file = read_experiment(args.config_file, args.overrides)
     with open_session(settings) as session:
-        summary = session.post("/api/v1/preview-hp-search", {"config": file.config.to_dict()})["summary"]
+        summary = session.api.experiments.preview_search(file.config.to_dict())
     if args.json:
         render.print_json(summary)
         return 0

@@ -47,7 +47,7 @@ def report(args: argparse.Namespace, settings: Settings) -> int:
     page = args.output or Path(f"experiment-{args.experiment_id}.html")
     with open_session(settings) as session:
         # So that a missing experiment is told from a master that makes no reports.
-        session.get(f"/api/v1/experiments/{args.experiment_id}")
+        session.api.experiments.get(args.experiment_id)
         _save(session, f"/experiments/{args.experiment_id}/report", page, _MARK)
         if args.png is not None:
             _save(session, f"/experiments/{args.experiment_id}/report.png", args.png, _PNG)

@@ -147,16 +147,17 @@ def events_of(session: Session, experiment_ids: list[int], trial_ids: list[int])
     from det_keras import storage
     from det_keras.storage.events import events_prefix
 
-    cluster = session.get("/api/v1/master").get("clusterId", "")
-    trials: list[dict[str, Any]] = [session.get(f"/api/v1/trials/{number}")["trial"] for number in trial_ids]
+    api = session.api
+    cluster = api.accounts.cluster().get("clusterId", "")
+    trials = [api.trials.get(number) for number in trial_ids]
     for number in experiment_ids:
-        trials += session.get(f"/api/v1/experiments/{number}/trials", params={"limit": -1})["trials"]
+        trials += api.experiments.trials(number)
     sections: dict[int, Any] = {}
     found = {}
     for trial in trials:
         experiment = int(trial["experimentId"])
         if experiment not in sections:
-            config = session.get(f"/api/v1/experiments/{experiment}")["experiment"]["config"]
+            config = api.experiments.get(experiment)["config"]
             sections[experiment] = config["checkpoint_storage"]
         place = events_prefix(cluster, experiment, trial["id"])
         store = storage.from_config(sections[experiment])

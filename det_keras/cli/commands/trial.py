@@ -53,7 +53,7 @@ def _numbered(
 
 def _describe(args: argparse.Namespace, settings: Settings) -> int:
     with open_session(settings) as session:
-        trial = session.get(f"/api/v1/trials/{args.trial_id}")["trial"]
+        trial = session.api.trials.get(args.trial_id)
         if args.json:
             render.print_json(trial)
             return 0
@@ -80,14 +80,14 @@ def _logs(args: argparse.Namespace, settings: Settings) -> int:
     if args.follow and args.head is not None:
         raise DetError("--head shows the start of a log and --follow its end. Use one of them.")
     with open_session(settings) as session:
-        path = logs.trial_log_path(args.trial_id)
-        logs.print_log(session, path, follow=args.follow, head=args.head, last=args.tail)
+        log = session.api.trial_logs(args.trial_id)
+        logs.print_log(log, follow=args.follow, head=args.head, last=args.tail)
     return 0
 
 
 def _kill(args: argparse.Namespace, settings: Settings) -> int:
     with open_session(settings) as session:
-        session.post(f"/api/v1/trials/{args.trial_id}/kill")
+        session.api.trials.kill(args.trial_id)
     print(f"Killed trial {args.trial_id}")
     return 0
 
@@ -95,7 +95,7 @@ def _kill(args: argparse.Namespace, settings: Settings) -> int:
 def _download(args: argparse.Namespace, settings: Settings) -> int:
     with open_session(settings) as session:
         params = {"limit": -1, "offset": 0}
-        found = session.get(f"/api/v1/trials/{args.trial_id}/checkpoints", params=params)["checkpoints"]
+        found = session.api.trials.all_checkpoints(args.trial_id, **params)
         record = _chosen(args, found)
         target = Path(args.output_dir) if args.output_dir else default_target(record["uuid"])
         print(download(session, record, target))

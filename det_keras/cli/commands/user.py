@@ -54,7 +54,7 @@ def _password(settings: Settings, name: str) -> str:
 
 def _whoami(args: argparse.Namespace, settings: Settings) -> int:
     with open_session(settings) as session:
-        user = session.get("/api/v1/me")["user"]
+        user = session.api.accounts.me()
         if args.json:
             render.print_json(user)
         else:
@@ -78,6 +78,6 @@ def _logout(args: argparse.Namespace, settings: Settings) -> int:
         contextlib.suppress(MasterError),
     ):
         # One that the master refuses has expired: forgotten is forgotten.
-        session.post("/api/v1/auth/logout")
+        session.api.accounts.log_out()
     print(f"Logged out {name} of {url}")
     return 0

@@ -31,9 +31,9 @@ def add_parsers(nouns: Nouns) -> None:
 def _web(args: argparse.Namespace, settings: Settings) -> int:
     with open_session(settings) as session:
         if args.experiment_id is not None:
-            session.get(f"/api/v1/experiments/{args.experiment_id}")
+            session.api.experiments.get(args.experiment_id)
         try:
-            url = session.post("/api/v1/auth/web-code")["url"]
+            url = session.api.accounts.web_login_url()
         except MasterError as error:
             if error.status != _NOT_FOUND:
                 raise

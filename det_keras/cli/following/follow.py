@@ -7,22 +7,24 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from det_keras.cli.download import default_target, local_directory
-from det_keras.cli.following.logs import PATIENCE_S, tail, trial_log_path
+from det_keras.cli.following.logs import PATIENCE_S
 from det_keras.cli.following.progress import Snapshot, best_validation, report_line
 from det_keras.cli.following.trial_table import end_line, is_search, trial_table
 from det_keras.cli.render import hparams_text, metric_text, printable, state_text
 from det_keras.errors import MasterError, MasterUnavailableError
+from det_keras.protocol.states import is_over
 
 if TYPE_CHECKING:
     from det_keras.client import Session
-from det_keras.protocol.states import is_over
 
 __all__ = ["first_trial", "follow", "wait"]
+
+T = TypeVar("T")
 
 _PERIOD_S = 0.5
 _LOG_LINES = 30
@@ -57,7 +59,7 @@ def follow(session: Session, experiment_id: int) -> int:
 def wait(session: Session, experiment_id: int, period_s: float) -> str:
     """Return the state in which an experiment ends or is paused."""
     while True:
-        state = str(_patiently(session, f"/api/v1/experiments/{experiment_id}")["experiment"]["state"])
+        state = str(_patiently(lambda: session.api.experiments.get(experiment_id))["state"])
         if is_over(state) or state == "STATE_PAUSED":
             return state
         time.sleep(period_s)
@@ -66,10 +68,10 @@ def wait(session: Session, experiment_id: int, period_s: float) -> str:
 def first_trial(session: Session, experiment_id: int, *, wait_for_it: bool) -> int | None:
     """Return the lowest trial id of an experiment, None if it has no trials yet."""
     while True:
-        trials = _patiently(session, f"/api/v1/experiments/{experiment_id}/trials", limit=-1)["trials"]
+        trials = _patiently(lambda: session.api.experiments.trials(experiment_id))
         if trials:
             return min(int(trial["id"]) for trial in trials)
-        experiment = _patiently(session, f"/api/v1/experiments/{experiment_id}")["experiment"]
+        experiment = _patiently(lambda: session.api.experiments.get(experiment_id))
         if not wait_for_it or is_over(experiment["state"]):
             return None
         time.sleep(_PERIOD_S)
@@ -77,20 +79,20 @@ def first_trial(session: Session, experiment_id: int, *, wait_for_it: bool) -> i
 
 def _watch(session: Session, experiment_id: int, display: _Display) -> tuple[dict[str, Any], _Trials]:
     while True:
-        experiment = _patiently(session, f"/api/v1/experiments/{experiment_id}")["experiment"]
-        trials = _patiently(session, f"/api/v1/experiments/{experiment_id}/trials", limit=-1)["trials"]
+        experiment = _patiently(lambda: session.api.experiments.get(experiment_id))
+        trials = _patiently(lambda: session.api.experiments.trials(experiment_id))
         display.show(session, experiment, trials)
         if is_over(experiment["state"]):
             return experiment, trials
         time.sleep(_PERIOD_S)
 
 
-def _patiently(session: Session, path: str, **params: Any) -> Any:
+def _patiently(ask: Callable[[], T]) -> T:
     """Ask until the master answers: it may be in the middle of a restart."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
-            return session.get(path, params=params)
+            return ask()
         except MasterUnavailableError:
             if time.monotonic() > deadline:
                 raise
@@ -130,7 +132,7 @@ _OUTCOMES = {
 
 
 def _print_last_lines(session: Session, trial_id: int) -> None:
-    lines = tail(session, trial_log_path(trial_id), _LOG_LINES)
+    lines = session.api.trial_logs(trial_id).tail(_LOG_LINES)
     if not lines:
         return
     print(f"The log of trial {trial_id} ends with:")
@@ -152,9 +154,9 @@ def _next_steps(session: Session, experiment_id: int, checkpoint: Mapping[str, A
 
 
 def _best_checkpoint(session: Session, experiment_id: int) -> dict[str, Any] | None:
-    params = {"sortByAttr": "SORT_BY_SEARCHER_METRIC", "states": ["STATE_COMPLETED"], "limit": 1, "offset": 0}
+    order = {"sortByAttr": "SORT_BY_SEARCHER_METRIC", "states": ["STATE_COMPLETED"], "limit": 1, "offset": 0}
     try:
-        found = session.get(f"/api/v1/experiments/{experiment_id}/checkpoints", params=params)["checkpoints"]
+        found = session.api.experiments.checkpoints(experiment_id, **order)
     except MasterError:
         # Deleted while it was watched.
         return None
@@ -238,11 +240,12 @@ class _Lines(_Display):
         if self._seen.get(number) == mark:
             return
         self._seen[number] = mark
-        params = {"offset": self._offsets.get(number, 0)}
-        answer = _patiently(session, f"/api/v1/trials/{number}/workloads", **params)
+        offset = self._offsets.get(number, 0)
         # After a restart the reports behind the checkpoint are gone, and come again.
-        self._offsets[number] = int(answer["pagination"]["total"])
-        for workload in answer["workloads"]:
+        workloads, self._offsets[number] = _patiently(
+            lambda: session.api.trials.workloads(number, offset=offset)
+        )
+        for workload in workloads:
             for kind in ("training", "validation"):
                 if workload.get(kind):
                     self._take(number, kind, workload[kind], with_trial=with_trial)

@@ -10,63 +10,43 @@ from typing import TYPE_CHECKING, Any
 from det_keras.errors import MasterUnavailableError
 
 if TYPE_CHECKING:
-    from det_keras.client import Session
+    from det_keras.protocol.api.tasks import Logs
 
-__all__ = ["follow_log", "print_log", "tail", "task_log_path", "trial_log_path"]
+__all__ = ["follow_log", "print_log"]
 
 _PAUSE_S = 0.5
 #: How long a master may be away before a command that watches something gives up.
 PATIENCE_S = 120.0
 
 
-def trial_log_path(trial_id: int) -> str:
-    """Return where the log of a trial is."""
-    return f"/api/v1/trials/{trial_id}/logs"
-
-
-def task_log_path(task_id: str) -> str:
-    """Return where the log of a task is."""
-    return f"/api/v1/tasks/{task_id}/logs"
-
-
-def tail(session: Session, path: str, count: int) -> list[dict[str, Any]]:
-    """Return the last lines of a log, in their order."""
-    lines = session.stream(path, params={"limit": count, "orderBy": "ORDER_BY_DESC", "follow": False})
-    return list(lines)[::-1]
-
-
-def print_log(
-    session: Session, path: str, *, follow: bool = False, head: int | None = None, last: int | None = None
-) -> None:
+def print_log(log: Logs, *, follow: bool = False, head: int | None = None, last: int | None = None) -> None:
     """Print a log.
 
     Args:
-        session: of the master that has it.
-        path: where it is.
-        follow: go on until the task is over.
+        log: of a trial or a job.
+        follow: continue until the task is over.
         head: only so many lines from the start; not with `follow`.
         last: only so many lines from the end, and with `follow` what comes after them.
     """
     after = None
     if last is not None:
-        for line in tail(session, path, last):
+        for line in log.tail(last):
             after = _print(line)
         if not follow:
             return
     elif not follow:
-        for line in session.stream(path, params={"limit": head, "follow": False}):
+        for line in log.lines(limit=head):
             _print(line)
         return
-    for line in follow_log(session, path, after=after):
+    for line in follow_log(log, after=after):
         _print(line)
 
 
-def follow_log(session: Session, path: str, *, after: str | None = None) -> Iterator[dict[str, Any]]:
+def follow_log(log: Logs, *, after: str | None = None) -> Iterator[dict[str, Any]]:
     """Yield the lines of a log until its task is over, through restarts of the master.
 
     Args:
-        session: of the master that has it.
-        path: where it is.
+        log: of a trial or a job.
         after: the id of the last line that is known already.
 
     Raises:
@@ -75,7 +55,7 @@ def follow_log(session: Session, path: str, *, after: str | None = None) -> Iter
     gone_since = None
     while True:
         try:
-            for line in _behind(session.stream(path, params={"follow": True}), after):
+            for line in _behind(log.follow(), after):
                 gone_since, after = None, str(line["id"])
                 yield line
             return

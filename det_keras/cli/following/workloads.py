@@ -15,7 +15,7 @@ __all__ = ["print_workloads"]
 
 def print_workloads(session: Session, trial_id: int, *, title: str | None = None) -> None:
     """Print the reports of a trial, one row for each batch that has any."""
-    workloads = session.get(f"/api/v1/trials/{trial_id}/workloads", params={"offset": 0})["workloads"]
+    workloads, _ = session.api.trials.workloads(trial_id)
     columns = ["Batch>", "Epoch>", "Reported", "Training", "Validation", "UUID of the checkpoint", "State"]
     render.print_table(columns, _rows(workloads), title=title)
 

@@ -27,10 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def continue_(args: argparse.Namespace, settings: Settings) -> int:
     """Let an experiment that is over run again, and watch it if the arguments say so."""
-    body = {"id": args.experiment_id, "overrideConfig": read_changes(args.config_file, args.overrides)}
+    changes = read_changes(args.config_file, args.overrides)
     with open_session(settings) as session:
-        # Not repeatable: a second try after a lost answer would find it running.
-        print_notices(session.post("/api/v1/experiments/continue", body, repeatable=False))
+        print_notices(session.api.experiments.continue_(args.experiment_id, changes))
         print(f"Continued experiment {args.experiment_id}")
         sys.stdout.flush()
         return follow(session, args.experiment_id) if args.follow else 0

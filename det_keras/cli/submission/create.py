@@ -55,10 +55,8 @@ def create(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _submit(args: argparse.Namespace, settings: Settings, file: ExperimentFile, files: ContextFiles) -> int:
-    body = {"config": file.text, "modelDefinition": files.entries, "activate": not args.paused}
     with open_session(settings) as session:
-        # Not repeatable: a second try after a lost answer would make a second experiment.
-        answer = session.post("/api/v1/experiments", body, repeatable=False, timeout_s=300.0)
+        answer = session.api.experiments.create(file.text, files.entries, activate=not args.paused)
         print_notices(answer)
         number = int(answer["experiment"]["id"])
         print(f"Created experiment {number}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -39,12 +38,8 @@ class TrialBackend(Backend):
         self._reports = ReportQueue("det-reports")
         self._closed = False
         storage = self._trial.config.get("checkpoint_storage")
-        answer = self._session.post(
-            "/api/v1/runs/start",
-            {"runId": self._trial.trial_id, "checkpointStorage": storage},
-            patience_s=_PATIENCE_S,
-        )
-        self._storage_id = answer.get("storageId")
+        self._api = self._session.api
+        self._storage_id = self._api.trials.start_run(self._trial.trial_id, storage, patience_s=_PATIENCE_S)
 
     def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, Any]) -> None:
         self._put_metrics(f"{group} metrics at batch {steps_completed}", group, steps_completed, metrics)
@@ -53,13 +48,14 @@ class TrialBackend(Backend):
         self._put_metrics(f"{group} load", group, None, {self._info.agent_id: metrics})
 
     def report_progress(self, fraction: float) -> None:
-        path = f"/api/v1/trials/{self._trial.trial_id}/progress"
-        body = {"progress": fraction, "isRaw": True}
-        self._reports.put("progress", lambda: self._session.post(path, body), replaces=True)
+        number = self._trial.trial_id
+        self._reports.put(
+            "progress", lambda: self._api.trials.report_progress(number, fraction), replaces=True
+        )
 
     def set_status(self, status: str) -> None:
-        path = f"/api/v1/trials/{self._trial.trial_id}/runner/metadata"
-        self._reports.put("status", lambda: self._session.post(path, {"state": status}), replaces=True)
+        number = self._trial.trial_id
+        self._reports.put("status", lambda: self._api.trials.report_status(number, status), replaces=True)
 
     def report_checkpoint(self, record: CheckpointRecord) -> None:
         body = {
@@ -73,56 +69,36 @@ class TrialBackend(Backend):
             "metadata": finite({**record.metadata, "steps_completed": record.steps_completed}),
             "training": {},
         }
-        self._reports.put(
-            f"checkpoint {record.uuid}", lambda: self._session.post("/api/v1/checkpoints", body)
-        )
+        self._reports.put(f"checkpoint {record.uuid}", lambda: self._api.checkpoints.report(body))
 
     def checkpoints(self) -> list[CheckpointRecord]:
-        answer = self._session.get(
-            f"/api/v1/trials/{self._trial.trial_id}/checkpoints",
-            params={
-                "states": "STATE_COMPLETED",
-                "sortByAttr": "SORT_BY_BATCH_NUMBER",
-                "orderBy": "ORDER_BY_DESC",
-                "limit": -1,
-            },
-            patience_s=_PATIENCE_S,
-        )
-        found = [to_record(one) for one in answer["checkpoints"]]
+        shapes = self._api.trials.checkpoints(self._trial.trial_id, patience_s=_PATIENCE_S)
+        found = [to_record(shape) for shape in shapes]
         # The launcher's choice first: a warm start comes from another trial and is not in this list.
         latest = self._info.latest_checkpoint
         if latest and all(record.uuid != latest for record in found):
-            found.append(to_record(self._session.get(f"/api/v1/checkpoints/{latest}")["checkpoint"]))
+            found.append(to_record(self._api.checkpoints.get(latest)))
         return found
 
     def checkpoint_metadata(self, uuid: str) -> dict[str, Any]:
-        answer = self._session.get(f"/api/v1/checkpoints/{uuid}", patience_s=_PATIENCE_S)
-        metadata: dict[str, Any] = answer["checkpoint"]["metadata"] or {}
-        return metadata
+        return self._api.checkpoints.get(uuid, patience_s=_PATIENCE_S)["metadata"] or {}
 
     def report_checkpoint_deleted(self, uuid: str) -> None:
-        body = {"checkpoints": [{"uuid": uuid, "resources": {"resources": {}}}]}
         self._reports.put(
-            f"deletion of checkpoint {uuid}", lambda: self._session.patch("/api/v1/checkpoints", body)
+            f"deletion of checkpoint {uuid}", lambda: self._api.checkpoints.report_deleted(uuid)
         )
 
     def run_metadata(self) -> dict[str, Any]:
-        answer = self._session.get(f"/api/v1/runs/{self._trial.trial_id}/metadata", patience_s=_PATIENCE_S)
-        return answer["metadata"] or {}
+        return self._api.trials.metadata(self._trial.trial_id, patience_s=_PATIENCE_S)
 
     def set_run_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        path = f"/api/v1/runs/{self._trial.trial_id}/metadata"
-        body = {"runId": self._trial.trial_id, "metadata": finite(metadata)}
-        answer = self._session.post(path, body, patience_s=_PATIENCE_S)
-        return answer["metadata"] or {}
+        return self._api.trials.set_metadata(self._trial.trial_id, metadata, patience_s=_PATIENCE_S)
 
     def context_directory(self) -> bytes:
-        answer = self._session.get(f"/api/v1/tasks/{self._info.task_id}/context_directory")
-        return base64.b64decode(answer.get("b64Tgz") or "")
+        return self._api.tasks.context_directory(self._info.task_id)
 
     def original_config(self) -> str | None:
-        answer = self._session.get(f"/api/v1/experiments/{self._trial.experiment_id}")
-        config: str | None = answer["experiment"].get("originalConfig")
+        config: str | None = self._api.experiments.get(self._trial.experiment_id).get("originalConfig")
         return config
 
     def rewind(self, steps_completed: int) -> None:
@@ -130,9 +106,9 @@ class TrialBackend(Backend):
         return
 
     def best_validation(self) -> float | None:
-        path = f"/api/v1/experiments/{self._trial.experiment_id}/searcher/best_searcher_validation_metric"
+        number = self._trial.experiment_id
         try:
-            answer = self._session.get(path, patience_s=1.0, timeout_s=5.0)
+            return self._api.experiments.best_validation(number, patience_s=1.0, timeout_s=5.0)
         except MasterUnavailableError as error:
             logger.info("The experiment's best metric is not known now, only this trial's counts. %s", error)
             return None
@@ -140,28 +116,21 @@ class TrialBackend(Backend):
             if error.status != 404:
                 logger.warning("The master did not tell the experiment's best metric: %s", error)
             return None
-        return float(answer["metric"])
 
     def current_operation(self) -> Operation | None:
-        path = f"/api/v1/trials/{self._trial.trial_id}/searcher/operation"
         try:
-            answer = self._session.get(path, patience_s=_PATIENCE_S)
+            length, completed = self._api.trials.operation(self._trial.trial_id, patience_s=_PATIENCE_S)
         except MasterError as error:
             if error.status in (404, 501):
                 return None
             raise
-        length = ((answer.get("op") or {}).get("validateAfter") or {}).get("length")
-        completed = bool(answer.get("completed"))
-        if length is None:
-            return None
-        return Operation(int(length), completed)
+        return None if length is None else Operation(length, completed)
 
     def complete_operation(self, operation: Operation, metric: Any) -> None:
         # The searcher must have seen the validation before it is told that the length is reached.
         self.flush()
-        path = f"/api/v1/trials/{self._trial.trial_id}/searcher/completed_operation"
-        body = {"op": {"length": operation.length}, "searcherMetric": finite(metric)}
-        self._session.post(path, body, patience_s=_PATIENCE_S)
+        number = self._trial.trial_id
+        self._api.trials.complete_operation(number, operation.length, metric, patience_s=_PATIENCE_S)
 
     def report_early_exit(self, reason: str) -> None:
         report_early_exit(self._info, reason, self._session)
@@ -170,25 +139,19 @@ class TrialBackend(Backend):
         return wait_for_preemption(self._preemption_session, self._info, timeout_s)
 
     def acknowledge_preemption(self) -> None:
-        path = f"/api/v1/allocations/{self._info.allocation_id}/signals/ack_preemption"
-        self._reports.put("acknowledgement of the preemption", lambda: self._session.post(path))
+        allocation = self._info.allocation_id
+        self._reports.put(
+            "acknowledgement of the preemption", lambda: self._api.tasks.acknowledge_preemption(allocation)
+        )
 
     def flush(self) -> None:
         self._reports.flush()
 
     def _put_metrics(self, label: str, group: str, steps: int | None, metrics: Mapping[str, Any]) -> None:
-        body = {
-            "group": group,
-            "metrics": {
-                "trialId": self._trial.trial_id,
-                "trialRunId": self._trial.trial_run_id,
-                "stepsCompleted": steps,
-                "reportTime": timestamp(now()),
-                "metrics": {"avgMetrics": finite(metrics)},
-            },
-        }
-        path = f"/api/v1/trials/{self._trial.trial_id}/metrics"
-        self._reports.put(label, lambda: self._session.post(path, body))
+        number = self._trial.trial_id
+        # Made now: its time is that of the report, however late it is sent.
+        body = self._api.trials.metrics_body(number, self._trial.trial_run_id, group, steps, metrics)
+        self._reports.put(label, lambda: self._api.trials.report_metrics(number, body))
 
     def close(self) -> None:
         if self._closed:
@@ -213,19 +176,13 @@ def report_early_exit(info: ClusterInfo, reason: str, session: Session | None = 
         session: calls with the task token; by default one is made from `info`.
     """
     assert info.trial is not None
-    path = f"/api/v1/trials/{info.trial.trial_id}/early_exit"
-    (session or open_task_session(info)).post(path, {"reason": reason}, patience_s=_PATIENCE_S)
+    api = (session or open_task_session(info)).api
+    api.trials.report_early_exit(info.trial.trial_id, reason, patience_s=_PATIENCE_S)
 
 
 def wait_for_preemption(session: Session, info: ClusterInfo, timeout_s: float) -> bool:
     """Return whether the master asks this process's allocation to stop, within `timeout_s`."""
-    answer = session.get(
-        f"/api/v1/allocations/{info.allocation_id}/signals/preemption",
-        params={"timeout_seconds": int(timeout_s)},
-        timeout_s=timeout_s + 10.0,
-        patience_s=0.0,
-    )
-    return bool(answer["preempt"])
+    return session.api.tasks.wait_for_preemption(info.allocation_id, timeout_s)
 
 
 def to_record(checkpoint: Mapping[str, Any]) -> CheckpointRecord:

@@ -113,21 +113,17 @@ def _tell_of_tags() -> None:
 
 def _get(session: Session, uuid: str) -> dict[str, Any]:
     try:
-        checkpoint: dict[str, Any] = session.get(f"/api/v1/checkpoints/{uuid}")["checkpoint"]
+        return session.api.checkpoints.get(uuid)
     except MasterError as error:
         raise CheckpointError(f"Checkpoint {uuid!r} cannot be used: {error}.") from error
-    return checkpoint
 
 
 def _find(session: Session, trial_id: int | None, best: bool) -> dict[str, Any]:
-    order = (
-        {"sortByAttr": "SORT_BY_SEARCHER_METRIC"}
-        if best
-        else {"sortByAttr": "SORT_BY_BATCH_NUMBER", "orderBy": "ORDER_BY_DESC"}
-    )
-    params = {**order, "states": "STATE_COMPLETED", "limit": 1}
+    assert trial_id is not None
+    # By the metric the master knows which way is the best.
+    order = {"sortByAttr": "SORT_BY_SEARCHER_METRIC", "orderBy": None} if best else {}
     try:
-        found = session.get(f"/api/v1/trials/{trial_id}/checkpoints", params=params)["checkpoints"]
+        found = session.api.trials.checkpoints(trial_id, limit=1, **order)
     except MasterError as error:
         raise CheckpointError(f"Trial {trial_id} cannot be used: {error}.") from error
     if not found:
@@ -141,7 +137,7 @@ def _download(session: Session, uuid: str, directory: Path) -> None:
     path = directory.with_name(f"{directory.name}.tar.gz")
     try:
         with path.open("wb") as file:
-            for chunk in session.download(f"/checkpoints/{uuid}", accept="application/gzip"):
+            for chunk in session.api.checkpoints.archive(uuid):
                 file.write(chunk)
     except DetError as error:
         raise CheckpointError(f"Checkpoint {uuid!r} cannot be downloaded: {error}") from error

@@ -1,0 +1,44 @@
+"""Calls about the caller and the cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from det_keras.protocol.api.transport import Transport
+from det_keras.protocol.passwords import hash_password
+
+__all__ = ["Accounts"]
+
+
+class Accounts:
+    """Calls about the caller and the cluster.
+
+    Args:
+        transport: sends them.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def me(self) -> dict[str, Any]:
+        """Return the user whose token the calls carry."""
+        user: dict[str, Any] = self._transport.get("/api/v1/me")["user"]
+        return user
+
+    def log_in(self, username: str, password: str) -> str:
+        """Return a new token."""
+        body = {"username": username, "password": hash_password(password), "isHashed": True}
+        return str(self._transport.post("/api/v1/auth/login", body)["token"])
+
+    def log_out(self) -> None:
+        """End the validity of the token that the calls carry."""
+        self._transport.post("/api/v1/auth/logout")
+
+    def web_login_url(self) -> str:
+        """Return an address that logs a browser in, once."""
+        return str(self._transport.post("/api/v1/auth/web-code")["url"])
+
+    def cluster(self) -> dict[str, Any]:
+        """Return the master's version, name and ids."""
+        info: dict[str, Any] = self._transport.get("/api/v1/master")
+        return info

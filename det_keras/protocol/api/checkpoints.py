@@ -1,0 +1,49 @@
+"""Calls about checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from det_keras.protocol.api.transport import Transport
+
+__all__ = ["Checkpoints"]
+
+_PATH = "/api/v1/checkpoints"
+
+
+class Checkpoints:
+    """Calls about checkpoints; every method raises MasterError where the master refuses.
+
+    Args:
+        transport: sends them.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def get(self, uuid: str, **options: Any) -> dict[str, Any]:
+        """Return the record of a checkpoint."""
+        checkpoint: dict[str, Any] = self._transport.get(f"{_PATH}/{uuid}", **options)["checkpoint"]
+        return checkpoint
+
+    def report(self, checkpoint: Mapping[str, Any]) -> None:
+        """Report a checkpoint whose files are in the storage."""
+        self._transport.post(_PATH, checkpoint)
+
+    def report_deleted(self, uuid: str) -> None:
+        """Report that the files of a checkpoint are gone."""
+        self._transport.patch(_PATH, {"checkpoints": [{"uuid": uuid, "resources": {"resources": {}}}]})
+
+    def remove_files(self, uuids: Sequence[str], globs: Sequence[str]) -> None:
+        """Delete the files of checkpoints that match `globs`; with none, look again at which files there are."""
+        body = {"checkpointUuids": uuids, "checkpointGlobs": globs}
+        self._transport.post(f"{_PATH}/rm", body)
+
+    def delete(self, uuids: Sequence[str]) -> None:
+        """Delete checkpoints."""
+        self._transport.delete(_PATH, {"checkpointUuids": uuids})
+
+    def archive(self, uuid: str) -> Iterator[bytes]:
+        """Yield the bytes of a gzip-compressed tar archive with the files of a checkpoint."""
+        return self._transport.download(f"/checkpoints/{uuid}", accept="application/gzip")

@@ -1,0 +1,136 @@
+"""Calls about tasks: generic jobs, logs, and what a task's own process asks about its allocation."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from det_keras.protocol.api.transport import Transport
+
+__all__ = ["Jobs", "Logs", "Tasks"]
+
+_COMMANDS = "/api/v1/commands"
+# Files travel in the body, and a master unpacks them before it answers.
+_SUBMISSION_TIMEOUT_S = 300.0
+# The master answers a long poll a little after its time.
+_LATE_S = 10.0
+
+
+class Jobs:
+    """Calls about generic jobs, which the protocol calls commands.
+
+    Args:
+        transport: sends them.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def all(self) -> list[dict[str, Any]]:
+        """Return all jobs."""
+        found: list[dict[str, Any]] = self._transport.get(_COMMANDS)["commands"]
+        return found
+
+    def get(self, job_id: str) -> dict[str, Any]:
+        """Return a job."""
+        job: dict[str, Any] = self._transport.get(f"{_COMMANDS}/{job_id}")["command"]
+        return job
+
+    def create(self, config: Mapping[str, Any], files: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Create a job, and return the answer with its notices.
+
+        Args:
+            config: of the job.
+            files: of the context directory, parents before children.
+        """
+        body = {"config": config, "files": files}
+        # Not repeatable: a second try after a lost answer would make a second job.
+        answer: dict[str, Any] = self._transport.post(
+            _COMMANDS, body, repeatable=False, timeout_s=_SUBMISSION_TIMEOUT_S
+        )
+        return answer
+
+    def kill(self, job_id: str) -> None:
+        """Kill a job."""
+        self._transport.post(f"{_COMMANDS}/{job_id}/kill")
+
+
+class Tasks:
+    """Calls about tasks and their allocations.
+
+    Args:
+        transport: sends them.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def get(self, task_id: str) -> dict[str, Any]:
+        """Return a task."""
+        task: dict[str, Any] = self._transport.get(f"/api/v1/tasks/{task_id}")["task"]
+        return task
+
+    def context_directory(self, task_id: str) -> bytes:
+        """Return the submitted files as a gzip-compressed tar archive; empty if there are none."""
+        answer = self._transport.get(f"/api/v1/tasks/{task_id}/context_directory")
+        return base64.b64decode(answer.get("b64Tgz") or "")
+
+    def wait_for_preemption(self, allocation_id: str, timeout_s: float) -> bool:
+        """Return whether the master asks an allocation to stop, within `timeout_s`."""
+        answer = self._transport.get(
+            f"{_allocation(allocation_id)}/signals/preemption",
+            params={"timeout_seconds": int(timeout_s)},
+            timeout_s=timeout_s + _LATE_S,
+            patience_s=0.0,
+        )
+        return bool(answer["preempt"])
+
+    def acknowledge_preemption(self, allocation_id: str) -> None:
+        """Promise to exit soon and ask to be resumed."""
+        self._transport.post(f"{_allocation(allocation_id)}/signals/ack_preemption")
+
+    def announce_server(self, allocation_id: str, address: str) -> None:
+        """Report the address at which a task serves, and that it does."""
+        self._transport.post(f"{_allocation(allocation_id)}/proxy_address", {"proxyAddress": address})
+        self._transport.post(f"{_allocation(allocation_id)}/ready")
+
+
+class Logs:
+    """The lines of a log.
+
+    Args:
+        transport: asks for them.
+        path: of the log; see `of_trial` and `of_task`.
+    """
+
+    def __init__(self, transport: Transport, path: str) -> None:
+        self._transport = transport
+        self._path = path
+
+    @classmethod
+    def of_trial(cls, transport: Transport, trial_id: int) -> Logs:
+        """Return the log of a trial."""
+        return cls(transport, f"/api/v1/trials/{trial_id}/logs")
+
+    @classmethod
+    def of_task(cls, transport: Transport, task_id: str) -> Logs:
+        """Return the log of a task."""
+        return cls(transport, f"/api/v1/tasks/{task_id}/logs")
+
+    def lines(self, *, limit: int | None = None) -> Iterator[dict[str, Any]]:
+        """Yield the lines from the log's start; all that there are, or `limit` of them."""
+        return self._transport.stream(self._path, params={"limit": limit, "follow": False})
+
+    def tail(self, count: int) -> list[dict[str, Any]]:
+        """Return the last lines, in their order."""
+        params = {"limit": count, "orderBy": "ORDER_BY_DESC", "follow": False}
+        return list(self._transport.stream(self._path, params=params))[::-1]
+
+    def follow(self) -> Iterator[dict[str, Any]]:
+        """Yield the lines from the log's start until the task is over."""
+        return self._transport.stream(self._path, params={"follow": True})
+
+
+def _allocation(allocation_id: str) -> str:
+    return f"/api/v1/allocations/{allocation_id}"

@@ -1,0 +1,24 @@
+"""What carries calls to a master: `det_keras.client.Session`, or what stands for it in a test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+__all__ = ["Transport"]
+
+
+class Transport(Protocol):
+    """Sends calls; options and errors are those of `det_keras.client.Session`."""
+
+    def get(self, path: str, *, params: Mapping[str, Any] | None = None, **options: Any) -> Any: ...
+
+    def post(self, path: str, body: Any = None, **options: Any) -> Any: ...
+
+    def patch(self, path: str, body: Any = None, **options: Any) -> Any: ...
+
+    def delete(self, path: str, body: Any = None, **options: Any) -> Any: ...
+
+    def stream(self, path: str, *, params: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]: ...
+
+    def download(self, path: str, *, accept: str) -> Iterator[bytes]: ...
