@@ -4,6 +4,7 @@ import pytest
 
 from det_keras.cli.following.follow import follow
 from det_keras.errors import MasterUnavailableError
+from det_keras.protocol.api import Api
 from det_keras.storage.manifest import MANIFEST_NAME
 
 
@@ -18,6 +19,10 @@ class Master:
         self.log = list(log)
         self.checkpoints = list(checkpoints)
         self.asked: list[str] = []
+
+    @property
+    def api(self):
+        return Api(self)
 
     def get(self, path, params=None):
         self.asked.append(path)

@@ -11,6 +11,7 @@ import pytest
 
 from det_keras.errors import CheckpointError, MasterUnavailableError
 from det_keras.keras.checkpoint.load import load_model, open_checkpoint
+from det_keras.protocol.api import Api
 from det_keras.storage.manifest import write_manifest
 
 
@@ -42,6 +43,10 @@ class Master:
         self.folder = folder
         self.breaks = breaks
         self.written = 0
+
+    @property
+    def api(self):
+        return Api(self)
 
     def get(self, path):
         return {"checkpoint": {"uuid": path.rpartition("/")[2]}}
