@@ -11,7 +11,6 @@ __all__ = [
     "InvalidArgumentError",
     "NotFoundError",
     "PermissionDeniedError",
-    "ResourceExhaustedError",
     "UnauthenticatedError",
     "UnavailableError",
     "UnimplementedError",
@@ -66,12 +65,6 @@ class AlreadyExistsError(ApiError):
     """There is such a thing already."""
 
     status, code, reason = 409, 6, "AlreadyExists"
-
-
-class ResourceExhaustedError(ApiError):
-    """More than the master takes."""
-
-    status, code, reason = 429, 8, "ResourceExhausted"
 
 
 class UnimplementedError(ApiError):

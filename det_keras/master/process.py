@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from det_keras.errors import DetError
 from det_keras.home import Home
 
-__all__ = ["Listening", "RunningMaster", "ensure", "find", "forget", "hold", "lock_file", "start", "stop"]
+__all__ = ["Listening", "RunningMaster", "find", "forget", "hold", "lock_file", "start", "stop"]
 
 _PROBE_S = 0.02
 _ANSWER_S = 5.0
@@ -130,14 +130,6 @@ def start(
     raise DetError(
         f"The master was not ready after {timeout_s:g} s. {_last_words(home.master_log, begins_at)}"
     )
-
-
-def ensure(home: Home) -> tuple[RunningMaster, bool]:
-    """Return the master of a data root, started if need be, and whether it was."""
-    running = find(home)
-    if running is not None:
-        return running, False
-    return start(home), True
 
 
 def stop(home: Home, *, kill_tasks: bool = False, timeout_s: float = 30.0) -> RunningMaster | None:

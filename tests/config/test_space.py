@@ -89,7 +89,7 @@ def test_nested_leaves_are_axes_in_their_place() -> None:
 
     assert [(p["m"]["a"], p["m"]["b"]) for p in space.grid()] == [("p", 1), ("p", 2), ("q", 1), ("q", 2)]
     assert space.grid()[0] == {"c": 0, "m": {"a": "p", "b": 1, "e": {}}, "z": 1}
-    assert space.flat_names() == ["c", "m.a", "m.b", "z"]
+    assert [name for name, _ in space.leaves()] == ["c", "m.a", "m.b", "z"]
 
 
 def test_empty_space_has_one_empty_point() -> None:
@@ -129,7 +129,7 @@ def test_lists_and_nulls_are_constants() -> None:
         "mapping": {"deep": {"x": 1}},
     }
     assert space.to_dict()["nothing"] == {"type": "const", "val": None}
-    assert space.flat_names() == ["layers", "mapping", "nothing"]
+    assert [name for name, _ in space.leaves()] == ["layers", "mapping", "nothing"]
 
 
 def test_values_handed_out_are_not_shared() -> None:

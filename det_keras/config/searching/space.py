@@ -103,10 +103,6 @@ class Space:
             else:
                 yield name, entry
 
-    def flat_names(self) -> list[str]:
-        """Return the dotted names of all leaves."""
-        return [name for name, _ in self.leaves()]
-
     def variable_names(self) -> list[str]:
         """Return the dotted names of all leaves that are not const."""
         return self._names_where(lambda leaf: not isinstance(leaf, Const))
