@@ -35,7 +35,9 @@ from det_keras.master.api import (
 )
 from det_keras.master.api.express import Express
 from det_keras.master.embedded import EmbeddedMaster
-from det_keras.master.server.auth_middleware import Gate
+from det_keras.master.server.address_form import AddressFormMiddleware
+from det_keras.master.server.auth_middleware import AuthMiddleware
+from det_keras.master.server.body_limit import BodyLimitMiddleware
 from det_keras.master.server.browser import wants_page
 from det_keras.master.server.openapi import describe_calls
 from det_keras.master.server.responses import error_reply
@@ -114,7 +116,9 @@ def create_app(master: EmbeddedMaster) -> FastAPI:
     app.add_exception_handler(Exception, _failed)
     # The last one added is the first that a call meets.
     app.add_middleware(Express, report_batcher=master.report_batcher)
-    app.add_middleware(Gate, accounts=master.accounts, notifier=master.notifier)
+    app.add_middleware(AuthMiddleware, accounts=master.accounts, notifier=master.notifier)
+    app.add_middleware(BodyLimitMiddleware)
+    app.add_middleware(AddressFormMiddleware)
     return app
 
 

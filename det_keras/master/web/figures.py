@@ -13,7 +13,7 @@ from typing import Any
 
 from det_keras.display import number_text
 
-__all__ = ["Figure", "Line", "Point", "Run", "Rung", "curves", "parallel", "rungs", "runs", "scatter"]
+__all__ = ["Attempt", "Figure", "Line", "Point", "Rung", "curves", "parallel", "rungs", "runs", "scatter"]
 
 Figure = dict[str, Any]
 
@@ -78,7 +78,7 @@ class Rung:
 
 
 @dataclass(frozen=True)
-class Run:
+class Attempt:
     """One run of a trial.
 
     Attributes:
@@ -268,7 +268,7 @@ def rungs(ladder: Sequence[Rung], *, metric: str, unit: str) -> Figure:
     return {"data": data, "layout": layout}
 
 
-def runs(spans: Sequence[Run]) -> Figure:
+def runs(spans: Sequence[Attempt]) -> Figure:
     """Return a time line of runs, the first on top."""
     data = [
         {

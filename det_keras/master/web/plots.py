@@ -21,7 +21,7 @@ from det_keras.master.server.calls import MasterDep
 from det_keras.master.server.responses import reply
 from det_keras.master.web import figures
 from det_keras.master.web.experiments import differing
-from det_keras.master.web.figures import Figure, Line, Point, Run, Rung
+from det_keras.master.web.figures import Attempt, Figure, Line, Point, Rung
 from det_keras.master.web.metric_choice import Metric
 from det_keras.master.web.rest import Rest
 
@@ -269,7 +269,7 @@ def _run(allocation: Mapping[str, Any]) -> Run:
         outcome = "ended" if code in (0, None) else f"exit code {code}"
     number = allocation["allocationId"].rsplit(".", 1)[-1]
     is_failure = end is not None and code not in (0, None)
-    return Run(number, _local(allocation["startTime"]), _local(end), outcome, is_failure)
+    return Attempt(number, _local(allocation["startTime"]), _local(end), outcome, is_failure)
 
 
 def _local(text: str | None) -> str:
