@@ -259,7 +259,7 @@ def _told(values: Any) -> list[float | None]:
     return [float(f"{value:.7g}") if math.isfinite(value) else None for value in values.tolist()]
 
 
-def _run(allocation: Mapping[str, Any]) -> Run:
+def _run(allocation: Mapping[str, Any]) -> Attempt:
     end, code = allocation["endTime"], allocation["statusCode"]
     if end is None:
         outcome = "runs"
