@@ -26,6 +26,7 @@ KILLED = [
     if name.startswith(("dataset_", "generator_", "loader", "fits_", "step_"))
     or name in ("items_own_stream", "items_global_stream", "items_dict_alone", "items_steps_that_do_not_divide")
     or name in ("callback_that_counts", "callback_made_from_early_stopping", "callback_swap_ema_weights")
+    or name in ("argument_validation_steps_of_shuffled_dataset", "argument_validation_as_shuffled_cached_dataset")
     or name in ("model_with_augmentation", "sparse_tensor_alone", "compile_accumulation", "compile_run_eagerly")
 ]  # fmt: skip
 if os.environ.get("DET_KERAS_TEST_WAYS") == "all":

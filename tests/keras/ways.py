@@ -449,6 +449,13 @@ def argument_validation_as_shuffled_cached_dataset(trainer: Any) -> tuple[Any, .
     return fit_arrays(trainer, dense(), x, y, validation_data=held_out)
 
 
+@way
+def argument_validation_steps_of_shuffled_dataset(trainer: Any) -> tuple[Any, ...]:
+    x, y = arrays()
+    held_out = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(ROWS, seed=3).batch(5)
+    return fit_arrays(trainer, dense(), x, y, validation_data=held_out, validation_steps=2)
+
+
 # How models are compiled and made.
 
 

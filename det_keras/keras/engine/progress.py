@@ -42,7 +42,8 @@ class Progress:
         last_validation: the newest of this process, None before the first.
         last_validation_batch: of this `fit`, at the newest validation of any process.
         last_checkpoint_batch: of this `fit`, at the newest checkpoint.
-        best_metric: the searcher's best metric of this trial.
+        best_metric: the searcher's best metric of this process. The backend knows that of the experiment, also from
+            earlier processes; this one serves while a master is away.
         logs_of_boundary: Keras's running training metrics at the newest boundary.
         logs_of_epoch: the logs of the newest epoch that ended, as Keras made them; None before the first.
     """
@@ -98,7 +99,6 @@ class Progress:
             "position": asdict(self.position),
             "validations": self.validations,
             "last_validation_batch": self.last_validation_batch,
-            "best_metric": self.best_metric,
             "logs": _plain(self.logs_of_boundary) if with_logs else None,
             "epoch_logs": _plain(self.logs_of_epoch),
         }
@@ -108,7 +108,6 @@ class Progress:
         self.validations = state["validations"]
         self.last_validation_batch = state["last_validation_batch"]
         self.last_checkpoint_batch = self.position.batches
-        self.best_metric = state["best_metric"]
         self.logs_of_boundary = state.get("logs") or {}
         self.logs_of_epoch = state.get("epoch_logs")
 
