@@ -19,10 +19,9 @@ from det_keras.master.database.lookups import config_of, find_experiment
 from det_keras.master.database.models import ExperimentRow, TrialRow, UserRow
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import InvalidArgumentError
-from det_keras.master.experiments.controller import ExperimentController
+from det_keras.master.experiments.base import Controller
 from det_keras.master.experiments.controllers import controller_of
 from det_keras.master.experiments.experiments import Draft
-from det_keras.master.experiments.unmanaged import UnmanagedController
 from det_keras.master.serializers.experiments import (
     LIST_COLUMNS,
     experiment_shape,
@@ -376,7 +375,7 @@ def _created_unmanaged(
 def _move(
     master: EmbeddedMaster,
     experiment_id: int,
-    action: Callable[[ExperimentController | UnmanagedController], None],
+    action: Callable[[Controller], None],
 ) -> Response:
     with master.store.writing() as tx:
         action(controller_of(tx, find_experiment(tx, experiment_id)))

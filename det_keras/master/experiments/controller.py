@@ -22,6 +22,7 @@ from det_keras.master.database.lookups import config_of
 from det_keras.master.database.models import ExperimentRow, MetricRow, TaskRow, TrialRow
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import FailedPreconditionError, InvalidArgumentError
+from det_keras.master.experiments.base import Controller, early_exit_reason
 from det_keras.master.lifecycle import Ending, Exit, ExitedRun, Verdict
 from det_keras.master.tasks import allocations
 from det_keras.master.tasks.logs import note
@@ -36,15 +37,11 @@ logger = logging.getLogger(__name__)
 
 # How long a process that refused its hyperparameters may take to leave, in seconds.
 _EARLY_EXIT_GRACE_S = 10.0
-_EARLY_EXITS = {
-    "EXITED_REASON_INVALID_HP": ExitedReason.INVALID_HP,
-    "EXITED_REASON_INIT_INVALID_HP": ExitedReason.INIT_INVALID_HP,
-}
 _EARLY_ENDS = {states.CANCELED: ExitedReason.USER_CANCELED, states.ERROR: ExitedReason.ERRORED}
 _STOPPED_AT_ONCE = (states.STOPPING_KILLED, states.STOPPING_ERROR)
 
 
-class ExperimentController:
+class ExperimentController(Controller):
     """Moves one experiment.
 
     Args:
@@ -159,11 +156,10 @@ class ExperimentController:
         Raises:
             InvalidArgumentError: `reason` is no such reason.
         """
-        if reason not in _EARLY_EXITS:
-            raise InvalidArgumentError(f"reason {reason!r} must be one of {', '.join(_EARLY_EXITS)}.")
+        exited_reason = early_exit_reason(reason)
         if trial.state in states.TERMINAL or trial.early_exit is not None:
             return
-        trial.early_exit = _EARLY_EXITS[reason].value
+        trial.early_exit = exited_reason.value
         allocation = allocations.live_allocation(self._tx, trial.task_id)
         if allocation is not None:
             allocations.kill(self._tx, allocation, after_s=_EARLY_EXIT_GRACE_S)

@@ -20,6 +20,7 @@ from det_keras.master.database.events import task_topic
 from det_keras.master.database.models import ExperimentRow, TaskRow, TrialRow
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import FailedPreconditionError, InvalidArgumentError
+from det_keras.master.experiments.base import Controller, early_exit_reason
 from det_keras.master.tasks.logs import note
 from det_keras.protocol import states
 from det_keras.protocol.values import now
@@ -33,7 +34,7 @@ LOST_AFTER = timedelta(minutes=5)
 _RUNNING = frozenset({states.ACTIVE, "QUEUED", "PULLING", "STARTING", "RUNNING"})
 
 
-class UnmanagedController:
+class UnmanagedController(Controller):
     """Follows one experiment that reports from outside; to the calls what `ExperimentController` is for the others.
 
     Args:
@@ -71,7 +72,8 @@ class UnmanagedController:
             self._follow()
 
     def early_exit(self, trial: TrialRow, reason: str) -> None:
-        """Note that a trial refuses its hyperparameters; how it ends it says itself."""
+        """Record that a trial refuses its hyperparameters; its script reports how it ends."""
+        early_exit_reason(reason)
         note(self._tx, trial.task_id, f"Trial {trial.id} refuses its hyperparameters ({reason}).", "WARNING")
 
     def validated(self, trial: TrialRow, metrics: Mapping[str, Any]) -> None:
