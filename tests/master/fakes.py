@@ -89,11 +89,12 @@ class FakePool(ResourcePool):
 
     def kill(self, allocation_id: str, *, force: bool) -> None:
         self.kills.append((allocation_id, force))
-        if force or not self.is_stubborn:
+        if allocation_id not in self.exits and (force or not self.is_stubborn):
             self.finish(allocation_id, 137)
 
     def remove(self, allocation_id: str) -> None:
         self.removed.append(allocation_id)
+        self.logs.pop(allocation_id, None)
 
     def finish(self, allocation_id: str, code: int = 0) -> None:
         """End a task."""
