@@ -13,7 +13,7 @@ from det_keras.master.accounts import auth
 from det_keras.protocol.passwords import hash_password
 from det_keras.protocol.values import now
 from master.fakes import Client
-from master.test_gate import every_route
+from master.test_auth_middleware import every_route
 
 NEW = "correct horse battery"
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from master.test_gate import every_route
+from master.test_auth_middleware import every_route
 
 
 @pytest.fixture

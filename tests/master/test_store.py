@@ -13,7 +13,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
 from det_keras.errors import DetError
-from det_keras.master import migrations
+from det_keras.master.database import migrations
 from det_keras.master.database.events import Notifier
 from det_keras.master.database.models import Base, ExperimentRow, SettingRow
 from det_keras.master.database.store import Store
