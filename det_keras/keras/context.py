@@ -367,7 +367,7 @@ class KerasContext:
             self._leave_as_invalid(error)
         self.close()
         if error is not None:
-            # The script may still catch the exception. The hint is printed by the hook, after the traceback.
+            # If the script does not catch the exception, the hook prints the hint after the traceback.
             sys.excepthook = self._on_uncaught
 
     def _check_open(self, what: str) -> None:

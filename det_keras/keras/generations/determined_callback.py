@@ -126,7 +126,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
             self._report("training", logs or {})
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """Report the status."""
+        """Set the status ``validating``, if the validation is part of a training."""
         if self._is_training:
             self._core.train.set_status("validating")
 
