@@ -145,7 +145,7 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def report_early_exit(self, reason: str) -> None:
-        """Report to the searcher that the hyperparameters are invalid; returns when the report has arrived."""
+        """Report to the searcher that the trial ends early, and why; returns when the report has arrived."""
 
     @abc.abstractmethod
     def wait_for_preemption(self, timeout_s: float) -> bool:
