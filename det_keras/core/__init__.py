@@ -1,4 +1,4 @@
-"""The framework-free seam between a training process and its cluster."""
+"""The framework-free interface between a training process and its cluster."""
 
 from __future__ import annotations
 

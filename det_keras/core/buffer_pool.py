@@ -17,13 +17,13 @@ __all__ = ["Buffer", "BufferPool", "open_buffer_pool"]
 
 
 class Buffer:
-    """The part of an buffer_pool that holds one state.
+    """The part of a buffer pool that holds one state.
 
     Attributes:
-        offset: where it begins in the buffer_pool, in bytes.
+        offset: its offset in the buffer pool, in bytes.
         memory: its bytes.
-        is_ready: its pages are in place: copying into it costs no page faults.
-        is_free: no state is in it.
+        is_ready: its pages are mapped: copying into it causes no page faults.
+        is_free: it holds no state.
     """
 
     def __init__(self, offset: int, memory: memoryview) -> None:
@@ -33,14 +33,14 @@ class Buffer:
         self.is_free = True
 
     def make_ready(self) -> None:
-        """Put the pages in place; other threads go on meanwhile."""
-        # Reading maps the pages and cannot collide with a copy into them; NumPy lets go of the interpreter.
+        """Map the pages; other threads continue meanwhile."""
+        # Reading maps the pages and cannot conflict with a copy into them; NumPy releases the interpreter lock.
         np.frombuffer(self.memory, np.uint8)[:: mmap.PAGESIZE].max()
         self.is_ready = True
 
 
 class BufferPool:
-    """Shared memory with buffer for two states.
+    """Shared memory with buffers for two states.
 
     Args:
         state_bytes: size of a state, at least 1.
@@ -59,7 +59,7 @@ class BufferPool:
         ]
 
     def close(self) -> None:
-        """Give the memory back, as soon as nobody looks into it any more."""
+        """Release the memory once no view of it exists any more."""
         for buffer in self.buffers:
             buffer.memory.release()
         self._memory.release()
@@ -67,5 +67,5 @@ class BufferPool:
 
 
 def open_buffer_pool(descriptor: int, size_bytes: int) -> memoryview:
-    """Return the memory of an buffer_pool that another process made."""
+    """Return the memory of a buffer pool that another process created."""
     return memoryview(mmap.mmap(descriptor, size_bytes))

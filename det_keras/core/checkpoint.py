@@ -44,8 +44,8 @@ class CheckpointContext:
     """Stores checkpoints and reports them.
 
     Args:
-        storage: where the bytes go.
-        backend: whom to tell.
+        storage: stores the files.
+        backend: receives the reports.
         distributed: the workers.
     """
 
@@ -200,7 +200,7 @@ class CheckpointContext:
             return found
 
     def delete(self, storage_id: str) -> None:
-        """Delete the files of a checkpoint and say so; one that is gone is no error."""
+        """Delete the files of a checkpoint and report it; a checkpoint that is already deleted is no error."""
         self.storage.delete(storage_id)
         self._backend.report_checkpoint_deleted(storage_id)
 
@@ -209,7 +209,7 @@ class CheckpointContext:
         return replace(plan, files={**plan.files, _METADATA_NAME: (_document(metadata),)})
 
     def report(self, uuid: str, metadata: Mapping[str, Any]) -> None:
-        """Tell that a checkpoint is committed."""
+        """Report a committed checkpoint."""
         resources = self.storage.list_files(uuid)
         record = CheckpointRecord(uuid, metadata["steps_completed"], resources, dict(metadata))
         self._backend.report_checkpoint(record)
@@ -222,7 +222,7 @@ class CheckpointContext:
         try:
             listing = {} if source is None else list_shard(_existing(source), selector)
         except Exception as error:
-            # Whatever it is, the others wait in the exchange and have to hear of it; here it is raised after that.
+            # The other ranks wait in the exchange and must receive the failure, so it is raised only after that.
             problem = error
         said = f"rank {self._distributed.rank}: {problem}" if problem is not None else None
         gathered = self._distributed.allgather((listing, dict(metadata) if metadata else None, said))
@@ -291,7 +291,7 @@ class CheckpointContext:
 
 
 def _translated(work: Callable[[], Any]) -> Any:
-    """Do something with the storage whose failure the other ranks have to hear of."""
+    """Run an operation on the storage, and convert its failure to one that is sent to the other ranks."""
     try:
         return work()
     except OSError as error:

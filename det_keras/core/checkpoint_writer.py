@@ -1,4 +1,4 @@
-"""Writes checkpoints behind training's back, one at a time.
+"""Writes checkpoints in the background, one at a time.
 
 The variables are copied into memory that is kept for that, on the training thread; the rest happens
 elsewhere: in a thread for small states, in a process of its own for big ones, which competes neither for
@@ -41,14 +41,14 @@ _SMALL_BYTES = 32 << 20
 
 
 class State(Protocol):
-    """What a checkpoint is made of."""
+    """The content of a checkpoint."""
 
     @property
     def size_bytes(self) -> int:
         """Memory that `fill` needs."""
 
     def fill(self, memory: memoryview) -> None:
-        """Copy what may change into `memory`, and let go of it; a second call does nothing."""
+        """Copy the values that may change into `memory`, and release them; a second call does nothing."""
 
     def plan(self) -> FilePlan:
         """Return the files, whose slices are those of the filled memory."""
@@ -136,7 +136,7 @@ class CheckpointWriter:
             raise CheckpointError(f"The last checkpoint could not be written: {failure}") from failure
 
     def close(self) -> None:
-        """Finish what was asked for, and end the thread and the process."""
+        """Write all submitted checkpoints, and end the thread and the process."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -172,7 +172,7 @@ class CheckpointWriter:
                 self._leave(job)
                 self._failure = failure
                 self._changed.notify_all()
-            # The job may hold variables: let go of them before the next wait.
+            # The job may hold variables: release them before waiting again.
             del job
 
     def _make_ready(self) -> None:
@@ -251,7 +251,7 @@ class CheckpointWriter:
         return self._buffers is not None and self._buffers.state_bytes >= _SMALL_BYTES
 
     def _buffers_for(self, state_bytes: int) -> BufferPool:
-        """Return an buffer_pool that is big enough; only where nothing is being written may it be made anew."""
+        """Return a buffer pool of sufficient size; it may be replaced only while no checkpoint is being written."""
         if self._buffers is None or self._buffers.state_bytes < state_bytes:
             self._end_process()
             if self._buffers is not None:

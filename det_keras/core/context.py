@@ -1,4 +1,4 @@
-"""`det.core.init()`: the framework-free seam between a training process and its cluster."""
+"""`det.core.init()`: the framework-free interface between a training process and its cluster."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Context:
     """The parts that connect a training process with its cluster, or with a run directory.
 
     Attributes:
-        info: where the process runs; None alone.
+        info: where the process runs; None in a local run.
         train: reports metrics, progress and status.
         checkpoint: stores and restores checkpoints.
-        preempt: tells when to stop.
+        preempt: requests to stop.
         searcher: how long to train, for scripts of earlier releases.
         distributed: rank, size and small exchanges.
         backend: where reports go.
@@ -116,7 +116,7 @@ def init(
 ) -> Context:
     """Return the context of this process, to be used in a ``with`` block.
 
-    In a trial it talks to the master that launched the process; alone it keeps everything in a run
+    In a trial it communicates with the master that launched the process. A local run stores everything in a run
     directory.
 
     Args:

@@ -37,10 +37,10 @@ class PreemptMode(enum.Enum):
 
 
 class PreemptContext:
-    """Tells whether this process was asked to stop.
+    """Watches whether this process is asked to stop.
 
     Args:
-        backend: whom to ask.
+        backend: receives the requests of the master.
         distributed: the workers.
         mode: how they come to one answer.
         ask: asks for this worker alone, as `Backend.wait_for_preemption` does; for `PreemptMode.WorkersAskMaster`,

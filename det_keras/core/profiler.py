@@ -16,7 +16,7 @@ class Profiler:
     """Reports CPU, memory, disk and network load from a thread of its own, about once a second.
 
     Args:
-        backend: whom to tell.
+        backend: receives the reports.
     """
 
     def __init__(self, backend: Backend) -> None:

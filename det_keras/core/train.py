@@ -1,4 +1,4 @@
-"""What a training process tells of itself: metrics, progress, status."""
+"""Reports of a training process: metrics, progress, status."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class EarlyExitReason(enum.Enum):
     """Why a script ends a trial before its time.
 
     Attributes:
-        INVALID_HP: these hyperparameters are no good.
-        USER_REQUESTED_STOP: the script saw fit to.
+        INVALID_HP: the hyperparameters are invalid.
+        USER_REQUESTED_STOP: the script decided to stop.
     """
 
     INVALID_HP = "EXITED_REASON_INVALID_HP"
@@ -35,7 +35,7 @@ class TrainContext:
     """Reports metrics, progress and status; reports do not wait for the network.
 
     Args:
-        backend: whom to tell.
+        backend: receives the reports.
         distributed: the workers.
         events: TensorBoard's files.
     """
@@ -134,7 +134,7 @@ class TrainContext:
         return self._backend.set_run_metadata(metadata)
 
     def report_early_exit(self, reason: EarlyExitReason | str = EarlyExitReason.INVALID_HP) -> None:
-        """Tell the searcher that the trial ends before its time; returns when it has arrived."""
+        """Report to the searcher that the trial ends early; returns when the report has arrived."""
         self._backend.report_early_exit(EarlyExitReason(reason).value)
 
     def get_tensorboard_path(self) -> Path:

@@ -1,4 +1,4 @@
-"""What the training process and the writing process say to each other.
+"""The messages between the training process and the writing process.
 
 A module of its own: the writing process runs as ``__main__``, and pickles name the module of a class.
 """
@@ -24,7 +24,7 @@ class Order:
         storage: where.
         uuid: under which name.
         plan: its files.
-        offset: where the memory of the plan begins in the buffer_pool, in bytes.
+        offset: offset of the plan's memory in the buffer pool, in bytes.
     """
 
     storage: Storage
@@ -35,7 +35,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of an order.
+    """The result of an order.
 
     Attributes:
         error: why it failed, None if it is stored.
@@ -55,7 +55,7 @@ def send(pipe: IO[bytes], message: Any) -> None:
 
 
 def receive(pipe: IO[bytes]) -> Any:
-    """Return the next message, None when the other side is gone."""
+    """Return the next message, None when the other process has closed the pipe."""
     header = pipe.read(8)
     if len(header) < 8:
         return None

@@ -1,4 +1,4 @@
-"""Everything that imports TensorFlow and Keras: the script API and the engine behind it."""
+"""The modules that import TensorFlow and Keras: the script API and the training engine."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any as _Any
 from det_keras.errors import DetError as _DetError
 from det_keras.errors import TensorFlowMissingError as _TensorFlowMissingError
 
-# Keras takes an empty variable for none, and then the backend of its keras.json.
+# Keras treats an empty variable as unset, and then uses the backend of its keras.json.
 _backend, _where = _os.environ.get("KERAS_BACKEND") or "tensorflow", "KERAS_BACKEND"
 if "keras" in _sys.modules:
     _backend, _where = _sys.modules["keras"].config.backend(), "Keras's backend"
 if _backend != "tensorflow":
-    # Before Keras is imported: it would fail first, where the other backend is not installed.
+    # Check before Keras is imported: the import fails if the other backend is not installed.
     raise _DetError(
         f"det_keras trains with Keras on TensorFlow, but {_where} is {_backend!r}. "
         'Set KERAS_BACKEND=tensorflow before Keras is imported, or `"backend": "tensorflow"` in keras.json.'

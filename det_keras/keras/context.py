@@ -1,4 +1,4 @@
-"""The context that `det.keras.init()` returns: what a training script calls."""
+"""The context that `det.keras.init()` returns: the API of training scripts."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ logger = logging.getLogger(__name__)
 
 
 class KerasContext:
-    """What a training script calls.
+    """The API of training scripts.
 
     Attributes:
-        core: the framework-free parts underneath.
-        data: makes training data known; `wrap_data` is its `wrap`.
+        core: the framework-free context.
+        data: prepares training data; `wrap_data` is its `wrap`.
         distributed: rank, size and small exchanges.
         config_data: the config's ``data`` field.
-        seed: of everything random.
+        seed: the seed of all random operations.
         settings: how often to report, validate and save.
-        phases: the `fit` calls that are over.
+        phases: the finished `fit` calls.
         writer: writes checkpoints in the background.
         validated_at: batches trained in the script at its newest validation, None before the first.
         code: the submitted code.
-        shared_step: what workers tell each other with each step; None on one worker.
+        shared_step: the state that the workers exchange with each step; None on one worker.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class KerasContext:
         return self._training
 
     def _repr_html_(self) -> str:
-        """Show where it runs, with which hyperparameters, and what the newest `fit` that is over came to."""
+        """Return HTML with the place of the run, its hyperparameters, and the results of the last finished `fit`."""
         known: dict[str, Any] = {"seed": self.seed, "batches": sum(phase.batches for phase in self.phases)}
         if self.distributed.size > 1:
             known["workers"] = f"rank {self.distributed.rank} of {self.distributed.size}"
@@ -142,7 +142,7 @@ class KerasContext:
             optimizer: any Keras 3 optimizer; call it once for each.
 
         Raises:
-            TypeError: it is no optimizer object.
+            TypeError: `optimizer` is not an optimizer object.
         """
         return self._optimizers.wrap(optimizer)
 
@@ -151,7 +151,7 @@ class KerasContext:
         return self._optimizers.of_model(model)
 
     def prepare_optimizers(self, model: Any) -> None:
-        """Make sure that what trains `model` exchanges gradients between workers; see `OptimizerRegistry`."""
+        """Make every optimizer that trains `model` exchange gradients between workers; see `OptimizerRegistry`."""
         self._optimizers.prepare(model)
 
     def fit(
@@ -181,23 +181,23 @@ class KerasContext:
     ) -> FitHistory:
         """Train a model as `model.fit` does, with checkpoints, exact resume, metrics and pause.
 
-        In a trial whose config or searcher sets a length, that length takes the place of `epochs`.
+        In a trial whose config or searcher sets a length, that length replaces `epochs`.
 
         Args:
-            model: compiled.
-            x: whatever `model.fit` takes: arrays and structures of them, sparse or ragged too, a PyDataset, a
-                tf.data.Dataset; a generator or a PyTorch DataLoader on one worker, which resumes by being read again.
-            y: targets, with arrays.
-            batch_size: samples per batch of one worker, with arrays; 32 by default.
+            model: the compiled model.
+            x: data as for `model.fit`: arrays and structures of them, also sparse or ragged, a PyDataset, or a
+                tf.data.Dataset; on one worker also a generator or a PyTorch DataLoader, which a resume reads again.
+            y: targets, if `x` is arrays.
+            batch_size: samples per batch of one worker, if `x` is arrays; 32 by default.
             epochs: the last epoch, counted from 1.
-            verbose: ``auto`` is a bar on a terminal and a line an epoch without one; 0, 1, 2 as in Keras.
-            callbacks: your own; they see true epoch and batch numbers, also after a resume.
-            validation_split: part of the arrays' last rows to validate on.
+            verbose: ``auto`` shows a progress bar on a terminal and otherwise a line per epoch; 0, 1, 2 as in Keras.
+            callbacks: Keras callbacks; they get the real epoch and batch numbers, also after a resume.
+            validation_split: fraction of the samples, the last rows of the arrays, to validate on.
             validation_data: a dataset, (x, y) or (x, y, sample_weight).
             shuffle: True for a new seeded order each epoch, "batch" for inside batches, False for none.
             class_weight: class number -> weight.
-            sample_weight: weights of the samples, with arrays.
-            initial_epoch: alone, the first epoch, counted from 0.
+            sample_weight: weights of the samples, if `x` is arrays.
+            initial_epoch: in a local run, the first epoch, counted from 0.
             steps_per_epoch: batches that count as an epoch.
             validation_steps: batches of a validation.
             validation_batch_size: samples per batch of a validation.
@@ -209,10 +209,10 @@ class KerasContext:
             on_nan: ``report`` warns of a NaN loss once, ``stop`` ends the trial as InvalidHP.
 
         Returns:
-            The history of the whole training, also of what came before a resume.
+            The history of the whole training, including the part before a resume.
 
         Raises:
-            ValueError, TypeError: arguments that cannot be used; no validation data.
+            ValueError, TypeError: an argument is invalid, or there is no validation data.
             ModelMismatchError: the checkpoint does not fit this script.
             CheckpointError: the last checkpoint could not be written.
             DetError: the context is closed.
@@ -252,12 +252,12 @@ class KerasContext:
     ) -> Any:
         """Evaluate a model as `model.evaluate` does and return its metrics by name.
 
-        The result is reported: to the group ``test``, or with ``report="validation"`` to the validations. A training
-        that goes on from a checkpoint does not report again what the script evaluates before it is there: those
-        reports were made, and are of other weights.
+        The result is reported to the group ``test``, or with ``report="validation"`` to the validations. In a process
+        that resumes from a checkpoint, evaluations before the resumed `fit` are not reported again: the earlier
+        process has reported them, with other weights.
 
         Args:
-            model: compiled.
+            model: the compiled model.
             x: inputs, a PyDataset or a tf.data.Dataset.
             y: targets, with arrays.
             batch_size: samples per batch of one worker, with arrays; 32 by default.
@@ -265,7 +265,7 @@ class KerasContext:
             options: the other arguments of `model.evaluate`.
 
         Raises:
-            ValueError: `report` is another word, or this batch has a validation already.
+            ValueError: `report` has another value, or this batch already has a validation.
             ValueError: the data is empty.
             DetError: the context is closed.
         """
@@ -299,14 +299,14 @@ class KerasContext:
         """Predict as `model.predict` does.
 
         Args:
-            model: built.
+            model: the built model.
             x: inputs, a PyDataset or a tf.data.Dataset.
             batch_size: samples per batch of one worker, with arrays; 32 by default.
             gather: return the predictions of all workers, in the original order, on every rank.
             options: the other arguments of `model.predict`.
 
         Returns:
-            Predictions of this rank's share, in its order; of everything with `gather`.
+            The predictions for this rank's share, in its order; for all data with `gather`.
         """
         options = {"verbose": 0, "batch_size": batch_size, **options}
         if self.distributed.size > 1:
@@ -324,10 +324,10 @@ class KerasContext:
         """Return the model of a checkpoint: architecture, weights and compile state.
 
         Args:
-            trial_id: take the newest checkpoint of this trial.
-            checkpoint_uuid: take this checkpoint.
-            best: with `trial_id`, take the best by the searcher's metric instead of the newest.
-            custom_objects: name -> class or function, for what Keras cannot find itself.
+            trial_id: load the newest checkpoint of this trial.
+            checkpoint_uuid: load this checkpoint.
+            best: with `trial_id`, load the best checkpoint by the searcher's metric instead of the newest.
+            custom_objects: name -> class or function, for objects that Keras cannot find itself.
 
         Raises:
             ValueError: not exactly one of `trial_id` and `checkpoint_uuid` is given.
@@ -342,12 +342,12 @@ class KerasContext:
             return load_model(directory, custom_objects)
 
     def phase_finished(self, record: PhaseRecord) -> None:
-        """Take note that a `fit` call is over."""
+        """Record a finished `fit` call."""
         self.phases.append(record)
         self._optimizers.forget()
 
     def close(self) -> None:
-        """Write every checkpoint, send every report, and let another context be opened."""
+        """Write every checkpoint, send every report, and allow another context to be opened."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -367,7 +367,7 @@ class KerasContext:
             self._leave_as_invalid(error)
         self.close()
         if error is not None:
-            # Nothing may catch it: the hint comes after the traceback, which Python prints once the block is left.
+            # If the script does not catch the exception, the hook prints the hint after the traceback.
             sys.excepthook = self._on_uncaught
 
     def _check_open(self, what: str) -> None:
@@ -378,7 +378,7 @@ class KerasContext:
             )
 
     def _is_catching_up(self) -> bool:
-        """Tell whether the script has yet to come to the `fit` that goes on from a checkpoint."""
+        """Return whether the script has not yet reached the `fit` that resumes from a checkpoint."""
         if self._find_point() is None or self._goes_on:
             return False
         if not self._is_told:
@@ -396,7 +396,7 @@ class KerasContext:
         return self._point
 
     def _finished_phase(self, run: FitRun, record: PhaseRecord) -> FitHistory:
-        """Pass over a `fit` that the run before had finished; its model is again as it was then."""
+        """Skip a `fit` that an earlier process finished, and restore the state of its model at its end."""
         parts = run.parts
         batches = parts.progress.batches_before + record.batches
         with ExitStack() as stack:
@@ -424,7 +424,7 @@ class KerasContext:
             with self.core.checkpoint.restore_path(uuid, DownloadMode.NoSharedDownload) as directory:
                 yield directory
             return
-        # Imported here: a script alone that loads nothing from a master needs no HTTP.
+        # Imported here: a local script that loads nothing from a master needs no HTTP client.
         from det_keras.client import connect
         from det_keras.core.backend.trial import open_task_session
 
@@ -450,13 +450,13 @@ class KerasContext:
             print(f"\nHint: {hint}", file=sys.stderr, flush=True)  # noqa: T201 - beside the traceback
 
     def _leave_as_invalid(self, error: InvalidHP) -> None:
-        """Tell the searcher that these hyperparameters are no good, and exit with 0."""
+        """Report to the searcher that these hyperparameters are invalid, and exit with 0."""
         logger.warning("These hyperparameters are no good: %s", error)
         self.core.backend.report_early_exit("EXITED_REASON_INVALID_HP")
         self.close()
         sys.stdout.flush()
         sys.stderr.flush()
-        # After an uncaught exception Python would exit with 1, which is a failure and a restart.
+        # After an uncaught exception Python would exit with 1, which counts as a failure and causes a restart.
         os._exit(0)
 
 

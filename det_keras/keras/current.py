@@ -1,4 +1,4 @@
-"""The context that is open in this process, for parts that a script makes without passing one."""
+"""The context that is open in this process, for objects that a script creates without passing a context."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What to write instead, when a script fails on a habit of Keras 2 that Keras 3 no longer knows.
+"""Hints for scripts that fail because they use Keras 2 API that Keras 3 does not have.
 
-Keras says what it does not understand; people with years of scripts want to know what took its place. The traceback
-is printed as ever, and one hint after it, with the line of the script.
+The error of Keras names the unknown API but not its replacement. The traceback is printed unchanged, followed by one
+hint with the line of the script.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DECAY = (
     "decay_steps=1, decay_rate=decay)`."
 )
 
-# What the error's type and text look like, and what took the place of the habit. The first that fits counts.
+# A pattern for the error's type and text, and the replacement of the API. The first match is used.
 _HABITS: tuple[tuple[str, str], ...] = (
     (
         r"keras\.optimizers\.legacy",
@@ -100,13 +100,13 @@ _HABITS: tuple[tuple[str, str], ...] = (
 
 
 def hint_for(error: BaseException) -> str | None:
-    """Return what to write instead of the habit that `error` comes from, None if it comes from none that is known.
+    """Return the replacement of the Keras 2 API that caused `error`, None if the cause is not known.
 
     Args:
-        error: as it was caught, with its traceback.
+        error: the exception, with its traceback.
 
     Returns:
-        A sentence or two, after the file, the number and the text of the line in the user's code.
+        The file, the number and the text of the line in the user's code, followed by one or two sentences.
     """
     said = f"{type(error).__name__}: {error}"
     for pattern, advice in _HABITS:
@@ -122,7 +122,7 @@ def _filled(advice: str, found: re.Match[str]) -> str:
 
 
 def _place(trace: TracebackType | None) -> str:
-    """Return where the user's own code stood last, as text before a sentence."""
+    """Return the last line of the user's own code in a traceback, as text before a sentence."""
     place = ""
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename

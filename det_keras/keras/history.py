@@ -22,7 +22,7 @@ _OTHER_NAMES = {**_LONG_NAMES, **{long: short for short, long in _LONG_NAMES.ite
 
 
 class Score(Mapping[str, list[float]]):
-    """The validation part of a history; Keras's short names are answered too.
+    """The validation part of a history; Keras's short names are supported.
 
     ``score["val_acc"]`` is ``score["val_accuracy"]``, and ``score["mean_squared_error"]`` is ``score["val_mse"]``.
     """
@@ -52,7 +52,7 @@ class Score(Mapping[str, list[float]]):
 
 
 class FitHistory(keras.callbacks.History):  # type: ignore[misc]
-    """The history of a whole training, also of the part before a resume."""
+    """The history of a whole training, including the part before a resume."""
 
     @property
     def score(self) -> Score:
@@ -67,12 +67,12 @@ class FitHistory(keras.callbacks.History):  # type: ignore[misc]
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Put back what `get_state` returned."""
+        """Restore the state that `get_state` returned."""
         self.epoch = list(state["epoch"])
         self.history = {name: list(values) for name, values in state["history"].items()}
 
     def _repr_html_(self) -> str:
-        """Show the metrics as a table, and the losses as curves."""
+        """Return HTML with the metrics as a table, and the losses as curves."""
         return notebook.history_card(f"{len(self.epoch)} epochs", self.epoch, self.history)
 
 

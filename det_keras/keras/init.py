@@ -1,4 +1,4 @@
-"""`det.keras.init()`: from what the environment says to a context, one at a time in a process."""
+"""`det.keras.init()`: opens the context of this process from its environment; one can be open at a time."""
 
 from __future__ import annotations
 
@@ -44,20 +44,21 @@ def init(
 ) -> KerasContext:
     """Return the context of this process, and seed Python, NumPy, TensorFlow and Keras.
 
-    In a trial everything comes from the master, and the arguments are ignored with a notice. A second
-    call returns the same context; alone, if it has no arguments or the same.
+    In a trial all settings come from the master, and the arguments are ignored with a log message. A second
+    call returns the same context; in a local run only without arguments or with the same ones.
 
     Args:
-        config: alone, path of a YAML file or a mapping; it needs neither entrypoint nor searcher.
-        hparams: alone, hyperparameter values, before those of `config`.
-        run_dir: alone, the directory that keeps the run; started again with it, training goes on. By
-            default a fresh one under the data root.
-        seed: alone, of everything random, 0 to 2**32 - 1; else the config's, else the run directory's, else random.
+        config: in a local run, path of a YAML file or a mapping; it needs neither entrypoint nor searcher.
+        hparams: in a local run, hyperparameter values, which take precedence over those of `config`.
+        run_dir: in a local run, the run directory; a script that is started again with it resumes training. By
+            default a new one under the data root.
+        seed: in a local run, the seed of all random operations, 0 to 2**32 - 1; by default that of the config, then
+            that of the run directory, then a random one.
 
     Raises:
-        ValueError: `seed` is no such number.
+        ValueError: `seed` is not such a number.
         ClusterInfoError: the launcher's variables are incomplete.
-        ConfigError: `config` is wrong; every wrong field is named.
+        ConfigError: `config` is invalid; the message names every invalid field.
         DetError: `run_dir` is in use, or a context with other arguments is open.
     """
     global _current
@@ -70,12 +71,12 @@ def init(
                 "A context with other arguments is open in this process. Call `context.close()` on it first."
             )
         return context
-    # Before a run directory is taken: a corrected call may use it.
+    # Check before a run directory is locked, so that a corrected call can use it.
     check_eager()
     info = get_cluster_info()
     if info is not None:
         context = _init_on_cluster(info)
-        # Only now is logging set up, and is it known which process speaks.
+        # Log only here: logging is set up now, and the rank is known.
         if not is_bare and context.distributed.is_chief:
             logger.info("The arguments of init() are ignored here: the master says what they are.")
     else:
@@ -87,14 +88,14 @@ def init(
 
 
 def _forget() -> None:
-    """Let another context be opened; the current one is closed."""
+    """Allow another context to be opened, after the current one was closed."""
     global _current
     _current = None
     set_current(None)
 
 
 def _write_events(context: KerasContext) -> None:
-    """Write what is reported as TensorBoard events too."""
+    """Write reported metrics also as TensorBoard events."""
     core = context.core
     if core.tensorboard_mode is TensorboardMode.AUTO and context.distributed.is_chief:
         core.train.listen(EventWriter(core.train.get_tensorboard_path()).write)
@@ -169,7 +170,7 @@ def _init_alone(
         try:
             seed = _run_seed(backend, seed)
         except DetError:
-            # The directory is given back: a corrected call may use it.
+            # Release the directory, so that a corrected call can use it.
             backend.close()
             raise
         return backend, store
@@ -206,7 +207,13 @@ def _read_config(config: str | os.PathLike[str] | Mapping[str, Any] | None) -> d
 
 
 def _sample(config: ExperimentConfig, seed: int, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a config's hyperparameters, with those that are `given` in their places."""
+    """Return the values of a config's hyperparameters, replaced by those in `given`.
+
+    Args:
+        config: the config.
+        seed: the seed for sampling.
+        given: values by name.
+    """
     space = config.hyperparameters
     values: dict[str, Any] = space.sample(RandomStream(seed))
     drawn = space.variable_names()
@@ -234,7 +241,7 @@ def _checked_seed(seed: Any) -> int | None:
 
 
 def _run_seed(backend: LocalBackend, seed: int | None) -> int:
-    """Return the seed of a run directory, which keeps the one that it was begun with."""
+    """Return the seed of a run directory, which stores the seed of its first run."""
     kept = backend.run.read().get("seed")
     if kept is not None:
         if seed is not None and seed != kept:
@@ -251,7 +258,7 @@ def _run_seed(backend: LocalBackend, seed: int | None) -> int:
 
 
 def _given_fields(core: det_core.Context) -> set[str]:
-    """Return the top-level fields that the user wrote, as far as the master tells."""
+    """Return the top-level fields that the user wrote, if the master provides them."""
     try:
         return set(load_yaml(core.backend.original_config() or "{}"))
     except DetError as error:

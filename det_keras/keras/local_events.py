@@ -1,4 +1,4 @@
-"""TensorBoard events of a run alone, beside its metrics."""
+"""TensorBoard events of a local run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class EventWriter:
     """Writes reported metrics as scalars, one TensorBoard run for each group.
 
     Args:
-        directory: made when the first metric is written.
+        directory: the directory of the events; created when the first metric is written.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""`wrap_optimizer`: makes an optimizer known to the context."""
+"""`wrap_optimizer`: registers an optimizer with the context."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["OptimizerRegistry"]
 
 
 class OptimizerRegistry:
-    """The optimizers whose state belongs into checkpoints.
+    """The optimizers whose state is stored in checkpoints.
 
     Args:
-        aggregation_frequency: batches whose gradients are gathered for one update, at least 1.
-        average: divide what was gathered by that number.
+        aggregation_frequency: number of batches whose gradients are aggregated for one update, at least 1.
+        average: divide the aggregated gradients by `aggregation_frequency`.
         exchange: averages gradients over workers; None on one worker.
     """
 
@@ -33,14 +33,14 @@ class OptimizerRegistry:
         self._wrapped: list[Any] = []
 
     def wrap(self, optimizer: Any) -> Any:
-        """Note `optimizer` and return it; on one worker only the config's aggregation changes it.
+        """Register `optimizer` and return it; on one worker only the config's aggregation changes it.
 
-        On several it averages gradients over all of them. It stays the object that it is, with its class, name and
-        config, so that a saved model loads anywhere.
+        On several workers it averages gradients over all of them. It remains the same object with the same class, name
+        and config, so that a saved model can be loaded without this package.
 
         Raises:
-            ValueError: gradients are to be aggregated, and it has taken a step already.
-            TypeError: it is no Keras optimizer; for a string the object to pass is shown.
+            ValueError: gradients are to be aggregated, and the optimizer has already run a step.
+            TypeError: `optimizer` is not a Keras optimizer; for a string the message shows the object to pass.
         """
         if isinstance(optimizer, str):
             name = type(keras.optimizers.get(optimizer)).__name__ if _is_known(optimizer) else "Adam"
@@ -61,7 +61,7 @@ class OptimizerRegistry:
         return optimizer
 
     def prepare(self, model: Any) -> None:
-        """Make sure that what trains `model` on several workers exchanges gradients.
+        """Make every optimizer that trains `model` on several workers exchange gradients.
 
         Raises:
             ValueError: an optimizer was not wrapped, or was wrapped by Horovod's own function.
@@ -70,8 +70,8 @@ class OptimizerRegistry:
             return
         inner = getattr(model.optimizer, "inner_optimizer", None)
         if inner is not None and self._exchange.is_installed(inner):
-            # Keras put a loss scale around it. What is exchanged are the scaled gradients: whether they are
-            # finite, and so whether there is a step at all, must be the same on all workers.
+            # Keras wrapped it in a LossScaleOptimizer. The scaled gradients are exchanged: whether they are finite
+            # decides whether the step is applied, and the decision must be the same on all workers.
             self._exchange.remove(inner)
             self._exchange.install(model.optimizer)
         optimizers = self.of_model(model)
@@ -91,7 +91,7 @@ class OptimizerRegistry:
             )
 
     def _aggregate(self, optimizer: Any) -> None:
-        """Make `optimizer` update once in so many batches, with Keras's own accumulation."""
+        """Make `optimizer` update once per `aggregation_frequency` batches, with Keras's own accumulation."""
         if optimizer.built:
             raise ValueError(
                 "`optimizations.aggregation_frequency` needs a fresh optimizer, and this "
@@ -112,12 +112,12 @@ class OptimizerRegistry:
         return optimizers
 
     def forget(self) -> None:
-        """Let go of optimizers wrapped so far: the phase that they were wrapped for is over."""
+        """Remove the optimizers that were wrapped so far, at the end of the phase for which they were wrapped."""
         self._wrapped.clear()
 
 
 def _scale_gradients(optimizer: Any, factor: float) -> None:
-    """Multiply every gradient by `factor`: Keras averages what it accumulates, and the sum is wanted."""
+    """Multiply every gradient by `factor`: Keras averages accumulated gradients, and the sum is needed."""
     apply = optimizer.apply
 
     def apply_scaled(grads: Any, *args: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Makes this process ready for a training: seeds, precision, determinism, logs, GPUs."""
+"""Prepares this process for a training: seeds, precision, determinism, logs, GPUs."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ logger = logging.getLogger(__name__)
 
 
 def prepare_process(seed: int, config: ExperimentConfig | None, workers: DistributedContext) -> None:
-    """Seed Python, NumPy, TensorFlow and Keras, and apply what the config says of precision and determinism.
+    """Seed Python, NumPy, TensorFlow and Keras, and apply the config's precision and determinism.
 
     Args:
-        seed: of the trial.
-        config: None without one.
-        workers: this process's place, which decides its GPU.
+        seed: the seed of the trial.
+        config: the experiment's config, None without one.
+        workers: the ranks of this process, which decide its GPU.
     """
     _pin_gpu(workers)
     keras.utils.set_random_seed(seed)
-    # TensorFlow would make its global generator from the clock, in each process anew.
+    # By default TensorFlow seeds its global generator from the clock in each process.
     tf.random.set_global_generator(tf.random.Generator.from_seed(seed))
     if config is None:
         return
@@ -39,7 +39,7 @@ def prepare_process(seed: int, config: ExperimentConfig | None, workers: Distrib
 
 
 def check_eager() -> None:
-    """Refuse TensorFlow 1's ways.
+    """Check that eager execution is enabled.
 
     Raises:
         DetError: eager execution is off.
@@ -63,7 +63,7 @@ def configure_logs(*, debug: bool) -> None:
 
 
 class _FallbackHandler(logging.StreamHandler):  # type: ignore[type-arg]
-    """Prints records as long as nobody has configured the root logger."""
+    """Prints records until the root logger is configured."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not logging.getLogger().handlers and bool(super().filter(record))

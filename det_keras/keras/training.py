@@ -1,4 +1,4 @@
-"""`context.training`: what the script may know of its training run."""
+"""`context.training`: information about the training run for the script."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["HParams", "TrainingInfo"]
 
 
 class HParams(dict[str, Any]):
-    """Hyperparameter values; a missing name is answered with those that there are."""
+    """Hyperparameter values; the error for a missing name lists the existing names."""
 
     def __missing__(self, name: str) -> Any:
         known = ", ".join(sorted(map(repr, self))) or "none"
@@ -23,13 +23,13 @@ class HParams(dict[str, Any]):
 
     @classmethod
     def nested(cls, values: dict[str, Any]) -> HParams:
-        """Return `values` with every nested dict turned as well."""
+        """Return `values` with every nested dict converted to `HParams` as well."""
         return cls(
             {name: cls.nested(value) if isinstance(value, dict) else value for name, value in values.items()}
         )
 
 
-# Scripts write their hyperparameters down, and PyYAML's safe dumper knows a dict by its exact type.
+# Scripts dump their hyperparameters as YAML, and PyYAML's safe dumper represents a dict by its exact type only.
 for _dumper in ("SafeDumper", "Dumper", "CSafeDumper", "CDumper"):
     if hasattr(yaml, _dumper):
         getattr(yaml, _dumper).add_representer(HParams, yaml.representer.SafeRepresenter.represent_dict)
@@ -37,16 +37,16 @@ for _dumper in ("SafeDumper", "Dumper", "CSafeDumper", "CDumper"):
 
 @dataclass(frozen=True)
 class TrainingInfo:
-    """What a script may ask of its training run.
+    """Information about a training run.
 
     Attributes:
         hparams: values of the hyperparameters, nested as in the config.
-        seed: seed of everything random, 0 to 2**32 - 1.
+        seed: the seed of all random operations, 0 to 2**32 - 1.
         experiment_config: the full config, {} without one.
-        trial_id: None alone.
-        experiment_id: None alone.
+        trial_id: None in a local run.
+        experiment_id: None in a local run.
         latest_checkpoint: UUID of the checkpoint that the process starts from, or None.
-        max_length: the config's length of a trial, or None.
+        max_length: the length of a trial in the config, or None.
     """
 
     hparams: HParams

@@ -26,7 +26,7 @@ def become(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def cannot_start(program: str, error: OSError) -> int:
-    """Say why a command could not be started, and return the exit code that a shell would."""
+    """Print why a command could not be started, and return the exit code that a shell would return."""
     if program.endswith(".py") and Path(program).is_file():
         logger.error(
             "%r is no program. A Python script needs its interpreter: `python3 %s`.", program, program

@@ -1,4 +1,4 @@
-"""Telling a rank that hangs from one that works, by signs of life.
+"""Detects ranks that hang, by the absence of signs of life.
 
 A rank that is stopped or swapped out ends nothing and answers nothing: the others would wait for it for ever. So
 the launcher looks at every rank a few times before its patience ends. Each of these is a sign of life:
@@ -69,11 +69,11 @@ class Heartbeats:
         return self._socket.fileno()
 
     def receive(self) -> None:
-        """Take note of the heartbeats that have come; the queue of the socket may hold no more than ten."""
+        """Record the received heartbeats; the queue of the socket may hold no more than ten."""
         with contextlib.suppress(BlockingIOError):
             while True:
                 message = self._socket.recv(_LONGEST_MESSAGE_BYTES)
-                # Anybody on this machine may write here.
+                # Any process on this machine may write to this socket.
                 with contextlib.suppress(ValueError):
                     rank, pid = map(int, message.split())
                     seen = self._ranks.setdefault(rank, _Rank())
@@ -100,7 +100,7 @@ class Heartbeats:
         return None
 
     def close(self) -> None:
-        """Listen no more."""
+        """Close the socket."""
         self._socket.close()
 
     def _is_alive(self, seen: _Rank, leader: int) -> bool:
@@ -112,7 +112,7 @@ class Heartbeats:
 
 
 def _look(pid: int) -> tuple[str, float]:
-    """Return the state of a process, one letter, and the processor time it has used, in seconds."""
+    """Return the state of a process, one character, and the processor time it has used, in seconds."""
     try:
         # The name of the program stands before, in brackets, and may itself hold brackets and spaces.
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()

@@ -145,7 +145,7 @@ def rank_environments(base: Mapping[str, str], size: int, port: int, cores: int)
     common = {
         **_DEFAULTS,
         **dict.fromkeys(_THREADS, threads),
-        # Whoever knows this key may exchange objects with the ranks; nobody else learns it.
+        # Processes that know this key can exchange objects with the ranks; only the ranks receive it.
         "DET_CHIEF_KEY": secrets.token_hex(32),
         **base,
         "DET_CHIEF_IP": LOOPBACK,
@@ -185,7 +185,7 @@ def _size(requested: int | None) -> int:
 
 
 def _free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody listens on now."""
+    """Return a port of 127.0.0.1 that is currently not in use."""
     with socket.socket() as one:
         one.bind((LOOPBACK, 0))
         port: int = one.getsockname()[1]
@@ -250,7 +250,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class _Tune(argparse.Action):
-    """Notes a variable for the ranks."""
+    """Records an environment variable for the ranks."""
 
     def __call__(
         self,

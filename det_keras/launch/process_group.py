@@ -34,7 +34,7 @@ class GroupReaper:
                 os.close(self._write)
                 _bury(read)
             finally:
-                # Whatever happens, the fork never goes on as a second launcher.
+                # The fork must never continue as a second launcher, even after an exception.
                 os._exit(0)
         os.close(read)
 
@@ -43,7 +43,7 @@ class GroupReaper:
         self._order(b"+%d\n" % group)
 
     def forget(self, group: int) -> None:
-        """Leave this group alone; to be called before its leader is reaped and its number free for others."""
+        """Stop watching this group; call it before its leader is reaped, when its number may be used again."""
         self._order(b"-%d\n" % group)
 
     def dismiss(self) -> None:

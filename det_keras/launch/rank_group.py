@@ -38,7 +38,7 @@ logger = logging.getLogger("det_keras.launch")
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _STDOUT, _STDERR = 1, 2
 _READ_BYTES = 1 << 16
-# After a failure: long enough for a checkpoint that is nearly written and for the others' last words.
+# After a failure: long enough for a checkpoint that is nearly written and for the last output of the others.
 _GRACE_S = 3.0
 # What a rank left running in another group may keep its output open; nobody waits longer for it than this.
 _DRAIN_S = 2.0
@@ -160,7 +160,7 @@ class RankGroup:
             del self._alive[rank]
             statuses[rank] = process.wait()
         if ended:
-            # Last words first, then how it ended.
+            # Read its last output before its exit status is reported.
             self._read_ready(selector, 0)
         # Of those found at once, one that was killed is the cause and the others are its victims.
         for rank in sorted(statuses, key=lambda rank: (statuses[rank] >= 0, rank)):

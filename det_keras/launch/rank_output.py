@@ -15,7 +15,7 @@ _LONGEST_LINE_BYTES = 1 << 20
 class OutputStream:
     """A stream of this process, written to by whole lines.
 
-    When nobody reads it any more, what is written is dropped: a closed terminal ends no training.
+    When it has no reader any more, output is dropped: a closed terminal does not end a training.
 
     Args:
         descriptor: of the stream.

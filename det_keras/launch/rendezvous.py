@@ -46,7 +46,7 @@ class Rendezvous:
         self._thread.start()
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop the server."""
         if self._thread is not None:
             self._server.shutdown()
         self._server.server_close()
@@ -76,7 +76,7 @@ class _Server(ThreadingHTTPServer):
         self.server_name, self.server_port = LOOPBACK, self.server_address[1]
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing: a rank that is killed in mid-request is reported as such."""
+        """Log nothing: a rank that is killed during a request is reported elsewhere."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -100,7 +100,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(HTTPStatus.OK)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - named by the base class
-        """Say nothing: ranks poll every 10 ms."""
+        """Log nothing: ranks poll every 10 ms."""
 
     def _answer(self, status: HTTPStatus, value: bytes = b"") -> None:
         self.send_response(status)

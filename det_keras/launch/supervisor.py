@@ -97,7 +97,7 @@ def _take_spec(path: Path) -> dict[str, Any] | None:
 
 
 def _run(spec: dict[str, Any], log: LogFile, reaper: GroupReaper) -> int:
-    # Whatever goes wrong has to reach the task's log: nobody else is told.
+    # Every failure must be written to the task's log: it is not reported anywhere else.
     try:
         _unpack(spec)
     except (OSError, ValueError, OverflowError, EOFError, tarfile.TarError, zlib.error) as error:

@@ -1,4 +1,4 @@
-"""What differs between a training process in a trial and one alone, stated once.
+"""The contract of backends: the difference between a training process in a trial and in a local run.
 
 Everything above (metrics, checkpoints, preemption, the searcher's lengths) works the same wherever it
 runs; a backend says where reports go and who may ask the process to stop.
@@ -96,7 +96,7 @@ class Backend(abc.ABC):
         """Return the metadata of a checkpoint.
 
         Raises:
-            DetError: nobody knows it.
+            DetError: the checkpoint is unknown.
         """
 
     @abc.abstractmethod
@@ -129,7 +129,7 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def rewind(self, steps_completed: int) -> None:
-        """Forget what was reported past a batch count, because training goes on from there."""
+        """Discard reports after a batch count, because training resumes from there."""
 
     @abc.abstractmethod
     def best_validation(self) -> float | None:
@@ -145,7 +145,7 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def report_early_exit(self, reason: str) -> None:
-        """Tell the searcher that these hyperparameters are no good; returns when it has arrived."""
+        """Report to the searcher that the trial ends early, and why; returns when the report has arrived."""
 
     @abc.abstractmethod
     def wait_for_preemption(self, timeout_s: float) -> bool:

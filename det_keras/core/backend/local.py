@@ -1,4 +1,4 @@
-"""A training process alone: a run directory takes the place of the master.
+"""The backend of a local run: a run directory replaces the master.
 
 <run_dir>/lock               held while a process uses the directory; names its pid
 <run_dir>/run.json           the seed, and whether the training is finished

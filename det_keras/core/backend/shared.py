@@ -1,7 +1,7 @@
-"""The backend of a training with many workers: the chief speaks, everybody hears the answer.
+"""The backend of a training with several workers: the chief communicates with the master.
 
-Reports are made by the chief alone. What is asked is asked by the chief and told to the others, so that all
-of them decide the same; these calls are collective and belong on the training thread.
+Only the chief sends reports. Only the chief requests information, and broadcasts the answer, so that all workers
+decide the same. These calls are collective and must be made on the training thread.
 """
 
 from __future__ import annotations

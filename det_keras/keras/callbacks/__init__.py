@@ -1,4 +1,4 @@
-"""Callbacks for scripts; beside them, what `fit` injects (see `base`)."""
+"""Callbacks for scripts."""
 
 from __future__ import annotations
 

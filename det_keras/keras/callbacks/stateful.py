@@ -1,6 +1,6 @@
 """Keras's `EarlyStopping` and `ReduceLROnPlateau` by validations instead of epochs, for TFKerasTrial scripts.
 
-Such a trial validates when ``min_validation_period`` says, which need not be at an epoch's end.
+Such a trial validates by ``min_validation_period``, which need not be at an epoch's end.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ __all__ = ["EarlyStopping", "ReduceLROnPlateau"]
 
 
 class _OnValidation(Callback):
-    """Runs the ``on_epoch_end`` of the class behind it after each validation, and keeps its state in checkpoints."""
+    """Runs the ``on_epoch_end`` of its Keras base class after each validation, and stores its state in checkpoints."""
 
     _attributes: tuple[str, ...] = ()
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Begin to count."""
+        """Reset the number of validations."""
         self.validations = 0
         super().on_train_begin(logs)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Nothing: validations count here."""
+        """Do nothing: this callback acts after validations."""
 
     def on_test_end(self, logs: Any = None) -> None:
-        """Look at a validation's metrics, each by its name with ``val_``."""
+        """Evaluate a validation's metrics, each by its name with ``val_``."""
         named = {f"val_{name}": value for name, value in (logs or {}).items()}
         # Keras's arguments that count epochs count validations here.
         super().on_epoch_end(self.validations, named)
         self.validations += 1
 
     def get_state(self) -> dict[str, Any]:
-        """Return the attributes that the decisions hang on."""
+        """Return the attributes on which the decisions depend."""
         names = ("validations", *self._attributes)
         return {name: getattr(self, name) for name in names if hasattr(self, name)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Put back what `get_state` returned."""
+        """Restore the state that `get_state` returned."""
         for name, value in state.items():
             setattr(self, name, value)
 
 
 class EarlyStopping(_OnValidation, keras.callbacks.EarlyStopping):  # type: ignore[misc]
-    """Keras's `EarlyStopping`, which looks at every validation and remembers over pauses.
+    """Keras's `EarlyStopping`, which acts on every validation and keeps its state over pauses.
 
     Its arguments are Keras's; `patience` and `start_from_epoch` count validations.
     """
@@ -56,7 +56,7 @@ class EarlyStopping(_OnValidation, keras.callbacks.EarlyStopping):  # type: igno
 
 
 class ReduceLROnPlateau(_OnValidation, keras.callbacks.ReduceLROnPlateau):  # type: ignore[misc]
-    """Keras's `ReduceLROnPlateau`, which looks at every validation and remembers over pauses.
+    """Keras's `ReduceLROnPlateau`, which acts on every validation and keeps its state over pauses.
 
     Its arguments are Keras's; `patience` and `cooldown` count validations.
     """

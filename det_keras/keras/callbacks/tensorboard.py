@@ -1,4 +1,4 @@
-"""Keras's TensorBoard callback, writing where the trial keeps its events."""
+"""Keras's TensorBoard callback, which writes to the trial's directory of events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 class TensorBoard(keras.callbacks.TensorBoard, Callback):  # type: ignore[misc]
     """Keras's `TensorBoard`, whose events are kept beside the trial's checkpoints.
 
-    Its arguments are Keras's; `log_dir` is the trial's own, whatever is given.
+    Its arguments are Keras's; `log_dir` has no effect, the trial's own directory is used.
 
     Raises:
         DetError: the package tensorboard is not installed.
@@ -37,7 +37,7 @@ class TensorBoard(keras.callbacks.TensorBoard, Callback):  # type: ignore[misc]
         super().__init__(*(("", *args[1:]) if args else ()), **kwargs)
 
     def set_model(self, model: Any) -> None:
-        """Take the directory of the context that trains, known only now."""
+        """Set the directory of the context that trains, which is known only when training begins."""
         core = current_core()
         if core is not None:
             self.log_dir = str(core.train.get_tensorboard_path())
@@ -49,13 +49,13 @@ class TensorBoard(keras.callbacks.TensorBoard, Callback):  # type: ignore[misc]
         return {name: getattr(self, name) for name in names if hasattr(self, name)}
 
     def load_state(self, state: Any) -> None:
-        """Put back what `get_state` returned."""
+        """Restore the state that `get_state` returned."""
         for name, value in state.items():
             setattr(self, name, value)
 
 
 class TFKerasTensorBoard(TensorBoard):
-    """`det.keras.callbacks.TensorBoard` by its older name."""
+    """The older name of `det.keras.callbacks.TensorBoard`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         warnings.warn(
@@ -67,11 +67,11 @@ class TFKerasTensorBoard(TensorBoard):
 
 
 class CoreTensorBoard(keras.callbacks.TensorBoard):  # type: ignore[misc]
-    """Keras's `TensorBoard` for a `model.fit` of one's own, writing where a core context keeps its events.
+    """Keras's `TensorBoard` for the user's own `model.fit`, which writes to a core context's directory of events.
 
     Args:
-        core_context: what `det.core.init()` returned.
-        args: as Keras's; of `log_dir` the core context's own directory takes the place, in a trial and alone.
+        core_context: the context that `det.core.init()` returned.
+        args: as Keras's; the core context's own directory replaces `log_dir`, in a trial and in a local run.
         kwargs: as Keras's.
 
     Raises:

@@ -1,1 +1,1 @@
-"""The content of a checkpoint: variables, model file, random states, callbacks; taken, written and restored."""
+"""The content of a checkpoint: variables, model file, random states and callbacks; captured, written and restored."""

@@ -1,7 +1,7 @@
-"""The plain attributes of an object: what a user's callback or PyDataset counts, draws and remembers.
+"""The plain attributes of an object: the state of a user's callback or PyDataset.
 
-Only what has changed since training began is state: arguments of the constructor, and arrays that are data, are
-made by the script again. Objects that are not plain (models, files, functions) are left alone.
+Only attributes that changed since training began are state. The script creates constructor arguments and arrays of
+data again. Objects that are not plain (models, files, functions) are ignored.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class PlainState:
     """The plain attributes of one object that change while it is used.
 
     Args:
-        owner: the object, as the script made it.
-        without: names that are somebody else's.
+        owner: the object, as the script created it.
+        without: names of attributes to ignore.
     """
 
     def __init__(self, owner: Any, *, without: Collection[str] = ()) -> None:
@@ -44,13 +44,14 @@ class PlainState:
         self._as_made = self._at_first
 
     def begin(self) -> None:
-        """Look at the attributes anew, after a hook that resets them: what differs later is state."""
+        """Record the attributes again, after a hook that resets them: those that differ later are state."""
         self._at_first = {name: _digest(value) for name, value in self._plain().items()}
-        # To undo what a hook changes on a resume; large arrays are not kept twice.
+        # Needed to undo changes that a hook makes on a resume. Only scalars are kept, so that large arrays are not
+        # stored twice.
         self._small = {name: value for name, value in self._plain().items() if isinstance(value, _SCALARS)}
 
     def dump(self) -> bytes:
-        """Return the attributes that differ from the first look, pickled; equal states give equal bytes."""
+        """Return the attributes that differ from their first values, pickled; equal states give equal bytes."""
         changed = {
             name: (self._as_made.get(name), self._at_first.get(name), value)
             for name, value in sorted(self._plain().items())
@@ -59,14 +60,14 @@ class PlainState:
         return pickle.dumps(changed, protocol=4)
 
     def load(self, content: bytes, *, has_begun: bool = True) -> None:
-        """Restore what `dump` returned; what had not changed becomes again what it was at the first look.
+        """Restore the state that `dump` returned; attributes that are not in it get their first recorded values.
 
-        An attribute that began with another value in the process that wrote the state keeps its own: the script's
-        author has changed an argument.
+        An attribute whose first value differs from that in the process that wrote the state keeps its value: the
+        script's author has changed an argument.
 
         Args:
-            content: of another process.
-            has_begun: `begin` was called; False where the training is over and no hook was.
+            content: the state that `dump` returned in another process.
+            has_begun: `begin` was called; False if the training is over and no hook was called.
         """
         saved: Mapping[str, tuple[Any, Any, Any]] = pickle.loads(content)
         changed = {
@@ -77,7 +78,7 @@ class PlainState:
         for name, value in {**(self._small if has_begun else {}), **changed}.items():
             current = getattr(self._owner, name, None)
             if isinstance(value, _STREAMS) and type(current) is type(value):
-                # In place: other objects may draw from the same stream.
+                # Change the stream in place: other objects may draw from it.
                 _set_stream(current, value)
             else:
                 setattr(self._owner, name, value)
@@ -107,7 +108,7 @@ class PlainState:
 
 
 def _is_plain(value: Any, left: list[int]) -> bool:
-    """Return whether a value is made of numbers, text, arrays and random streams alone; `left` bounds the search."""
+    """Return whether a value consists only of numbers, text, arrays and random streams; `left` bounds the search."""
     left[0] -= 1
     if left[0] < 0:
         return False
@@ -123,7 +124,7 @@ def _is_plain(value: Any, left: list[int]) -> bool:
 
 
 def _digest(value: Any) -> Any:
-    """Return what differs between different values; of a large array only some rows are read."""
+    """Return a digest of a value; of a large array only some rows are read."""
     if isinstance(value, np.ndarray):
         rows = value
         if value.nbytes > _SAMPLED_BYTES and value.ndim > 0:
@@ -135,7 +136,8 @@ def _digest(value: Any) -> Any:
     try:
         return zlib.crc32(pickle.dumps(value, protocol=4))
     except (pickle.PicklingError, TypeError, AttributeError):
-        # A container class that is local to a function, say: it cannot be kept, and so never counts as changed.
+        # The value cannot be pickled, such as a container class that is local to a function. It cannot be stored, so
+        # it never counts as changed.
         return None
 
 

@@ -32,14 +32,14 @@ def load_model(directory: Path, custom_objects: Mapping[str, Any] | None) -> Any
     """Return the compiled model of a checkpoint, loaded in Keras's safe mode.
 
     Raises:
-        CheckpointError: it holds no model, or classes that Keras cannot find.
+        CheckpointError: the checkpoint contains no model, or classes that Keras cannot find.
     """
     path = directory / "model.keras"
     if not path.is_file():
         raise CheckpointError(f"Checkpoint `{directory.name}` holds no model.keras.")
     try:
         with warnings.catch_warnings():
-            # The file holds no optimizer variables on purpose, and Keras warns of that.
+            # The file intentionally contains no optimizer variables, and Keras warns about that.
             warnings.filterwarnings("ignore", message="Skipping variable loading for optimizer")
             return keras.models.load_model(path, custom_objects=dict(custom_objects or {}))
     except (TypeError, ValueError) as error:
@@ -53,10 +53,10 @@ def load_model_from_checkpoint_path(path: str | os.PathLike[str], tags: Sequence
 
     Args:
         path: the checkpoint's directory.
-        tags: of TensorFlow's SavedModel, which checkpoints no longer are; without effect.
+        tags: without effect; they selected graphs of a SavedModel, and checkpoints no longer contain one.
 
     Raises:
-        CheckpointError: it holds no model, or classes that Keras cannot find.
+        CheckpointError: the checkpoint contains no model, or classes that Keras cannot find.
     """
     if tags is not None:
         _tell_of_tags()
@@ -67,16 +67,16 @@ def load_model_from_checkpoint_path(path: str | os.PathLike[str], tags: Sequence
 def open_checkpoint(
     session: Session, *, trial_id: int | None, uuid: str | None, best: bool
 ) -> Iterator[Path]:
-    """Yield a directory with the verified files of a checkpoint that a master knows.
+    """Yield a directory with the verified files of a checkpoint that the master lists.
 
     Args:
-        session: with the master.
-        trial_id: take the trial's newest checkpoint, or its best.
-        uuid: take this one.
-        best: by the searcher's metric.
+        session: the session with the master.
+        trial_id: use the newest or the best checkpoint of this trial.
+        uuid: use the checkpoint with this UUID.
+        best: use the trial's best checkpoint by the searcher's metric, not the newest.
 
     Raises:
-        CheckpointError: there is none, or it is corrupt.
+        CheckpointError: there is no such checkpoint, or it is corrupt.
     """
     record = _find(session, trial_id, best) if uuid is None else _get(session, uuid)
     section = (record.get("training") or {}).get("experimentConfig", {}).get("checkpoint_storage")
@@ -107,7 +107,7 @@ def _advice(path: Path, error: str) -> str:
 
 @functools.cache
 def _tell_of_tags() -> None:
-    """Say it once in a process."""
+    """Log once per process that `tags` has no effect."""
     logger.warning("`tags` has no effect: checkpoints hold a Keras model, not a SavedModel.")
 
 
@@ -120,7 +120,7 @@ def _get(session: Session, uuid: str) -> dict[str, Any]:
 
 def _find(session: Session, trial_id: int | None, best: bool) -> dict[str, Any]:
     assert trial_id is not None
-    # By the metric the master knows which way is the best.
+    # When sorting by the metric, the master chooses the order by `smaller_is_better`.
     order = {"sortByAttr": "SORT_BY_SEARCHER_METRIC", "orderBy": None} if best else {}
     try:
         found = session.api.trials.checkpoints(trial_id, limit=1, **order)
@@ -133,7 +133,7 @@ def _find(session: Session, trial_id: int | None, best: bool) -> dict[str, Any]:
 
 
 def _download(session: Session, uuid: str, directory: Path) -> None:
-    # A file, not memory: a checkpoint may be larger than that.
+    # Download to a file: a checkpoint may not fit in memory.
     path = directory.with_name(f"{directory.name}.tar.gz")
     try:
         with path.open("wb") as file:

@@ -1,8 +1,8 @@
-"""Assembles `model.keras` from copied variables, and reads variables back from one.
+"""Assembles `model.keras` from copied variables, and reads variables from such a file.
 
-`model.save` walks the live model and copies every variable on the calling thread. Here the walk is done
-once: it records which variable goes to which place of the weights file. From then on the file is written
-in the background from copies, and training goes on.
+`model.save` traverses the live model and copies every variable on the calling thread. Here the model is traversed
+once, to record the place of each variable in the weights file. After that the file is written in the background
+from copies, while training continues.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-# Keras has no public way to write a weights file from anything but a live model.
+# Keras has no public API to write a weights file without a live model.
 from keras.src.saving import saving_lib
 
 from det_keras.core.file_plan import Piece, Slice
@@ -30,21 +30,21 @@ logger = logging.getLogger(__name__)
 
 #: The file that `keras.models.load_model` opens.
 MODEL_NAME = "model.keras"
-#: The weights, inside it or, where there is none, beside the training state.
+#: The weights, inside the model file or, if there is none, beside the training state.
 WEIGHTS_NAME = "model.weights.h5"
 
-# Where a zip's local header keeps the sizes of the name and of the extra field that follow it (APPNOTE 4.3.7).
+# Offset in a zip's local file header of the lengths of the file name and of the extra field (APPNOTE 4.3.7).
 _LOCAL_HEADER_LENGTHS = 26
 
-#: Where a variable stands in the weights file: path of the group and key in it.
+#: The place of a variable in the weights file: the path of its group, and its key in the group.
 Place = tuple[str, str]
 
 
 class _Recorder(saving_lib.H5IOStore):  # type: ignore[misc]
-    """Takes the place of the weights file during the walk, and notes what would be written where."""
+    """Replaces the weights file while the model is traversed, and records the place of each value."""
 
     def __init__(self, index_of: Mapping[int, int]) -> None:
-        # The parent would open a file.
+        # The constructor of the base class would open a file, so it is not called.
         self.mode = "w"
         self.groups: list[tuple[str, Mapping[str, str] | None, list[Entry]]] = []
         self._index_of = index_of
@@ -66,7 +66,7 @@ class _Recorder(saving_lib.H5IOStore):  # type: ignore[misc]
 
 
 class _NoWeights(_Recorder):
-    """Takes the place of a weights file where none is wanted: before 3.15 Keras takes no None for that."""
+    """Replaces a weights file that is not needed; Keras before 3.15 does not accept None for it."""
 
     def __init__(self) -> None:
         super().__init__({})
@@ -76,15 +76,14 @@ class _NoWeights(_Recorder):
 
 
 class ModelFile:
-    """The content of a model's `.keras` file but for the values of its variables.
+    """The content of a model's `.keras` file without the values of its variables.
 
-    A model whose class does not say how it is made (`get_config`) has no such file; its weights alone are
-    written then.
+    A model whose class has no `get_config` has no such file. Only its weights are written.
 
     Args:
-        model: built and compiled.
-        variables: the model's variables, in the order of the copies that `write` will be given.
-        optimizers: those whose variables are left out, wherever the model holds them.
+        model: the model, built and compiled.
+        variables: the model's variables, in the order of the copies that are written.
+        optimizers: optimizers whose variables are omitted, wherever the model holds them.
     """
 
     def __init__(self, model: Any, variables: Sequence[Any], optimizers: Iterable[Any] = ()) -> None:
@@ -100,7 +99,7 @@ class ModelFile:
 
     @property
     def places(self) -> dict[int, Place]:
-        """Index of each variable that the file holds as it is -> its place."""
+        """Index of each variable that the file stores unchanged -> its place."""
         return {
             entry.variable: (group.path, entry.key)
             for group in self._groups
@@ -109,7 +108,7 @@ class ModelFile:
         }
 
     def offsets(self, slices: Sequence[Slice]) -> dict[int, int]:
-        """Return where in the weights file the values at `slices` begin, in bytes, by index of the variable."""
+        """Return the offset in bytes of each value at `slices` in the weights file, by index of the variable."""
         found: dict[int, int] = {}
         position = 0
         for piece in self._template:
@@ -121,7 +120,7 @@ class ModelFile:
         return found
 
     def refresh(self) -> None:
-        """Compute again what layers store besides their variables; call it where the copies are made."""
+        """Recompute the values that layers store besides their variables; call it when the variables are copied."""
         if not self._is_plain:
             self._groups = self._walk()
             self._template = make_template(self._groups, self._variables)
@@ -131,7 +130,7 @@ class ModelFile:
     ) -> dict[str, dict[str, Sequence[Piece]]]:
         """Return the `.keras` archive with the variables' values at `slices`, in their order.
 
-        A model that cannot be described adds its weights to `files` instead.
+        For a model that cannot be serialized, add its weights to `files` instead.
         """
         weights = [slices[piece] if isinstance(piece, int) else piece for piece in self._template]
         if self._documents is None:
@@ -181,7 +180,7 @@ def _read_store(store: Any, places: Mapping[int, Place]) -> dict[int, np.ndarray
 
 
 def _serialize(model: Any) -> dict[str, str] | None:
-    """Return the documents of a `.keras` file by name, None if the model cannot be described."""
+    """Return the documents of a `.keras` file by name, None if the model cannot be serialized."""
     try:
         config, metadata = saving_lib._serialize_model_as_json(model)
     except (NotImplementedError, TypeError, ValueError) as error:
@@ -196,14 +195,14 @@ def _serialize(model: Any) -> dict[str, str] | None:
 
 
 def _with_inner(optimizer: Any) -> list[Any]:
-    """Return an optimizer and the one that it wraps, such as that of a LossScaleOptimizer."""
+    """Return an optimizer and, for a wrapper such as LossScaleOptimizer, its inner optimizer."""
     inner = getattr(optimizer, "inner_optimizer", None)
     return [optimizer] if inner is None else [optimizer, *_with_inner(inner)]
 
 
 @contextmanager
 def _saving_nothing(optimizers: Iterable[Any]) -> Iterator[None]:
-    """Keep optimizers out of a walk: their state belongs to the training state, and they would copy it here."""
+    """Exclude optimizers while the model is traversed: their state is part of the training state, not of this file."""
     silenced = list({id(optimizer): optimizer for optimizer in optimizers}.values())
     for optimizer in silenced:
         optimizer.save_own_variables = lambda store: None
@@ -215,7 +214,7 @@ def _saving_nothing(optimizers: Iterable[Any]) -> Iterator[None]:
 
 
 def _record_assets(model: Any) -> dict[str, bytes]:
-    """Return the files that layers such as TextVectorization keep beside their variables, by archive name."""
+    """Return the files that layers such as TextVectorization store besides their variables, by archive name."""
     with zipfile.ZipFile(io.BytesIO(), "w") as archive:
         store = saving_lib.DiskIOStore("assets", archive=archive, mode="w")
         saving_lib._save_state(

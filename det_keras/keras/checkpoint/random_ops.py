@@ -1,4 +1,4 @@
-"""Finds random numbers in the train step whose state cannot be saved, so that no difference is silent."""
+"""Finds random ops in the train step whose state cannot be saved, to warn that a resumed run may differ."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["warn_of_stateful_random_ops"]
 
 logger = logging.getLogger(__name__)
 
-# They keep a counter inside TensorFlow. Ops on a `tf.random.Generator` or a Keras seed have a variable instead.
+# Their state is a counter inside TensorFlow. The state of a `tf.random.Generator` or a Keras seed is a variable.
 _STATEFUL = frozenset(
     {
         "Multinomial",
@@ -30,7 +30,7 @@ _STATEFUL = frozenset(
 
 
 def warn_of_stateful_random_ops(model: Any) -> None:
-    """Name the layers whose part of the traced train step draws with stateful `tf.random` ops; call it after a step."""
+    """Warn about layers that use stateful `tf.random` ops in the traced train step; call it after the first step."""
     found = sorted(_stateful_ops(model))
     if not found:
         return
@@ -55,9 +55,9 @@ def _stateful_ops(model: Any) -> set[str]:
 
 
 def _layer_of(op_name: str, layer_names: set[str]) -> str | None:
-    """Return the innermost layer in whose scope an op stands; Keras makes a scope of each layer's name.
+    """Return the innermost layer whose name scope contains an op; Keras makes a scope of each layer's name.
 
-    A scope that is entered again has a number behind the name.
+    TensorFlow appends a number to the name of a scope that is entered again.
     """
     for scope in reversed(op_name.split("/")):
         for name in (scope, re.sub(r"_\d+$", "", scope)):

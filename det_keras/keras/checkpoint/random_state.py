@@ -1,7 +1,7 @@
-"""The random states outside of the model: Python's, NumPy's, TensorFlow's, Keras's, PyTorch's where it is used.
+"""The random states outside the model: Python, NumPy, TensorFlow, Keras, and PyTorch if the script uses it.
 
-Stateful ``tf.random.*`` ops inside a train step keep their state where nobody can read it; use
-``keras.random`` with a ``SeedGenerator``, or a ``tf.random.Generator`` on a layer, whose states are saved.
+The state of stateful ``tf.random.*`` ops inside a train step cannot be read. Use ``keras.random`` with a
+``SeedGenerator``, or a ``tf.random.Generator`` on a layer, whose states are saved.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-# Keras and TensorFlow offer no public way to read the states behind `set_random_seed`.
+# Keras and TensorFlow have no public API to read the states that `set_random_seed` sets.
 from keras.src.backend.common import global_state
 from keras.src.random.seed_generator import global_seed_generator
 from tensorflow.python.eager import context as tf_context
@@ -29,7 +29,7 @@ __all__ = [
 
 
 def capture_streams() -> dict[str, Any]:
-    """Return the states of the streams that belong to no model, as JSON values by name."""
+    """Return the states of the random streams that do not belong to a model, as JSON values by name."""
     version, internal, gauss = random.getstate()
     name, keys, position, has_gauss, cached = np.random.get_state()
     eager = _eager_stream()
@@ -44,15 +44,16 @@ def capture_streams() -> dict[str, Any]:
 
 
 def restore_streams(state: Mapping[str, Any], *, without: Collection[str] = ()) -> None:
-    """Restore what `capture_streams` returned.
+    """Restore the states that `capture_streams` returned.
 
     Args:
-        state: by name.
-        without: names of streams that are left as they are.
+        state: the states by name.
+        without: names of streams that are not restored.
     """
     state = {name: None if name in without else value for name, value in state.items()}
     if state["keras"] is not None:
-        # First, because a process that has not drawn from it yet makes it here, which draws from Python's stream.
+        # Restore Keras's stream first: if this process has not used it yet, it is created here, and creating it draws
+        # from Python's stream.
         global_seed_generator().state.assign(state["keras"])
     if state["python"] is not None:
         version, internal, gauss = state["python"]
@@ -66,7 +67,7 @@ def restore_streams(state: Mapping[str, Any], *, without: Collection[str] = ()) 
         eager.setstate((version, tuple(internal), gauss))
     if state["generator"] is not None:
         tf.random.get_global_generator().state.assign(state["generator"])
-    # Checkpoints of before do not have it.
+    # Checkpoints of earlier versions do not have it.
     if state.get("torch") is not None and (torch := _torch()) is not None:
         content = np.frombuffer(base64.b64decode(state["torch"]), np.uint8)
         torch.set_rng_state(torch.from_numpy(content.copy()))
@@ -80,7 +81,13 @@ def capture_random_state(model: Any) -> dict[str, Any]:
 
 
 def restore_random_state(model: Any, state: Mapping[str, Any], *, without: Collection[str] = ()) -> None:
-    """Restore what `capture_random_state` returned; arguments as in `restore_streams`."""
+    """Restore the states that `capture_random_state` returned.
+
+    Args:
+        model: the model whose layers hold generators.
+        state: the states.
+        without: names of streams that are not restored.
+    """
     first, *others = state["generators"]
     restore_streams({**state, "generator": first}, without=without)
     for generator, value in zip(_layer_generators(model), others, strict=False):
@@ -93,7 +100,7 @@ def _read(variable: Any) -> list[int]:
 
 
 def _keras_seeds() -> Any:
-    """Return Keras's global seed generator if there is one; making it would draw from Python's stream."""
+    """Return Keras's global seed generator if it exists; creating it would draw from Python's stream."""
     return global_state.get_global_attribute("global_seed_generator")
 
 
@@ -108,7 +115,7 @@ def _eager_state(stream: random.Random) -> list[Any]:
 
 
 def _torch() -> Any:
-    """Return PyTorch if the script has imported it: its DataLoaders draw their order from PyTorch's own stream."""
+    """Return PyTorch if the script has imported it: DataLoaders draw their order from PyTorch's random stream."""
     torch = sys.modules.get("torch")
     return torch if hasattr(torch, "get_rng_state") else None
 
@@ -117,7 +124,7 @@ def _torch_state() -> str | None:
     torch = _torch()
     if torch is None:
         return None
-    # Five thousand bytes: as a list of numbers it would be most of a checkpoint's JSON.
+    # The state has about 5,000 bytes: as a list of numbers it would be most of a checkpoint's JSON.
     return base64.b64encode(torch.get_rng_state().numpy().tobytes()).decode()
 
 

@@ -1,4 +1,4 @@
-"""The model of a `fit` with everything that its steps change: its optimizers and all their variables."""
+"""The model of a `fit` with its optimizers and all variables that its steps change."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class TrainedModel:
     """A model that is trained.
 
     Args:
-        model: compiled.
-        optimizers: all that may train it; some models choose in their own step.
+        model: the compiled model.
+        optimizers: all optimizers that may train it; some models choose one in their own train step.
 
     Attributes:
         model: the Keras model.
@@ -29,7 +29,7 @@ class TrainedModel:
 
     @property
     def variables(self) -> VariableSet:
-        """All variables of the training; they exist after the first step, or after `build`."""
+        """All variables of the training; they are complete after the first step, or after `build`."""
         if self._variables is None:
             self._variables = VariableSet(self.model, [one for one in self.optimizers if one.built])
         return self._variables

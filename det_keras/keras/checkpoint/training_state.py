@@ -1,13 +1,13 @@
-"""The files of a checkpoint: what goes where, written from copies and read back whole.
+"""The files of a checkpoint: their layout, writing them from copies, and reading them.
 
     model.keras                     architecture, compile config, weights; opens without this package
     training_state/state.json       position, history, random states, phase, description of the variables
     training_state/variables.bin    the variables that model.keras does not hold, one after another
     training_state/callbacks/       pickled states of the user's own callbacks, read only on a resume
-    training_state/rank-<r>/        what differs by rank: the position of a tf.data iterator, and of several workers
-                                    random states, moving statistics and metrics
+    training_state/rank-<r>/        state that differs by rank: the position of a tf.data iterator, and with several
+                                    workers random states, moving statistics and metrics
 
-Nothing that others need to load the model is pickled.
+Loading the model does not need any pickled file.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ class Code(Protocol):
     """The submitted code."""
 
     def content(self) -> bytes:
-        """Return it as a gzip-compressed tar archive, empty without any."""
+        """Return the code as a gzip-compressed tar archive, empty if there is none."""
 
 
 @dataclass
 class TrainingState:
-    """Everything that decides the next step, copied at a batch boundary.
+    """All state that the next step depends on, copied at a batch boundary.
 
     Attributes:
-        model_file: the model's file but for its values.
-        places: where each variable stands in that file.
+        model_file: the model's file without the values of its variables.
+        places: the place of each variable in that file.
         values: copies of all variables; None once `fill` has taken them.
-        variables: their descriptions.
+        variables: the descriptions of all variables.
         state: JSON values: position, history, random states, phase.
         callback_states: functions that pickle the states of callbacks, by name.
-        rank_directory: files of this rank; gone with this object.
-        callback_files: files that the user's callbacks put into this checkpoint; gone with this object.
-        worker_files: what differs between workers, by path relative to ``training_state/``.
+        rank_directory: files of this rank; deleted with this object.
+        callback_files: files that the user's callbacks add to this checkpoint; deleted with this object.
+        worker_files: the files that differ between workers, by path relative to ``training_state/``.
         code: the submitted code.
     """
 
@@ -87,13 +87,13 @@ class TrainingState:
         self.size_bytes = offset
 
     def fill(self, memory: memoryview) -> None:
-        """Copy the variables into `memory` and let go of them; a second call does nothing."""
+        """Copy the variables into `memory` and release them; a second call does nothing."""
         if self.values is None:
             return
         copies: list[tuple[Any, Any]] = []
         for tensor, place in zip(self.values, self._slices, strict=True):
             target = np.frombuffer(memory, np.uint8, place.size, place.offset)
-            # Not `.numpy()`, which would copy into fresh memory first.
+            # `.numpy()` would copy into new memory first.
             source = np.asarray(tensor).reshape(-1).view(np.uint8)
             parts = [slice(start, start + _COPY_BYTES) for start in range(0, place.size, _COPY_BYTES)]
             copies.extend((target[part], source[part]) for part in parts)
@@ -101,7 +101,7 @@ class TrainingState:
             for target, source in copies:
                 np.copyto(target, source)
         else:
-            # One core does not use up the memory's bandwidth, and training stands still meanwhile.
+            # Training waits for this copy, and one core does not use the full memory bandwidth.
             with ThreadPoolExecutor(min(_COPY_THREADS, os.cpu_count() or 1)) as pool:
                 list(pool.map(np.copyto, *zip(*copies, strict=True)))
         self.values = None
@@ -159,12 +159,12 @@ class RestoredState:
 
     @property
     def folder(self) -> Path:
-        """Where the training state's files are."""
+        """The directory of the training state's files."""
         return self.directory / "training_state"
 
     def values(self) -> list[np.ndarray[Any, Any]]:
-        """Return the values of all variables, in order; most are read only when they are looked at."""
-        # Scalars and types that HDF5 does not know have no bytes of their own in the weights file.
+        """Return the values of all variables, in order; most are memory-mapped and read at their first access."""
+        # Scalars and types that HDF5 does not support have no contiguous bytes in the weights file.
         places = {
             index: (one["place"][0], one["place"][1])
             for index, one in enumerate(self.variables)
@@ -181,7 +181,7 @@ class RestoredState:
         return [found[index] for index in range(len(self.variables))]
 
     def pickles(self) -> dict[str, Any]:
-        """Load the states of the user's own callbacks by name; only for the trial that wrote them."""
+        """Return the unpickled states of the user's callbacks by name; only for the trial that wrote them."""
         folder = self.folder / "callbacks"
         return {path.stem: pickle.loads(path.read_bytes()) for path in sorted(folder.glob("*.pkl"))}
 
@@ -194,7 +194,7 @@ def read_training_state(directory: Path) -> RestoredState:
     """Read the training state of a checkpoint.
 
     Raises:
-        CheckpointError: the checkpoint holds none, or one of a later version.
+        CheckpointError: the checkpoint contains no training state, or one of a later version.
     """
     path = directory / "training_state" / "state.json"
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""The variables that decide the next step: found, copied, compared and put back."""
+"""The variables that the next step depends on: finding, copying, comparing and restoring them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TrackedVariable:
 
     Attributes:
         group: ``model``, ``optimizer`` or ``metrics``.
-        path: Keras's name for it, such as ``sequential/dense/kernel``.
+        path: its path in Keras, such as ``sequential/dense/kernel``.
         variable: the Keras variable.
     """
 
@@ -37,7 +37,7 @@ class TrackedVariable:
     variable: Any
 
     def describe(self) -> dict[str, Any]:
-        """Return what a later process compares: group, path, shape, dtype."""
+        """Return the values that a later process compares: group, path, shape, dtype."""
         return {
             "group": self.group,
             "path": self.path,
@@ -50,7 +50,7 @@ class VariableSet:
     """All variables of a model, its optimizers and its metrics, each once, in a fixed order.
 
     Args:
-        model: built; see `build_everything`.
+        model: the built model; see `build_everything`.
         optimizers: every optimizer that the training uses.
     """
 
@@ -64,18 +64,18 @@ class VariableSet:
 
     @property
     def model_variables(self) -> list[Any]:
-        """The variables of the group ``model``; they stand first in the set."""
+        """The variables of the group ``model``; they are the first ones of the set."""
         return [one.variable for one in self.tracked if one.group == "model"]
 
     @property
     def size_bytes(self) -> int:
-        """Memory that the values take, each rounded up to a cache line."""
+        """Memory for the values in bytes, each rounded up to a cache line."""
         return sum(copy_bytes(one.variable.value) for one in self.tracked)
 
     def copy(self) -> list[tf.Tensor]:
-        """Return a consistent copy of all values that costs the caller next to nothing.
+        """Return a consistent copy of all values without copying memory in this call.
 
-        The tensors share the variables' memory; TensorFlow copies on the next write, inside the step.
+        The tensors share the variables' memory. TensorFlow copies a value at the next write to it, inside the step.
         """
         return [_read(one.variable) for one in self.tracked]
 
@@ -84,10 +84,13 @@ class VariableSet:
         return [one.describe() for one in self.tracked]
 
     def check(self, saved: Sequence[Mapping[str, Any]]) -> None:
-        """Compare with the `describe` of a checkpoint.
+        """Compare the variables with the descriptions in a checkpoint.
+
+        Args:
+            saved: the descriptions that `describe` returned.
 
         Raises:
-            ModelMismatchError: they differ; the first difference is named with what was expected and found.
+            ModelMismatchError: they differ; the message names the first difference with both values.
         """
         for index, one in enumerate(self.tracked):
             if index >= len(saved):
@@ -111,16 +114,16 @@ class VariableSet:
             )
 
     def assign(self, values: Sequence[Any]) -> None:
-        """Give every variable its value, in order."""
+        """Assign every variable its value, in order."""
         for one, value in zip(self.tracked, values, strict=True):
             one.variable.assign(value)
 
     def copy_metrics(self) -> list[tf.Tensor]:
-        """Return a copy of the values of the metric variables alone."""
+        """Return a copy of the values of the metric variables only."""
         return [_read(one.variable) for one in self.tracked if one.group == "metrics"]
 
     def assign_metrics(self, values: Sequence[Any]) -> None:
-        """Give the metric variables their values back."""
+        """Restore the values of the metric variables from a copy that `copy_metrics` returned."""
         metrics = [one.variable for one in self.tracked if one.group == "metrics"]
         for variable, value in zip(metrics, values, strict=True):
             variable.assign(value)
@@ -133,19 +136,19 @@ class VariableSet:
 
 
 def copy_bytes(tensor: Any) -> int:
-    """Return the memory that a copy of a tensor takes, in bytes: whole cache lines, so that each begins at one."""
+    """Return the memory for a copy of a tensor in bytes, rounded up so that the next copy begins at a cache line."""
     size: int = tensor.dtype.size * tensor.shape.num_elements()
     return -(-size // _LINE_BYTES) * _LINE_BYTES
 
 
 def build_everything(model: Any, element_spec: Any) -> None:
-    """Make every variable that the first training step would make, without taking a step.
+    """Create every variable that the first training step would create, without running a step.
 
-    The train step itself is traced, as training traces it: a model may have no ``call``, and only its step knows which
-    optimizers and metrics it uses.
+    The train step is traced in the same way as in training: a model may have no ``call``, and only its step defines
+    which optimizers and metrics it uses.
 
     Args:
-        model: compiled.
+        model: the compiled model.
         element_spec: structure, shapes and dtypes of a batch.
     """
     if model.run_eagerly:
@@ -155,12 +158,12 @@ def build_everything(model: Any, element_spec: Any) -> None:
 
 
 def build_for_evaluation(model: Any, element_spec: Any) -> None:
-    """Make every variable that an evaluation would make; arguments as in `build_everything`."""
+    """Create every variable that an evaluation would create; arguments as in `build_everything`."""
     tf.function(model.test_step).get_concrete_function(element_spec)
 
 
 def _build_eagerly(model: Any, element_spec: Any) -> None:
-    """Take a step that leaves no trace in the variables: Python code of an eager step may not be traceable."""
+    """Run a step and undo its changes to the variables: the Python code of an eager step may not be traceable."""
     existing = VariableSet(model, [model.optimizer] if model.optimizer is not None else [])
     values = existing.copy()
     model.train_step(tf.nest.map_structure(_empty_batch, element_spec))
@@ -168,10 +171,10 @@ def _build_eagerly(model: Any, element_spec: Any) -> None:
 
 
 def _identity(description: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what must be equal for two variables to be the same one.
+    """Return the values that identify a variable.
 
-    The first parts of the paths of optimizer and metric variables tell in which scope they were built, which
-    differs between a first step and a resume.
+    For optimizer and metric variables the first parts of the path are omitted: they name the scope in which the
+    variable was built, which differs between a first step and a resume.
     """
     path = description["path"] if description["group"] == "model" else description["path"].rsplit("/", 1)[-1]
     return description["group"], path, description["shape"], description["dtype"]

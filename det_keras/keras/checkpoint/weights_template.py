@@ -1,8 +1,8 @@
-"""The weights file of a model without its values: bytes, and gaps where variables go.
+"""The weights file of a model without its values: fixed bytes, and gaps for the variables.
 
-HDF5 stores a plain dataset as one run of bytes whose place is known once it is allocated. So the file is
-laid out once, as a sparse file that holds no values, and each checkpoint is the same bytes with the
-variables' own between them.
+HDF5 stores a plain dataset as contiguous bytes whose offset is known once it is allocated. The file is therefore
+laid out once, as a sparse file without values. Each checkpoint consists of the same fixed bytes with the
+variables' bytes in the gaps.
 """
 
 from __future__ import annotations
@@ -41,21 +41,27 @@ class Group:
 
 
 class _LayoutStore(saving_lib.H5IOStore):  # type: ignore[misc]
-    """Keras's own store, but that it can allocate a dataset without writing it."""
+    """Keras's own store, which can also allocate a dataset without writing it."""
 
     def allocate(self, key: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-        """Make a dataset and return it; its bytes in the file are not written."""
+        """Create a dataset and return it; its bytes in the file are not written.
+
+        Args:
+            key: name of the dataset in its group.
+            shape: shape of the dataset.
+            dtype: type of its values.
+        """
         if not self._h5_entry_initialized:
             self._create_h5_group(self._h5_entry_path)
         group = self._h5_entry_group
         if dtype.kind == "V" or not shape or 0 in shape:
-            # Types that HDF5 does not know are stored as Keras stores them, and tiny ones as well.
+            # Types that HDF5 does not support, and very small datasets, are written in the same way as by Keras.
             self[key] = np.zeros(shape, dtype)
             return group[key]
         settings = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         settings.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
         settings.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-        # As h5py does by itself: the same values make the same file, whenever it is written.
+        # Do not store times, as in h5py's default: equal values then give equal files.
         settings.set_obj_track_times(False)
         kind, space = h5py.h5t.py_create(dtype, logical=True), h5py.h5s.create_simple(shape)
         h5py.h5d.create(group.id, key.encode(), kind, space, settings)
@@ -67,7 +73,7 @@ def make_template(groups: Sequence[Group], variables: Sequence[Any]) -> list[byt
 
     Args:
         groups: the datasets of the file.
-        variables: what the indices in `groups` count.
+        variables: the variables to which the indices in `groups` refer.
     """
     with tempfile.TemporaryDirectory(prefix="det-layout-") as folder:
         path = Path(folder) / "layout.h5"

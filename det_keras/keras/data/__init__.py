@@ -40,7 +40,7 @@ __all__ = [
     "whole_data",
 ]
 
-# Keras's own default where arrays come without a batch size.
+# Keras's default for arrays without a batch size.
 _DEFAULT_BATCH_SIZE = 32
 
 
@@ -60,20 +60,22 @@ def open_source(
     workers: DistributedContext | None = None,
     reads_on: bool = False,
 ) -> DataSource:
-    """Return the source of what the user gave to `fit`; on several workers its elements are (batch, rows) pairs.
+    """Return the source of the data that the user passed to `fit`.
+
+    On several workers its elements are (batch, rows) pairs.
 
     Args:
-        data: (x, y, sample_weight), None where a part is absent.
+        data: (x, y, sample_weight), with None for absent parts.
         batch_size: samples per batch of one worker, for arrays; 32 by default, as in Keras.
         shuffle: as in `model.fit`.
-        seed: of the plan.
+        seed: the seed of the batch plan.
         steps_per_epoch: batches that count as one epoch; None for one pass over the data.
         class_weight: class number -> weight.
-        workers: this process's place among them; the data of several is whole (`whole_data`).
-        reads_on: with `steps_per_epoch`, epochs do not end where the data does.
+        workers: the workers that share the data; with several, `data` is the whole data (`whole_data`).
+        reads_on: with `steps_per_epoch`, an epoch that reaches the end of the data continues at its beginning.
 
     Raises:
-        TypeError, ValueError: the data cannot be planned; the message says why.
+        TypeError, ValueError: the data is not supported; the message names the reason.
     """
     check_data(data)
     x = data[0]
@@ -83,7 +85,7 @@ def open_source(
         if class_weight is not None:
             x, y, sample_weight = with_class_weights(class_weight)(x, *(() if y is None else (y,)))
         if batch_size is None and steps_per_epoch is not None:
-            # As Keras: the steps share the samples.
+            # As in Keras, the samples are divided between the steps.
             batch_size = math.ceil(rows_of(keras.tree.flatten(x)[0]) / (steps_per_epoch * shard.size))
         return ArraySource(
             keras.utils.pack_x_y_sample_weight(x, y, sample_weight),
@@ -121,7 +123,7 @@ def open_source(
 
 
 def _checked_weights(data: tuple[Any, ...]) -> tuple[Any, Any, Any]:
-    """Return (x, y, sample_weight), one weight for all outputs as a weight for each, as Keras reads it."""
+    """Return (x, y, sample_weight), with a single sample weight repeated for each output, as in Keras."""
     x, y, sample_weight = [*data, None, None][:3]
     if sample_weight is None:
         return x, y, None

@@ -1,6 +1,6 @@
-"""Batches of arrays: an order of indices made inside tf.data, and a gather.
+"""Batches of arrays: tf.data computes the order of indices and gathers the rows.
 
-No batch is ever replayed: a resumed epoch starts by skipping indices, which costs nothing.
+No batch is read again on a resume: a resumed epoch skips indices, which takes no time.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class ArraySource(DataSource):
             array, or a list, tuple or dict of arrays, all with the same number of samples in their first dimension.
         batch_size: samples per global batch; the last batch of a pass may be smaller.
         shuffle: True for a new order in each pass, "batch" to shuffle only inside each batch, False for none.
-        seed: of the plan.
+        seed: the seed of the batch plan.
         steps_per_epoch: batches that count as one epoch; by default one pass over the data.
-        reads_on: an epoch that comes to the data's end goes on at its beginning; by default it ends there.
-        shard: this worker's place; with several, elements are (batch, rows) pairs.
+        reads_on: an epoch that reaches the end of the data continues at its beginning; by default it ends there.
+        shard: this worker's share; with several workers, elements are (batch, rows) pairs.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ArraySource(DataSource):
         self._steps_per_pass = math.ceil(self._size / batch_size)
         self.epochs: EpochLengths = epoch_lengths(steps_per_epoch, self._steps_per_pass, reads_on=reads_on)
         self.steps_per_epoch: int = self.epochs.steps_per_epoch
-        # Variables, not constants: the dataset is traced once and then iterated from anywhere.
+        # Variables instead of constants: the dataset is traced once and then iterated from different steps.
         self._first = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._stop = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._iterator: Any = None
@@ -122,7 +122,7 @@ class ArraySource(DataSource):
         return self._iterator
 
     def _build(self) -> tf.data.Dataset:
-        """Make the dataset of the steps from `_first` to `_stop`, counted over all epochs."""
+        """Return the dataset of the steps from `_first` to `_stop`, counted over all epochs."""
         per_pass = tf.constant(self._steps_per_pass, tf.int64)
 
         def passes(_: tf.Tensor) -> tf.data.Dataset:
@@ -137,9 +137,9 @@ class ArraySource(DataSource):
             stop = tf.minimum(self._stop - number * per_pass, per_pass)
             return tf.data.Dataset.range(first, stop).map(lambda step: self._slice(order, number, step))
 
-        # From tensors in a dataset, not captured: a captured tensor becomes a copy in each function.
+        # Pass the tensors as a dataset: each function would make a copy of a tensor that it captures.
         tensors = tf.data.Dataset.from_tensors(self._tensors).repeat()
-        # One gather after another, ahead of training: gathers in parallel only get in each other's way.
+        # Gather sequentially, ahead of training: parallel gathers slow each other down.
         steps = tf.data.Dataset.range(1).flat_map(passes).flat_map(indices)
         dataset = tf.data.Dataset.zip((steps, tensors)).map(self._gather)
         return dataset.with_options(_fixed_options()).prefetch(_PREFETCHED_BATCHES)
@@ -166,7 +166,7 @@ def to_tensors(data: Any) -> Any:
     """Return arrays as tensors, converted as Keras's own adapter does, and lists as tuples.
 
     Raises:
-        TypeError: a part is no array at all.
+        TypeError: a part is not an array.
         ValueError: the arrays are empty or differ in their number of samples.
     """
     tensors = keras.tree.lists_to_tuples(map_arrays(_to_tensor, data))
@@ -187,7 +187,7 @@ def rows_of(array: Any) -> int:
     """Return the number of samples of one array, tensor or DataFrame.
 
     Raises:
-        TypeError: it is nothing of the kind, or a scalar.
+        TypeError: `array` is none of these, or a scalar.
     """
     if not (hasattr(array, "__array__") or hasattr(array, "shape")):
         raise TypeError(
@@ -204,14 +204,14 @@ def split_arrays(data: tuple[Any, ...], validation_split: float) -> tuple[tuple[
     """Split off the last rows of arrays for validation, the same rows in every process.
 
     Args:
-        data: (x, y, sample_weight), None where a part is absent.
-        validation_split: part of the samples that becomes validation data, between 0 and 1.
+        data: (x, y, sample_weight), with None for absent parts.
+        validation_split: fraction of the samples that becomes validation data, between 0 and 1.
 
     Returns:
         Training data and validation data.
 
     Raises:
-        ValueError: one of the two would be empty.
+        ValueError: the training or the validation data would be empty.
     """
     size = rows_of(keras.tree.flatten(data)[0])
     if not 0 < math.floor(size * (1.0 - validation_split)) < size:
@@ -240,7 +240,7 @@ def _shown(value: Any) -> str:
 
 
 def _described(structure: Any) -> Any:
-    """Return the shapes and dtypes of a structure of arrays as JSON; a sparse array is known by its dense shape."""
+    """Return the shapes and dtypes of a structure of arrays as JSON; for a sparse array, its dense shape."""
     if isinstance(structure, dict):
         return {str(name): _described(item) for name, item in structure.items()}
     if structure is None:
@@ -254,7 +254,7 @@ def _described(structure: Any) -> Any:
 
 def _fixed_options() -> tf.data.Options:
     options = tf.data.Options()
-    # Autotuning makes `fit` wait up to 1.8 s at its end for the tuning thread, and there is nothing to tune.
+    # With autotuning `fit` waits up to 1.8 s at its end for the tuning thread, and this pipeline has nothing to tune.
     options.autotune.enabled = False
     options.experimental_optimization.apply_default_optimizations = False
     options.deterministic = True

@@ -1,10 +1,10 @@
 """The contract of a data source: the batches of a training, by epoch and step.
 
-A source turns what the user gave to `fit` into a batch plan: which samples form step s of epoch e is a
-pure function of (seed, e, s), so that a training can be taken up anywhere. One file per kind of input.
+A source turns the data that the user passed to `fit` into a batch plan: the samples of step s of epoch e are a
+pure function of (seed, e, s), so that a training can resume at any batch. There is one file per kind of input.
 
-Keras asks a dataset for an iterator whenever it thinks that an epoch begins, also once too often at an
-epoch's end. `PlannedDataset` passes that question on to the source, which knows where training stands.
+Keras requests an iterator from a dataset at the beginning of each epoch, and an additional one at an epoch's
+end. `PlannedDataset` forwards the request to the source, which knows the current position of training.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ __all__ = ["DataSource", "PlannedDataset"]
 
 
 class PlannedDataset(tf.data.Dataset):  # type: ignore[misc]
-    """A dataset whose iterators are opened by somebody else.
+    """A dataset whose iterators are opened by a given function.
 
     Args:
-        spec_from: a dataset with the same elements.
+        spec_from: a dataset with the same element type.
         open_iterator: returns the iterator to use now.
-        cardinality: number of batches that one iterator gives, None if unknown.
+        cardinality: number of batches of one iterator, None if unknown.
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class DataSource(abc.ABC):
     """The batches of one `fit` or one validation, in a planned order.
 
     Attributes:
-        steps_per_epoch: batches of one epoch; None while only the end of the data can tell.
-        epochs: their lengths, None where `steps_per_epoch` is.
-        batch_size: samples of a full batch; None where the data decides.
+        steps_per_epoch: batches of one epoch; None while it is unknown because the data has not ended yet.
+        epochs: the lengths of epochs; None if `steps_per_epoch` is None.
+        batch_size: samples of a full batch; None if the data defines the batches.
     """
 
     steps_per_epoch: int | None = None
@@ -70,7 +70,7 @@ class DataSource(abc.ABC):
 
     @property
     def may_lack_rows(self) -> bool:
-        """Whether a worker may have no row of some batch, where several share it."""
+        """Whether a worker may have no row of some batch, if several workers share the batch."""
         return True
 
     @property
@@ -80,14 +80,14 @@ class DataSource(abc.ABC):
 
     @abc.abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Return what makes this data the same data in a later process: kind, shapes, sizes, as JSON."""
+        """Return the values that identify this data in a later process, as JSON: kind, shapes, sizes."""
 
     def fingerprint(self) -> str | None:
-        """Return what tells other data of the same shape from this; None where looking would cost a pass over it."""
+        """Return a digest of the data's content; None if computing it would need a pass over the data."""
         return None
 
     def reset(self) -> None:
-        """Prepare for a training or a validation from the beginning, as Keras prepares its data once before each."""
+        """Prepare for a training or a validation from the beginning, as Keras does once before each."""
         return
 
     @abc.abstractmethod
@@ -96,64 +96,69 @@ class DataSource(abc.ABC):
 
         Args:
             epoch: counted from 0.
-            first_step: 0, or where a part of the epoch was trained before.
-            stop_step: None for all that are left.
+            first_step: 0, or the number of steps of the epoch that are already trained.
+            stop_step: None for all remaining steps.
         """
 
     @abc.abstractmethod
     def dataset(self, cardinality: int | None) -> tf.data.Dataset:
-        """Return what `model.fit` is given; each of its epochs has `cardinality` batches, if known."""
+        """Return the dataset to pass to `model.fit`; each of its epochs has `cardinality` batches, if known."""
 
     def end_epoch(self, epoch: int) -> None:
-        """Note that an epoch is over."""
+        """Record that an epoch ended."""
         return
 
     def records_before(self, epoch: int, step: int) -> int | None:
-        """Return how many samples come before a step, None if the source cannot know."""
+        """Return the number of samples before a step, None if the source does not know it."""
         return None
 
     def save_state(self, directory: Path) -> dict[str, Any]:
-        """Store what only this process knows of the position, and return JSON for `restore_state`.
+        """Store the state of the data in this process, and return JSON for `restore_state`.
 
         Args:
-            directory: for files; made by the source if it needs one.
+            directory: a directory for files; the source creates it if it needs one.
         """
         return {}
 
     def restore_passes(self, state: Mapping[str, Any], epoch: int) -> None:
-        """Bring the data to where it was when `epoch` began; `restore_state` follows, after that of validations.
+        """Restore the state that the data had when `epoch` began.
 
-        Apart, because validations may read from the same shuffle: what they drew comes before the interrupted pass.
+        The state of the validation data is restored next, then `restore_state` is called. The two steps are separate
+        because validations may draw seeds from the same shuffle, before the interrupted pass.
+
+        Args:
+            state: the value that `save_state` returned.
+            epoch: the epoch in which training resumes, from 0.
         """
         return
 
     def restore_state(
         self, state: dict[str, Any], directory: Path, epoch: int, step: int, *, epochs_left: int
     ) -> frozenset[str]:
-        """Put the source where `save_state` found it.
+        """Restore the state that the source had when `save_state` was called.
 
         Args:
-            state: what `save_state` returned.
-            directory: where it left its files.
-            epoch: the epoch in which training continues.
-            step: the step of it that comes next.
-            epochs_left: how many epochs are to come, that one included, as far as is known.
+            state: the value that `save_state` returned.
+            directory: the directory with its files.
+            epoch: the epoch in which training resumes, from 0.
+            step: the next step of this epoch, from 0.
+            epochs_left: number of remaining epochs including this one, by the current target.
 
         Returns:
-            The names of the random streams from which the data draws, now where it needs them; see `replay`.
+            The names of the random streams that this call has advanced to the state that the data needs; see `replay`.
         """
         return frozenset()
 
     def state_between_passes(self) -> dict[str, Any]:
-        """Return as JSON what `pass_over` needs to bring other processes here; call it between two passes."""
+        """Return the state for `pass_over` in another process, as JSON; call it between two passes."""
         return {}
 
     def pass_over(self, passes: int, state: Mapping[str, Any], *, batches: int | None = None) -> None:
-        """Put the data where it is after whole passes that an earlier `fit` or validations made.
+        """Bring the data to its state after whole passes of an earlier `fit` or of validations.
 
         Args:
-            passes: how many.
-            state: what `state_between_passes` returned after them; empty where that is not known.
-            batches: how many batches were read in all; for data that is read on from epoch to epoch.
+            passes: number of passes.
+            state: the value that `state_between_passes` returned after them; empty if it is not known.
+            batches: total number of batches that were read; for data that is read continuously across epochs.
         """
         return

@@ -19,7 +19,7 @@ def class_weights(y: tf.Tensor, weights: Mapping[int, float]) -> tf.Tensor:
 
     Args:
         y: class numbers, (samples,) or (samples, 1), or one-hot or probabilities, (samples, classes).
-        weights: class number -> weight; a class that is not named weighs 1.
+        weights: class number -> weight; a class without an entry has the weight 1.
 
     Returns:
         Float tensor, (samples,).

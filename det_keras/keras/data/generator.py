@@ -1,6 +1,6 @@
-"""Batches of a Python generator or a PyTorch DataLoader, as Keras reads them.
+"""Batches of a Python generator or a PyTorch DataLoader, read in the same way as in Keras.
 
-Neither has a position that could be restored: on a resume as many batches are drawn and dropped as were trained.
+The position of neither can be restored: a resume draws and drops as many batches as were trained.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ logger = logging.getLogger(__name__)
 
 
 class GeneratorSource(TfDataSource):
-    """Batches of a generator, drawn from it in order, or of a DataLoader, which is read anew in each epoch.
+    """Batches of a generator, drawn in order, or of a DataLoader, which is read from its beginning in each epoch.
 
     Args:
-        source: the user's.
-        steps_per_epoch: batches that count as one epoch; by default all that come.
+        source: the user's generator or DataLoader.
+        steps_per_epoch: batches that count as one epoch; by default all batches.
     """
 
     def __init__(self, source: Any, *, steps_per_epoch: int | None = None) -> None:
@@ -32,7 +32,7 @@ class GeneratorSource(TfDataSource):
         )
 
     def warn_of_unseen_state(self) -> None:
-        """Say at the start that a resumed run is exact only if the source gives the same batches again."""
+        """Log at the start that a resumed run is exact only if the source returns the same batches again."""
         logger.warning(
             "A %s has no position that could be restored: on a resume as many batches are drawn from it and dropped "
             "as were trained. That is exact if it gives the same batches in each run, and not if it depends on what "

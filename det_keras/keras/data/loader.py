@@ -1,4 +1,4 @@
-"""Loads the batches of a PyDataset ahead of training, in order, with its own workers."""
+"""Loads the batches of a PyDataset ahead of training, in order, with threads or processes as the dataset defines."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["load_batches"]
 
 _LOOK_S = 1.0
 
-# The dataset of a worker process: sent once per process, not once per batch.
+# The dataset of a worker process: it is sent once per process instead of once per batch.
 _dataset: Any = None
 
 
 def load_batches(dataset: Any, indices: Iterable[int]) -> Iterator[Any]:
     """Yield ``dataset[i]`` for each index in order.
 
-    Honours the dataset's ``workers``, ``use_multiprocessing`` and ``max_queue_size`` as Keras does: with
-    one worker and no processes, batches are loaded by whoever asks for them.
+    Uses the dataset's ``workers``, ``use_multiprocessing`` and ``max_queue_size`` as Keras does: with
+    one worker and no processes, batches are loaded on the calling thread.
     """
     workers = int(getattr(dataset, "workers", 1) or 1)
     use_processes = bool(getattr(dataset, "use_multiprocessing", False))
@@ -65,7 +65,10 @@ def _begin_worker(dataset: Any, parent: int) -> None:
 
 
 def _leave_with(parent: int) -> None:
-    """End this process when the training process is gone, killed perhaps: a worker waits for work for ever."""
+    """End this process when the training process has ended, even if it was killed.
+
+    A worker would otherwise wait for work without end.
+    """
     while os.getppid() == parent:
         time.sleep(_LOOK_S)
     os._exit(1)

@@ -1,4 +1,4 @@
-"""Which samples, when: orders as pure functions of (seed, epoch)."""
+"""The order of samples and batches, as pure functions of (seed, epoch)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class EpochLengths:
-    """How many batches each epoch has, and where it begins in the row of all batches.
+    """The number of batches of each epoch, and its first batch counted over all epochs.
 
-    Keras ends an epoch where the data ends, so that epochs differ in length where ``steps_per_epoch`` does not divide a
-    pass: 11 batches by 4 are epochs of 4, 4 and 3.
+    Keras ends an epoch at the end of the data, so that epochs differ in length if ``steps_per_epoch`` does not divide
+    the number of batches of a pass: 11 batches with ``steps_per_epoch=4`` make epochs of 4, 4 and 3 batches.
 
     Attributes:
-        steps_per_epoch: as given to `fit`.
-        steps_per_pass: batches of a pass over the data; None where epochs do not end with it.
+        steps_per_epoch: as passed to `fit`.
+        steps_per_pass: batches of a pass over the data; None if epochs do not end at the end of the data.
     """
 
     steps_per_epoch: int
@@ -40,7 +40,7 @@ class EpochLengths:
         return self.start_of(epoch + 1) - self.start_of(epoch)
 
     def start_of(self, epoch: int) -> int:
-        """Return how many batches come before an epoch."""
+        """Return the number of batches before an epoch, counted from 0."""
         if self.steps_per_pass is None:
             return epoch * self.steps_per_epoch
         passes, rest = divmod(epoch, math.ceil(self.steps_per_pass / self.steps_per_epoch))
@@ -48,12 +48,12 @@ class EpochLengths:
 
 
 def epoch_lengths(steps_per_epoch: int | None, steps_per_pass: int | None, *, reads_on: bool) -> EpochLengths:
-    """Return the lengths of epochs, and warn where they differ.
+    """Return the lengths of epochs, and log a warning if they differ.
 
     Args:
-        steps_per_epoch: as given to `fit`; None for one pass over the data.
-        steps_per_pass: batches of a pass; None if the data never ends.
-        reads_on: epochs do not end with the data.
+        steps_per_epoch: as passed to `fit`; None for one pass over the data.
+        steps_per_pass: batches of a pass; None if the data is infinite.
+        reads_on: epochs do not end at the end of the data.
     """
     if steps_per_epoch is None:
         assert steps_per_pass is not None
@@ -74,7 +74,11 @@ def epoch_lengths(steps_per_epoch: int | None, steps_per_pass: int | None, *, re
 def plan_seed(trial_seed: int, phase: int) -> int:
     """Return the seed of the batch plan of one `fit` call, 0 to 2**31 - 1.
 
-    Two phases of a script shuffle differently, whatever they train on.
+    Two phases of a script shuffle differently, even if they train on the same data.
+
+    Args:
+        trial_seed: the seed of the trial.
+        phase: number of the `fit` call, from 0.
     """
     stream = np.random.RandomState([trial_seed % 2**32, phase])
     return int(stream.randint(0, 2**31 - 1))
@@ -84,9 +88,9 @@ def sample_order(num_samples: int, seed: int, epoch: tf.Tensor) -> tf.Tensor:
     """Return the order of all samples in a pass over the data, inside the graph.
 
     Args:
-        num_samples: size of the data.
-        seed: of the plan.
-        epoch: int64 scalar, the number of the pass.
+        num_samples: number of samples of the data.
+        seed: the seed of the batch plan.
+        epoch: int64 scalar, the number of the pass, from 0.
 
     Returns:
         int64, (num_samples,): sample indices.
@@ -100,7 +104,12 @@ def sample_order(num_samples: int, seed: int, epoch: tf.Tensor) -> tf.Tensor:
 def batch_order(num_batches: int, seed: int, epoch: int) -> list[int]:
     """Return the order of the batches of a dataset in a pass over it.
 
-    NumPy keeps the streams of `RandomState` frozen, so that the order is the same in every release.
+    NumPy guarantees that the streams of `RandomState` do not change, so that the order is the same in every release.
+
+    Args:
+        num_batches: number of batches of the dataset.
+        seed: the seed of the batch plan.
+        epoch: the number of the pass, from 0.
     """
     order: list[int] = np.random.RandomState([seed, epoch % 2**32]).permutation(num_batches).tolist()
     return order

@@ -1,7 +1,7 @@
-"""What a tf.data pipeline holds besides the position of its iterator: caches, and variables that its functions write.
+"""The state of a tf.data pipeline besides the position of its iterator: caches, and variables that functions write.
 
-The checkpoint of an iterator has neither. Both follow from the state in which a pass began, so that a resumed run
-reads the pass again from there; see `tfdata`.
+The checkpoint of an iterator contains neither. Both are determined by the state at the beginning of a pass, so a
+resumed run reads the pass again from there; see `tfdata`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Pipeline:
         dataset: the last stage.
 
     Attributes:
-        has_memory_cache: a ``cache()`` in memory, which the first pass fills in its own order.
-        draws_within_pass: shuffle seeds are drawn more than once a pass: a shuffle before a finite ``repeat``, or
-            inside of ``interleave`` or ``flat_map``.
+        has_memory_cache: it has a ``cache()`` in memory, which the first pass fills in the order of that pass.
+        draws_within_pass: shuffle seeds are drawn more than once per pass, by a shuffle before a finite ``repeat`` or
+            inside ``interleave`` or ``flat_map``.
         shuffles: ids of the stages that draw a seed for each iterator.
-        runs_python: Python code runs in it, which may have state that nobody can see.
+        runs_python: it runs Python code, which may have state that cannot be read.
     """
 
     def __init__(self, dataset: tf.data.Dataset) -> None:
@@ -52,7 +52,7 @@ class Pipeline:
         return [_read(handle).tolist() for handle in self._variables.values()]
 
     def assign(self, values: Sequence[Any]) -> None:
-        """Restore what `variables` returned."""
+        """Restore the values that `variables` returned."""
         for handle, value in zip(self._variables.values(), values, strict=True):
             tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(value, _dtype(handle)))
 
@@ -92,7 +92,7 @@ def _repeats(stage: tf.data.Dataset) -> bool:
 
 
 def _shuffles(stage: tf.data.Dataset) -> bool:
-    """Return whether a shuffle is read again whenever `stage` is; one behind a cache is not."""
+    """Return whether an iterator of `stage` reads a shuffle again; a shuffle before a cache is not read again."""
     if type(stage).__name__ == "CacheDataset":
         return False
     is_shuffle = type(stage).__name__ == "_ShuffleDataset"
@@ -100,7 +100,7 @@ def _shuffles(stage: tf.data.Dataset) -> bool:
 
 
 def _ops(function: Any) -> set[str]:
-    """Return the types of all ops that a traced function runs, those of the functions it calls included."""
+    """Return the types of all ops that a traced function runs, including those of the functions that it calls."""
     graph = function.graph.as_graph_def()
     nodes = [*graph.node, *(node for inner in graph.library.function for node in inner.node_def)]
     return {node.op for node in nodes}
@@ -108,7 +108,7 @@ def _ops(function: Any) -> set[str]:
 
 def _is_variable(handle: Any) -> bool:
     data = getattr(handle, "_handle_data", None)
-    # Lookup tables and iterators are resources too, without shape and type.
+    # Lookup tables and iterators are resources as well, but without shape and type.
     return data is not None and data.is_set and len(data.shape_and_type) == 1
 
 

@@ -1,7 +1,8 @@
 """Batches of a `keras.utils.PyDataset` (Sequence), in a seeded order.
 
-Items that depend on their index and the epoch need nothing. For others a checkpoint has what the dataset and the random
-streams were when the pass began; where either has changed since, a resumed run makes the items of the pass again.
+Items that depend only on their index and the epoch need no state. For others a checkpoint stores the state of the
+dataset and of the random streams at the beginning of the pass. If either has changed since, a resumed run loads the
+items of the pass again.
 """
 
 from __future__ import annotations
@@ -30,26 +31,26 @@ from det_keras.keras.private_api import tensor_spec
 
 __all__ = ["PyDatasetSource"]
 
-# Keras looks at two batches to see which dimensions vary.
+# Keras reads two batches to find the dimensions that vary.
 _BATCHES_FOR_SPEC = 2
 
 
 class PyDatasetSource(DataSource):
     """Batches of a PyDataset.
 
-    ``on_epoch_begin`` and ``on_epoch_end`` of the dataset are called around each epoch, and as in Keras the second once
-    before the first epoch. On a resume ``on_epoch_end`` is called as often as before and plain attributes are restored,
-    or ``load_state`` is called if the dataset has it.
+    ``on_epoch_begin`` and ``on_epoch_end`` of the dataset are called around each epoch. As in Keras, ``on_epoch_end``
+    is also called once before the first epoch. On a resume ``on_epoch_end`` is called as many times as in the
+    interrupted run and plain attributes are restored, or ``load_state`` is called if the dataset has it.
 
     Args:
-        dataset: the user's.
-        shuffle: whether the batches come in a new order in each pass.
-        seed: of the plan.
-        steps_per_epoch: batches that count as one epoch; by default all. Needed where ``num_batches`` is None.
-        reads_on: an epoch that comes to the data's end goes on at its beginning; by default it ends there.
-        transform: applied to each batch inside tf.data, such as class weights.
-        shard: this worker's place; with several, elements are (batch, rows) pairs.
-        per_worker_batches: the dataset's items are batches of one worker, of which `size` in a row make a
+        dataset: the user's dataset.
+        shuffle: read the batches in a new order in each pass.
+        seed: the seed of the batch plan.
+        steps_per_epoch: batches that count as one epoch; by default all. Required if ``num_batches`` is None.
+        reads_on: an epoch that reaches the end of the data continues at its beginning; by default it ends there.
+        transform: function that is applied to each batch inside tf.data, such as class weights.
+        shard: this worker's share; with several workers, elements are (batch, rows) pairs.
+        per_worker_batches: the dataset's items are batches of one worker, and `size` consecutive items form a
             global batch; otherwise they are global batches, and each worker trains on its rows of each.
     """
 
@@ -72,7 +73,7 @@ class PyDatasetSource(DataSource):
         self._shuffle = bool(shuffle)
         self._seed = seed
         num_batches = dataset.num_batches
-        # It is kept in checkpoints as JSON, which knows no NumPy.
+        # Checkpoints store it as JSON, which does not support NumPy integers.
         self._num_batches = None if num_batches is None else operator.index(num_batches)
         if self._num_batches == 0:
             raise ValueError(f"The {type(dataset).__name__} is empty: it has 0 batches.")
@@ -80,7 +81,7 @@ class PyDatasetSource(DataSource):
             raise ValueError(
                 f"The {type(dataset).__name__} has no `num_batches`. Pass `steps_per_epoch` to say what an epoch is."
             )
-        # Of an epoch: with batches of single workers, several items make a step.
+        # Steps of a pass: with batches of single workers, several items form a step.
         self._steps: int | None = self._num_batches and math.ceil(self._num_batches / self._items_per_step)
         self.epochs: EpochLengths = epoch_lengths(steps_per_epoch, self._steps, reads_on=reads_on)
         self.steps_per_epoch: int = self.epochs.steps_per_epoch
@@ -90,7 +91,7 @@ class PyDatasetSource(DataSource):
         self._iterator: Any = None
         self._pending = False
         self._attributes = PlainState(dataset)
-        # What the dataset and the streams were when the pass began; None between two passes.
+        # The state of the dataset and the random streams at the beginning of the pass; None between two passes.
         self._start: dict[str, Any] | None = None
         self._started_at = time.monotonic()
         self._ended = 0
@@ -116,7 +117,7 @@ class PyDatasetSource(DataSource):
         self._pending = True
 
     def reset(self) -> None:
-        # Keras calls it before the first epoch too.
+        # Keras also calls `on_epoch_end` before the first epoch.
         self._end()
 
     def end_epoch(self, epoch: int) -> None:
@@ -130,7 +131,7 @@ class PyDatasetSource(DataSource):
         if self._start is None:
             return self.state_between_passes()
         now = self._state()
-        # Items are made ahead of training, so that only the pass's start is a state that can be told.
+        # Items are loaded ahead of training, so only the state at the beginning of the pass is well defined.
         state = {"dataset": self._start["dataset"], "ended": self._ended}
         if now != self._start:
             state |= {"streams": self._start["streams"], "seconds": time.monotonic() - self._started_at}
@@ -166,7 +167,7 @@ class PyDatasetSource(DataSource):
         _call(self._source, "on_epoch_end")
 
     def _end_again(self, state: Mapping[str, Any]) -> None:
-        """End as many epochs as the run before did; a dataset with a state of its own needs no more than that."""
+        """Call ``on_epoch_end`` as many times as the interrupted run did, unless the dataset has its own state."""
         ended = state.get("ended", 0)
         if _has_own_state(self._source):
             self._ended = ended
@@ -175,7 +176,7 @@ class PyDatasetSource(DataSource):
             self._end()
 
     def _enter(self, epoch: int, state: Mapping[str, Any] | None = None) -> None:
-        """Begin a pass unless it is begun; with `state`, as it was begun before an interruption."""
+        """Begin a pass unless it has begun; with `state`, in the state in which it began before an interruption."""
         if self._entered == epoch:
             return
         self._entered = epoch
@@ -205,7 +206,7 @@ class PyDatasetSource(DataSource):
         return self._iterator
 
     def _indices(self) -> Iterator[tuple[int, int]]:
-        """Yield this worker's item for each step that `begin_epoch` asked for, and 1, or 0 if it has none there."""
+        """Yield this worker's item and 1 for each step that `begin_epoch` set; 0 in place of 1 if it has no item."""
         base = self.epochs.start_of(self._epoch)
         stop = self.epochs.steps_in(self._epoch) if self._stop is None else self._stop
         rank = self._shard.rank if self._items_per_step > 1 else 0
@@ -253,10 +254,10 @@ class PyDatasetSource(DataSource):
 
 
 def standardize_batch(batch: Any) -> Any:
-    """Return a batch as Keras gives it to the step: a dict as it is, else (x,), (x, y) or (x, y, sample_weight).
+    """Return a batch as Keras passes it to the step: a dict unchanged, else (x,), (x, y) or (x, y, sample_weight).
 
     Raises:
-        ValueError: it is something else.
+        ValueError: the batch has another form.
     """
     if isinstance(batch, dict):
         return batch

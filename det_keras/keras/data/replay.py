@@ -1,4 +1,4 @@
-"""Reads batches again that were trained on before an interruption, to bring their source to where it was."""
+"""Reads again the batches that were trained before an interruption, to bring their source to the same state."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _WORTH_A_LINE_S = 5.0
 def replay(
     read: Callable[[], object], batches: int, reason: str, seconds: float | None = None
 ) -> frozenset[str]:
-    """Read batches without training on them, and show how far it is.
+    """Read batches without training on them, and log the progress.
 
     Args:
         read: reads the next batch.
-        batches: how many to read.
-        reason: why their source cannot be brought there at once, as the end of a sentence.
-        seconds: what the run before took for them, training included; None where that is not known.
+        batches: number of batches to read.
+        reason: why the state of the source cannot be restored directly, as the end of a sentence.
+        seconds: time that the interrupted run took for the batches, including training; None if unknown.
 
     Returns:
-        The names of the random streams that reading has drawn from: they are now where the data needs them.
+        The names of the random streams that reading has advanced. They are in the state that the data needs.
     """
     if batches == 0:
         return frozenset()

@@ -1,4 +1,4 @@
-"""This worker's part of each global batch."""
+"""This worker's share of each global batch."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["Shard"]
 
 @dataclass(frozen=True)
 class Shard:
-    """A worker's place among those that share each global batch.
+    """A worker's share of each global batch.
 
-    Rows are split as evenly as they can be, in order: worker `rank` has rows ``n * rank // size`` to
+    Rows are split as evenly as possible, in order: worker `rank` has rows ``n * rank // size`` to
     ``n * (rank + 1) // size`` of a batch of n.
 
     Attributes:
-        rank: of this worker.
+        rank: the rank of this worker.
         size: number of workers.
     """
 
@@ -28,7 +28,7 @@ class Shard:
 
     @property
     def is_whole(self) -> bool:
-        """Whether this worker has every row: the only worker."""
+        """Whether this worker has every row, because it is the only worker."""
         return self.size == 1
 
     def of_rows(self, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -38,8 +38,9 @@ class Shard:
             rows: integer tensor, (batch,).
 
         Returns:
-            The part, and how many of its rows count and how many there are in all, an int64 pair. A worker without
-            any gets the first row, and 0: it must take the step as well, and its result is to be discarded.
+            This worker's row numbers, and an int64 pair: the number of its rows that count, and the number of rows of
+            the batch. A worker without rows gets the first row and the count 0: it must run the step like the others,
+            and its result must be discarded.
         """
         total = tf.shape(rows, tf.int64)[0]
         start, stop = self._bounds(total)
@@ -47,7 +48,7 @@ class Shard:
         return part, tf.stack([stop - start, total])
 
     def of_batch(self, batch: Any) -> tuple[Any, tf.Tensor]:
-        """Return this worker's rows of a batch of any structure and their numbers, as `of_rows` does."""
+        """Return this worker's rows of a batch of any structure, and the same pair of counts as `of_rows`."""
         total = tf.shape(keras.tree.flatten(batch)[0], tf.int64)[0]
         part, count = self.of_rows(tf.range(total))
         return keras.tree.map_structure(lambda one: one[part[0] : part[-1] + 1], batch), count

@@ -1,20 +1,20 @@
-"""Batches of a user's `tf.data.Dataset`, its iterator saved and restored where TensorFlow can.
+"""Batches of a user's `tf.data.Dataset`, whose iterator is saved and restored if TensorFlow supports it.
 
-A shuffled dataset draws new seeds each time an iterator is opened. Keras opens one when an epoch begins and, where it
-knows the number of batches, another when it ends; so does this source, to give each epoch the order of plain Keras.
-Opening and dropping as many therefore brings a fresh process to the same order, at any epoch's start. Inside an epoch
-the iterator's own checkpoint has the position, shuffle buffers included.
+A shuffled dataset draws new seeds each time an iterator is opened. Keras opens an iterator when an epoch begins and,
+if it knows the number of batches, another one when the epoch ends. This source does the same, so that each epoch has
+the order of plain Keras. Opening and dropping the same number of iterators therefore brings a new process to the same
+order, at the beginning of any epoch. Inside an epoch the iterator's own checkpoint contains the position, including
+shuffle buffers.
 
-Where that is not enough, a pass is read again from its start, without training: a pipeline that TensorFlow refuses
-to save (`from_generator`, `py_function`, random ops in `map`), and a cache in memory, which has to be filled in the
-order of the run before. For that a checkpoint has what the pipeline had when the pass began: the random streams, and
-every variable that a function of it writes, such as the seeds of Keras's augmentation layers.
+In two cases a pass is read again from its beginning, without training: for a pipeline that TensorFlow refuses to save
+(`from_generator`, `py_function`, random ops in `map`), and for a cache in memory, which must be filled in the order of
+the interrupted run. For this a checkpoint contains the state of the pipeline at the beginning of the pass: the random
+streams, and every variable that a function of the pipeline writes, such as the seeds of Keras's augmentation layers.
 
-The checkpoint of an iterator is trusted for the rest of its own pass only. TensorFlow (2.18 to 2.21) puts
-the seeds of later passes off by one when the shuffle's input was already read to its end, which a
-`prefetch` or a parallel `map` makes likely. So the iterators of the epochs to come are opened, and their
-seeds drawn, before the interrupted one is restored; and a dataset that is read on across epochs
-(`steps_per_epoch`) is read again from its beginning.
+The checkpoint of an iterator is used for the rest of its own pass only. In TensorFlow 2.18 to 2.21 the seeds of later
+passes are off by one if the shuffle's input was already read to its end, which a `prefetch` or a parallel `map` makes
+likely. Therefore the iterators of the remaining epochs are opened, and their seeds drawn, before the interrupted one
+is restored. A dataset that is read continuously across epochs (`steps_per_epoch`) is read again from its beginning.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ class TfDataSource(DataSource):
     """Batches of a `tf.data.Dataset`.
 
     Args:
-        dataset: the user's, batched.
-        steps_per_epoch: batches that count as one epoch; the data is then read on from epoch to epoch, and
+        dataset: the user's dataset of batches.
+        steps_per_epoch: batches that count as one epoch; the data is then read continuously across epochs, and
             from its beginning when it ends. By default an epoch is one pass.
-        reads_on: an epoch that comes to the data's end goes on at its beginning; by default it ends there.
-        workers: with several, elements are (batch, rows) pairs, and all take the same number of steps.
-        num_batches: of one pass, where the dataset itself does not know.
-        reads_every_pass: what a pass gives depends on all passes before it.
+        reads_on: an epoch that reaches the end of the data continues at its beginning; by default it ends there.
+        workers: with several, elements are (batch, rows) pairs, and all workers run the same number of steps.
+        num_batches: number of batches of one pass, if the dataset itself does not know it.
+        reads_every_pass: the batches of a pass depend on all earlier passes.
 
     Attributes:
         opens_at_end: an iterator is opened at the end of a pass as well.
-        is_shared_with_validation: validations open iterators of the same shuffle in between.
+        is_shared_with_validation: validations open iterators of the same shuffle between the passes.
     """
 
     is_shared_with_validation = False
@@ -96,7 +96,7 @@ class TfDataSource(DataSource):
             cardinality = max(cardinality, 0) if cardinality != tf.data.UNKNOWN_CARDINALITY else cardinality
             self._share(workers.allgather(cardinality), steps_per_epoch)
         if self.steps_per_epoch is not None:
-            # Workers whose shares differ in length read on together.
+            # Workers whose shares differ in length continue until all shares end.
             is_known = cardinality > 0 and not self._is_shared
             steps_per_pass = cardinality if is_known else None if self._reads_on else self.steps_per_epoch
             self.epochs = epoch_lengths(steps_per_epoch, steps_per_pass, reads_on=reads_on)
@@ -115,7 +115,7 @@ class TfDataSource(DataSource):
         self._first: Mapping[str, Any] | None = None
         self._start: Mapping[str, Any] | None = None
         self._started_at = time.monotonic()
-        # Iterators of later epochs, opened before the interrupted one was restored.
+        # Iterators of later epochs, opened before the interrupted iterator was restored.
         self._ahead: deque[Any] = deque()
 
     @property
@@ -127,7 +127,7 @@ class TfDataSource(DataSource):
         specs = tf.nest.flatten(self.element_spec)
         return {
             "kind": self.kind,
-            # The first dimension is the batch: None or a number with the same meaning.
+            # The first dimension is the batch size: None and a number are equivalent here.
             "shapes": [
                 [*(spec.shape.as_list() or [None])[1:], spec.dtype.name]
                 for spec in specs
@@ -184,7 +184,7 @@ class TfDataSource(DataSource):
         return frozenset()
 
     def warn_of_unseen_state(self) -> None:
-        """Say at the start where a resume may not be exact without anybody noticing."""
+        """Log a warning at the start if a resumed run may differ without an error."""
         if self._pipeline.runs_python:
             logger.warning(
                 "Python code runs in this tf.data pipeline (`from_generator`, `py_function` or `numpy_function`). A "
@@ -207,7 +207,7 @@ class TfDataSource(DataSource):
         self._pipeline.assign(state.get("variables") or [])
 
     def _pass_over(self, passes: int, state: Mapping[str, Any]) -> None:
-        """Bring shuffle seeds and caches to where they are after so many passes."""
+        """Bring shuffle seeds and caches to their state after the given number of passes."""
         read = passes if self._reads_every_pass else min(passes, int(self._pipeline.has_memory_cache))
         reason = _EVERY_PASS if self._reads_every_pass else _CACHE
         if read:
@@ -218,7 +218,7 @@ class TfDataSource(DataSource):
                 self._read_pass(iterator, reason)
             if self.opens_at_end:
                 self._new_iterator()
-        # Those that were opened for passes which a callback cut short, or for the one that is interrupted.
+        # Iterators that were opened for passes that a callback ended early, or for the interrupted pass.
         for _ in range(
             self._opened, state.get("opened", 0) - int("start" in state or bool(state.get("saved")))
         ):
@@ -249,7 +249,7 @@ class TfDataSource(DataSource):
         return True
 
     def _begin(self, start: Mapping[str, Any] | None) -> None:
-        """Restore the state in which a pass began."""
+        """Restore the state at the beginning of a pass."""
         if start is not None:
             restore_streams(start["streams"])
             self._pipeline.assign(start["variables"])
@@ -257,7 +257,7 @@ class TfDataSource(DataSource):
     def _read_again(
         self, start: Mapping[str, Any] | None, steps: int, reason: str, seconds: float | None = None
     ) -> frozenset[str]:
-        """Open a pass as it was opened before and read `steps` batches of it."""
+        """Open a pass in the same state as before and read `steps` batches of it."""
         self._begin(start)
         self._start = start
         if self._reads_on:
@@ -270,12 +270,12 @@ class TfDataSource(DataSource):
         steps = self.steps_per_epoch
         if steps is not None:
             replay(lambda: next(iterator, None), steps, reason)
-        # To the very end: that is when a cache is complete.
+        # Read to the end of the data: only then is a cache complete.
         for _ in iterator:
             pass
 
     def _share(self, cardinalities: list[int], steps_per_epoch: int | None) -> None:
-        """Count rows, and let workers whose data ends before that of others take steps without any."""
+        """Count rows, and let workers whose data ends before that of the others run steps without rows."""
         spec = self._dataset.element_spec
         is_tuple = isinstance(spec, tuple)
 
@@ -293,21 +293,22 @@ class TfDataSource(DataSource):
             self._dataset = self._dataset.concatenate(empty.repeat(max(cardinalities)))
             self._dataset = self._dataset.take(max(cardinalities))
             return
-        # Nobody knows how long the data is: after each batch the workers tell each other whether they have another.
+        # The length of the data is unknown: after each batch the workers exchange whether they have another one.
         self.steps_per_epoch = None
         ended = tf.data.Dataset.from_tensors((nothing, tf.constant(-1, tf.int64))).repeat()
         self._dataset = self._dataset.concatenate(ended).map(_with_rows_of_all)
         self._dataset = self._dataset.take_while(lambda batch, rows, left: left > 0)
         self._dataset = self._dataset.map(lambda batch, rows, left: (batch, tf.maximum(rows, 0)))
         options = tf.data.Options()
-        # TensorFlow would ask in parallel, and ahead: an answer belongs to the step that is about to be taken.
+        # TensorFlow would run this exchange in parallel and ahead of training, but each answer belongs to the next
+        # step.
         options.experimental_optimization.apply_default_optimizations = False
         self._dataset = self._dataset.with_options(options)
 
     def _open(self) -> Any:
         if self._pending or self._iterator is None:
             self._pending = False
-            # Before the iterator is: its threads may draw from the streams at once.
+            # Capture the state before the iterator is opened: its threads may draw from the streams immediately.
             self._start = {"streams": capture_streams(), "variables": self._pipeline.variables()}
             self._started_at = time.monotonic()
             self._first = self._first or self._start
@@ -315,8 +316,8 @@ class TfDataSource(DataSource):
             self._is_in_pass = True
         elif self._asked and self._ends_epoch and self.opens_at_end:
             if self._pipeline.has_memory_cache:
-                # Nobody reads past the last batch, and only then is a cache complete. With plain Keras that hangs on
-                # how far a prefetch has come.
+                # Training does not read past the last batch, but a cache is complete only after that. With plain Keras
+                # it depends on how far a prefetch has read.
                 next(self._iterator, None)
             self._iterator = self._next_iterator()
         self._asked = True
@@ -333,7 +334,7 @@ class TfDataSource(DataSource):
         return iter(self._dataset)
 
     def _open_ahead(self, epochs_left: int) -> None:
-        """Open the iterators of all that is left, as far as is known, in their order."""
+        """Open the iterators of all remaining epochs, by the current target, in their order."""
         count = (epochs_left - 1) * (2 if self.opens_at_end else 1) + int(self.opens_at_end)
         self._ahead = deque(iter(self._dataset) for _ in range(min(count, _MOST_AHEAD)))
 
@@ -357,7 +358,7 @@ def _with_rows_of_all(batch: Any, rows: tf.Tensor) -> Any:
 
 
 def _refusing_op(error: tf.errors.OpError) -> str:
-    """Return the op that an error of tf.data's serialisation blames, as far as it names one."""
+    """Return the name of the op in an error of tf.data's serialisation, if the error contains one."""
     text = str(error.message)
     found = (
         re.search(r"(\w*(?:Generator|PyFunc|Random|Stateful)\w*)", text)

@@ -1,8 +1,8 @@
-"""`wrap_data`: what the user's input is, and this process's place in it.
+"""`wrap_data`: prepares the user's data for any number of workers.
 
-One worker gets back the very object that it gave: nothing is copied and nothing behaves differently. On
-many workers arrays become views of this worker's share that remember the whole, so that `fit` can plan global
-batches; datasets are marked, and `fit` knows those that were made from them.
+On one worker it returns the same object, unchanged and without a copy. On several workers arrays become views of
+this worker's share with a reference to the whole array, so that `fit` can plan global batches. Datasets are marked,
+and `fit` recognizes datasets that were made from a marked one.
 """
 
 from __future__ import annotations
@@ -23,22 +23,29 @@ __all__ = ["ArrayShare", "DataContext", "check_data", "is_dealt_out", "is_per_wo
 
 logger = logging.getLogger(__name__)
 
-# On a tf.data.Dataset: whether it was dealt out to the workers; on a PyDataset: whether its items are batches of one.
+# On a tf.data.Dataset: whether it was distributed to the workers. On a PyDataset: whether its items are batches of
+# one worker.
 _MARK = "_det_keras_wrapped"
 
 
 class ArrayShare(np.ndarray[Any, Any]):
-    """This worker's rows of an array; arrays made from it are plain ones.
+    """This worker's rows of an array; arrays made from it are plain arrays.
 
     Attributes:
-        whole: the array of all workers, None in anything that was made from a share.
+        whole: the array of all workers; None in an array that was made from a share.
     """
 
     whole: Any = None
 
     @classmethod
     def of(cls, whole: np.ndarray[Any, Any], rank: int, size: int) -> ArrayShare:
-        """Return a view of the rows of one worker: in order, as even as they can be."""
+        """Return a view of the rows of one worker; rows are split in order, as evenly as possible.
+
+        Args:
+            whole: the array of all workers.
+            rank: the rank of the worker.
+            size: number of workers.
+        """
         rows = len(whole)
         share = whole[rows * rank // size : rows * (rank + 1) // size].view(cls)
         share.whole = whole
@@ -46,10 +53,10 @@ class ArrayShare(np.ndarray[Any, Any]):
 
 
 class DataContext:
-    """Makes training data known to the context.
+    """Prepares training data for the workers of a context.
 
     Args:
-        workers: this process's place among them.
+        workers: the rank of this process and the number of workers.
     """
 
     def __init__(self, workers: DistributedContext) -> None:
@@ -59,20 +66,20 @@ class DataContext:
         """Return `data`, ready for `fit`, `evaluate` and `predict` on any number of workers.
 
         Args:
-            data: what `model.fit` takes: x; x and y; x, y and sample weights, each an array or lists and
+            data: data as for `model.fit`: x; x and y; x, y and sample weights, each an array or lists and
                 dicts of arrays; or one `keras.utils.PyDataset`; or one `tf.data.Dataset`.
-                What was wrapped before may be given again.
+                Data that is already wrapped may be passed again.
             shard: for a tf.data.Dataset, False leaves sharding to the caller.
             per_worker_batches: for a PyDataset, its items are batches of one worker, not global ones.
 
         Returns:
             One object for one argument, a tuple for several. On several workers: arrays as views of this
-            worker's rows, a tf.data.Dataset with every `size`-th element, a PyDataset as it is.
+            worker's rows, a tf.data.Dataset with every `size`-th element, a PyDataset unchanged.
 
         Raises:
-            TypeError: the data is nothing that `model.fit` takes, or a generator for several workers.
-            ValueError: arrays are empty, differ in length, or are fewer than the workers; or they were made from
-                a share of this worker, and so from a part of the data.
+            TypeError: the data has a type that `model.fit` does not support, or is a generator for several workers.
+            ValueError: arrays are empty, differ in length, or have fewer samples than there are workers; or they were
+                made from a share of this worker, and so from a part of the data.
         """
         if not data or data[0] is None:
             raise TypeError("`wrap_data` needs data: x; x and y; a PyDataset; or a tf.data.Dataset.")
@@ -89,7 +96,7 @@ class DataContext:
             return part
         if isinstance(part, tf.data.Dataset):
             if _is_dealt_out_in_part(part):
-                # A second time would leave each worker a part of its part.
+                # Sharding a second time would leave each worker a share of its share.
                 _warn_of_mixture(part)
                 return part
             wrapped = part.shard(self._workers.size, self._workers.rank) if shard else part
@@ -103,7 +110,7 @@ class DataContext:
 
 
 def whole_data(data: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return data of several workers as `fit` plans it: arrays whole, datasets as they are.
+    """Return the data of several workers as `fit` plans it: whole arrays, unchanged datasets.
 
     Raises:
         ValueError: a part was not wrapped, or is no longer what `wrap_data` returned.
@@ -112,19 +119,19 @@ def whole_data(data: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def is_per_worker(dataset: Any) -> bool:
-    """Tell whether the items of a wrapped PyDataset are batches of one worker."""
+    """Return whether the items of a wrapped PyDataset are batches of one worker."""
     return bool(getattr(dataset, _MARK, False))
 
 
 def is_dealt_out(dataset: Any) -> bool:
-    """Tell whether a wrapped tf.data.Dataset comes from one that `wrap_data` dealt out to the workers."""
+    """Return whether a wrapped tf.data.Dataset was made from one that `wrap_data` distributed to the workers."""
     if hasattr(dataset, _MARK):
         return bool(getattr(dataset, _MARK))
     return all(is_dealt_out(one) for one in dataset._inputs() if _derives_from_wrapped(one))
 
 
 def _is_dealt_out_in_part(dataset: Any) -> bool:
-    """Tell whether any of what a tf.data.Dataset was made from was dealt out to the workers."""
+    """Return whether any dataset from which a tf.data.Dataset was made was distributed to the workers."""
     if hasattr(dataset, _MARK):
         return bool(getattr(dataset, _MARK))
     return any(_is_dealt_out_in_part(one) for one in dataset._inputs())
@@ -146,7 +153,7 @@ def _has_whole_source(dataset: Any) -> bool:
 
 
 def _unshared(part: Any) -> Any:
-    """Return a part of the data with the whole array in the place of each share."""
+    """Return a part of the data with each share replaced by its whole array."""
     if part is None or isinstance(part, tf.data.Dataset | keras.utils.PyDataset):
         return part
     return keras.tree.map_structure(
@@ -201,7 +208,11 @@ def _to_numpy(array: Any) -> np.ndarray[Any, Any]:
 
 
 def check_data(data: tuple[Any, ...], *, workers: int = 1) -> None:
-    """Refuse data that cannot be planned; raises as `DataContext.wrap` says."""
+    """Check that the data is supported.
+
+    Raises:
+        TypeError, ValueError: as in `DataContext.wrap`.
+    """
     first = data[0]
     if any(inspect.isgeneratorfunction(part) for part in data):
         raise TypeError(

@@ -1,1 +1,1 @@
-"""Many workers, one training: exchanges over Horovod, and what makes each worker's model a replica."""
+"""Training on several workers: exchanges over Horovod, and the replica of the model on each worker."""

@@ -1,6 +1,6 @@
-"""Horovod: started once, and what travels over it. The only place in the package that imports it.
+"""Starts Horovod and exchanges tensors and objects over it. Only this module of the package imports Horovod.
 
-Every worker makes the same calls in the same order, on the training thread.
+Every worker must make the same calls in the same order, on the training thread.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from det_keras.core.exchange import Exchange
 from det_keras.core.heartbeat import beat_for_ever
 from det_keras.errors import DetError
 
-# Of TensorFlow's memory.
+# Alignment of TensorFlow's memory.
 _ALIGNMENT_BYTES = 64
 
 __all__ = ["HorovodExchange", "allgather_rows", "broadcast", "sum_over_workers"]
 
 
 class HorovodExchange(Exchange):
-    """Starts Horovod and carries objects over it.
+    """Starts Horovod and exchanges objects over it.
 
     Args:
-        worker: this process's place, as the launcher said.
+        worker: rank and size of this process, as set by the launcher.
 
     Raises:
-        DetError: Horovod is missing, or disagrees with the launcher about the number of workers.
+        DetError: Horovod is not installed, or its number of workers differs from the launcher's.
     """
 
     def __init__(self, worker: WorkerInfo) -> None:
         self._hvd = _horovod()
-        # First of all: ranks wait for each other in there.
+        # Start the heartbeat before Horovod: ranks wait for each other while Horovod starts.
         beat_for_ever(worker.rank, os.environ)
         self._hvd.init()
         if self._hvd.size() != worker.size:
@@ -50,18 +50,18 @@ class HorovodExchange(Exchange):
         return [one for machine, one in gathered if not local or machine == self._machine]
 
     def close(self) -> None:
-        """Leave Horovod running: it ends with the process, and another context may need it."""
+        """Do nothing: Horovod runs until the process ends, because a later context may need it."""
 
 
 def sum_over_workers(tensors: Sequence[tf.Tensor], *, name: str, half: bool = False) -> list[tf.Tensor]:
     """Return the sums of tensors over all workers, exchanged as one flat buffer for each dtype.
 
-    The sums are views of that buffer, where TensorFlow lets them: each begins at an address that it likes.
+    The sums are views of that buffer if TensorFlow supports it: each begins at an aligned address.
 
     Args:
-        tensors: the same shapes and dtypes on every worker.
-        name: of the exchange; the same on every worker, different from that of any other in the same step.
-        half: send 32-bit floats as 16-bit ones.
+        tensors: tensors with the same shapes and dtypes on every worker.
+        name: name of the exchange; the same on every worker, and unique within a step.
+        half: send 32-bit floats as 16-bit floats.
     """
     hvd = _horovod()
     results: list[Any] = list(tensors)
@@ -80,7 +80,7 @@ def sum_over_workers(tensors: Sequence[tf.Tensor], *, name: str, half: bool = Fa
 
 
 def _flattened(tensors: Sequence[tf.Tensor]) -> tuple[tf.Tensor, list[Any]]:
-    """Return tensors of one dtype one after another, and where each begins."""
+    """Return the concatenation of tensors of one dtype, and where each begins."""
     parts: list[tf.Tensor] = []
     starts: list[Any] = []
     end: Any = 0
@@ -91,7 +91,7 @@ def _flattened(tensors: Sequence[tf.Tensor]) -> tuple[tf.Tensor, list[Any]]:
         if size is None:
             end = end + tf.size(tensor)
             continue
-        # A slice is a view, and no copy, if its beginning and its size are aligned.
+        # A slice is a view instead of a copy if its offset and its size are aligned.
         gap = -size % (_ALIGNMENT_BYTES // tensor.dtype.size)
         if gap:
             parts.append(tf.zeros([gap], tensor.dtype))
@@ -100,7 +100,7 @@ def _flattened(tensors: Sequence[tf.Tensor]) -> tuple[tf.Tensor, list[Any]]:
 
 
 def allgather_rows(tensor: tf.Tensor, *, name: str) -> tf.Tensor:
-    """Return every worker's rows one after another; workers may have different numbers of rows."""
+    """Return the concatenated rows of all workers; workers may have different numbers of rows."""
     return _horovod().allgather(tensor, name=name)
 
 

@@ -1,8 +1,8 @@
-"""The exchange of gradients: each worker's, weighted by its rows, summed before clipping and update.
+"""The exchange of gradients: weighted by each worker's rows, and summed before clipping and update.
 
-Horovod's own wrapper for Keras overrides methods that Keras 3 never calls, so that workers drift apart in
-silence. Here the optimizer's `apply` itself is replaced on the object: its class, name and config stay
-what they are, and a saved model knows nothing of it.
+Horovod's own wrapper for Keras overrides methods that Keras 3 never calls, so that the workers' weights diverge
+without an error. Here the optimizer's `apply` is replaced on the instance. Its class, name and config do not change,
+and a saved model does not contain the replacement.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _MARK = "_det_exchange"
 
 
 class SharedStep:
-    """What the workers tell each other with each step, beside gradients.
+    """The state that the workers exchange with each step, besides gradients.
 
     Attributes:
-        rows: of the current step's global batch that this worker has, a scalar tensor of the graph that is being
-            traced; None outside of a step of ours, where every worker counts the same.
-        all_rows: of the whole global batch; None where only the workers together know.
-        is_weighted: whether the gradients that come next are those of a loss that was multiplied by `share`.
-        leave: 1 once this worker was asked to leave.
+        rows: number of rows of the current global batch on this worker, a scalar tensor of the graph that is being
+            traced; None outside a step of `context.fit`, where all workers have the same weight.
+        all_rows: number of rows of the whole global batch; None if it is known only after an exchange.
+        is_weighted: whether the next gradients are those of a loss that was multiplied by `share`.
+        leave: 1 once this worker was asked to stop.
         end: 1 once a callback of this worker ended the training.
-        told: how many workers wish to leave, and to end, as of the last step; the same on all of them.
-        is_in_fit: whether a `fit` of ours prepares the model or trains it.
-        is_ending_epoch: whether any worker wished to end when metrics were last summed; None if that was heard of.
+        told: the numbers of workers that request to stop, and to end, as of the last step; the same on all workers.
+        is_in_fit: whether a `context.fit` prepares the model or trains it.
+        is_ending_epoch: whether any worker requested to end when metrics were last summed; None once it was read.
     """
 
     def __init__(self) -> None:
@@ -48,26 +48,26 @@ class SharedStep:
         self.is_ending_epoch: bool | None = None
 
     def begin(self) -> None:
-        """Forget the wishes of an earlier training."""
+        """Reset the requests of an earlier training."""
         self.leave.assign(0.0)
         self.end.assign(0.0)
         self.told.assign([0.0, 0.0])
 
     @property
     def share(self) -> tf.Tensor | None:
-        """This worker's part of the rows of the current step; None where it is not known before the exchange."""
+        """This worker's fraction of the rows of the current step; None if it is not known before the exchange."""
         if self.rows is None or self.all_rows is None:
             return None
         return tf.cast(self.rows, tf.float32) / tf.cast(self.all_rows, tf.float32)
 
     @property
     def is_leaving(self) -> bool:
-        """Whether any worker had been asked to leave before the last step; the same on all of them."""
+        """Whether any worker had been asked to stop before the last step; the same on all workers."""
         return bool(self.told.numpy()[0] > 0)
 
     @property
     def is_ending(self) -> bool:
-        """Whether a callback of any worker had ended the training before the last step; the same on all of them."""
+        """Whether a callback of any worker had ended the training before the last step; the same on all workers."""
         return bool(self.told.numpy()[1] > 0)
 
 
@@ -75,7 +75,7 @@ class GradientExchange:
     """Makes optimizers average gradients over all workers.
 
     Args:
-        step: what goes with each exchange.
+        step: the state that is exchanged together with the gradients.
         half: send gradients as 16-bit floats (``optimizations.gradient_compression``).
     """
 
@@ -86,7 +86,7 @@ class GradientExchange:
         self._has_warned = False
 
     def install(self, optimizer: Any) -> None:
-        """Have `optimizer` exchange gradients at the beginning of `apply`; a second call does nothing."""
+        """Make `optimizer` exchange gradients at the beginning of `apply`; a second call does nothing."""
         if self.is_installed(optimizer):
             return
         number, apply = self._installed, optimizer.apply
@@ -99,27 +99,28 @@ class GradientExchange:
         optimizer.apply = exchange_and_apply
 
     def remove(self, optimizer: Any) -> None:
-        """Let `optimizer` apply gradients as they are."""
+        """Make `optimizer` apply gradients without an exchange."""
         if self.is_installed(optimizer):
             optimizer.apply = optimizer.apply.__dict__[_MARK]
 
     def is_installed(self, optimizer: Any) -> bool:
-        """Tell whether `optimizer` exchanges gradients."""
+        """Return whether `optimizer` exchanges gradients."""
         return _MARK in getattr(optimizer.apply, "__dict__", {})
 
     def average(self, gradients: list[Any], name: str) -> list[Any]:
         """Return the gradients of the global batch.
 
         Args:
-            gradients: of this worker's rows: tensors, IndexedSlices, or None where there is none.
-            name: of the exchange.
+            gradients: the gradients of this worker's rows: tensors, IndexedSlices, or None for no gradient.
+            name: name of the exchange.
         """
         step = self._step
         if not step.is_in_fit:
             self._warn()
         dense = [index for index, one in enumerate(gradients) if isinstance(one, tf.Tensor)]
         wishes = tf.stack([step.leave, step.end])
-        # How many rows the others have may be known; else they say it, and the sum is divided in the end.
+        # The number of rows of the other workers may be known. Otherwise it is exchanged, and the sum of the gradients
+        # is divided by the total afterwards.
         weight = tf.constant(1.0) if step.rows is None else tf.cast(step.rows, tf.float32)
         if (share := step.share) is not None:
             weight, total = share, tf.constant(1.0)
@@ -127,7 +128,7 @@ class GradientExchange:
             sent = own if step.is_weighted else _weighted(own, weight)
             *averaged, told = sum_over_workers([*sent, wishes], name=name, half=self._half)
         elif self._half:
-            # In 16 bits the number of rows would lose digits.
+            # A 16-bit float would lose digits of the number of rows.
             total, told = sum_over_workers([weight, wishes], name=f"{name}.said")
             sent = _weighted([gradients[index] for index in dense], weight / total)
             averaged = sum_over_workers(sent, name=name, half=True)
@@ -158,7 +159,7 @@ class GradientExchange:
 
 
 def _weighted(gradients: list[tf.Tensor], weight: tf.Tensor) -> list[tf.Tensor]:
-    # Not a plain product: what a worker without rows computed may be NaN.
+    # Not a plain product: the gradients of a worker without rows may be NaN, and its weight is 0.
     return [tf.math.multiply_no_nan(one, tf.cast(weight, one.dtype)) for one in gradients]
 
 

@@ -1,8 +1,8 @@
 """Losses of a share of a batch, scaled so that weighting gradients by rows gives those of the whole batch.
 
-That weighting is right as it stands for a loss that is divided by the number of rows. A plain sum, and a mean by
-sample weights, are divided by something else, or by nothing: they are scaled here, inside `compute_loss`, and so
-come out right in gradients and in the metric ``loss``. Regularisation is the same on all workers and stays as it is.
+Weighting by rows is correct without scaling for a loss that is divided by the number of rows. A sum is not divided,
+and a mean by sample weights is divided by the sum of weights. These losses are scaled here, inside `compute_loss`, so
+that the gradients and the metric ``loss`` are correct. Regularisation is the same on all workers and is not scaled.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def reduction_of(model: Any) -> str:
     """Return how the losses of `compile` are reduced: ``rows``, ``sum`` or ``weights``.
 
     Raises:
-        ValueError: they are reduced in different ways, or not at all, or a mean by weights has several outputs.
+        ValueError: the losses have different reductions or none, or a mean by weights has several outputs.
     """
     given = getattr(getattr(model, "_compile_loss", None), "_user_loss", None)
     losses = [one for one in keras.tree.flatten(given) if isinstance(one, keras.losses.Loss)]
@@ -47,13 +47,13 @@ def reduction_of(model: Any) -> str:
 def scaled_loss(
     model: Any, original: Callable[..., Any], reduction: str, step: SharedStep
 ) -> Callable[..., Any]:
-    """Return what takes the place of the model's `compute_loss`.
+    """Return the replacement for the model's `compute_loss`.
 
     Args:
-        model: compiled.
+        model: the compiled model.
         original: its own `compute_loss`.
-        reduction: as `reduction_of` says, but not ``rows``.
-        step: which tells the rows.
+        reduction: the value of `reduction_of`, other than ``rows``.
+        step: provides the numbers of rows.
     """
 
     def compute_loss(

@@ -1,7 +1,7 @@
-"""What makes a worker's model one of many replicas: steps on its rows, metrics and statistics of all.
+"""The replica of the model on one worker: steps on its rows, metrics and statistics over all workers.
 
-Keras's own steps run unchanged on this worker's rows. Around them: the rows are counted, so that gradients
-can be weighted; a step without rows leaves no trace; and metrics are results of the states of all workers.
+Keras's own steps run unchanged on this worker's rows. In addition, the rows are counted to weight gradients, the
+effects of a step without rows are undone, and metrics are computed from the states of all workers.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ __all__ = ["Replica", "check_metrics", "seed_variables"]
 logger = logging.getLogger(__name__)
 
 _HOOKS = ("train_step", "test_step", "get_metrics_result", "compute_loss")
-# Spreads the streams of ranks; odd, so that no two of up to 2**32 ranks meet.
+# Separates the random streams of ranks; it is odd, so that up to 2**32 ranks have different streams.
 _RANK_STRIDE = 0x9E3779B1
 
 
 class Replica:
-    """One worker's model among those of all workers.
+    """The model of one worker.
 
     Args:
-        model: compiled, with all its variables built.
+        model: the compiled model, with all its variables built.
         distributed: the workers.
-        step: is told how many rows of the global batch a step has.
-        may_lack_rows: a worker may have none, and its step has to leave no trace.
+        step: receives the numbers of rows of each step.
+        may_lack_rows: a worker may have no row of some batch; the effects of its step are then undone.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Replica:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Run the model's steps as those of a replica, inside the block; their data are (batch, rows) pairs."""
+        """Run the model's steps as those of a replica inside the block; their data must be (batch, rows) pairs."""
         model = self._model
         check_metrics(model)
         reduction = reduction_of(model)
@@ -77,16 +77,16 @@ class Replica:
             self._forget_functions()
 
     def adopt_initial_state(self, variables: list[Any]) -> None:
-        """Give every worker the chief's values, and each rank random streams of its own."""
+        """Assign the chief's values on every worker, and give each rank its own random streams."""
         for index, variable in enumerate(variables):
             variable.assign(broadcast(variable.value, name=f"initial.{index}"))
         self.spread_seeds()
 
     def spread_seeds(self) -> None:
-        """Move the seed generators, now those of the chief, to this rank's own streams.
+        """Change the seed generators, which have the chief's state, to this rank's own streams.
 
-        Keras derives a draw from (seed, number of the draw), so that a rank's masks are a function of the
-        training's seed, the rank and the step.
+        Keras derives a random number from (seed, number of the draw), so that the dropout masks of a rank are a
+        function of the training's seed, the rank and the step.
         """
         rank = self._distributed.rank
         for variable in seed_variables(self._model):
@@ -98,7 +98,7 @@ class Replica:
         return {name: float(value) for name, value in self._model.get_metrics_result().items()}
 
     def averages(self) -> list[np.ndarray[Any, Any]]:
-        """Return the moving statistics, averaged over workers by the rows they have trained on."""
+        """Return the moving statistics, averaged over workers and weighted by the rows that they trained on."""
         own = [np.asarray(variable.value) for variable in self.statistics]
         if not own:
             return []
@@ -110,7 +110,7 @@ class Replica:
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Give the model the averaged moving statistics inside the block, and each worker its own after it."""
+        """Assign the averaged moving statistics inside the block, and restore each worker's own after it."""
         own = [np.array(variable.value) for variable in self.statistics]
         for variable, value in zip(self.statistics, self.averages(), strict=True):
             variable.assign(value)
@@ -122,9 +122,9 @@ class Replica:
 
     @property
     def statistics(self) -> list[Any]:
-        """The model's own floating-point state besides its weights, such as moving means."""
+        """The model's floating-point variables besides its weights, such as moving means."""
         layers = self._model._flatten_layers()
-        # Weights that are only frozen are left out: they are the same on all workers.
+        # Frozen weights are excluded: they are the same on all workers.
         weights = {id(one) for layer in layers for one in getattr(layer, "_trainable_variables", ())}
         others = weights | {id(variable) for variable in seed_variables(self._model)}
         return [
@@ -139,20 +139,20 @@ class Replica:
         return [*self.statistics, *seed_variables(self._model), *self._model.metrics_variables]
 
     def get_state(self) -> dict[str, Any]:
-        """Return what only this worker knows."""
+        """Return the state that only this worker has."""
         return {
             "trained": int(self._trained),
             "values": [np.asarray(variable.value) for variable in self.own_variables],
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Put back what `get_state` returned on a worker of the same rank."""
+        """Restore the state that `get_state` returned on a worker of the same rank."""
         self._trained.assign(state["trained"])
         for variable, value in zip(self.own_variables, state["values"], strict=True):
             variable.assign(value)
 
     def begin_anew(self) -> None:
-        """Take up the chief's state on another number of workers: metrics so far are the chief's alone."""
+        """Begin from the chief's state when the number of workers has changed; metrics continue on the chief only."""
         self._trained.assign(0)
         if not self._distributed.is_chief:
             for metric in self._model.metrics:
@@ -162,7 +162,7 @@ class Replica:
     def sum_metrics(self) -> list[np.ndarray[Any, Any]]:
         """Return the states of all metrics, summed over workers, in the order of ``metrics_variables``.
 
-        What the workers wish travels along, and the step is told of it.
+        The workers' requests are exchanged in the same call and recorded in the step.
         """
         values = [variable.value.read_value() for variable in self._model.metrics_variables]
         wish = tf.maximum(tf.cast(self._model.stop_training, tf.float32), self._shared.end)
@@ -172,6 +172,10 @@ class Replica:
 
     def check_equal(self, batches: int, checked_at: int) -> None:
         """Compare the trainable variables of all workers.
+
+        Args:
+            batches: batches trained in the script so far, for the error message.
+            checked_at: the same number at the previous comparison.
 
         Raises:
             DivergenceError: they differ; it names the first variable, the ranks and the steps.
@@ -193,8 +197,8 @@ class Replica:
     def _weighing_the_loss(self) -> Iterator[None]:
         """Multiply the loss by this worker's share of the rows, which saves a pass over the gradients.
 
-        Only where Keras's own step asks the optimizer to scale it, where 16-bit floats would not lose digits, and where
-        no worker runs a row that is not counted, whose result may be NaN.
+        It is done only if Keras's own step asks the optimizer to scale the loss, if 16-bit floats would not lose
+        digits, and if no worker runs a row that is not counted, whose result may be NaN.
         """
         optimizer = self._model.optimizer
         is_plain = (
@@ -224,7 +228,7 @@ class Replica:
     def _step(self, original: Callable[[Any], Any], *, counts: bool) -> Callable[[Any], Any]:
         def step(packed: Any) -> Any:
             data, counted = packed
-            # Of this worker, and of all where the data tells.
+            # The number of rows of this worker and, if the data provides it, of all workers.
             rows, all_rows = (counted[0], counted[1]) if counted.shape.rank else (counted, None)
             may_change = [*self.statistics, *self._model.metrics_variables]
             discarded = may_change if self._may_lack_rows else []
@@ -235,7 +239,7 @@ class Replica:
             finally:
                 self._shared.rows = self._shared.all_rows = None
                 self._shared.is_weighted = False
-            # A worker that has no row of this batch ran one that another has as well.
+            # A worker without rows of this batch has run a row that belongs to another worker: undo its effects.
             for variable, value in zip(discarded, before, strict=True):
                 variable.assign(tf.where(rows > 0, variable.value, value))
             if counts and self.statistics:
@@ -266,13 +270,13 @@ class Replica:
 
 
 def check_metrics(model: Any) -> None:
-    """Refuse metrics whose state is no sum.
+    """Check that the state of every metric is a sum.
 
     Raises:
         ValueError: the state of a metric does not begin at zero, as that of a minimum would not; adding the states
             of workers would count its beginning several times.
     """
-    # Keras keeps those of `compile` in one metric.
+    # Keras stores the metrics of `compile` inside one metric.
     for metric in [part for one in model.metrics for part in getattr(one, "metrics", [one])]:
         kept = [variable.value.read_value() for variable in metric.variables]
         metric.reset_state()
@@ -297,7 +301,7 @@ def seed_variables(model: Any) -> list[Any]:
 
 def _average(values: list[Any], weights: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if all(np.array_equal(values[0], other) for other in values[1:]):
-        # The mean of equal values may differ from them in the last digit.
+        # The mean of equal values may differ from the values in the last digit.
         result: np.ndarray[Any, Any] = values[0]
         return result
     mean: np.ndarray[Any, Any] = np.average(np.stack(values).astype(np.float64), axis=0, weights=weights)

@@ -1,4 +1,4 @@
-"""What cannot be trained on several workers with the result of one, refused by name."""
+"""Checks for layers and losses whose result on several workers would differ from the result on one worker."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["check_support"]
 
 
 def check_support(model: Any) -> None:
-    """Refuse layers and losses whose result over several workers is not that of one.
+    """Check that all layers and losses give the same result on several workers as on one.
 
     Raises:
-        ValueError: a layer or loss is named, with what to do.
+        ValueError: a layer or loss does not; the message names it and the solution.
     """
     for layer in model._flatten_layers():
         if isinstance(layer, keras.layers.BatchNormalization) and layer.synchronized:

@@ -1,1 +1,1 @@
-"""What `context.fit` does: segments of the batch plan, boundaries between batches, resuming."""
+"""The implementation of `context.fit`: segments of the batch plan, boundaries between batches, resuming."""

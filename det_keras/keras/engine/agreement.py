@@ -1,6 +1,6 @@
-"""What a `fit` asks of its workers: to begin alike, decide alike, and put their states together.
+"""Coordination of the workers of a `fit`: equal initial state, common decisions, and a joint checkpoint state.
 
-One worker is a team too: it agrees with itself, and nothing is exchanged.
+A `fit` on one worker has a `Team` as well. Its decisions are local, and nothing is exchanged.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _STATE_NAME, _VALUES_NAME = "worker.json", "worker.npz"
 
 @dataclass(frozen=True)
 class WorkerStates:
-    """What differs between workers, as a checkpoint holds it.
+    """The state that differs between workers, in the form in which a checkpoint stores it.
 
     Attributes:
         files: relative path below ``training_state/`` -> content.
-        values: id of a variable -> what the shared part of the checkpoint says of it.
+        values: id of a variable -> the value that the shared part of the checkpoint stores for it.
     """
 
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -46,16 +46,16 @@ class WorkerStates:
 
 
 class Team:
-    """The workers of one `fit`, as seen by one of them.
+    """The workers of one `fit`, from the point of view of one worker.
 
     Args:
         workers: rank, size and small exchanges.
-        step: what the workers tell each other with each step; None on one worker.
+        step: the flags and gradients that the workers exchange with each step; None on one worker.
         trained: the model.
         source: the training data, shared by the workers.
-        progress: of the `fit`.
-        seed: of everything random; workers with different ones are refused.
-        may_lack_rows: one of several workers may have no row of some batch.
+        progress: the progress of the `fit`.
+        seed: the seed of all random operations; `at_work` raises ValueError if it differs between workers.
+        may_lack_rows: a worker may have no row of some batch.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Team:
         self._may_lack_rows = may_lack_rows
         self._replica: Replica | None = None
         if self._step is not None:
-            # Before a checkpoint is restored, which may trace the model's step as well.
+            # Set it before a checkpoint is restored: restoring may trace the model's training step.
             self._step.is_in_fit = True
 
     @property
@@ -88,13 +88,13 @@ class Team:
 
     @contextmanager
     def at_work(self, *, is_new: bool) -> Iterator[None]:
-        """Train as one of many inside the block.
+        """Train as one of several workers inside the block.
 
         Args:
-            is_new: nothing is restored: everybody begins with the chief's variables.
+            is_new: no checkpoint is restored: all workers begin with the chief's variables.
 
         Raises:
-            ValueError: the model, an optimizer or the data cannot be used on several workers, or differs between them.
+            ValueError: the model, an optimizer or the data does not support several workers, or differs between them.
         """
         if self.is_alone:
             yield
@@ -117,10 +117,17 @@ class Team:
                 self._step.is_in_fit = False
 
     def agree_to_end(self, wish: bool) -> bool:
-        """Return on every worker, at an epoch's end, whether any of them wishes to end the training, or did before."""
+        """Return, at an epoch's end, whether any worker requests the end of training, now or earlier.
+
+        Every worker must call it and gets the same answer.
+
+        Args:
+            wish: this worker requests the end of training.
+        """
         if self._step is None:
             return wish
-        # Keras has just asked for the epoch's metrics, and nothing came in between.
+        # Keras has just computed the epoch's metrics. The workers exchanged their requests together with the metrics,
+        # and no request can have been made since then.
         answer, self._step.is_ending_epoch = self._step.is_ending_epoch, None
         if answer is None:
             own = tf.maximum(tf.cast(wish, tf.float32), self._step.end)
@@ -128,12 +135,13 @@ class Team:
         return answer
 
     def hear(self, *, leave: bool, end: bool) -> bool:
-        """Take note of what this worker wishes after a batch, and return whether that calls for a boundary at once.
+        """Record the requests of this worker after a batch, and return whether a boundary is needed immediately.
 
-        The others hear of it with the next step, and all act at the same boundary later.
+        With several workers the requests are sent with the next step, and all workers act on them at the same later
+        boundary. The result is then always False.
 
         Args:
-            leave: it was asked to stop by the master or a signal.
+            leave: the master or a signal asked this process to stop.
             end: a callback ended the training.
         """
         if self._step is None:
@@ -142,25 +150,31 @@ class Team:
             self._step.leave.assign(1.0)
         if end:
             self._step.end.assign(1.0)
-            # The next step would wait for a worker that left the epoch.
+            # Keras must not leave the epoch on this worker only: the other workers would wait for it in the next step.
             self._trained.model.stop_training = False
         return False
 
     def should_leave(self, is_asked: bool) -> bool:
-        """Return on every worker, at a boundary, whether any of them had been asked to stop before the last step."""
+        """Return, at a boundary, whether any worker had been asked to stop before the last step.
+
+        The answer is the same on every worker.
+
+        Args:
+            is_asked: this process was asked to stop; the answer itself on one worker.
+        """
         return is_asked if self._step is None else self._step.is_leaving
 
     def should_end(self) -> bool:
-        """Return on every worker, at a boundary, whether a callback of any of them had ended the training."""
+        """Return, at a boundary, whether a callback on any worker had ended the training; the same on every worker."""
         return self._step is not None and self._step.is_ending
 
     def metrics(self, logs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the running training metrics of all workers, made out when they are looked at."""
+        """Return the running training metrics over all workers; they are computed at the first access."""
         return logs if self._replica is None else _Later(self._replica.metrics)
 
     @contextmanager
     def ready_to_validate(self) -> Iterator[None]:
-        """Let every worker validate the same model inside the block."""
+        """Average the model's statistics over the workers inside the block, so that all validate the same model."""
         if self._replica is None:
             yield
             return
@@ -168,18 +182,25 @@ class Team:
             yield
 
     def end(self) -> None:
-        """Give every worker the model that training came to."""
+        """Assign the averaged statistics on every worker, so that all workers end with the same model."""
         if self._replica is not None:
             for variable, value in zip(self._replica.statistics, self._replica.averages(), strict=True):
                 variable.assign(value)
 
     def check_equal(self, checked_at: int) -> None:
-        """Compare the weights of all workers; raises DivergenceError as `Replica.check_equal` does."""
+        """Compare the weights of all workers.
+
+        Args:
+            checked_at: batches trained in the script at the previous comparison.
+
+        Raises:
+            DivergenceError: the weights differ between workers; see `Replica.check_equal`.
+        """
         if self._replica is not None:
             self._replica.check_equal(self._progress.total_batches, checked_at)
 
     def gather_state(self) -> WorkerStates:
-        """Return what differs between workers; every worker takes part, the chief has use for it."""
+        """Return the state that differs between workers; every worker must call it, only the chief uses the result."""
         replica = self._replica
         if replica is None:
             return WorkerStates()
@@ -198,12 +219,12 @@ class Team:
         """Return the state of this worker's data and the directory of its files.
 
         Args:
-            state: the checkpoint's.
-            folder: the checkpoint's ``training_state``.
+            state: the checkpoint's training state.
+            folder: the checkpoint's ``training_state`` directory.
         """
         own = folder / f"rank-{self._workers.rank}"
         if state.get("workers", 1) != self._workers.size:
-            # Shares are other ones now: the data is read again up to the position.
+            # The data is divided differently between the workers now: it is read again up to the position.
             kept = ("dataset", "ended")
             return {name: value for name, value in state["source"].items() if name in kept}, own / "data"
         if self._workers.is_chief:
@@ -214,12 +235,12 @@ class Team:
     def restore(
         self, state: Mapping[str, Any], folder: Path, *, without: Collection[str] = frozenset()
     ) -> None:
-        """Put back what differs between workers; the shared state is in place, random states come last.
+        """Restore the state that differs between workers, after the shared state was restored.
 
         Args:
-            state: the checkpoint's.
-            folder: the checkpoint's ``training_state``.
-            without: names of random streams that are in place already.
+            state: the checkpoint's training state.
+            folder: the checkpoint's ``training_state`` directory.
+            without: names of random streams that are already restored.
         """
         restore_random_state(self._trained.model, state["random"], without=without)
         if self._replica is None:
@@ -235,7 +256,7 @@ class Team:
             restore_random_state(self._trained.model, document["random"], without=without)
 
     def restore_random(self, state: Mapping[str, Any], folder: Path) -> None:
-        """Put back the random states alone; arguments as in `restore`."""
+        """Restore only the random states; arguments as in `restore`."""
         restore_random_state(self._trained.model, state["random"])
         if not self._workers.is_chief and state.get("workers", 1) == self._workers.size:
             _, document = self._own_document(folder)
@@ -265,7 +286,7 @@ class Team:
         return {**files, _STATE_NAME: json.dumps(document).encode(), _VALUES_NAME: values.getvalue()}
 
     def _check_alike(self) -> None:
-        """Refuse workers that were not given the same: seed, data, model."""
+        """Raise ValueError if the seed, the data or the model differs between the workers."""
         described = self._trained.variables.describe()
         facts = {
             "seed": self._seed,
@@ -285,7 +306,7 @@ class Team:
 
 
 class _Later(Mapping[str, Any]):
-    """A mapping that is made out at the first look; every worker looks at the same moment, or none."""
+    """A mapping that is computed at its first access; computing is collective: all workers access it, or none."""
 
     def __init__(self, make: Callable[[], Mapping[str, Any]]) -> None:
         self._make = make

@@ -1,4 +1,4 @@
-"""The arguments of `fit`, checked at the door."""
+"""The arguments of `fit`, validated when `fit` is called."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _OF_THE_CHIEF = (keras.callbacks.ModelCheckpoint, keras.callbacks.TensorBoard, k
 
 @dataclass
 class FitArguments:
-    """What the user passed to `context.fit`; the fields are those of `keras.Model.fit`, and two more.
+    """The arguments of `context.fit`: those of `keras.Model.fit` and the additional ones listed below.
 
     Attributes:
         x_val: validation inputs, another way to give `validation_data`.
         y_val: validation targets.
-        validate: False where the model cannot be validated.
-        on_nan: ``report`` or ``stop``.
+        validate: False for a model that cannot be validated.
+        on_nan: effect of a loss that is not finite: ``report`` logs a warning once, ``stop`` ends the trial.
     """
 
     x: Any = None
@@ -80,7 +80,7 @@ class FitArguments:
         self.user_callbacks = _checked_callbacks(self.callbacks)
 
     def _check_counts(self) -> None:
-        """Make plain Python values of all numbers: they go into checkpoints as JSON, which knows no NumPy."""
+        """Check all numbers and convert them to Python values: checkpoints store them as JSON, without NumPy types."""
         self.epochs = checked_count("epochs", self.epochs, at_least=0)
         self.initial_epoch = checked_count("initial_epoch", self.initial_epoch, at_least=0)
         for name in ("batch_size", "steps_per_epoch", "validation_steps", "validation_batch_size"):
@@ -102,9 +102,12 @@ class FitArguments:
     def open(
         self, seed: int, workers: DistributedContext, *, reads_on: bool
     ) -> tuple[DataSource, Validator | None]:
-        """Return the training data as a plan made with `seed`, and the validation if there is one.
+        """Return the training data in an order made with `seed`, and the validator, None without validation data.
 
-        Both are as `workers` share them.
+        Args:
+            seed: decides the order of the data.
+            workers: the workers that share the training and the validation data.
+            reads_on: an epoch continues at the beginning of the data when the data ends before `steps_per_epoch`.
 
         Raises:
             TypeError, ValueError: the data cannot be used; the message says why.
@@ -143,17 +146,17 @@ class FitArguments:
         return source, validator
 
     def callbacks_of(self, *, is_chief: bool) -> list[Any]:
-        """Return the user's callbacks for one rank: what writes files that all would share is the chief's alone."""
+        """Return the user's callbacks for one rank; callbacks that write shared files run on the chief only."""
         if is_chief:
             return self.user_callbacks
-        # In their places, because states are kept by place.
+        # Replace them in the list: checkpoints store callback states by index.
         return [
             keras.callbacks.Callback() if isinstance(one, _OF_THE_CHIEF) else one
             for one in self.user_callbacks
         ]
 
     def verbosity(self, *, is_chief: bool) -> int:
-        """Return Keras's 0, 1 or 2: a bar on a terminal, a line an epoch without one, nothing off the chief."""
+        """Return Keras's `verbose`: 1 on a terminal, 2 (a line per epoch) otherwise, 0 on other ranks."""
         if not is_chief:
             return 0
         if self.verbose == "auto":
@@ -171,16 +174,16 @@ class FitArguments:
 
 
 def checked_count(name: str, value: Any, *, at_least: int = 1, hint: str = "") -> int:
-    """Return an integer of any type, NumPy's too, as Python's.
+    """Return an integer of any type, including NumPy integers, as a Python integer.
 
     Args:
-        name: of the argument.
-        value: what was given for it.
-        at_least: the smallest that makes sense.
-        hint: ends the message.
+        name: name of the argument, for the error message.
+        value: the value that was given.
+        at_least: the smallest valid value.
+        hint: text that is appended to the error message.
 
     Raises:
-        ValueError: it is none, or too small.
+        ValueError: `value` is not an integer, or is smaller than `at_least`.
     """
     try:
         count = None if isinstance(value, bool) else operator.index(value)

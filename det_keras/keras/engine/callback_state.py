@@ -1,8 +1,8 @@
-"""The state of the user's callbacks: captured with a checkpoint, put back on a resume.
+"""The state of the user's callbacks: captured with a checkpoint, restored on a resume.
 
-Keras's own stateful callbacks are wholly described by a few attributes, which ``on_train_begin`` resets. Of other
-callbacks the plain attributes that change are kept (see `PlainState`), unless they say themselves what their state is,
-with ``get_state()`` and ``load_state(state)``.
+The state of Keras's own stateful callbacks is a few attributes, which ``on_train_begin`` resets. A callback that has
+``get_state()`` and ``load_state(state)`` defines its own state. Of other callbacks the plain attributes that change
+are stored (see `PlainState`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ATTRIBUTES: dict[type, tuple[str, ...]] = {
     keras.callbacks.TensorBoard: ("_global_train_batch", "_global_test_batch", "_previous_epoch_iterations"),
 }
 
-# What Keras itself puts on a callback.
+# Attributes that Keras itself sets on a callback.
 _NAMES_OF_KERAS = ("_model", "params", "validation_data")
 _PLAIN = "plain attributes"
 
@@ -56,7 +56,7 @@ class CallbackStates:
     """The states of the user's callbacks in one `fit`.
 
     Args:
-        callbacks: the user's.
+        callbacks: the user's callbacks.
     """
 
     def __init__(self, callbacks: Sequence[Any]) -> None:
@@ -68,14 +68,14 @@ class CallbackStates:
         }
 
     def begin(self) -> None:
-        """Look at the callbacks after ``on_train_begin``: what differs later is state."""
+        """Record the attributes after ``on_train_begin``: those that differ later are state."""
         for plain in self._plain.values():
             plain.begin()
 
     def capture(self) -> dict[str, Callable[[], bytes]]:
         """Return, by name, functions that pickle the state of each stateful callback.
 
-        The functions may run later and elsewhere: what can change until then is copied here.
+        The functions may run later in another thread: values that may change until then are copied here.
         """
         states: dict[str, Callable[[], bytes]] = {}
         for name, callback in self._callbacks.items():
@@ -83,7 +83,7 @@ class CallbackStates:
                 content = pickle.dumps(own[0]())
                 states[name] = functools.partial(bytes, content)
                 continue
-            # Lists of weights are replaced as a whole by these callbacks, never changed in place.
+            # These callbacks replace their lists of weights and never change them in place, so no copy is needed.
             state = {attribute: getattr(callback, attribute) for attribute in _attributes(callback)}
             if name in self._plain:
                 state[_PLAIN] = self._plain[name].dump()
@@ -92,11 +92,12 @@ class CallbackStates:
         return states
 
     def restore(self, states: Mapping[str, Any], *, has_begun: bool = True) -> None:
-        """Restore what `capture` captured.
+        """Restore the states that `capture` stored.
 
         Args:
-            states: by name.
-            has_begun: it is called after ``on_train_begin``, which resets; False for a `fit` that is over.
+            states: the unpickled states by name.
+            has_begun: ``on_train_begin``, which resets callbacks, was already called; False for a `fit` that an
+                earlier process finished.
         """
         for name, callback in self._callbacks.items():
             if name not in states:
@@ -113,11 +114,12 @@ class CallbackStates:
 
 
 def prepare_callbacks(callbacks: Sequence[Any], epoch: int) -> None:
-    """Keep callbacks that write files from starting theirs anew; call it before ``on_train_begin``.
+    """Make callbacks that write files append to the existing ones; call it before ``on_train_begin``.
 
     Args:
-        callbacks: the user's.
-        epoch: where training goes on; rows of this epoch and later ones will be written again.
+        callbacks: the user's callbacks.
+        epoch: the epoch from which training resumes, from 0; rows of this and later epochs are removed from CSV
+            files, because they are written again.
     """
     for callback in callbacks:
         if isinstance(callback, keras.callbacks.CSVLogger):
@@ -126,7 +128,7 @@ def prepare_callbacks(callbacks: Sequence[Any], epoch: int) -> None:
 
 
 def changes_weights_at_end(callback: Any) -> bool:
-    """Tell whether a callback's ``on_train_end`` may change the model; of Keras's own, few do."""
+    """Return whether a callback's ``on_train_end`` may change the model; few of Keras's own callbacks do."""
     if isinstance(callback, keras.callbacks.EarlyStopping):
         return bool(callback.restore_best_weights)
     if isinstance(callback, _HARMLESS_AT_END):
@@ -135,10 +137,11 @@ def changes_weights_at_end(callback: Any) -> bool:
 
 
 def _names_of_keras(callback: Any) -> set[str]:
-    """Return the attributes of a callback that are not the user's.
+    """Return the names of the attributes of a callback that Keras's code sets.
 
-    A class of the user's that is made from one of Keras's stateful callbacks has what `_ATTRIBUTES` says, and what its
-    own code adds: Keras's code changes arguments too, such as the sign of ``min_delta``, and does so again on a resume.
+    For a user's subclass of a stateful Keras callback the state is the attributes in `_ATTRIBUTES` and those that the
+    subclass adds. Other attributes that Keras's code sets must not be restored: it also changes arguments, such as the
+    sign of ``min_delta``, and does so again on a resume.
     """
     names = set(_NAMES_OF_KERAS)
     if not isinstance(callback, tuple(_ATTRIBUTES)):

@@ -1,4 +1,4 @@
-"""Takes the state of a running `fit` at a batch boundary and hands it to the writer."""
+"""Captures the state of a running `fit` at a batch boundary for the checkpoint writer."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ logger = logging.getLogger(__name__)
 
 
 class CodeArchive:
-    """The script's directory as it was submitted, fetched once and put into each checkpoint.
+    """The script's directory as it was submitted, fetched once and added to each checkpoint.
 
     Args:
-        core: asks the master for it; alone there is none.
+        core: fetches it from the master; a local run has none.
     """
 
     def __init__(self, core: Context) -> None:
@@ -56,8 +56,8 @@ class StateCapture:
     """Turns the state of a `fit` into checkpoints.
 
     Args:
-        parts: of the `fit`.
-        code: what goes into ``code/``.
+        parts: the parts of the `fit`.
+        code: the content of ``code/``.
     """
 
     def __init__(self, parts: FitParts, code: CodeArchive) -> None:
@@ -86,11 +86,11 @@ class StateCapture:
         }
 
     def take(self, *, finished: bool, workers: WorkerStates) -> TrainingState:
-        """Copy everything that decides the next step; call it between two batches.
+        """Copy all state that the next step depends on; call it between two batches.
 
         Args:
-            finished: nothing is left to train in this phase.
-            workers: what differs between workers.
+            finished: this phase is trained to its end.
+            workers: the state that differs between workers.
         """
         parts, trained, source = self._parts, self._parts.trained, self._parts.source
         variables = trained.variables
@@ -98,7 +98,8 @@ class StateCapture:
             self._model_file = ModelFile(trained.model, variables.model_variables, trained.optimizers)
         self._model_file.refresh()
         rank_files = tempfile.TemporaryDirectory(prefix="det-state-", ignore_cleanup_errors=True)
-        # Where only the end of the data tells that an epoch is over, this may be its last batch.
+        # If the length of an epoch is unknown, this may be its last batch, and a resumed process needs the metrics
+        # to end the epoch.
         progress = parts.progress.get_state(with_logs=source.steps_per_epoch is None)
         state = {
             **progress,
@@ -131,7 +132,7 @@ class StateCapture:
 
 
 def _callback_files(callbacks: Sequence[Any]) -> tempfile.TemporaryDirectory[str] | None:
-    """Return a directory with what callbacks put into this checkpoint, None where none of them wants to."""
+    """Return a directory with the files that callbacks add to this checkpoint, None if no callback has the hook."""
     listeners = hooks(callbacks, "on_checkpoint_end")
     if not listeners:
         return None

@@ -20,8 +20,8 @@ class Checkpointer:
     """Saves checkpoints in the background.
 
     Args:
-        parts: of the `fit`.
-        writer: writes files.
+        parts: the parts of the `fit`.
+        writer: writes the files in the background.
         capture: copies the state.
         callbacks: the list that calls the user's callbacks, some of them in threads.
     """
@@ -40,10 +40,10 @@ class Checkpointer:
         self._last_saved: tuple[int, bool] | None = None
 
     def save(self, *, final: bool) -> None:
-        """Save the state of this boundary, unless it is saved already.
+        """Save the state of this boundary, unless it is already saved.
 
         Args:
-            final: the state after training, in which nothing is left to do.
+            final: this is the state after the end of training.
         """
         progress = self._parts.progress
         batches, was_final = self._last_saved or (-1, False)
@@ -52,7 +52,8 @@ class Checkpointer:
             return
         self._last_saved = (progress.position.batches, final)
         progress.last_checkpoint_batch = progress.position.batches
-        # Callbacks that Keras runs in threads may not have seen this boundary yet.
+        # Callbacks that Keras runs in threads may still be handling events before this boundary. Their state must
+        # include these events, so wait for them before the state is captured.
         self._callbacks.flush()
         workers = self._parts.team.gather_state()
         if self._parts.core.distributed.is_chief:
@@ -66,11 +67,15 @@ class Checkpointer:
             self._writer.prepare(self._parts.trained.variables.size_bytes)
 
     def wait(self) -> None:
-        """Wait until every checkpoint is written; raises CheckpointError if the newest could not be."""
+        """Wait until every checkpoint is written.
+
+        Raises:
+            CheckpointError: the newest checkpoint could not be written.
+        """
         self._parts.core.distributed.on_chief(self._writer.wait)
 
     def _changed_after_training(self) -> bool:
-        """Return whether the weights may differ from those at the last batch: EMA, or callbacks at the end."""
+        """Return whether EMA or a callback's ``on_train_end`` may have changed the weights after the last batch."""
         if getattr(self._parts.trained.model.optimizer, "use_ema", False):
             return True
         return any(changes_weights_at_end(callback) for callback in self._parts.user_callbacks)

@@ -1,6 +1,6 @@
-"""One call of `context.fit`: its parts, made and wired, and the course from its arguments to its history.
+"""One call of `context.fit`: creates and connects its parts, and runs it from its arguments to its history.
 
-The user's own `model.fit` trains; `segments` decides what it is given.
+Keras's `model.fit` does the training; `segments` decides the arguments of each call.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ __all__ = ["FitContext", "FitRun"]
 
 
 class FitContext(Protocol):
-    """What a `fit` needs of the context that it runs in.
+    """The part of the training context that a `fit` uses.
 
     Attributes:
         core: the framework-free parts.
         settings: how often to report, validate and save.
-        seed: of everything random.
-        phases: the `fit` calls that are over.
+        seed: the seed of all random operations.
+        phases: the finished `fit` calls.
         writer: writes checkpoints in the background.
         code: the submitted code.
-        shared_step: what workers tell each other with each step; None on one worker.
-        validated_at: batches trained in the script at its newest validation, None before the first.
+        shared_step: the state that the workers exchange with each step; None on one worker.
+        validated_at: batches trained in the script at its newest validation; None before the first.
     """
 
     core: Context
@@ -76,26 +76,26 @@ class FitContext(Protocol):
         """Return every optimizer that trains `model`."""
 
     def prepare_optimizers(self, model: Any) -> None:
-        """Make sure that what trains `model` exchanges gradients between workers."""
+        """Make every optimizer that trains `model` exchange gradients between workers."""
 
     def phase_finished(self, record: PhaseRecord) -> None:
-        """Record that a `fit` is over."""
+        """Record a finished `fit`."""
 
 
 class FitRun:
-    """One call of `context.fit`; what its parts see of it is `Run`.
+    """One call of `context.fit`; its parts use it through the protocol `Run`.
 
     Args:
-        context: where it runs.
-        model: compiled.
-        arguments: checked.
+        context: the training context.
+        model: the compiled model.
+        arguments: the validated arguments of `context.fit`.
 
     Attributes:
         core: the framework-free context.
         settings: how often to report, validate and save.
         source: the training data.
-        progress: how far training has come.
-        parts: everything that a checkpoint is made of.
+        progress: the current progress of training.
+        parts: the parts that a checkpoint captures and restores.
     """
 
     def __init__(self, context: FitContext, model: Any, arguments: FitArguments) -> None:
@@ -152,20 +152,20 @@ class FitRun:
         self._preemption = PreemptionCallback(self._signals)
         self._injected = self._inject()
 
-    # What parts see of it: `Run`.
+    # The protocol `Run`.
 
     @property
     def global_batch_size(self) -> int | None:
-        """Samples per update, None where neither the data nor the hyperparameters tell."""
+        """Samples per update; None if neither the data nor the hyperparameters define it."""
         return self.source.batch_size or self.settings.global_batch_size
 
     @property
     def is_ending(self) -> bool:
-        """Whether no further batch will be trained, as far as is known now."""
+        """Whether no further batch will be trained, by the current target and stop requests."""
         return bool(self.parts.trained.model.stop_training) or self.progress.is_at_target
 
     def counters(self) -> dict[str, int]:
-        """Return how much is trained, as it is added to every report."""
+        """Return the counts of trained batches, epochs and records, which are added to every report."""
         position = self.progress.position
         counters = {"batches": self.progress.total_batches, "epochs": position.epoch}
         records = self.source.records_before(position.epoch, position.step)
@@ -176,11 +176,13 @@ class FitRun:
         return counters
 
     def next_interruption(self, start: int, unit: int) -> int:
-        """Return the batch before which training is sure to stop for something, when it continues from `start`.
+        """Return the first batch after `start` at which training is known to be interrupted.
+
+        Interruptions are multiples of `unit`, validations, and the end of training.
 
         Args:
-            start: counted over this `fit`.
-            unit: the longest stretch, in batches.
+            start: the batch to continue from, counted over this `fit`.
+            unit: the maximum number of batches between two interruptions.
         """
         progress, position, target = self.progress, self.progress.position, self.progress.target
         epochs, stops = self.source.epochs, [(start // unit + 1) * unit]
@@ -207,7 +209,7 @@ class FitRun:
         self.parts.trained.model.stop_training = True
 
     def validate(self) -> Validation:
-        """Validate now, tell the injected callbacks, and return the result."""
+        """Validate now, notify the injected callbacks before and after, and return the result."""
         for callback in self._injected:
             callback.on_validation_begin(self)
         validation = self.parts.validations.run(self._callbacks)
@@ -217,10 +219,10 @@ class FitRun:
         return validation
 
     def save_checkpoint(self, *, final: bool = False) -> None:
-        """Save the state of this boundary in the background, unless it is saved already.
+        """Save the state of this boundary in the background, unless it is already saved.
 
         Args:
-            final: the state after training, in which nothing is left to do.
+            final: this is the state after the end of training.
         """
         self._checkpointer.save(final=final)
 
@@ -229,16 +231,20 @@ class FitRun:
         self._checkpointer.prepare()
 
     def wait_for_checkpoint(self) -> None:
-        """Wait until every checkpoint is written; raises CheckpointError if the newest could not be."""
+        """Wait until every checkpoint is written.
+
+        Raises:
+            CheckpointError: the newest checkpoint could not be written.
+        """
         self._checkpointer.wait()
 
-    # The course of the `fit`.
+    # Execution.
 
     def execute(self, point: ResumePoint | None) -> FitHistory:
         """Train to the target and return the history of the whole training.
 
         Args:
-            point: the checkpoint of this phase to continue from; None to begin it.
+            point: the checkpoint of this phase to resume from; None to begin the phase.
         """
         plan = self._resume(point) if point is not None else None
         if plan is not None and plan.is_finished:
@@ -258,11 +264,14 @@ class FitRun:
         return self._finish_phase()
 
     def pass_over(self, record: PhaseRecord, end: RestoredState | None) -> FitHistory:
-        """Return the history of a phase that an earlier process finished; its model and data are as at its end.
+        """Skip a phase that an earlier process finished, and return its history.
+
+        The model and the data are brought to the state that they had at the end of the phase.
 
         Args:
-            record: the phase.
-            end: the state in which it ended; None if no checkpoint of it is left.
+            record: the finished phase.
+            end: the state at the end of the phase; None if it has no checkpoint any more. The model then keeps its
+                weights.
 
         Raises:
             ModelMismatchError: the script or the model changed.
@@ -274,7 +283,7 @@ class FitRun:
         self.source.pass_over(passes, states.get("source") or {}, batches=record.batches)
         parts.validations.skip(states.get("validations", 0), states.get("validation_source") or {})
         if end is not None:
-            # What comes before the next `fit` may predict, or draw random numbers.
+            # The script may predict or draw random numbers before the next `fit`.
             variables.check(end.variables)
             variables.assign(end.values())
             parts.callback_states.restore(end.pickles(), has_begun=False)
@@ -330,7 +339,7 @@ class FitRun:
     def _is_asked_to_stop(self) -> bool:
         return self.core.preempt.is_requested or self._signals.received is not None
 
-    # What the arguments and settings say.
+    # Values derived from the arguments and settings.
 
     def _signature(self) -> dict[str, Any]:
         is_length_own = self.core.info is None or self.settings.max_length is None
@@ -342,7 +351,7 @@ class FitRun:
         )
 
     def _first_target(self, batches_before: int) -> Target:
-        """Return where training ends as long as no searcher says otherwise."""
+        """Return the target of training, which the config or a searcher may replace later."""
         epochs, limit, lengths = self._arguments.epochs, self.settings.batch_limit, self.source.epochs
         left = None if limit is None else max(limit - batches_before, 0)
         if left is None or (
@@ -360,9 +369,10 @@ class FitRun:
     def _inject(self) -> list[InjectedCallback]:
         """Return the injected callbacks in the order in which they act at a boundary.
 
-        Reports come before the validation and the checkpoint of the same batch, so that a process that resumes there
-        knows that they were made. A checkpoint comes before the searcher is answered and before training stops, so that
-        there is a state to continue from. Workers agree last, when each has done its part.
+        Metrics are reported before the validation and the checkpoint of the same batch: a process that resumes from
+        the checkpoint can rely on the report having been made. A checkpoint is saved before the searcher's operation
+        is completed and before training stops, so that there is a state to resume from. The workers compare their
+        weights and requests after these callbacks.
         """
         settings, parts = self.settings, self.parts
         first, last = workload_callbacks(settings.scheduling_unit, parts.user_callbacks)
@@ -372,7 +382,8 @@ class FitRun:
             MetricsCallback(settings.report_period, self._arguments.on_nan),
             ValidationCallback(
                 self._in_batches(settings.validation_period),
-                # Without validation data there is nothing to look at before the first batch.
+                # Without validation data a validation reports training metrics, and there are none before the first
+                # batch.
                 initial=settings.initial_validation and parts.validations.has_data,
             ),
             CheckpointCallback(settings.checkpoint_policy, self._in_batches(settings.checkpoint_period)),
@@ -395,10 +406,10 @@ class FitRun:
 
 @contextmanager
 def _unfinalized(optimizer: Any) -> Iterator[None]:
-    """Keep `model.fit` from ending the training at each segment's end.
+    """Disable `optimizer.finalize_variable_values` inside the block.
 
-    Keras overwrites the weights with their moving averages there (`use_ema`), which belongs to the end of
-    the whole training.
+    Keras calls it at the end of each `model.fit`, that is, of each segment. With `use_ema` it overwrites the weights
+    with their moving averages, which must happen only once, at the end of the whole training.
     """
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         yield
@@ -412,7 +423,7 @@ def _unfinalized(optimizer: Any) -> Iterator[None]:
 
 @contextmanager
 def _without_data_warnings() -> Iterator[None]:
-    """Silence Keras's warning at the end of data of unknown size, where it is what was asked for."""
+    """Suppress Keras's warning at the end of data of unknown size, where the end of the data is expected."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Your input ran out of data")
         yield

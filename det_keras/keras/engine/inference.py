@@ -1,4 +1,4 @@
-"""Evaluation and prediction by many workers, with the results of one."""
+"""Evaluation and prediction on several workers, with the same results as on one worker."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ def evaluate(
     """Return the metrics of wrapped data by name, the same on every worker.
 
     Args:
-        model: compiled.
-        x: inputs, a PyDataset or a tf.data.Dataset.
-        y: targets, with arrays.
-        workers: who shares the data.
-        sample_weight: weights of the samples, with arrays.
-        batch_size: samples per batch of one worker, with arrays.
-        steps: batches to evaluate; None for all.
+        model: the compiled model.
+        x: input arrays, a PyDataset or a tf.data.Dataset.
+        y: targets, if `x` is arrays.
+        workers: the workers that share the data; all of them must make this call.
+        sample_weight: weights of the samples, if `x` is arrays.
+        batch_size: samples per batch of one worker, if `x` is arrays.
+        steps: number of batches to evaluate; None for all.
         callbacks: as in `model.evaluate`.
-        verbose: as in `model.evaluate`, on the chief.
-        return_dict: without effect, metrics come by name.
+        verbose: as in `model.evaluate`; it applies to the chief only.
+        return_dict: without effect; the metrics are always returned by name.
 
     Raises:
-        ValueError: the data was not wrapped or is empty, or a number makes no sense.
+        ValueError: the data was not wrapped or is empty, or `batch_size` or `steps` is not a positive integer.
     """
     if batch_size is not None:
         batch_size = checked_count("batch_size", batch_size)
@@ -63,15 +63,15 @@ def evaluate(
 
 
 def predict(model: Any, x: Any, workers: DistributedContext, *, gather: bool, **options: Any) -> Any:
-    """Return the predictions of this worker's share, or of everything in the original order.
+    """Return the predictions for this worker's share, or for all data in the original order.
 
     Args:
-        model: built.
-        x: wrapped inputs. Of a PyDataset each worker takes every `size`-th batch, of a tf.data.Dataset every
-            `size`-th element, of arrays its rows.
-        workers: who shares the data.
-        gather: return the predictions of all workers on each of them.
-        options: other arguments of `model.predict`; of no effect with a PyDataset.
+        model: the built model.
+        x: wrapped inputs. Each worker predicts every `size`-th batch of a PyDataset, every `size`-th element of a
+            tf.data.Dataset, or its own rows of arrays.
+        workers: the workers that share the data.
+        gather: return the predictions of all workers, on every worker.
+        options: other arguments of `model.predict`; without effect with a PyDataset.
 
     Raises:
         ValueError: the data was not wrapped, has no batch for this worker, or its original order is not known.
@@ -123,7 +123,7 @@ def _joined(parts: list[Any]) -> Any:
 
 
 def _interleaved(parts: list[Any]) -> Any:
-    """Put back in order what was dealt out one element at a time."""
+    """Return predictions in the original order of elements that were distributed to the workers in turn."""
 
     def merge(*arrays: Any) -> Any:
         if any(len(array) not in (len(arrays[0]), len(arrays[0]) - 1) for array in arrays):

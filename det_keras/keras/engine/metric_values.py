@@ -1,4 +1,4 @@
-"""Metrics as Keras gives them, as plain numbers: most are scalars, some are arrays with a value for each class."""
+"""Converts Keras metrics to plain numbers: most are scalars, some are arrays with a value for each class."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def plain_value(value: Any) -> Any:
 
 
 def plain_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the logs of a step as plain numbers by name, without those of a validation.
+    """Return the logs of a step as plain numbers by name, without validation metrics.
 
-    A step of one's own may return the metrics of `compile` as a dict under one name; they come by their own names, as
-    in Keras's history.
+    A custom train step may return the metrics of `compile` as a nested dict. Its metrics are returned under their own
+    names, as in Keras's history.
     """
     plain: dict[str, Any] = {}
     for name, value in logs.items():
@@ -32,7 +32,7 @@ def plain_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def metrics_text(metrics: Mapping[str, Any]) -> str:
-    """Return metrics for a line of a log."""
+    """Return metrics as text for a log line."""
     return ", ".join(f"{name}: {_text(plain_value(value))}" for name, value in metrics.items())
 
 

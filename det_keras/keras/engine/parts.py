@@ -1,4 +1,4 @@
-"""The parts of one `fit` that a checkpoint is made of, and that it is restored into."""
+"""The parts of one `fit` whose state a checkpoint contains."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ __all__ = ["FitParts"]
 
 @dataclass(frozen=True)
 class FitParts:
-    """What one `fit` consists of.
+    """The parts of one `fit`.
 
     Attributes:
         core: the framework-free context.
-        settings: from the config.
-        phase_index: which `fit` of the script it is, from 0.
-        finished_phases: those before it.
-        signature: returns by what the phase is known in a later process, as JSON values, once the model is built.
+        settings: the settings from the config.
+        phase_index: number of this `fit` in the script, from 0.
+        finished_phases: the earlier phases.
+        signature: returns the JSON values that identify the phase in a later process; the model must be built.
         trained: the model, its optimizers and variables.
         source: the training data.
-        validations: of the model.
-        user_callbacks: as the script gave them.
-        callback_states: their states.
-        history: what `fit` returns.
-        progress: how far training has come.
+        validations: runs the validations of the model.
+        user_callbacks: the callbacks that the script passed.
+        callback_states: the states of these callbacks.
+        history: the history that `fit` returns.
+        progress: the current progress of training.
         team: the workers.
     """
 

@@ -1,4 +1,4 @@
-"""Phases: the `fit` calls of one script, known again when the script runs again."""
+"""Phases: the `fit` calls of one script, which are identified when the script runs again."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class PhaseRecord:
     """A finished phase.
 
     Attributes:
-        signature: what it is known by.
-        history: state of its `FitHistory`.
-        batches: how many it trained.
-        data: what the data was at its end, as JSON; see `FitRun.pass_over`.
+        signature: the values that identify the phase; see `phase_signature`.
+        history: the state of its `FitHistory`.
+        batches: number of batches that it trained.
+        data: the state of the data at its end, as JSON values; see `FitRun.pass_over`.
     """
 
     signature: Mapping[str, Any]
@@ -34,29 +34,34 @@ class PhaseRecord:
     data: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON values that `PhaseRecord(**...)` takes back."""
+        """Return the fields as JSON values, which `PhaseRecord(**...)` accepts."""
         return asdict(self)
 
 
 def phase_signature(
     *, epochs: int | None, initial_epoch: int, data: Mapping[str, Any], trainable: list[str]
 ) -> dict[str, Any]:
-    """Return what a phase is known by, as JSON values.
+    """Return the values that identify a phase, as JSON values.
 
     Args:
-        epochs: as given to `fit`; None where a searcher sets the length.
-        initial_epoch: as given to `fit`.
-        data: the source's own description.
+        epochs: as passed to `fit`; None if the config or a searcher sets the length.
+        initial_epoch: the epoch from which the phase counts, from 0.
+        data: the description of the training data by its source.
         trainable: paths of the trainable variables.
     """
     return {"epochs": epochs, "initial_epoch": initial_epoch, "data": dict(data), "trainable": trainable}
 
 
 def check_signature(index: int, saved: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-    """Compare a phase with the one that a checkpoint knows under the same number.
+    """Compare the signature of a phase with the one in the checkpoint.
+
+    Args:
+        index: number of the phase, from 0, for the error message.
+        saved: the signature in the checkpoint.
+        found: the signature of the running script.
 
     Raises:
-        ModelMismatchError: they differ; the message says in what.
+        ModelMismatchError: the signatures differ; the message names the difference.
     """
     saved_data, data = saved["data"], found["data"]
     if saved_data.get("batch_size") != data.get("batch_size"):
@@ -85,7 +90,7 @@ def check_signature(index: int, saved: Mapping[str, Any], found: Mapping[str, An
 
 
 def _without_numbers(paths: list[str]) -> list[str]:
-    """Return paths of variables without the numbers that Keras adds to the names of later layers."""
+    """Return paths of variables without the numbers that Keras appends to repeated layer names."""
     return [re.sub(r"_\d+(?=/|$)", "", path) for path in paths]
 
 

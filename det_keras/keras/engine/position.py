@@ -1,4 +1,4 @@
-"""Where training stands, and how far it goes."""
+"""The position of a training, its target, and the segments in between."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ class Position:
 
 @dataclass(frozen=True)
 class Target:
-    """Where a training ends: at a number of epochs, or at an exact batch; one of the two is set."""
+    """The end of a training: a number of epochs, or an exact batch of this `fit`; exactly one of the two is set."""
 
     epochs: int | None = None
     batches: int | None = None
 
     def is_reached(self, position: Position) -> bool:
-        """Tell whether nothing is left to train."""
+        """Return whether `position` is at or after the end of training."""
         if self.batches is not None:
             return position.batches >= self.batches
         assert self.epochs is not None
         return position.epoch >= self.epochs
 
     def fraction(self, position: Position, steps_per_epoch: int | None) -> float:
-        """Return which part of the training is done, 0 to 1."""
+        """Return the fraction of the training that is done, 0 to 1."""
         if self.batches is not None:
             return min(position.batches / max(self.batches, 1), 1.0)
         assert self.epochs is not None
@@ -55,13 +55,13 @@ class Target:
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of training that one `model.fit` call runs.
+    """The part of a training that one `model.fit` call runs.
 
     Attributes:
-        first_epoch: where it begins.
-        stop_epoch: the epoch before which it ends.
-        first_step: the first batch; other than 0 only where the segment lies inside one epoch.
-        stop_step: the batch before which each of its epochs ends; None where only the data can tell.
+        first_epoch: its first epoch.
+        stop_epoch: the epoch after its last one.
+        first_step: its first batch; it is 0 unless the segment is part of one epoch.
+        stop_step: the batch before which each of its epochs ends; None if the length of an epoch is unknown.
     """
 
     first_epoch: int
@@ -71,24 +71,24 @@ class Segment:
 
     @property
     def num_batches(self) -> int | None:
-        """Batches of each of its epochs."""
+        """Number of batches in each of its epochs; None if unknown."""
         return None if self.stop_step is None else self.stop_step - self.first_step
 
 
 def next_segment(
     position: Position, target: Target, steps_per_epoch: int | None, *, are_equal: bool = True
 ) -> Segment | None:
-    """Return what to train next without a stop in between, None when the target is reached.
+    """Return the next part of the training that one `model.fit` can run, None when the target is reached.
 
-    Whole epochs go together. The rest of an interrupted epoch, a part of an epoch that ends at the target,
-    and an epoch of unknown length stand alone: Keras learns the number of batches from the first epoch
-    that it sees, and a short first one would cut all that follow.
+    A segment contains several epochs only if all are whole. The rest of an interrupted epoch, a part of an epoch that
+    ends at the target, and an epoch of unknown length are segments of their own: Keras learns the number of batches
+    from the first epoch that it sees, and a short first epoch would shorten all later ones.
 
     Args:
-        position: where training stands.
-        target: where it ends.
-        steps_per_epoch: batches of the epoch in which it stands, None where only the end of the data can tell.
-        are_equal: all epochs have that many.
+        position: the current position.
+        target: the end of training.
+        steps_per_epoch: number of batches of the current epoch; None if it is unknown until the data ends.
+        are_equal: all epochs have `steps_per_epoch` batches.
     """
     if target.is_reached(position):
         return None

@@ -1,4 +1,4 @@
-"""How far a `fit` has come: values only, so that every part may read them and a checkpoint may hold them."""
+"""The progress of a `fit`: plain values, which every part may read and a checkpoint stores."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Validation:
 
 @dataclass
 class Progress:
-    """What changes while a `fit` trains.
+    """The values that change while a `fit` trains.
 
     Attributes:
         batches_before: batches that the script trained in earlier phases.
@@ -37,15 +37,15 @@ class Progress:
         target: where training ends.
         is_stopped: training ends at this boundary, before its target.
         is_resumed: this process continues a phase that an earlier one began.
-        awaits_state: a checkpoint is found and not restored yet.
-        validations: how many there were, those of earlier processes included.
-        last_validation: the newest of this process, None before the first.
-        last_validation_batch: of this `fit`, at the newest validation of any process.
-        last_checkpoint_batch: of this `fit`, at the newest checkpoint.
-        best_metric: the searcher's best metric of this process. The backend knows that of the experiment, also from
-            earlier processes; this one serves while a master is away.
+        awaits_state: a checkpoint was found and is not restored yet.
+        validations: number of validations, including those of earlier processes.
+        last_validation: the newest validation of this process; None before the first.
+        last_validation_batch: the batch of this `fit` at the newest validation of any process.
+        last_checkpoint_batch: the batch of this `fit` at the newest checkpoint.
+        best_metric: the best value of the searcher's metric in this process. The backend has the best value of the
+            experiment, including earlier processes; this one is used while the master is unavailable.
         logs_of_boundary: Keras's running training metrics at the newest boundary.
-        logs_of_epoch: the logs of the newest epoch that ended, as Keras made them; None before the first.
+        logs_of_epoch: the logs of the newest finished epoch; None before the first.
     """
 
     batches_before: int
@@ -69,17 +69,21 @@ class Progress:
 
     @property
     def is_at_target(self) -> bool:
-        """Whether nothing is left to train."""
+        """Whether the target is reached."""
         return self.target.is_reached(self.position)
 
     @property
     def current_validation(self) -> Validation | None:
-        """The validation of the newest boundary; None if there was none at it."""
+        """The validation at the newest boundary; None if there was none."""
         validation = self.last_validation
         return validation if validation is not None and validation.batches == self.total_batches else None
 
     def epochs_left(self, steps_per_epoch: int | None) -> int:
-        """Return the number of epochs to come, including the current one."""
+        """Return the number of remaining epochs, including the current one; an upper bound for a target in batches.
+
+        Args:
+            steps_per_epoch: batches per epoch, None if unknown.
+        """
         if self.target.epochs is not None:
             return max(self.target.epochs - self.position.epoch, 0)
         left = max((self.target.batches or 0) - self.position.batches, 0)
@@ -90,7 +94,7 @@ class Progress:
         return plain_logs(self.logs_of_boundary)
 
     def get_state(self, *, with_logs: bool) -> dict[str, Any]:
-        """Return what a checkpoint holds of it, as JSON values.
+        """Return the values that a checkpoint stores, as JSON values.
 
         Args:
             with_logs: include the running training metrics. Reading them waits for the step on the device.
@@ -104,7 +108,7 @@ class Progress:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what `get_state` returned; the position was taken over before."""
+        """Restore the values that `get_state` returned, except the position, which is restored earlier."""
         self.validations = state["validations"]
         self.last_validation_batch = state["last_validation_batch"]
         self.last_checkpoint_batch = self.position.batches

@@ -1,4 +1,4 @@
-"""Finds the checkpoint that training goes on from."""
+"""Finds the checkpoint from which training resumes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class ResumePoint:
-    """A verified checkpoint of this very run.
+    """A verified checkpoint of this run.
 
     Attributes:
-        record: how it was reported.
+        record: the checkpoint as it was reported.
         restored: its training state.
         phases: the finished phases before the one it belongs to.
         phase_index: the `fit` call that it belongs to, from 0.
@@ -36,14 +36,14 @@ class ResumePoint:
 
 
 def find_resume_point(core: Context, stack: ExitStack) -> ResumePoint | None:
-    """Return the newest checkpoint of this run that is whole, None if it has none.
+    """Return the newest complete checkpoint of this run, None if there is none.
 
-    A corrupt one is reported and the one before it is taken. That of a finished training is passed over where the
-    searcher has given the trial more to do since.
+    A corrupt checkpoint is logged as an error and the next older one is tried. A checkpoint of a finished training is
+    skipped if the searcher has given the trial a longer length since.
 
     Args:
-        core: where checkpoints are listed and stored.
-        stack: keeps the checkpoint's files at hand until it is closed.
+        core: lists and stores checkpoints.
+        stack: keeps the checkpoint's files available until it is closed.
     """
     records = [record for record in core.backend.checkpoints() if _is_own(record, core)]
     finished: ResumePoint | None = None
@@ -55,7 +55,7 @@ def find_resume_point(core: Context, stack: ExitStack) -> ResumePoint | None:
         phases = [PhaseRecord(**phase) for phase in state["phases"]]
         point = ResumePoint(record, restored, phases, state["phase"]["index"])
         if state["phase"]["finished"] and _has_more_to_do(core):
-            # What the end of a training does to the weights is done already: nothing can be trained on top of it.
+            # The end of a training may have changed the weights (EMA, callbacks): training cannot continue from them.
             finished = finished or point
             continue
         return _told(point)
@@ -71,16 +71,16 @@ def find_resume_point(core: Context, stack: ExitStack) -> ResumePoint | None:
 def find_phase_end(
     core: Context, stack: ExitStack, phase_index: int, steps_completed: int
 ) -> RestoredState | None:
-    """Return the state in which a finished phase ended, None if no checkpoint of it is left.
+    """Return the state at the end of a finished phase, None if it has no checkpoint any more.
 
     Args:
-        core: where checkpoints are listed and stored.
-        stack: keeps the checkpoint's files at hand until it is closed.
-        phase_index: the `fit` call, from 0.
-        steps_completed: batches trained in the script at its end.
+        core: lists and stores checkpoints.
+        stack: keeps the checkpoint's files available until it is closed.
+        phase_index: number of the `fit` call, from 0.
+        steps_completed: batches trained in the script at the end of the phase.
     """
     for record in core.backend.checkpoints():
-        # The next phase begins at the same batch, so that the number alone does not tell.
+        # The next phase begins at the same batch, so the number of batches does not identify the phase.
         if record.steps_completed != steps_completed or not _is_own(record, core):
             continue
         restored = _read(core, stack, record, "It is not put back as the end of an earlier `fit`.")
@@ -96,7 +96,7 @@ def find_phase_end(
 
 
 def _read(core: Context, stack: ExitStack, record: CheckpointRecord, instead: str) -> RestoredState | None:
-    """Return a checkpoint's training state; say of a corrupt one what happens `instead`, and return None."""
+    """Return a checkpoint's training state; if it is corrupt, log the error and `instead`, and return None."""
     try:
         directory = stack.enter_context(
             core.checkpoint.restore_path(record.uuid, DownloadMode.NoSharedDownload)
@@ -121,7 +121,7 @@ def _told(point: ResumePoint) -> ResumePoint:
 
 
 def find_warm_start(core: Context) -> str | None:
-    """Return the UUID of another trial's checkpoint to take weights from, None if there is none."""
+    """Return the UUID of another trial's checkpoint to load weights from, None if there is none."""
     if core.info is None or core.info.latest_checkpoint is None:
         return None
     for record in core.backend.checkpoints():

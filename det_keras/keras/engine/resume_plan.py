@@ -13,12 +13,12 @@ __all__ = ["ResumePlan"]
 class ResumePlan:
     """Restores the interrupted phase.
 
-    The position is known before training begins. The rest is restored once the user's callbacks have had their
-    ``on_train_begin``, and within an epoch their ``on_epoch_begin``, which may reset what is restored.
+    The position is set before training begins. All other state is restored after the user's callbacks received
+    ``on_train_begin`` and, on a resume within an epoch, ``on_epoch_begin``: these hooks may reset their state.
 
     Args:
-        point: the checkpoint, of this phase.
-        parts: what it is restored into.
+        point: a checkpoint of this phase.
+        parts: the parts whose state is restored.
     """
 
     def __init__(self, point: ResumePoint, parts: FitParts) -> None:
@@ -31,11 +31,11 @@ class ResumePlan:
 
     @property
     def is_in_mid_epoch(self) -> bool:
-        """Whether the first epoch to train was begun before."""
+        """Whether the checkpoint was taken inside an epoch."""
         return self.position.step > 0
 
     def begin(self) -> None:
-        """Build the model's variables, compare phase and variables with the checkpoint's, and set the position.
+        """Build the model's variables, compare the phase and the variables with the checkpoint, and set the position.
 
         Raises:
             ModelMismatchError: the script or the model changed.
@@ -70,5 +70,5 @@ class ResumePlan:
         parts.history.load_state(state["history"])
         progress.load_state(state)
         parts.callback_states.restore(restored.pickles())
-        # What reading the data again has drawn from is where the data needs it.
+        # Reading the data again up to the position has already advanced the streams in `drawn_by_data`.
         parts.team.restore(state, restored.folder, without=drawn_by_data)

@@ -1,4 +1,4 @@
-"""What a running `fit` offers to its parts, so that none of them has to know how it trains."""
+"""The interface of a running `fit` for its injected callbacks, independent of how it trains."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ __all__ = ["Run"]
 
 
 class Run(Protocol):
-    """One running `fit`, as its injected callbacks see it.
+    """The interface of a running `fit` for its injected callbacks.
 
     Attributes:
         core: the framework-free context: reports, checkpoints, preemption.
         settings: how often to report, validate and save.
         source: the training data.
-        progress: how far training has come.
-        is_ending: whether no further batch will be trained, as far as is known now.
-        global_batch_size: samples per update; None where neither the data nor the hyperparameters tell.
+        progress: the current progress of training.
+        is_ending: whether no further batch will be trained, by the current target and stop requests.
+        global_batch_size: samples per update; None if neither the data nor the hyperparameters define it.
     """
 
     core: Context
@@ -36,10 +36,15 @@ class Run(Protocol):
     def global_batch_size(self) -> int | None: ...
 
     def counters(self) -> dict[str, Any]:
-        """Return how much is trained, as it is added to every report."""
+        """Return the counts of trained batches, epochs and records, which are added to every report."""
 
     def next_interruption(self, start: int, unit: int) -> int:
-        """Return the batch before which training is sure to stop for something, from `start` on."""
+        """Return the first batch after `start` at which training is known to be interrupted.
+
+        Args:
+            start: a batch, counted over this `fit`.
+            unit: the maximum number of batches between two interruptions.
+        """
 
     def should_stop(self) -> bool:
         """Return whether the master or a signal asked the workers to stop; the answer is the same on all of them."""
@@ -51,10 +56,18 @@ class Run(Protocol):
         """Validate the model of this boundary and report the result."""
 
     def save_checkpoint(self, *, final: bool = False) -> None:
-        """Save the state of this boundary in the background, unless it is saved already."""
+        """Save the state of this boundary in the background, unless it is already saved.
+
+        Args:
+            final: this is the state after the end of training.
+        """
 
     def prepare_checkpoints(self) -> None:
         """Allocate memory for the copies of all variables in the background."""
 
     def wait_for_checkpoint(self) -> None:
-        """Wait until every checkpoint is written; raises CheckpointError if the newest could not be."""
+        """Wait until every checkpoint is written.
+
+        Raises:
+            CheckpointError: the newest checkpoint could not be written.
+        """

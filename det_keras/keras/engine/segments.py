@@ -1,7 +1,7 @@
 """Runs a training in segments, each one `model.fit`, and acts at the boundaries between batches.
 
-A training is cut where Keras would otherwise lose its place: the rest of an interrupted epoch, and an exact last batch.
-The callback list hides the seams from the user's callbacks.
+A training is divided where one `model.fit` cannot represent it: after the rest of an interrupted epoch, and at an
+exact last batch. The callback list hides the segments from the user's callbacks.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _NEVER = 1 << 62
 
 
 class SegmentRunner:
-    """Trains from where training stands to its target; listens to Keras as a `SegmentListener`.
+    """Trains from the current position to the target; receives Keras's events as a `SegmentListener`.
 
     Args:
-        run: the `fit`, as injected callbacks are told of it.
-        parts: the same, in its parts.
-        callbacks: the list that Keras is given.
-        injected: act at boundaries, in this order.
-        plan: what to restore; None to begin a phase.
-        is_asked_to_stop: whether this process was asked to stop.
+        run: the `fit`, as it is passed to injected callbacks.
+        parts: the parts of the same `fit`.
+        callbacks: the callback list that is passed to Keras.
+        injected: the injected callbacks, in the order in which they act at boundaries.
+        plan: the state to restore; None to begin a phase.
+        is_asked_to_stop: returns whether this process was asked to stop.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class SegmentRunner:
         self._next_batch = _NEVER
 
     def train(self) -> None:
-        """Train to the target, or until a callback or a request ends it."""
+        """Train to the target, or until a callback or a request ends the training."""
         progress, plan = self._progress, self._plan
         if plan is not None and not plan.is_in_mid_epoch:
             self._restore(plan)
@@ -72,7 +72,7 @@ class SegmentRunner:
             self._train_segment(segment)
             progress.is_stopped = progress.is_stopped or self._model.stop_training
         if plan is not None:
-            # Nothing was left to train, so that no epoch has restored the state.
+            # If nothing was left to train, no epoch has restored the state. Otherwise this does nothing.
             plan.restore()
 
     def epoch_begins(self, epoch: int) -> bool:
@@ -97,11 +97,11 @@ class SegmentRunner:
         self._plan_boundary()
 
     def batch_ended(self, step: int, logs: Any) -> None:
-        """Act at the boundary after a batch if an injected callback asked for it; see `SegmentListener`."""
+        """Act at the boundary after a batch if an injected callback requested it; see `SegmentListener`."""
         start, segment = self._segment_start, self._segment
         done = segment.num_batches
         if done is not None and step >= done:
-            # The segment's end is a boundary of its own, after the epoch's validation if it ends too.
+            # `epoch_ended` visits the boundary at the segment's end, after the validation if the epoch ends too.
             self._progress.position = start.after_batches(start.step + done)
             return
         self._progress.position = start.after_batches(start.step + step)
@@ -123,7 +123,8 @@ class SegmentRunner:
             )
         self._source.end_epoch(epoch)
         if progress.position == self._segment_start:
-            # The checkpoint was taken after the last batch of data whose length is known at its end only.
+            # The length of the epoch was unknown, and the checkpoint was taken after its last batch: this process
+            # trained no batch of it and uses the metrics of the checkpoint.
             logs = dict(model._get_metrics_result_or_logs(dict(progress.logs_of_boundary)))
         progress.position = progress.position.next_epoch()
         progress.logs_of_boundary = logs
@@ -131,7 +132,7 @@ class SegmentRunner:
             validation = progress.current_validation or self._run.validate()
             if self._validations.has_data:
                 logs.update(validation.metrics)
-        # A copy: callbacks may add to the logs, and Keras's end of training does not see that.
+        # Copy the logs: callbacks may add to them, and Keras's `on_train_end` does not get these additions.
         progress.logs_of_epoch = dict(logs)
         self._callbacks.end_epoch(epoch, logs)
         self._visit_boundary(Boundary(at_epoch_end=True, logs=logs))
@@ -177,5 +178,5 @@ class SegmentRunner:
             return False
         if self._source.epochs is not None:
             return step < self._source.epochs.steps_in(self._progress.position.epoch)
-        # An epoch of unknown length continues if the segment was not cut short by the end of the data.
+        # An epoch of unknown length continues unless the data ended before the end of the segment.
         return step >= self._segment.stop_step

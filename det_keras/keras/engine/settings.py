@@ -1,4 +1,4 @@
-"""What the config says about a training, reduced to what `fit` asks."""
+"""The settings of a training that `fit` uses, derived from the config."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ _NEVER = Length.batches(0)
 
 @dataclass(frozen=True)
 class FitSettings:
-    """How often a training reports, validates and saves, and for how long it runs.
+    """The periods of reports, validations and checkpoints of a training, its length, and its optimizations.
 
     Attributes:
         metric: the searcher's metric, a validation metric.
-        smaller_is_better: how it ranks.
-        report_period: batches between two reports of training metrics; None for once an epoch.
-        scheduling_unit: most batches of a workload, of which callbacks may hear.
-        validation_period: longest stretch without a validation; 0 for none besides the epochs' own.
-        checkpoint_period: longest stretch without a checkpoint; 0 for none by period.
+        smaller_is_better: smaller values of `metric` are better.
+        report_period: batches between two reports of training metrics; None for once per epoch.
+        scheduling_unit: maximum number of batches of a workload; callbacks may have hooks for workloads.
+        validation_period: maximum length between two validations; 0 to validate only at ends of epochs.
+        checkpoint_period: maximum length between two checkpoints; 0 for no limit.
         checkpoint_policy: ``best``, ``all`` or ``none`` after validations; None for a checkpoint at each
-            epoch's end, when nothing is configured.
+            epoch's end, if nothing is configured.
         initial_validation: validate before the first batch.
-        validates_at_end: validate where the length is reached, as a searcher would ask for.
-        max_length: the config's own length, used where the master gives no operations.
-        records_per_epoch: 0 where an epoch is one pass over the data.
-        global_batch_size: samples per update over all workers; None if the hyperparameters do not say.
-        aggregation_frequency: batches whose gradients make one update.
-        average_aggregated_gradients: divide them by that number.
-        compress_gradients: exchange them as 16-bit floats.
+        validates_at_end: validate when the length is reached, as with a searcher.
+        max_length: the length in the config, used if the master gives no operations.
+        records_per_epoch: records per epoch of the config; 0 if an epoch is one pass over the data.
+        global_batch_size: samples per update over all workers; None if the hyperparameters do not define it.
+        aggregation_frequency: number of batches whose gradients are aggregated for one update.
+        average_aggregated_gradients: divide the aggregated gradients by `aggregation_frequency`.
+        compress_gradients: exchange gradients as 16-bit floats.
         divergence_check_period: batches between two comparisons of the workers' weights; 0 for none.
         profiling: report the machine's load.
-        epochs_read_on: with ``steps_per_epoch`` an epoch that comes to the data's end continues at its beginning, where
-            Keras ends the epoch; for the generations whose config says how many records are an epoch.
-        batch_limit: alone, batches after which training ends, whatever `epochs` says; None for no limit.
+        epochs_read_on: with ``steps_per_epoch``, an epoch that reaches the end of the data continues at its beginning,
+            where Keras would end the epoch; for API generations whose config defines the records of an epoch.
+        batch_limit: in a local run, batches after which training ends, independent of `epochs`; None for no limit.
     """
 
     metric: str = _DEFAULT_METRIC
@@ -71,9 +71,9 @@ class FitSettings:
         """Return the settings of a config.
 
         Args:
-            config: normalised, with all defaults.
+            config: the normalised config, with all defaults.
             given: names of the top-level fields that the user wrote.
-            hparams: the trial's values.
+            hparams: the values of the trial's hyperparameters.
         """
         searcher = config.searcher
         max_length = searcher.max_length if searcher is not None else None

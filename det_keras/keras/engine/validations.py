@@ -1,4 +1,4 @@
-"""The validations of a `fit`: when an epoch ends with one, how it is run, and what the best one is."""
+"""The validations of a `fit`: which epochs end with one, how it is run, and whether its result is the best."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Validations:
     """Validates the model of one `fit`.
 
     Args:
-        validator: the validation data; None where nothing is evaluated, and the running training metrics of an epoch
-            are its result.
+        validator: evaluates the validation data; None if there is none. A validation then returns the running training
+            metrics.
         trained: the model.
         team: the workers.
-        progress: of the `fit`; results are recorded in it.
-        core: reports, and knows the best result of the experiment.
+        progress: the progress of the `fit`, in which results are recorded.
+        core: sets the trial's status and provides the best result of the experiment.
         settings: the searcher's metric and the checkpoint policy.
     """
 
@@ -52,22 +52,22 @@ class Validations:
 
     @property
     def may_lack_rows(self) -> bool:
-        """Whether one of several workers may have no row of some batch."""
+        """Whether a worker may have no row of some batch."""
         return self._validator is not None and self._validator.may_lack_rows
 
     def is_due(self, epoch: int) -> bool:
-        """Return whether to validate at the end of `epoch`; without validation data each epoch's metrics count."""
+        """Return whether to validate at the end of `epoch`, from 0; always True without validation data."""
         return self._validator is None or self._validator.is_due(epoch)
 
     def run(self, callbacks: Any) -> Validation:
-        """Validate the model as it is now.
+        """Validate the model in its current state.
 
         Args:
-            callbacks: the user's, in Keras's list; they see the events of an evaluation.
+            callbacks: the callback list with the user's callbacks, which receive the events of an evaluation.
         """
         progress, variables = self._progress, self._trained.variables
         self._core.train.set_status("validating")
-        # Keras resets the metrics for an evaluation; within an epoch the running training metrics must outlive it.
+        # Keras resets the metrics for an evaluation. Within an epoch the running training metrics are needed later.
         metrics = variables.copy_metrics() if progress.position.step > 0 else None
         values = self._evaluate(callbacks)
         if metrics is not None:
@@ -80,15 +80,15 @@ class Validations:
         return validation
 
     def source_state(self) -> dict[str, Any] | None:
-        """Return where the validation data stands, as JSON values, for `skip`; None without validation data."""
+        """Return the state of the validation data as JSON values, for `skip`; None without validation data."""
         return None if self._validator is None else self._validator.source.state_between_passes()
 
     def skip(self, validations: int, source_state: Mapping[str, Any]) -> None:
-        """Bring the validation data to where an earlier process left it.
+        """Bring the validation data to the state in which an earlier process left it.
 
         Args:
-            validations: how many times it validated.
-            source_state: what `source_state` returned.
+            validations: number of validations of the earlier process.
+            source_state: the value that `source_state` returned there.
         """
         if self._validator is not None:
             self._validator.source.pass_over(validations, source_state)
@@ -110,6 +110,7 @@ class Validations:
         progress.best_metric = value
         if settings.checkpoint_policy != "best":
             return True
-        # A tie may be this trial's own report from before a kill, so only a strictly better one counts.
+        # An equal value may be this trial's own report from before it was killed, so only a strictly better value of
+        # the experiment counts.
         elsewhere = self._core.backend.best_validation()
         return elsewhere is None or not settings.is_better(elsewhere, value)

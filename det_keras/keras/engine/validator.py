@@ -1,4 +1,4 @@
-"""The validation of a `fit`: its data, opened once, and how it is run."""
+"""The validation data of a `fit`, opened once, and its evaluation."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Validator:
     """Evaluates a model on validation data, the same batches each time.
 
     Args:
-        data: (x, y, sample_weight), or a PyDataset or tf.data.Dataset, as `validation_data` takes it.
-        batch_size: samples per batch, for arrays.
-        steps: batches to evaluate; None for all.
-        freq: the epochs after which to validate: every n-th, or a collection of numbers from 1.
-        workers: who shares the data; that of several is whole.
+        data: (x, y, sample_weight), a PyDataset or a tf.data.Dataset, as for `validation_data`.
+        batch_size: samples per batch; used with arrays only.
+        steps: number of batches to evaluate; None for all.
+        freq: the epochs after which to validate: every n-th epoch, or a collection of epoch numbers from 1.
+        workers: the workers that share the data; with several, `data` is the whole data, not a share.
 
     Attributes:
-        source: its batches; each validation is a pass.
+        source: the batches; each validation is one pass over them.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Validator:
             length = int(x.cardinality())
             is_cut = not 0 < length <= steps
             steps = steps if is_cut else length
-            # A dataset that repeats for ever is fine here: each validation begins anew.
+            # An infinite dataset is valid here: each validation begins at its start.
             parts = (x.take(steps), None, None) if is_cut else parts
         self.source = open_source(
             parts,
@@ -53,7 +53,7 @@ class Validator:
             workers=workers,
         )
         if is_cut and isinstance(self.source, TfDataSource):
-            # As Keras, which does not come to the end of this data.
+            # As in Keras, which does not reach the end of this data.
             self.source.opens_at_end = False
         self._steps = steps if steps is not None else self.source.steps_per_epoch
         self._freq = freq
@@ -69,13 +69,18 @@ class Validator:
         return self.source.may_lack_rows
 
     def is_due(self, epoch: int) -> bool:
-        """Tell whether to validate at the end of `epoch`, counted from 0."""
+        """Return whether to validate at the end of `epoch`, counted from 0."""
         if isinstance(self._freq, int):
             return (epoch + 1) % self._freq == 0
         return epoch + 1 in self._freq
 
     def run(self, model: Any, callbacks: Any, *, verbose: Any = 0) -> dict[str, float]:
-        """Evaluate `model` and return Keras's metrics by their plain names.
+        """Evaluate `model` and return Keras's metrics by name, without the prefix ``val_``.
+
+        Args:
+            model: the compiled model.
+            callbacks: as in `model.evaluate`.
+            verbose: as in `model.evaluate`.
 
         Raises:
             ValueError: the data turns out to be empty.
@@ -91,13 +96,17 @@ class Validator:
         return logs
 
     def _is_empty(self) -> bool:
-        """Look for a batch; where the length is not known, only that can tell."""
+        """Return whether the data has no batch; it is read, because its length may be unknown."""
         self.source.begin_epoch(0, 0, self._steps)
         return next(iter(self.source.dataset(self._steps)), None) is None
 
 
 def unpack(data: Any) -> tuple[Any, Any, Any]:
-    """Return data as (x, y, sample_weight), None where a part is absent."""
+    """Return data as (x, y, sample_weight), with None for absent parts.
+
+    Raises:
+        ValueError: `data` is a list or tuple of no or more than three parts.
+    """
     if not isinstance(data, list | tuple):
         return data, None, None
     if not 1 <= len(data) <= 3:

@@ -1,1 +1,1 @@
-"""The other generations of scripts: TFKerasTrial, DeterminedCallback and `det.experimental.keras`."""
+"""The other generations of the API: TFKerasTrial, DeterminedCallback and `det.experimental.keras`."""

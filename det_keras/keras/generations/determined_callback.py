@@ -1,8 +1,8 @@
 """The DeterminedCallback generation: a user's own `model.fit`, managed at epochs' ends.
 
-The callback reports, saves and stops through a core context. It goes on at an epoch's start; what Keras draws to
-shuffle arrays cannot be read, so that a resumed run is exact only where the data's order hangs on the epoch alone.
-`context.fit` is exact at any batch.
+The callback reports, saves and stops through a core context. It resumes at the start of an epoch. The random state
+with which Keras shuffles arrays cannot be read, so a resumed run is exact only if the order of the data depends only on
+the epoch. `context.fit` is exact at any batch.
 """
 
 from __future__ import annotations
@@ -32,28 +32,29 @@ __all__ = ["DeterminedCallback"]
 
 logger = logging.getLogger(__name__)
 
-# Keras writes weights to no other name.
+# Keras requires this suffix for a file of weights.
 _WEIGHTS = "model_checkpoint.weights.h5"
 _STATE = "callback_state.json"
 _VARIABLES = "variables.npz"
 
 
 class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
-    """Adds metrics, checkpoints, pause and resume to a `model.fit` of one's own.
+    """Adds metrics, checkpoints, pause and resume to the user's own `model.fit`.
 
-    Use neither `BackupAndRestore` nor `ModelCheckpoint` beside it. `initial_epoch` of `fit` has no effect. Lines for a
-    log take the place of the progress bar.
+    Do not use `BackupAndRestore` or `ModelCheckpoint` together with it. `initial_epoch` of `fit` has no effect. Log
+    lines replace the progress bar.
 
     Args:
-        core_context: what `det.core.init()` returned.
-        checkpoint: UUID to start from, such as ``det.get_cluster_info().latest_checkpoint``; None to begin.
-        continue_id: names this training, such as the trial's id. If the checkpoint was saved with the same, training
-            goes on after its epoch; if not, its weights are taken and training begins at epoch 0.
+        core_context: the context that `det.core.init()` returned.
+        checkpoint: UUID of the checkpoint to start from, such as ``det.get_cluster_info().latest_checkpoint``; None
+            for none.
+        continue_id: identifies this training, such as the trial's id. If the checkpoint was saved with the same id,
+            training continues after its epoch; if not, its weights are loaded and training begins at epoch 0.
         train_metrics_report_period: ``"epoch"``, or batches between two reports of training metrics.
-        checkpoint_epochs: epochs between two checkpoints; 0 for none but the last and those at a pause.
+        checkpoint_epochs: epochs between two checkpoints; 0 for checkpoints only at the end and at a pause.
 
     Raises:
-        TypeError, ValueError: an argument cannot be used.
+        TypeError, ValueError: an argument is invalid.
     """
 
     def __init__(
@@ -97,12 +98,12 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
             core_context.train.listen(EventWriter(core_context.train.get_tensorboard_path()).write)
 
     def set_params(self, params: dict[str, Any]) -> None:
-        """Take the arguments of `fit`."""
+        """Record the arguments of `fit`."""
         self._params = dict(params)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Go on from the checkpoint, if there is one."""
-        # Batches count on through several `fit` calls.
+        """Resume from the checkpoint, if there is one."""
+        # The number of batches continues over several `fit` calls.
         self._epochs = 0
         self._saved_at = None
         self._is_training = True
@@ -119,13 +120,13 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         """Nothing is shown before an epoch's end."""
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Count, and report where the period says so."""
+        """Count the batch, and report metrics if the period has passed."""
         self._batches += 1
         if self._period is not None and self._batches % self._period == 0:
             self._report("training", logs or {})
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """Say so."""
+        """Set the status ``validating``, if the validation is part of a training."""
         if self._is_training:
             self._core.train.set_status("validating")
 
@@ -133,7 +134,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         """Nothing is shown before a validation's end."""
 
     def on_test_end(self, logs: Any = None) -> None:
-        """Say that training goes on; the metrics come with the epoch's end."""
+        """Report the status training; the metrics are reported at the epoch's end."""
         if self._is_training:
             self._core.train.set_status("training")
 
@@ -147,7 +148,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         """Nothing is shown of predictions."""
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Report, save where it is due, and stop if somebody asks for it."""
+        """Report metrics, save a due checkpoint, and stop if requested."""
         logs = dict(logs or {})
         self._epochs = epoch + 1
         validation = {name: value for name, value in logs.items() if name.startswith("val_")}
@@ -173,32 +174,32 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         self._save()
 
     def save_model(self, model: Any, path: str, distributed: DistributedContext) -> None:
-        """Save the model; override it for another way, with `load_model`.
+        """Save the model; override it together with `load_model` to use another format.
 
         Args:
             model: the model.
-            path: the file to write, or a name to make another from; its directory becomes the checkpoint. On others
-                than the chief the directory is dropped afterwards.
+            path: the file to write, or a base for other names; its directory becomes the checkpoint. On other ranks
+                than the chief the directory is deleted afterwards.
             distributed: the workers.
         """
         model.save_weights(path)
 
     def load_model(self, model: Any, path: str, distributed: DistributedContext) -> None:
-        """Load what `save_model` saved.
+        """Load the model that `save_model` saved.
 
         Args:
-            model: the model, built.
-            path: what `save_model` was given; its directory is the checkpoint.
+            model: the built model.
+            path: the path as for `save_model`; its directory is the checkpoint.
             distributed: the workers.
 
         Raises:
             ModelMismatchError: the weights do not fit the model.
         """
-        # A checkpoint of `context.fit` or of a TFKerasTrial has a whole model.
+        # A checkpoint of `context.fit` or of a TFKerasTrial contains a whole model.
         source = path if Path(path).exists() else str(Path(path).with_name("model.keras"))
         try:
             with warnings.catch_warnings():
-                # They are put back apart, and only where training goes on.
+                # Optimizer variables are restored separately, and only if training continues.
                 warnings.filterwarnings("ignore", message="Skipping variable loading for optimizer")
                 model.load_weights(source)
         except (ValueError, OSError) as error:
@@ -234,9 +235,9 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         with self._core.checkpoint.restore_path(uuid) as folder:
             state = _read_state(folder / _STATE)
             if not self.model.built and state is not None and state.get("build") is not None:
-                # Without an `Input` the model is built by its first batch, which comes later.
+                # Without an `Input` the model would be built by its first batch, which is too late.
                 self.model.build_from_config(state["build"])
-                # Keras 3.15 makes the weights of a subclassed model and forgets to say so.
+                # Keras 3.15 creates the weights of a subclassed model without setting `built`.
                 self.model.built = self.model.built or bool(self.model.weights)
             self.load_model(self.model, str(folder / _WEIGHTS), self._core.distributed)
             if state is None or state["continue_id"] != self._continue_id:
@@ -245,7 +246,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
             self._epochs, self._batches = state["epochs"], state["batches"]
             self._restore_variables(folder / _VARIABLES)
             restore_random_state(self.model, state["random"])
-        # Nothing has changed since.
+        # The state has not changed since this checkpoint.
         self._saved_at = self._batches
         logger.info("Training goes on from checkpoint %s after epoch %s.", uuid, self._epochs)
 
@@ -262,7 +263,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
                 variable.assign(value)
 
     def _variables(self) -> list[Any]:
-        """Return the variables that are no weights: of the optimizer, and of what draws at random."""
+        """Return the variables that are not weights: those of the optimizer and of random generators."""
         optimizer, weights = self.model.optimizer, {id(one) for one in self.model.weights}
         slots = list(optimizer.variables) if isinstance(optimizer, keras.optimizers.Optimizer) else []
         return [*slots, *(one for one in self.model.variables if id(one) not in weights)]
@@ -285,13 +286,13 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
 
     def _show(self, logs: Mapping[str, Any]) -> None:
         if self._is_chief and self._params.get("verbose"):
-            # The log is the output here.
+            # The output is the log.
             text = f"epoch {self._epochs}/{self._params.get('epochs', '?')}: {metrics_text(logs)}"
             print(text, flush=True)  # noqa: T201
 
 
 class _Epoch(int):
-    """A number of an epoch that is true also when it is 0."""
+    """An epoch number whose truth value is True even if it is 0."""
 
     def __bool__(self) -> bool:
         return True

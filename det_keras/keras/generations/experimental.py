@@ -27,13 +27,13 @@ __all__ = ["NativeContext", "init"]
 
 
 class NativeContext(TFKerasTrialContext):
-    """What a self-submitting script calls: a TFKerasTrial's context that manages `model.fit` of a wrapped model."""
+    """The context of a self-submitting script: a TFKerasTrial context that manages `model.fit` of a wrapped model."""
 
     def wrap_model(self, model: Any) -> Any:
-        """Return the model, whose `fit` from now on is `context.fit`, for as long as the config says.
+        """Return the model with its `fit` replaced by `context.fit`, with the length of the config.
 
         Raises:
-            TypeError: it is no Keras model.
+            TypeError: `model` is not a Keras model.
         """
         super().wrap_model(model)
         plain, is_running = model.fit, False
@@ -75,7 +75,7 @@ class NativeContext(TFKerasTrialContext):
 
     def _wrapped(self, *data: Any) -> Any:
         if isinstance(data[0], tf.data.Dataset):
-            # By `wrap_dataset`, which knows where in the pipeline it belongs.
+            # `wrap_dataset` shards the data: the script calls it at the right stage of the pipeline.
             return data[0]
         if isinstance(data[0], keras.utils.PyDataset):
             self.prepare_sequence(data[0])
@@ -90,20 +90,20 @@ def init(
     command: Sequence[str] | None = None,
     master_url: str | None = None,
 ) -> NativeContext:
-    """Return a context to train with; outside of a trial submit the script as an experiment, and end it.
+    """Return a context to train with; outside a trial submit the script as an experiment, and exit.
 
     Args:
-        config: of the experiment: a mapping or the path of a YAML file; it needs no entrypoint.
-        local: train here and now, without a master.
-        test: train one batch here, to see whether the script works; nothing is submitted.
-        context_dir: what to submit; by default the script's directory.
-        command: what the experiment runs, such as ``["train.py", "--fast"]``; by default this script with its
+        config: the experiment's config: a mapping or the path of a YAML file; it needs no entrypoint.
+        local: train in this process, without a master.
+        test: train one batch in this process to test the script; nothing is submitted.
+        context_dir: the directory to submit; by default the script's directory.
+        command: the command of the experiment, such as ``["train.py", "--fast"]``; by default this script with its
             arguments.
-        master_url: the master; by default as the command line finds it.
+        master_url: address of the master; by default the same as for the command line.
 
     Raises:
-        SystemExit: the script was submitted; with the exit code of the submission.
-        DetError: the config cannot be used.
+        SystemExit: the script was submitted; it has the exit code of the submission.
+        DetError: the config is invalid.
         ValueError: the config lacks the hyperparameter ``global_batch_size``.
     """
     if get_cluster_info() is not None:

@@ -12,11 +12,11 @@ __all__ = ["InMemorySequence", "SequenceAdapter"]
 
 
 class InMemorySequence(keras.utils.PyDataset):  # type: ignore[misc]
-    """Arrays in memory as a dataset of batches; the last may be smaller.
+    """Arrays in memory as a dataset of batches; the last batch may be smaller.
 
     Args:
         data: inputs: an array, or a list or dict of arrays, each (samples, ...).
-        labels: targets, the same.
+        labels: targets, in the same form.
         batch_size: samples per batch; ``context.get_per_slot_batch_size()`` or ``get_global_batch_size()``.
 
     Raises:
@@ -47,13 +47,13 @@ class InMemorySequence(keras.utils.PyDataset):  # type: ignore[misc]
 
 
 class SequenceAdapter:
-    """A Keras Sequence with the way in which its batches are loaded.
+    """A Keras Sequence with options for loading its batches.
 
     Args:
         sequence: a `keras.utils.Sequence`, in Keras 3 also called PyDataset.
         use_multiprocessing: load in processes instead of threads.
-        workers: how many; 0 and 1 load on the training's own thread.
-        max_queue_size: batches loaded ahead at most.
+        workers: number of threads or processes; with 0 or 1 batches are loaded on the training thread.
+        max_queue_size: maximum number of batches that are loaded ahead.
 
     Raises:
         TypeError: `sequence` is something else.
@@ -73,7 +73,7 @@ class SequenceAdapter:
 
     @property
     def sequence(self) -> Any:
-        """The sequence, told how to load its batches."""
+        """The sequence, with the options set."""
         return self._sequence
 
     def __len__(self) -> int:

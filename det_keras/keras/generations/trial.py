@@ -1,4 +1,4 @@
-"""The TFKerasTrial generation: a class says what to train, on the same engine as `context.fit`.
+"""The TFKerasTrial generation: a class defines the training, on the same engine as `context.fit`.
 
     python3 -m det_keras.keras.generations.trial model_def:MyTrial
 
@@ -34,15 +34,15 @@ __all__ = ["TFKerasTrial", "length_as_epochs", "load_trial_class", "train"]
 
 logger = logging.getLogger(__name__)
 
-# More epochs than any length; the length itself ends training.
+# More epochs than any length: training ends at the configured length.
 _UNLIMITED_EPOCHS = 1 << 30
 
 
 class TFKerasTrial(abc.ABC):
-    """What to train: a model, its data, its callbacks.
+    """The definition of a training: a model, its data, its callbacks.
 
     Args:
-        context: hyperparameters, batch sizes and the like; keep it in ``self.context``.
+        context: provides hyperparameters and batch sizes; store it in ``self.context``.
     """
 
     trial_context_class = TFKerasTrialContext
@@ -52,7 +52,7 @@ class TFKerasTrial(abc.ABC):
 
     @abc.abstractmethod
     def build_model(self) -> Any:
-        """Return the compiled model, passed through ``context.wrap_model`` before it was compiled."""
+        """Return the compiled model; pass it to ``context.wrap_model`` before compiling it."""
 
     @abc.abstractmethod
     def build_training_data_loader(self) -> Any:
@@ -63,7 +63,7 @@ class TFKerasTrial(abc.ABC):
         """Return the validation data, as `build_training_data_loader` does."""
 
     def session_config(self) -> Any:
-        """Return a TensorFlow 1 session's config; TensorFlow 2 has no sessions, and nobody asks."""
+        """Return a TensorFlow 1 session's config; it is never called, because TensorFlow 2 has no sessions."""
         return tf.compat.v1.ConfigProto(allow_soft_placement=True)
 
     def keras_callbacks(self) -> Sequence[Any]:
@@ -72,17 +72,17 @@ class TFKerasTrial(abc.ABC):
 
 
 def train(trial_class: type[TFKerasTrial], context: KerasContext) -> FitHistory:
-    """Train what a trial class says, for as long as the config or the searcher says.
+    """Run the training that a trial class defines, with the length of the config or the searcher.
 
-    Validations come with ``min_validation_period`` and at the end of each length, not at epochs' ends.
+    Validations run by ``min_validation_period`` and at the end of each length, not at epochs' ends.
 
     Args:
         trial_class: a subclass of `TFKerasTrial`.
-        context: of this process.
+        context: the context of this process.
 
     Raises:
-        TypeError, ValueError: the class returned something that cannot be trained.
-        DetError: the config says no length.
+        TypeError, ValueError: the class returned an object that cannot be trained.
+        DetError: the config has no length.
     """
     trial_context = TFKerasTrialContext(context)
     trial = trial_class(trial_context)
@@ -131,14 +131,14 @@ def train(trial_class: type[TFKerasTrial], context: KerasContext) -> FitHistory:
 
 
 def load_trial_class(name: str | None) -> type[TFKerasTrial]:
-    """Return the trial class that a name means.
+    """Return the trial class with the given name.
 
     Args:
-        name: ``module:Class``; ``Class``, in the ``__init__.py`` of the working directory; or None for the only one
-            there.
+        name: ``module:Class``; ``Class``, in the ``__init__.py`` of the working directory; or None for the only trial
+            class there.
 
     Raises:
-        DetError: there is no such class, or it is no `TFKerasTrial`.
+        DetError: there is no such class, or it is not a `TFKerasTrial`.
     """
     module_name, _, path = (name or "").rpartition(":")
     module_name = module_name or "__init__"
@@ -208,7 +208,7 @@ def _loader(data: Any, context: TFKerasTrialContext, what: str) -> tuple[Any, An
 
 
 def _is_per_slot(sequence: Any, context: TFKerasTrialContext, what: str) -> bool:
-    """Tell whether the batches of a Sequence are those of one worker, by their size."""
+    """Return whether the batches of a Sequence are those of one worker, by their size."""
     workers = context.distributed.size
     if workers == 1:
         return False
@@ -223,12 +223,12 @@ def _is_per_slot(sequence: Any, context: TFKerasTrialContext, what: str) -> bool
 
 
 def length_as_epochs(context: KerasContext) -> int | None:
-    """Return the epochs to pass to `fit` so that it trains as long as the config or the searcher says.
+    """Return the epochs to pass to `fit` so that it trains to the length of the config or the searcher.
 
-    A length that ends inside of an epoch is noted in the context's settings.
+    A length that ends inside an epoch is stored in the context's settings.
 
     Returns:
-        None where neither says a length.
+        The number of epochs; None if neither defines a length.
     """
     length: Length | None = context.settings.max_length
     if context.core.info is not None:
@@ -247,7 +247,7 @@ def length_as_epochs(context: KerasContext) -> int | None:
 
 
 def _steps_per_epoch(x: Any, configured: int, scheduling_unit: int) -> int | None:
-    """Return the batches of an epoch as the config has it; None for a pass over the data."""
+    """Return the batches of an epoch by the config; None for a pass over the data."""
     if configured:
         return configured
     if isinstance(x, tf.data.Dataset) and int(x.cardinality()) == tf.data.INFINITE_CARDINALITY:
@@ -276,7 +276,7 @@ def _tell_of_session_config(trial: TFKerasTrial) -> None:
 
 
 class _StopIfAsked(keras.callbacks.Callback):  # type: ignore[misc]
-    """Ends a training that was asked to stop before it began: Keras forgets that when it begins."""
+    """Ends a training that was asked to stop before it began: Keras resets `stop_training` when it begins."""
 
     def __init__(self, context: TFKerasTrialContext) -> None:
         super().__init__()
@@ -288,7 +288,7 @@ class _StopIfAsked(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 class _Progress(Callback):
-    """Prints a line for each workload and each validation, as logs can show it."""
+    """Prints a line for each workload and each validation, for logs."""
 
     def __init__(self, context: KerasContext) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""`TFKerasTrialContext`: what a TFKerasTrial script asks, answered by a KerasContext."""
+"""`TFKerasTrialContext`: the context of TFKerasTrial scripts, based on a KerasContext."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _LOADING = ("workers", "use_multiprocessing", "max_queue_size")
 
 @dataclass(frozen=True)
 class FitConfiguration:
-    """What `configure_fit` collected.
+    """The options that `configure_fit` collected.
 
     Attributes:
         verbose: print progress.
         class_weight: class number -> weight.
-        workers: that load batches of a Sequence; None for its own number.
-        use_multiprocessing: they are processes; None for what the Sequence says.
-        max_queue_size: batches loaded ahead; None for what the Sequence says.
-        shuffle: a new order in each epoch.
-        validation_steps: batches of a validation; None for all.
+        workers: number of workers that load batches of a Sequence; None for the Sequence's own value.
+        use_multiprocessing: these workers are processes; None for the Sequence's own value.
+        max_queue_size: batches loaded ahead; None for the Sequence's own value.
+        shuffle: read the data in a new order in each epoch.
+        validation_steps: number of batches of a validation; None for all.
     """
 
     verbose: bool = True
@@ -46,16 +46,16 @@ class FitConfiguration:
 
 
 class TFKerasTrialContext:
-    """What a TFKerasTrial is given.
+    """The context of a TFKerasTrial.
 
     Args:
-        context: the context of this process, of a trial or alone.
+        context: the context of this process, in a trial or a local run.
 
     Attributes:
         distributed: rank, size and small exchanges.
         experimental: caches of datasets.
-        fit_configuration: what `configure_fit` was told.
-        keras_context: the context underneath.
+        fit_configuration: the options of `configure_fit`.
+        keras_context: the context on which this one is based.
 
     Raises:
         ValueError: the hyperparameter `global_batch_size` is missing or cannot be shared by the workers.
@@ -82,7 +82,7 @@ class TFKerasTrialContext:
         """Return the value of a hyperparameter.
 
         Raises:
-            ValueError: there is none of that name; the message lists those that there are.
+            ValueError: there is no hyperparameter of that name; the message lists the existing ones.
         """
         try:
             return self.keras_context.training.hparams[name]
@@ -102,15 +102,15 @@ class TFKerasTrialContext:
         return dict(self.keras_context.training.experiment_config)
 
     def get_experiment_id(self) -> int:
-        """Return the number of the experiment; 0 alone."""
+        """Return the number of the experiment; 0 in a local run."""
         return self.keras_context.training.experiment_id or 0
 
     def get_trial_id(self) -> int:
-        """Return the number of the trial; 0 alone."""
+        """Return the number of the trial; 0 in a local run."""
         return self.keras_context.training.trial_id or 0
 
     def get_trial_seed(self) -> int:
-        """Return the seed of everything random."""
+        """Return the seed of all random operations."""
         return self.keras_context.training.seed
 
     def get_global_batch_size(self) -> int:
@@ -131,17 +131,17 @@ class TFKerasTrialContext:
         return self.keras_context.core.train.get_tensorboard_path()
 
     def get_stop_requested(self) -> bool:
-        """Return what `set_stop_requested` said last."""
+        """Return the value of the last `set_stop_requested`."""
         return self._stop_requested
 
     def set_stop_requested(self, stop_requested: bool) -> None:
-        """Ask training to end after the batch at hand.
+        """Request the end of training after the current batch.
 
         Args:
-            stop_requested: True; False only before training has noticed.
+            stop_requested: True to request it; False withdraws a request that has not been handled yet.
 
         Raises:
-            TypeError: it is no bool.
+            TypeError: `stop_requested` is not a bool.
         """
         if not isinstance(stop_requested, bool):
             raise TypeError(f"`stop_requested` must be True or False. Received: {stop_requested!r}.")
@@ -150,7 +150,7 @@ class TFKerasTrialContext:
             model.stop_training = stop_requested
 
     def configure_fit(self, **options: Any) -> None:
-        """Set arguments of `model.fit`; what is not named keeps its value.
+        """Set arguments of `model.fit`; others keep their values.
 
         Args:
             options: ``verbose``, ``class_weight``, ``workers``, ``use_multiprocessing``, ``max_queue_size``,
@@ -163,7 +163,7 @@ class TFKerasTrialContext:
         unknown = sorted(set(options) - set(known))
         if unknown:
             raise TypeError(f"`configure_fit` knows {', '.join(known)}. Received: {', '.join(unknown)}.")
-        # None is "not given" for all but those that can be None.
+        # None means "not given", except for options that can be None.
         given = {
             name: value
             for name, value in options.items()
@@ -172,10 +172,10 @@ class TFKerasTrialContext:
         self.fit_configuration = replace(self.fit_configuration, **given)
 
     def wrap_model(self, model: Any) -> Any:
-        """Note the model to be trained, and return it; its optimizer is wrapped when training begins.
+        """Record the model to train, and return it; its optimizer is wrapped when training begins.
 
         Raises:
-            TypeError: it is no Keras model.
+            TypeError: `model` is not a Keras model.
         """
         if not isinstance(model, keras.Model):
             raise TypeError(f"`wrap_model` needs a keras.Model. Received a {type(model).__name__}.")
@@ -184,7 +184,7 @@ class TFKerasTrialContext:
         return model
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
-        """Make an optimizer exchange gradients between workers and come into checkpoints, and return it.
+        """Make an optimizer exchange gradients between workers, store its state in checkpoints, and return it.
 
         Needed for optimizers that the model is not compiled with; see `KerasContext.wrap_optimizer`.
         """
@@ -194,13 +194,13 @@ class TFKerasTrialContext:
         """Return a `tf.data.Dataset` of this worker's share.
 
         Args:
-            dataset: as it was created, best before it is shuffled by each worker in another way or batched.
-            shard_dataset: False if each worker makes its own share of the data.
+            dataset: the dataset, preferably before it is batched or shuffled differently on each worker.
+            shard_dataset: False if each worker creates its own share of the data.
         """
         return self.keras_context.wrap_data(dataset, shard=shard_dataset)
 
     def prepare_sequence(self, sequence: Any) -> Any:
-        """Tell a Sequence how `configure_fit` wants its batches loaded, and return it."""
+        """Set the options of `configure_fit` for loading batches on a Sequence, and return it."""
         for name in _LOADING:
             value = getattr(self.fit_configuration, name)
             if value is not None:
@@ -212,7 +212,7 @@ class TFKerasExperimentalContext:
     """Decorators that keep the elements of datasets in memory.
 
     Args:
-        context: of the trial.
+        context: the context of the trial.
     """
 
     def __init__(self, context: TFKerasTrialContext) -> None:
@@ -227,14 +227,14 @@ class TFKerasExperimentalContext:
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Return a decorator for a function that makes the training dataset, not batched yet.
 
-        The dataset's elements are kept in memory after the first pass, shuffled with the trial's seed if wanted, and
-        shared by the workers.
+        The dataset's elements are kept in memory after the first pass, shuffled with the trial's seed if requested, and
+        divided between the workers.
 
         Args:
-            dataset_id: a name for it.
-            dataset_version: of what the function does; it has no effect, since nothing outlives the process.
-            shuffle: a new order in each epoch.
-            skip_shuffle_at_epoch_end: the same order in each epoch, with `shuffle`.
+            dataset_id: name of the dataset.
+            dataset_version: version of the function; it has no effect, because the cache ends with the process.
+            shuffle: use a new order in each epoch.
+            skip_shuffle_at_epoch_end: with `shuffle`, use the same order in each epoch.
         """
         return functools.partial(self._decorate, shuffle, not skip_shuffle_at_epoch_end)
 
@@ -244,9 +244,9 @@ class TFKerasExperimentalContext:
         """Return a decorator for a function that makes the validation dataset, not batched yet.
 
         Args:
-            dataset_id: a name for it.
-            dataset_version: of what the function does; it has no effect.
-            shuffle: one seeded order for all validations.
+            dataset_id: name of the dataset.
+            dataset_version: version of the function; it has no effect.
+            shuffle: use one seeded order for all validations.
         """
         return functools.partial(self._decorate, shuffle, False)
 

@@ -1,1 +1,1 @@
-"""The callbacks that `fit` injects, one job each; `base` states their contract."""
+"""The callbacks that `fit` injects, each with one task; `base` defines their contract."""

@@ -1,8 +1,8 @@
-"""The contract of what `fit` injects, and what it is told.
+"""The contract of the callbacks that `fit` injects.
 
-Injected callbacks act at *boundaries*: batches that one of them named in advance, and the ends of epochs.
-Between two boundaries they cost nothing. They see a state that all of the user's own callbacks have
-already seen.
+Injected callbacks act at *boundaries*: after batches that one of them requested in advance, and at the ends of
+epochs. Between two boundaries they are not called. At a boundary the user's callbacks have already received the
+events of the batch or epoch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Boundary:
     """A place between two batches at which the injected callbacks act.
 
     Attributes:
-        at_epoch_end: whether an epoch has just ended, its validation and callbacks included.
+        at_epoch_end: whether an epoch has just ended, including its validation and callbacks.
         logs: Keras's running training metrics.
     """
 
@@ -31,26 +31,26 @@ class Boundary:
 
 
 class InjectedCallback:
-    """One job that `fit` does beside training; every method does nothing by default."""
+    """One task that `fit` does in addition to training; every method does nothing by default."""
 
     def on_begin(self, run: Run) -> None:
-        """Training is about to begin, at a known position; the state of a checkpoint, if any, is put back after it."""
+        """Act before training begins: the position is set, the state of a checkpoint is restored later."""
 
     def next_batch(self, run: Run) -> int | None:
-        """Return the batch, counted over this `fit`, after which it wants a boundary; None for no wish."""
+        """Return the batch, counted over this `fit`, after which to act at a boundary; None for no request."""
         return None
 
     def on_boundary(self, run: Run, boundary: Boundary) -> None:
         """Act between two batches."""
 
     def on_restored(self, run: Run) -> None:
-        """A checkpoint was put back, after `on_begin`."""
+        """Act after a checkpoint was restored; it follows `on_begin`."""
 
     def on_validation_begin(self, run: Run) -> None:
-        """A validation is about to run."""
+        """Act before a validation."""
 
     def on_validation(self, run: Run, validation: Validation) -> None:
-        """A validation ended."""
+        """Act after a validation."""
 
     def on_end(self, run: Run) -> None:
-        """Training ended by itself; the final state is in place."""
+        """Act after training ended normally, when the model has its final state."""

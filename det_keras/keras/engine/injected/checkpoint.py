@@ -10,11 +10,11 @@ __all__ = ["CheckpointCallback"]
 
 
 class CheckpointCallback(InjectedCallback):
-    """Asks for checkpoints after validations by policy, by period, at epochs' ends, and at the end.
+    """Saves checkpoints after validations by policy, by period, at epochs' ends, and at the end of training.
 
     Args:
-        policy: ``best``, ``all`` or ``none`` after validations; None for each epoch's end.
-        period: longest stretch without a checkpoint, in batches; None for no limit.
+        policy: ``best``, ``all`` or ``none`` after validations; None for a checkpoint at each epoch's end.
+        period: maximum number of batches between two checkpoints; None for no limit.
     """
 
     def __init__(self, policy: str | None, period: int | None) -> None:
@@ -34,7 +34,7 @@ class CheckpointCallback(InjectedCallback):
 
     def on_boundary(self, run: Run, boundary: Boundary) -> None:
         if not self._is_prepared:
-            # After the first batch, when every variable exists.
+            # After the first batch every variable exists.
             self._is_prepared = True
             run.prepare_checkpoints()
         by_epoch = self._policy is None and boundary.at_epoch_end

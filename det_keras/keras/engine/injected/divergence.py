@@ -1,4 +1,4 @@
-"""Sees to it that the workers train one model: they decide alike, and their weights stay the same."""
+"""Stops the workers together, and checks that their weights stay equal."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from det_keras.keras.engine.run import Run
 
 __all__ = ["DivergenceCallback"]
 
-# How long a wish to stop waits at most. It travels with the gradients; looking whether one came waits for the step.
+# Maximum number of batches before the workers act on a request to stop. Requests are exchanged with the gradients, and
+# reading the result waits for the step on the device, so it is not read after every batch.
 _STOP_BATCHES = 10
 
 
 class DivergenceCallback(InjectedCallback):
-    """Compares the workers' weights after the first batch and then once in a while.
+    """Compares the workers' weights after the first batch and then periodically.
 
     Args:
         team: the workers.
@@ -30,7 +31,7 @@ class DivergenceCallback(InjectedCallback):
 
     def next_batch(self, run: Run) -> int | None:
         batches = run.progress.position.batches
-        # Boundaries are where the workers stop together.
+        # The workers can stop together only at boundaries.
         stop = (batches // _STOP_BATCHES + 1) * _STOP_BATCHES
         if not self._period:
             return stop

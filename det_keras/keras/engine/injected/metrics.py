@@ -1,4 +1,4 @@
-"""Reports training and validation metrics, and speaks up about NaN."""
+"""Reports training and validation metrics, and handles a loss that is not finite."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ logger = logging.getLogger(__name__)
 
 
 class MetricsCallback(InjectedCallback):
-    """Reports Keras's running training metrics once an epoch or every so many batches, and validations.
+    """Reports Keras's running training metrics, once per epoch or periodically, and the results of validations.
 
     Args:
-        period: batches between two reports of training metrics; None for once an epoch.
-        on_nan: ``report`` warns once and goes on, ``stop`` ends the trial as InvalidHP.
+        period: batches between two reports of training metrics; None for once per epoch.
+        on_nan: ``report`` logs a warning once and continues, ``stop`` raises InvalidHP.
     """
 
     def __init__(self, period: int | None, on_nan: str) -> None:
@@ -47,13 +47,13 @@ class MetricsCallback(InjectedCallback):
         if not due or not boundary.logs or batches == self._last_batch:
             return
         self._last_batch = batches
-        # Only now: the running values are tensors, and reading them waits for the step.
+        # Convert the logs only when a report is due: the values are tensors, and reading them waits for the step.
         metrics = plain_logs(boundary.logs)
         self._check_nan(metrics, run)
         run.core.train.report_metrics("training", run.progress.total_batches, {**run.counters(), **metrics})
 
     def on_restored(self, run: Run) -> None:
-        # At a boundary metrics are reported before a checkpoint is taken, so that this batch has its report already.
+        # At a boundary metrics are reported before a checkpoint is taken, so this batch has already been reported.
         position = run.progress.position
         if self._period is not None and position.step > 0 and position.batches % self._period == 0:
             self._last_batch = position.batches

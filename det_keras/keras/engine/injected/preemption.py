@@ -1,4 +1,4 @@
-"""Obeys requests to stop: a checkpoint at the next batch boundary, then the exit."""
+"""Handles requests to stop: saves a checkpoint at the next batch boundary, then exits."""
 
 from __future__ import annotations
 
@@ -16,27 +16,34 @@ logger = logging.getLogger(__name__)
 
 
 class PreemptionCallback(InjectedCallback):
-    """Saves a checkpoint and leaves when the master, SIGTERM or Ctrl-C asks for it.
+    """Saves a checkpoint and ends the process when the master, SIGTERM or Ctrl-C requests it.
 
     Args:
-        signals: what arrived at this process while it trains.
+        signals: records the signals that this process receives while it trains.
     """
 
     def __init__(self, signals: StopSignals) -> None:
         self._signals = signals
 
     def on_boundary(self, run: Run, boundary: Boundary) -> None:
-        # After a due checkpoint, not before: writing takes a while, and a request that arrives meanwhile
-        # would otherwise wait for the next boundary.
+        # This callback acts after the one that saves due checkpoints. Saving takes time, and a request that arrives
+        # during it would otherwise wait for the next boundary.
         if not run.should_stop() or run.progress.is_at_target:
             return
         run.save_checkpoint()
         self._leave(run)
 
     def leave_at_end(self, run: Run) -> None:
-        """Leave if a signal came too late for a boundary: in the last batch, in the last validation, or after it.
+        """End the process if a signal arrived too late for a boundary: in or after the last batch or validation.
 
-        What the master asks for stays asked for; a signal comes once, and the next `fit` would not know of it.
+        A request of the master stays in effect for the next `fit`. A signal arrives once and is recorded by this `fit`
+        only, so it must be handled here.
+
+        Args:
+            run: the `fit`, after its end; all workers must make this call.
+
+        Raises:
+            SystemExit: a worker received a signal.
         """
         if not any(run.core.distributed.allgather(self._signals.received is not None)):
             return

@@ -14,7 +14,7 @@ _SHORTEST_S = 0.5
 
 
 class ProgressCallback(InjectedCallback):
-    """Reports progress some times in an epoch, but never much more than once a second."""
+    """Reports progress at most about 20 times per epoch and every half second, and at each epoch's end."""
 
     def __init__(self) -> None:
         self._reported_at = 0.0

@@ -1,4 +1,4 @@
-"""Trains for as long as the searcher says, and answers it."""
+"""Trains to the length of the searcher's operation, and reports the result of the operation."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ logger = logging.getLogger(__name__)
 
 
 class SearcherCallback(InjectedCallback):
-    """Takes a trial's length from the searcher's operations, else from the config, else from `epochs`.
+    """Sets a trial's length from the searcher's operations, otherwise from the config, otherwise from `epochs`.
 
     Args:
-        max_length: the config's, whose unit the operations have; None without one.
+        max_length: the length in the config, which also defines the unit of the operations; None if it has none.
     """
 
     def __init__(self, max_length: Length | None) -> None:
@@ -37,7 +37,7 @@ class SearcherCallback(InjectedCallback):
     def on_boundary(self, run: Run, boundary: Boundary) -> None:
         if self._operation is None or not run.progress.is_at_target:
             return
-        # A checkpoint first: whatever the searcher decides, there is a state to go on from.
+        # Save the checkpoint first: if the searcher continues the trial, there is a state to resume from.
         run.save_checkpoint()
         run.wait_for_checkpoint()
         validation = run.progress.current_validation or run.validate()
@@ -56,7 +56,8 @@ class SearcherCallback(InjectedCallback):
                 run.progress.target = self._target(run, self._max_length)
             return
         if self._operation.completed:
-            # Out of work, not finished: the search may hand the trial more later, and it goes on from its checkpoint.
+            # The trial has no operation left, but it is not finished: the search may give it another one later, and
+            # the trial then resumes from its checkpoint.
             run.core.preempt.acknowledge_preemption_signal()
             run.stop()
             return
@@ -64,7 +65,7 @@ class SearcherCallback(InjectedCallback):
         run.progress.target = self._target(run, Length(unit, self._operation.length))
 
     def _target(self, run: Run, length: Length) -> Target:
-        """Return a length as epochs of the data where they are meant, else as an exact batch of this `fit`."""
+        """Return a length in epochs as epochs of the data, unless `records_per_epoch` is set; others in batches."""
         settings = run.settings
         if length.unit is Unit.EPOCHS and settings.records_per_epoch == 0:
             return Target(epochs=length.value)
@@ -73,7 +74,7 @@ class SearcherCallback(InjectedCallback):
         return Target(batches=max(batches - run.progress.batches_before, 0))
 
     def _tell_if_epochs_differ(self, run: Run) -> None:
-        """Say once that the config's epoch is not a pass over the data, where that is so."""
+        """Log once if an epoch by `records_per_epoch` differs from a pass over the data."""
         records, size, steps = (
             run.settings.records_per_epoch,
             run.global_batch_size,

@@ -1,4 +1,4 @@
-"""Validates between epochs' ends, as the config asks."""
+"""Runs the validations that the config requests in addition to those at epochs' ends."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ __all__ = ["ValidationCallback"]
 
 
 class ValidationCallback(InjectedCallback):
-    """Validates before the first batch, wherever training went too long without a validation, and at its end.
+    """Validates before the first batch, when `period` has passed without a validation, and at the end of training.
 
-    At the end only where the settings or a searcher ask for it; before that batch's checkpoint, or a trial killed while
-    it validates would go on from a checkpoint at which nothing is left to do, and never answer.
+    The validation at the end runs only if the settings or a searcher request it. It runs before the checkpoint of the
+    same batch. Otherwise a trial that is killed while it validates would resume from a checkpoint at which training is
+    complete, and would never report the result.
 
     Args:
-        period: longest stretch without a validation, in batches; None for no limit.
+        period: maximum number of batches between two validations; None for no limit.
         initial: validate before the first batch of the trial.
     """
 

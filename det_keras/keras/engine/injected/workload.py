@@ -1,4 +1,4 @@
-"""Tells callbacks of workloads: stretches of training between reports and validations."""
+"""Calls the workload hooks of callbacks; a workload is the training between two reports or validations."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["WorkloadBegin", "WorkloadEnd", "workload_callbacks"]
 
 
 class WorkloadEnd(InjectedCallback):
-    """Ends a workload after every `unit` batches, before each validation, and with the training.
+    """Ends a workload after every `unit` batches, before each validation, and at the end of training.
 
     Args:
-        unit: most batches of a workload.
+        unit: maximum number of batches of a workload.
         listeners: bound ``on_train_workload_end`` hooks.
     """
 
@@ -51,10 +51,10 @@ class WorkloadEnd(InjectedCallback):
 
 
 class WorkloadBegin(InjectedCallback):
-    """Begins the next workload, after all else that a boundary brings.
+    """Begins the next workload, after all other injected callbacks have acted at the boundary.
 
     Args:
-        unit: most batches of a workload.
+        unit: maximum number of batches of a workload.
         listeners: bound ``on_train_workload_begin`` hooks.
     """
 
@@ -65,7 +65,8 @@ class WorkloadBegin(InjectedCallback):
 
     def on_begin(self, run: Run) -> None:
         start = workload_start(run, self._unit)
-        # A workload that was checkpointed before it began has not begun for the restored callbacks either.
+        # If the checkpoint was taken before a workload began, its begin is not in the restored state of the callbacks:
+        # `on_restored` then calls the hooks, after the state is restored.
         if not (run.progress.awaits_state and start == run.progress.position.batches):
             self._begin(run, start)
 
@@ -88,7 +89,12 @@ class WorkloadBegin(InjectedCallback):
 def workload_callbacks(
     unit: int, callbacks: Sequence[Any]
 ) -> tuple[list[InjectedCallback], list[InjectedCallback]]:
-    """Return what to inject before and after all else; nothing where no callback listens."""
+    """Return the injected callbacks to put first and last in the list; both are empty if no callback has a hook.
+
+    Args:
+        unit: maximum number of batches of a workload.
+        callbacks: the user's callbacks.
+    """
     begins = hooks(callbacks, "on_train_workload_begin")
     ends = hooks(callbacks, "on_train_workload_end")
     if not begins and not ends:
