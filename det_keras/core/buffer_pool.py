@@ -2,7 +2,7 @@
 
 Copying into fresh memory costs a page fault every 4 KiB, ten times the copy itself; so the memory is made
 once, and made ready in the background. It is an anonymous file in memory, not one in /dev/shm, which
-containers keep small. There is buffer for two states, one being written and one that waits; the buffer of the
+containers keep small. There are two buffers, one for the state that is being written and one for the next; the buffer of the
 second takes no memory until it is used.
 """
 
