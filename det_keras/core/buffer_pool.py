@@ -1,9 +1,9 @@
 """Memory for the copied variables, kept from one checkpoint to the next and shared with the writer.
 
-Copying into fresh memory costs a page fault every 4 KiB, ten times the copy itself; so the memory is made
-once, and made ready in the background. It is an anonymous file in memory, not one in /dev/shm, which
-containers keep small. There are two buffers, one for the state that is being written and one for the next; the buffer of the
-second takes no memory until it is used.
+Copying into fresh memory costs a page fault every 4 KiB, ten times the copy itself. So the memory is allocated once,
+and made ready in the background. It is an anonymous file in memory, not one in /dev/shm, which containers keep small.
+There are two buffers, one for the state that is being written and one for the next. The second takes no memory until it
+is used.
 """
 
 from __future__ import annotations
