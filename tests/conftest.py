@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -19,6 +20,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # that send SIGINT would wait for ever.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, str(Path(__file__).parent / "keras"))
+
+
+def pytest_collection_finish() -> None:
+    """Take all that is imported by now out of the garbage collector's sight.
+
+    TensorFlow and Keras are millions of objects that live as long as the process; looking through them again and again
+    is a sixth of the time of the trainings in it.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
