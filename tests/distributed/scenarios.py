@@ -576,7 +576,7 @@ def spoil(model: keras.Model, *, index: int, place: int, bit: int | None) -> Non
 @scenario
 def seeded_faults(folder: Path) -> Any:
     """Return for each fault which variable was hit, before which batch, and what was said of it; see `faults`."""
-    return [seeded_fault(folder / str(seed), seed) for seed in range(int(os.environ.get("FAULTS", "20")))]
+    return [seeded_fault(folder / str(seed), seed) for seed in range(int(os.environ.get("FAULTS", "8")))]
 
 
 def seeded_fault(folder: Path, seed: int) -> dict[str, Any]:
@@ -615,7 +615,7 @@ def seeded_fault(folder: Path, seed: int) -> dict[str, Any]:
 def clean_runs(folder: Path) -> Any:
     """Return what was said of trainings without a fault, whose ranks ask for seeds of their own."""
     said = []
-    for seed in range(int(os.environ.get("FAULTS", "20"))):
+    for seed in range(int(os.environ.get("FAULTS", "8"))):
         keras.backend.clear_session()
         own_seed = 2 * seed + int(os.environ.get("HOROVOD_RANK", 0))
         keras.utils.set_random_seed(own_seed)

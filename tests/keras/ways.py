@@ -83,7 +83,7 @@ def dense(outputs: int = 2, *, inputs: int = FEATURES, **options: Any) -> Any:
         ]
     )
     compile_options: dict[str, Any] = {
-        "optimizer": keras.optimizers.Adam(0.01),
+        "optimizer": keras.optimizers.SGD(0.05, momentum=0.9),
         "loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         "weighted_metrics": ["accuracy"],
     }
