@@ -66,7 +66,7 @@ def restore_streams(state: Mapping[str, Any], *, without: Collection[str] = ()) 
         eager.setstate((version, tuple(internal), gauss))
     if state["generator"] is not None:
         tf.random.get_global_generator().state.assign(state["generator"])
-    # Checkpoints of before do not have it.
+    # Older checkpoints do not have it.
     if state.get("torch") is not None and (torch := _torch()) is not None:
         content = np.frombuffer(base64.b64decode(state["torch"]), np.uint8)
         torch.set_rng_state(torch.from_numpy(content.copy()))
