@@ -95,13 +95,10 @@ def _instant(moment: str, delay_s: float | None) -> str:
 
 def kill_after_batches(runner: Runner, name: str, rng: random.Random, number: int) -> tuple[Story, str]:
     """Run a script or a way with two kills; return what happened, and the expected values."""
-    from child_runs import draw_kills
     from kill_harness import Kill, Run, Story
 
-    reference = runner.reference(name)
-    kills = draw_kills(rng, reference.batches, runner.period)
+    kills, reference, run = runner.kill_twice(name, rng, f"{number}")
     story = Story(name, [Kill("batch end", batches) for batches in kills])
-    run = runner.killed(name, [kill.count for kill in story.kills], f"{number}")
     story.digest = str(run.values)
     story.runs = [*map(Run, story.kills), Run(None, story.digest)]
     return story, str(reference.values)

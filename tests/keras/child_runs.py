@@ -14,7 +14,7 @@ from typing import Any
 
 from fork_server import ForkServer, Send
 
-__all__ = ["ChildRun", "Runner", "count_batches", "draw_kills"]
+__all__ = ["ChildRun", "Runner", "count_batches"]
 
 
 @dataclass(frozen=True)
@@ -56,21 +56,28 @@ class Runner(ABC):
                 self._references[name] = self._run(name, "undisturbed", None)
             return self._references[name]
 
-    def killed(self, name: str, kills: Iterable[int], story: str = "killed") -> ChildRun:
-        """Run a training, killed after so many batches of each process, and once more to its end.
+    def kill_twice(
+        self, name: str, rng: random.Random, story: str = "killed"
+    ) -> tuple[list[int], ChildRun, ChildRun]:
+        """Run a training, killed after a drawn batch of each of two processes, and once more to its end.
 
         Args:
             name: of the training.
-            kills: the batches of each process after which it is killed.
+            rng: draws the batches.
             story: names the directory; a training may be killed in several stories.
+
+        Returns:
+            The batches, the undisturbed run, and the last process of the killed one.
 
         Raises:
             AssertionError: a kill did not come, because the run ended before.
         """
+        reference = self.reference(name)
+        kills = _draw_kills(rng, reference.batches, self.period)
         for batches in kills:
             run = self._run(name, story, batches)
             assert run.values is None, f"{name} ended after {run.batches} batches, before {batches}"
-        return self._run(name, story, None)
+        return kills, reference, self._run(name, story, None)
 
     def _run(self, name: str, story: str, kill_after: int | None) -> ChildRun:
         directory = self._folder / name / story
@@ -85,7 +92,7 @@ class Runner(ABC):
         """Return the function that the child runs, and its arguments between a `Send` and the batch of the kill."""
 
 
-def draw_kills(rng: random.Random, batches: int, period: int) -> list[int]:
+def _draw_kills(rng: random.Random, batches: int, period: int) -> list[int]:
     """Draw after which batch of the first process and of the second one to kill; both surely come.
 
     The first is in the first half of the training. The second is so far in the second half that a checkpoint of that

@@ -7,7 +7,6 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from child_runs import draw_kills
 from script_diffs import (
     PAGE,
     SCRIPTS,
@@ -30,9 +29,7 @@ def results(request, tmp_path_factory):
     runner = ScriptRunner(tmp_path_factory.mktemp("scripts"))
 
     def killed(name):
-        reference = runner.reference(name)
-        kills = draw_kills(random.Random(f"{SEED} {name}"), reference.batches, runner.period)
-        return kills, reference, runner.killed(name, kills)
+        return runner.kill_twice(name, random.Random(f"{SEED} {name}"))
 
     jobs = {
         test_kills_change_nothing.__name__: killed,

@@ -7,7 +7,6 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from child_runs import draw_kills
 from way_runs import KILLED, WayRunner
 
 pytestmark = [pytest.mark.process, pytest.mark.kill]
@@ -22,9 +21,7 @@ def results(request, tmp_path_factory):
     names = [item.callspec.params["name"] for item in request.session.items if item.path == request.path]
 
     def kill(name):
-        reference = runner.reference(name)
-        kills = draw_kills(random.Random(f"{SEED} {name}"), reference.batches, runner.period)
-        return kills, reference, runner.killed(name, kills)
+        return runner.kill_twice(name, random.Random(f"{SEED} {name}"))
 
     with ThreadPoolExecutor(2) as pool:
         yield {name: pool.submit(kill, name) for name in names}
