@@ -90,10 +90,41 @@ class ExperimentConfig(Section):
     """Everything about an experiment; every field has a value, given or by default.
 
     Attributes:
-        entrypoint: what a trial executes; None in a config that a script uses alone.
-        entrypoint_script: the same, if it was given under this name: never read as a trial class.
-        min_validation_period: longest training without a validation; 0 for never.
-        min_checkpoint_period: longest training without a checkpoint; 0 for never.
+        name: shown in lists and on pages.
+        description: a sentence about the experiment.
+        labels: words to find the experiment by; stored sorted, each once.
+        data: values for the script, which reads them as `context.config_data`; values under ``data.secrets`` are hidden
+            in every view.
+        workspace: a field of the original.
+        project: a field of the original.
+        entrypoint: the command of a trial: text for the shell, a list of arguments, or a trial class as
+            ``module:Class``. Required when the config is submitted.
+        entrypoint_script: the same as `entrypoint`, but never read as a trial class.
+        hyperparameters: constants, and the space that the searcher samples.
+        searcher: the search method and its metric.
+        resources: slots and priority.
+        max_restarts: number of times that a failed trial is restarted from its newest checkpoint.
+        reproducibility: the seed, and deterministic kernels.
+        records_per_epoch: number of records that count as an epoch in lengths; 0 for one pass over the data.
+        scheduling_unit: batches between two reports of training metrics, and the longest workload, in batches. If the
+            field is not given, training metrics are reported once per epoch.
+        min_validation_period: longest training without a validation; 0 validates at the ends of epochs only.
+        min_checkpoint_period: longest training without a checkpoint; 0 for no limit.
+        perform_initial_validation: validate before the first batch.
+        checkpoint_policy: save after the ``best`` validations, after ``all``, or after ``none``. If none of the fields
+            about checkpoints is given, a checkpoint is saved at the end of each epoch.
+        checkpoint_storage: where checkpoints are stored, and which are kept at the end.
+        optimizations: the exchange of gradients and the precision of a step.
+        environment: the variables of the script.
+        bind_mounts: directories that a container would see. Accepted with a notice; tasks run in this machine's own
+            file system.
+        profiling: reports of the machine's load.
+        log_policies: patterns to search for in a trial's log, and what a match leads to.
+        retention_policy: how long the logs of trials are kept; None for ever.
+        preemption_timeout: seconds that a paused trial may take to save before it is killed; None for
+            3600.
+        debug: log at level DEBUG in the trial.
+        internal: rejected; the original's master sets it.
     """
 
     name: str = setting(Text(empty=False), factory=lambda: generated_name("Experiment"))

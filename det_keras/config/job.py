@@ -21,7 +21,26 @@ __all__ = ["JobConfig"]
 
 @dataclass(frozen=True)
 class JobConfig(Section):
-    """Everything about a generic job; every field has a value, given or by default."""
+    """Everything about a generic job; every field has a value, given or by default.
+
+    Attributes:
+        name: shown in lists.
+        description: a sentence about the job.
+        data: values for the script, which reads them as `context.config_data`; values under ``data.secrets`` are hidden
+            in every view.
+        workspace: a field of the original.
+        project: a field of the original.
+        entrypoint: the command: text for the shell, or a list of arguments. One of `entrypoint` and `entrypoint_script`
+            is required.
+        entrypoint_script: another name of `entrypoint`.
+        resources: slots and priority.
+        environment: the variables of the script.
+        bind_mounts: directories that a container would see. Accepted with a notice; tasks run in this machine's own
+            file system.
+        preemption_timeout: seconds that a stopped job may take to end before it is killed; None for
+            3600.
+        debug: a field of the original; it has no effect in a job.
+    """
 
     name: str = setting(Text(empty=False), factory=lambda: generated_name("Command"))
     description: str | None = optional(Text())

@@ -31,7 +31,12 @@ def _seed_from_clock() -> int:
 
 @dataclass(frozen=True)
 class Reproducibility(Section):
-    """Where randomness starts."""
+    """Where randomness starts.
+
+    Attributes:
+        experiment_seed: the seed of the search and of the seeds of trials.
+        deterministic_ops: use deterministic kernels of TensorFlow, which are slower.
+    """
 
     experiment_seed: int = setting(Integer(minimum=0, maximum=2**32 - 1), factory=_seed_from_clock)
     deterministic_ops: bool = setting(Boolean(), False)
@@ -39,7 +44,15 @@ class Reproducibility(Section):
 
 @dataclass(frozen=True)
 class Optimizations(Section):
-    """How gradients are exchanged and in which precision a step is computed."""
+    """How gradients are exchanged and in which precision a step is computed.
+
+    Attributes:
+        aggregation_frequency: batches whose gradients are added up for one update.
+        average_aggregated_gradients: divide the added gradients by `aggregation_frequency`.
+        divergence_check_period: batches between two comparisons of the workers' weights; 0 for none.
+        gradient_compression: exchange gradients as 16-bit floats.
+        mixed_precision: ``O1`` to ``O3`` set Keras's policy `mixed_float16`.
+    """
 
     aggregation_frequency: int = setting(Integer(minimum=1), 1)
     average_aggregated_gradients: bool = setting(Boolean(), True)
@@ -57,7 +70,14 @@ class Optimizations(Section):
 
 @dataclass(frozen=True)
 class Profiling(Section):
-    """Whether system metrics are sampled, and in which batches."""
+    """Whether system metrics are sampled, and in which batches.
+
+    Attributes:
+        enabled: report the machine's load while the script runs.
+        begin_on_batch: a field of the original; the load is reported from the beginning.
+        end_after_batch: a field of the original; the load is reported until the end.
+        sync_timings: a field of the original.
+    """
 
     enabled: bool = setting(Boolean(), False)
     begin_on_batch: int = setting(Integer(minimum=0), 0)
@@ -76,7 +96,11 @@ class Profiling(Section):
 
 @dataclass(frozen=True)
 class RetentionPolicy(Section):
-    """How long trial logs are kept: -1 for ever, None as the site says."""
+    """How long trial logs are kept: -1 for ever, None as the site says.
+
+    Attributes:
+        log_retention_days: days that logs are kept after the end of the experiment; -1 or None for ever.
+    """
 
     log_retention_days: int | None = optional(Integer(minimum=-1, maximum=32767))
 

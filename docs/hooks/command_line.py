@@ -15,4 +15,6 @@ def generate() -> str:
     # The width of the help text, which argparse otherwise takes from the terminal.
     os.environ["COLUMNS"] = "100"
     commands = command_tree(command_parser()).walk()
-    return "\n".join(f"## {command.path}\n\n```text\n{command.parser.format_help()}```\n" for command in commands)
+    return "\n".join(
+        f"## {command.path}\n\n```text\n{command.parser.format_help()}```\n" for command in commands
+    )

@@ -12,13 +12,27 @@ import griffe
 
 from det_keras.config import ExperimentConfig, JobConfig
 from det_keras.config.kinds import (
-    Boolean, Choice, Integer, Kind, LengthKind, ListOf, MapOf, Number, PlainMapping, SpaceKind, Text,
+    Anything,
+    Boolean,
+    Choice,
+    Integer,
+    Kind,
+    LengthKind,
+    ListOf,
+    MapOf,
+    Number,
+    PlainMapping,
+    SpaceKind,
+    Text,
 )  # fmt: skip
 from det_keras.config.section import Section, SectionKind, TaggedSection
 
 __all__ = ["generate", "undescribed_fields"]
 
+#: Fields whose default differs from run to run.
+_GENERATED = ("name", "experiment_seed")
 _TYPES = {
+    Anything: "any value",
     Boolean: "true or false",
     LengthKind: "length: `{batches: N}`, `{records: N}` or `{epochs: N}`",
     PlainMapping: "mapping",
@@ -28,7 +42,15 @@ _TYPES = {
 
 
 def generate() -> str:
-    """Return a table for each section: the experiment's config, the job's, and those inside of them."""
+    """Return a table for each section: the experiment's config, the job's, and those inside of them.
+
+    Raises:
+        ValueError: a field has no description in its section's docstring.
+    """
+    if undescribed := undescribed_fields():
+        raise ValueError(
+            f"Describe {', '.join(undescribed)} under `Attributes` in the docstring of the section."
+        )
     parts = []
     for section in _sections():
         summary = inspect.cleandoc(section.__doc__ or "").partition("\n\n")[0]
@@ -38,12 +60,12 @@ def generate() -> str:
 
 
 def undescribed_fields() -> list[str]:
-    """Return every field without a description in its section's docstring."""
+    """Return every field that has an effect and no description in its section's docstring."""
     return [
         f"{section.__name__}.{name}"
         for section in _sections()
         for name in section.names()
-        if name not in _descriptions(section)
+        if name not in _descriptions(section) and not _declaration(section, name).inert
     ]
 
 
@@ -55,9 +77,14 @@ def _sections() -> list[type[Section]]:
         section = waiting.pop()
         if section not in found:
             found[section] = None
-            inner = [_inner(section.kind_of(name)) for name in section.names()]
+            effective = [name for name in section.names() if not _declaration(section, name).inert]
+            inner = [_inner(section.kind_of(name)) for name in effective]
             waiting += [kind.section for kind in reversed(inner) if isinstance(kind, SectionKind)]
     return list(found)
+
+
+def _declaration(section: type[Section], name: str) -> Any:
+    return section.__dataclass_fields__[name].metadata["declaration"]
 
 
 def _inner(kind: Kind[Any]) -> Kind[Any]:
@@ -71,13 +98,13 @@ def _title(section: type[Section]) -> str:
 def _rows(section: type[Section]) -> Iterator[str]:
     described = _descriptions(section)
     for field in dataclasses.fields(section):
-        declaration = field.metadata["declaration"]
+        declaration = _declaration(section, field.name)
         text = described.get(field.name, "")
         if declaration.only is not None:
             assert issubclass(section, TaggedSection)
             text += f" Only with `{section.tag}`: {', '.join(f'`{tag}`' for tag in declaration.only)}."
         if declaration.inert:
-            text += " No effect here."
+            text += " Read for compatibility; no effect."
         default = "required" if declaration.required else _default(field, declaration)
         yield f"| `{field.name}` | {_type(declaration.kind)} | {default} | {text.strip()} |"
 
@@ -87,8 +114,7 @@ def _default(field: dataclasses.Field[Any], declaration: Any) -> str:
         factory = field.default_factory
         if isinstance(declaration.kind, SectionKind):
             return "see the section"
-        # A default that differs from run to run, such as a seed or a name.
-        if factory() != factory():
+        if field.name in _GENERATED:
             return "generated"
         return f"`{json.dumps(declaration.kind.dump(factory()))}`"
     if field.default is None:
@@ -98,6 +124,8 @@ def _default(field: dataclasses.Field[Any], declaration: Any) -> str:
 
 def _type(kind: Kind[Any]) -> str:
     if isinstance(kind, SectionKind):
+        if kind.section not in _sections():
+            return "mapping"
         return f"[{_title(kind.section)}](#{_title(kind.section).lower()})"
     if isinstance(kind, ListOf):
         return f"list of {_type(kind.kind)}"

@@ -29,7 +29,9 @@ def generate() -> str:
 
 def _row(verb: str, path: str, operation: dict[str, Any]) -> str:
     names = [parameter["name"] for parameter in operation.get("parameters", ()) if parameter["in"] != "path"]
-    summary = " ".join(operation.get("description", operation.get("summary", "")).partition("\n\n")[0].split())
+    summary = " ".join(
+        operation.get("description", operation.get("summary", "")).partition("\n\n")[0].split()
+    )
     parameters = ", ".join(f"`{name}`" for name in names)
     if "requestBody" in operation:
         parameters = "; ".join(filter(None, [parameters, "a JSON body"]))

@@ -38,7 +38,23 @@ class CheckpointStorage(TaggedSection, Mapping[str, Any]):
     """Where checkpoints go. It also reads as the mapping that `to_dict` returns.
 
     Attributes:
-        type: None if neither the config nor the site names a storage.
+        type: the kind of storage. By default the master stores checkpoints in a directory of its data root. The types
+            ``s3``, ``gcs`` and ``azure`` are read, but this master has no such storage.
+        save_experiment_best: checkpoints kept of the best in the whole experiment.
+        save_trial_best: checkpoints kept of the best in each trial.
+        save_trial_latest: checkpoints kept of the newest in each trial.
+        host_path: absolute path of a directory that every machine mounts.
+        storage_path: directory inside of `host_path`, relative or absolute; None for `host_path` itself.
+        container_path: absolute path of the directory, required for ``directory``.
+        bucket: name of the bucket.
+        access_key: access key of the account.
+        secret_key: secret key of the account.
+        endpoint_url: address of a service that is compatible with S3.
+        prefix: path inside of the bucket.
+        container: name of the container.
+        connection_string: connection string of the account. Excludes `account_url`.
+        account_url: address of the account.
+        credential: credential for `account_url`.
     """
 
     tag: ClassVar[str] = "type"

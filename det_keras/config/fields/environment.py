@@ -164,7 +164,12 @@ class ProxyPort(Section):
 
 @dataclass(frozen=True)
 class Environment(Section):
-    """The surroundings of a task's process."""
+    """The surroundings of a task's process.
+
+    Attributes:
+        environment_variables: entries ``NAME=VALUE``, as one list or as a list for each of ``cpu``, ``cuda`` and
+            ``rocm``. Variables that the master sets are rejected.
+    """
 
     environment_variables: EnvironmentVariables = setting(_VariablesKind(), factory=EnvironmentVariables)
     image: Any = optional(_ImageKind(), inert=True)

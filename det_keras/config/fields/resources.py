@@ -54,7 +54,14 @@ class _ContainerPath(Text):
 
 @dataclass(frozen=True)
 class BindMount(Section):
-    """A directory that a container would see."""
+    """A directory that a container would see.
+
+    Attributes:
+        host_path: absolute path on the machine.
+        container_path: path in the container.
+        read_only: whether the container may only read.
+        propagation: propagation mode of the mount.
+    """
 
     host_path: str | None = optional(Text(starts_with="/"), required=True)
     container_path: str | None = optional(_ContainerPath(empty=False), required=True)
@@ -64,6 +71,12 @@ class BindMount(Section):
 
 @dataclass(frozen=True)
 class _SharedResources(Section):
+    """The fields that experiments and jobs share.
+
+    Attributes:
+        priority: from 1 to 99; smaller numbers are scheduled first. None means 42.
+    """
+
     weight: float = setting(Number(above=0), 1, inert=True)
     priority: int | None = optional(Integer(minimum=1, maximum=99))
     resource_pool: str = setting(Text(), "", inert=True)
@@ -76,7 +89,12 @@ class _SharedResources(Section):
 
 @dataclass(frozen=True)
 class Resources(_SharedResources):
-    """What a trial and an experiment may occupy."""
+    """What a trial and an experiment may occupy.
+
+    Attributes:
+        slots_per_trial: slots of each trial.
+        max_slots: largest number of slots that the experiment uses at once; None for no limit.
+    """
 
     slots_per_trial: int = setting(Integer(minimum=0), 1)
     max_slots: int | None = optional(Integer(minimum=0))
@@ -93,6 +111,10 @@ class Resources(_SharedResources):
 
 @dataclass(frozen=True)
 class JobResources(_SharedResources):
-    """What a generic job occupies."""
+    """What a generic job occupies.
+
+    Attributes:
+        slots: slots of the job.
+    """
 
     slots: int = setting(Integer(minimum=0), 1)

@@ -50,8 +50,24 @@ class Searcher(TaggedSection):
     """How trials are chosen. A field that the method does not have holds its default.
 
     Attributes:
-        stop_once: of the asha methods: True for the stopping variant, False for the promotion variant.
+        name: the search method.
+        metric: the validation metric that ranks trials, under its reported name, such as ``val_loss``.
+        smaller_is_better: whether the smallest value of `metric` is the best.
+        source_trial_id: a trial whose newest checkpoint gives every trial its first weights.
+        source_checkpoint_uuid: a checkpoint that gives every trial its first weights. Excludes `source_trial_id`.
         max_length: how long a fully trained trial is; None if the script decides, or `max_time` does.
+        max_trials: number of trials.
+        max_concurrent_trials: largest number of trials that run at once; 0 for no limit.
+        time_metric: the reported metric that measures the length of a trial, such as ``epochs`` or ``batches``.
+        max_time: the length of a fully trained trial, in units of `time_metric`.
+        divisor: the factor between the lengths of two rungs. One in `divisor` trials passes a rung.
+        num_rungs: number of rungs.
+        max_rungs: largest number of rungs of a bracket.
+        mode: ``aggressive`` runs the bracket with the most rungs, ``conservative`` brackets with every number of rungs,
+            ``standard`` the half of them with more rungs.
+        bracket_rungs: numbers of rungs of the brackets, in place of those that follow from `mode`.
+        stop_once: True for the stopping variant, False for the promoting variant.
+        n_startup_trials: number of random points before the first proposed point.
     """
 
     tag: ClassVar[str] = "name"
