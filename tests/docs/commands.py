@@ -1,0 +1,134 @@
+"""The command lines in documents: which programs they may name, and what has to exist for each."""
+
+from __future__ import annotations
+
+import argparse
+import configparser
+import importlib.util
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from det_keras.cli.main import command_parser
+from docs.pages import ROOT
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    tomllib = pytest.importorskip("tomli")
+
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def commands_of(text: str) -> Iterator[list[str]]:
+    """Yield the words of each command, without the variables that are set for it."""
+    for line in text.replace("\\\n", " ").splitlines():
+        lexer = shlex.shlex(line, posix=True, punctuation_chars="&;|")
+        lexer.whitespace_split = True
+        words: list[str] = []
+        for word in [*lexer, ";"]:
+            if set(word) <= set("&;|"):
+                if words:
+                    yield words
+                words = []
+            elif words or not re.match(r"\w+=", word):
+                words.append(word)
+
+
+def check(words: list[str], files: set[str]) -> None:
+    """Fail if a command cannot work.
+
+    Args:
+        words: of the command.
+        files: names that the page has written.
+    """
+    program, *arguments = words
+    assert program in PROGRAMS, f"no check is known for {program!r}"
+    PROGRAMS[program](arguments, files)
+
+
+def _det(arguments: list[str], files: set[str]) -> None:
+    try:
+        args = command_parser().parse_args(arguments)
+    except SystemExit as error:
+        pytest.fail(f"det {shlex.join(arguments)}: exit {error.code}")
+    assert callable(args.run)
+
+
+def _pip(arguments: list[str], files: set[str]) -> None:
+    assert arguments[0] == "install"
+    extras = re.findall(r"(?:^|\s)(?:\.|det_keras)\[([\w,-]+)\]", " ".join(arguments))
+    for extra in ",".join(extras).split(",") if extras else ():
+        assert extra in PROJECT["project"]["optional-dependencies"]
+
+
+def _uv(arguments: list[str], files: set[str]) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("verb", choices=["build", "lock", "run", "sync"])
+    for option in ("--group", "--only-group", "--extra"):
+        parser.add_argument(option, action="append", default=[])
+    for option in ("--isolated", "--locked"):
+        parser.add_argument(option, action="store_true")
+    parser.add_argument("rest", nargs=argparse.REMAINDER)
+    args = parser.parse_args(arguments)
+    assert {*args.group, *args.only_group} <= set(PROJECT["dependency-groups"])
+    assert set(args.extra) <= set(PROJECT["project"]["optional-dependencies"])
+    if args.verb == "run":
+        check(args.rest, files)
+
+
+def _tox(arguments: list[str], files: set[str]) -> None:
+    config = configparser.ConfigParser(interpolation=None)
+    config.read(ROOT / "tox.ini")
+    environments = {name.removeprefix("testenv:") for name in config} | {"py310", "py313"}
+    parser = argparse.ArgumentParser()
+    parser.add_argument("-e", default="lint")
+    parser.add_argument("-m", choices=re.findall(r"^(\w+) =", config["tox"]["labels"], re.MULTILINE))
+    ours, _, theirs = " ".join(arguments).partition("-- ")
+    args = parser.parse_args(ours.split())
+    assert set(args.e.split(",")) <= environments
+    _pytest(theirs.split(), files)
+
+
+def _pytest(arguments: list[str], files: set[str]) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("paths", nargs="*")
+    parser.add_argument("-m", default="")
+    for option in ("-k", "-n", "--dist"):
+        parser.add_argument(option)
+    args = parser.parse_args(arguments)
+    for path in args.paths:
+        assert (ROOT / path.partition("::")[0]).exists(), path
+    markers = {marker.partition(":")[0] for marker in PROJECT["tool"]["pytest"]["ini_options"]["markers"]}
+    assert set(re.findall(r"\w+", args.m)) - {"and", "not", "or"} <= markers
+
+
+def _python(arguments: list[str], files: set[str]) -> None:
+    if arguments[0] == "-m":
+        assert importlib.util.find_spec(arguments[1]) is not None
+    else:
+        assert arguments[0] in files | {"train.py"} or (ROOT / arguments[0]).is_file(), arguments[0]
+
+
+def _any(arguments: list[str], files: set[str]) -> None:
+    """Accept: the program is not ours."""
+
+
+PROGRAMS: dict[str, Callable[[list[str], set[str]], None]] = {
+    "cd": _any,
+    "det": _det,
+    "git": _any,
+    "pip": _pip,
+    "pre-commit": _any,
+    "pytest": _pytest,
+    "python": _python,
+    "python3": _python,
+    "tests/browser/install.sh": _any,
+    "tox": _tox,
+    "twine": _any,
+    "uv": _uv,
+}
