@@ -13,7 +13,7 @@ commands of its `sh` blocks are executed there in order; `pip` is not.
 
 from __future__ import annotations
 
-import os
+import runpy
 import subprocess
 import sys
 
@@ -68,29 +68,38 @@ def test_script_runs(page, reported_experiment, tmp_path, monkeypatch):
         if block.language == "python":
             # Empty lines before it, so that a traceback names the line of the page.
             exec(compile("\n" * block.line + block.text, page, "exec"), namespace)
-    context = namespace.get("context")
-    if isinstance(context, det.keras.KerasContext):
-        context.close()
+    close_context(namespace)
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("page", WALKED)
-def test_walk_through_works(page, own_home, tmp_path):
-    environment = {**os.environ, "DET_KERAS_SLOTS": "2"}
+def test_walk_through_works(page, own_home, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DET_KERAS_SLOTS", "2")
     try:
         for block in blocks_of(page):
             if block.title is not None:
                 (tmp_path / block.title).write_text(block.text, encoding="utf-8")
             for words in commands_of(block.text) if block.language == "sh" else ():
                 if words[0] != "pip":
-                    run(words, tmp_path, environment)
+                    run(words)
     finally:
         process.stop(Home(own_home), kill_tasks=True)
 
 
-def run(words, directory, environment):
-    programs = {"det": [sys.executable, "-m", "det_keras"], "python": [sys.executable]}
-    done = subprocess.run(
-        [*programs[words[0]], *words[1:]], cwd=directory, env=environment, capture_output=True, text=True
-    )
+def run(words):
+    if words[0] == "python":
+        # In this process, which has imported TensorFlow already.
+        close_context(runpy.run_path(words[1], run_name="__main__"))
+        return
+    assert words[0] == "det"
+    command = [sys.executable, "-m", "det_keras", *words[1:]]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{' '.join(words)}:\n{done.stdout}\n{done.stderr}"
+
+
+def close_context(namespace):
+    """Close what a script leaves open until its process ends."""
+    context = namespace.get("context")
+    if isinstance(context, det.keras.KerasContext):
+        context.close()
