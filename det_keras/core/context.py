@@ -123,13 +123,30 @@ def init(
         distributed: this process's place among its workers; by default it is the only one.
         checkpoint_storage: a directory for checkpoints, or a `checkpoint_storage` section as in a config, instead of
             the configured one.
-        preempt_mode: who calls `preempt.should_preempt`.
-        tensorboard_mode: who takes care of TensorBoard's files.
-        run_dir: alone, the run directory; by default a fresh one under the data root.
+        preempt_mode: who calls `preempt.should_preempt`; by default all workers, and the chief's answer holds.
+        tensorboard_mode: who uploads TensorBoard's files; by default the context.
+        run_dir: in a local run, the run directory; by default a new one under the data root.
+
+    Returns:
+        The context of this process. It must be closed, which a ``with`` block does.
 
     Raises:
         ClusterInfoError: the launcher's variables are incomplete.
+        ConfigError: `checkpoint_storage` is a section of an unknown type.
+        ValueError: `checkpoint_storage` is the address of a cloud storage.
         DetError: `run_dir` is in use.
+
+    Example:
+        ```pycon
+        >>> import det_keras as det
+        >>> with det.core.init() as core:
+        ...     core.train.report_metrics("training", steps_completed=10, metrics={"loss": 0.5})
+        ...     with core.checkpoint.store_path({"steps_completed": 10}) as (path, uuid):
+        ...         _ = (path / "state.txt").write_text("step 10")
+        ...     with core.checkpoint.restore_path(uuid) as path:
+        ...         print((path / "state.txt").read_text())
+        step 10
+        ```
     """
     info = get_cluster_info()
     distributed = distributed or DistributedContext()

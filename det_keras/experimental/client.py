@@ -26,21 +26,55 @@ _POINTS_SHOWN = 200
 
 
 def get_experiment(experiment_id: int, *, session: Session | None = None) -> Experiment:
-    """Return an experiment as it is now; `reload` looks again.
+    """Return an experiment as it is now; `reload` fetches it again.
 
     Args:
         experiment_id: its number.
-        session: with its master; the one of ``DET_MASTER``, else the embedded one, by default.
+        session: a session with its master; by default with that of ``DET_MASTER``, else with the embedded master.
+
+    Returns:
+        The experiment, with its config and its trials.
 
     Raises:
         DetError: no master is named and none runs.
-        MasterError: there is no such experiment, or it is not the caller's to see.
+        MasterError: there is no such experiment, or the caller may not see it.
+
+    Example:
+        ```pycon
+        >>> experiment = get_experiment(1)
+        >>> experiment.name, experiment.metric
+        ('digits', 'val_loss')
+        >>> trial = experiment.best_trial()
+        >>> trial.hparams, trial.searcher_metric
+        ({'learning_rate': 0.01}, 0.25)
+        >>> trial.metrics("val_loss")
+        {'batches': [10, 20], 'values': [0.5, 0.25]}
+        ```
     """
     return Experiment(experiment_id, session or _connected())
 
 
 def get_trial(trial_id: int, *, session: Session | None = None) -> Trial:
-    """Return a trial as it is now; arguments and errors are those of `get_experiment`."""
+    """Return a trial as it is now.
+
+    Args:
+        trial_id: its number.
+        session: as for `get_experiment`.
+
+    Returns:
+        The trial, with its hyperparameters and the summaries of its metrics.
+
+    Raises:
+        DetError: no master is named and none runs.
+        MasterError: there is no such trial, or the caller may not see it.
+
+    Example:
+        ```pycon
+        >>> trial = get_trial(1)
+        >>> trial.state, trial.batches
+        ('RUNNING', 20)
+        ```
+    """
     session = session or _connected()
     return Trial(session.api.trials.get(int(trial_id)), session)
 

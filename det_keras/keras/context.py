@@ -132,17 +132,59 @@ class KerasContext:
         return notebook.history_card("Keras context", newest["epoch"], newest["history"], *parts)
 
     def wrap_data(self, *data: Any, shard: bool = True, per_worker_batches: bool = False) -> Any:
-        """Return training or validation data ready for any number of workers; see `DataContext.wrap`."""
+        """Return training or validation data, ready for `fit`, `evaluate` and `predict` on any number of workers.
+
+        On one worker the data is checked and returned unchanged.
+
+        Args:
+            data: data as for `model.fit`: x; x and y; x, y and sample weights, each an array of any dtype and of shape
+                (samples, ...), or lists and dicts of arrays; or one `keras.utils.PyDataset`; or one
+                `tf.data.Dataset`. Data that is already wrapped may be passed again.
+            shard: for a tf.data.Dataset on several workers, whether each worker takes every `size`-th element; False
+                leaves sharding to the caller.
+            per_worker_batches: for a PyDataset, whether its items are batches of one worker and not global batches.
+
+        Returns:
+            One object for one argument, a tuple for several. On several workers: arrays as views of this worker's
+            rows, a tf.data.Dataset with every `size`-th element, a PyDataset unchanged.
+
+        Raises:
+            TypeError: the data has a type that `model.fit` does not support, or is a generator for several workers.
+            ValueError: arrays are empty, differ in length, or have fewer samples than there are workers; or they were
+                computed from this worker's rows only.
+
+        Example:
+            ```pycon
+            >>> x = np.zeros((100, 4), "float32")  # 100 samples of 4 features
+            >>> y = np.zeros((100, 1), "float32")
+            >>> x, y = context.wrap_data(x, y)
+            >>> x.shape, y.shape
+            ((100, 4), (100, 1))
+            ```
+        """
         return self.data.wrap(*data, shard=shard, per_worker_batches=per_worker_batches)
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
-        """Track an optimizer's state in checkpoints, and return it.
+        """Store an optimizer's state in checkpoints, and exchange its gradients between workers.
+
+        Call it once for each optimizer. On one worker it is optional for the optimizer that a model is compiled with.
 
         Args:
-            optimizer: any Keras 3 optimizer; call it once for each.
+            optimizer: a Keras 3 optimizer.
+
+        Returns:
+            The same object, with the same class, name and config.
 
         Raises:
-            TypeError: `optimizer` is not an optimizer object.
+            TypeError: `optimizer` is not an optimizer object; for a string the message shows the object to pass.
+            ValueError: ``optimizations.aggregation_frequency`` is above 1, and the optimizer has already run a step.
+
+        Example:
+            ```pycon
+            >>> adam = keras.optimizers.Adam(1e-3)
+            >>> context.wrap_optimizer(adam) is adam
+            True
+            ```
         """
         return self._optimizers.wrap(optimizer)
 
@@ -185,9 +227,10 @@ class KerasContext:
 
         Args:
             model: the compiled model.
-            x: data as for `model.fit`: arrays and structures of them, also sparse or ragged, a PyDataset, or a
-                tf.data.Dataset; on one worker also a generator or a PyTorch DataLoader, which a resume reads again.
-            y: targets, if `x` is arrays.
+            x: data as for `model.fit`: arrays of any dtype and of shape (samples, ...) and structures of them, also
+                sparse or ragged, a PyDataset, or a tf.data.Dataset; on one worker also a generator or a PyTorch
+                DataLoader, which a resume reads again.
+            y: targets of shape (samples, ...), if `x` is arrays; None by default.
             batch_size: samples per batch of one worker, if `x` is arrays; 32 by default.
             epochs: the last epoch, counted from 1.
             verbose: ``auto`` shows a progress bar on a terminal and otherwise a line per epoch; 0, 1, 2 as in Keras.
@@ -196,12 +239,12 @@ class KerasContext:
             validation_data: a dataset, (x, y) or (x, y, sample_weight).
             shuffle: True for a new seeded order each epoch, "batch" for inside batches, False for none.
             class_weight: class number -> weight.
-            sample_weight: weights of the samples, if `x` is arrays.
+            sample_weight: weights of the samples, of shape (samples,), if `x` is arrays; 1 by default.
             initial_epoch: in a local run, the first epoch, counted from 0.
-            steps_per_epoch: batches that count as an epoch.
-            validation_steps: batches of a validation.
-            validation_batch_size: samples per batch of a validation.
-            validation_freq: validate after every n-th epoch, or after those in a collection.
+            steps_per_epoch: batches that count as an epoch; one pass over the data by default.
+            validation_steps: batches of a validation; all by default.
+            validation_batch_size: samples per batch of a validation; `batch_size` by default.
+            validation_freq: validate after every n-th epoch, or after those in a collection; after each by default.
             x_val: validation inputs, another way to give `validation_data`.
             y_val: validation targets.
             validate: False for a model that cannot be validated, such as a GAN: nothing is evaluated, and the training
@@ -217,6 +260,18 @@ class KerasContext:
             CheckpointError: the last checkpoint could not be written.
             DetError: the context is closed.
             SystemExit: the process was asked to stop and its state is saved.
+
+        Example:
+            ```pycon
+            >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+            >>> model.compile(optimizer="sgd", loss="mse")
+            >>> x, y = np.ones((100, 4), "float32"), np.ones((100, 1), "float32")
+            >>> history = context.fit(model, x, y, batch_size=32, epochs=3, validation_data=(x, y), verbose=0)
+            >>> history.epoch
+            [0, 1, 2]
+            >>> sorted(history.history)
+            ['loss', 'val_loss']
+            ```
         """
         arguments = FitArguments(
             x=x, y=y, batch_size=batch_size, epochs=epochs, verbose=verbose, callbacks=callbacks,

@@ -55,11 +55,22 @@ def init(
         seed: in a local run, the seed of all random operations, 0 to 2**32 - 1; by default that of the config, then
             that of the run directory, then a random one.
 
+    Returns:
+        The context, which is also a context manager. It is closed at exit at the latest.
+
     Raises:
         ValueError: `seed` is not such a number.
         ClusterInfoError: the launcher's variables are incomplete.
         ConfigError: `config` is invalid; the message names every invalid field.
         DetError: `run_dir` is in use, or a context with other arguments is open.
+
+    Example:
+        ```pycon
+        >>> import det_keras as det
+        >>> with det.keras.init(hparams={"learning_rate": 0.01}, seed=42) as context:
+        ...     context.training.hparams["learning_rate"], context.training.seed
+        (0.01, 42)
+        ```
     """
     global _current
     arguments = (_comparable(config), _comparable(hparams), _comparable(run_dir), seed)

@@ -110,18 +110,40 @@ def simulate(
     pace: Callable[[SimulatedTrial], float] | None = None,
     on_event: Callable[[Searcher], Searcher] | None = None,
 ) -> Outcome:
-    """Run a search to its end.
+    """Run a search to its end, without processes.
+
+    Lengths are in the unit of the search: that of ``max_length``, or of ``time_metric``.
 
     Args:
-        searcher: before its first event.
-        objective: what trials report.
-        slots: how many trials train side by side.
-        full_length: where a script ends that nobody stops; the longest that the search compares if it is left
-            out, and of no matter where the search gives lengths.
-        report_every: how much such a script trains between two reports; if it is left out, it reports when the
-            search compares, and at its end.
-        pace: the time that a trial takes for a unit of length, 1 for all if it is left out.
-        on_event: is handed the searcher before every event and returns the one to go on with.
+        searcher: the searcher, before its first event.
+        objective: returns the searcher's metric of a trial at a length.
+        slots: number of trials that train at the same time.
+        full_length: the length at which a script ends if the search does not stop it; by default the longest length
+            that the search compares. Without effect if the search gives lengths.
+        report_every: the length between two reports of such a script; by default it reports when the search compares,
+            and at its end.
+        pace: returns the time that a trial takes for one unit of length; 1 for all trials by default.
+        on_event: receives the searcher before each event and returns the searcher to continue with, such as a restored
+            one.
+
+    Returns:
+        The trials, how the search ended, and how long it took.
+
+    Example:
+        ```pycon
+        >>> from det_keras import search
+        >>> from det_keras.config import load_experiment_config
+        >>> config = load_experiment_config({
+        ...     "hyperparameters": {"x": {"type": "double", "minval": 0, "maxval": 1}},
+        ...     "searcher": {"name": "random", "metric": "loss", "max_trials": 4, "max_length": {"epochs": 8}},
+        ...     "reproducibility": {"experiment_seed": 1},
+        ... }, alone=True).config
+        >>> outcome = simulate(search.from_config(config), lambda trial, epochs: trial.hparams["x"], slots=2)
+        >>> len(outcome.trials), outcome.total_length, outcome.time
+        (4, 32, 16.0)
+        >>> outcome.best() == min(trial.hparams["x"] for trial in outcome.trials)
+        True
+        ```
     """
     return _Simulation(searcher, objective, slots, full_length, report_every, pace, on_event).run()
 

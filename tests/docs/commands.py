@@ -67,18 +67,14 @@ def _pip(arguments: list[str], files: set[str]) -> None:
 
 
 def _uv(arguments: list[str], files: set[str]) -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("verb", choices=["build", "lock", "run", "sync"])
-    for option in ("--group", "--only-group", "--extra"):
-        parser.add_argument(option, action="append", default=[])
-    for option in ("--isolated", "--locked"):
-        parser.add_argument(option, action="store_true")
-    parser.add_argument("rest", nargs=argparse.REMAINDER)
-    args = parser.parse_args(arguments)
-    assert {*args.group, *args.only_group} <= set(PROJECT["dependency-groups"])
-    assert set(args.extra) <= set(PROJECT["project"]["optional-dependencies"])
-    if args.verb == "run":
-        check(args.rest, files)
+    verb, *rest = arguments
+    assert verb in ("build", "lock", "run", "sync")
+    known = {"--group": PROJECT["dependency-groups"], "--extra": PROJECT["project"]["optional-dependencies"]}
+    while rest and rest[0].startswith("--"):
+        option, name, *rest = rest
+        assert name in known[option]
+    if verb == "run":
+        check(rest, files)
 
 
 def _tox(arguments: list[str], files: set[str]) -> None:

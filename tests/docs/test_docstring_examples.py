@@ -1,0 +1,86 @@
+"""The examples in docstrings, run as doctests: `pycon` blocks under `Example:`."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import det_keras as det
+
+MODULES = (
+    "det_keras.core",
+    "det_keras.experimental.client",
+    "det_keras.keras",
+    "det_keras.keras.callbacks",
+    "det_keras.search",
+    "det_keras.search.simulate",
+)
+BLOCK = re.compile(r"^( *)```pycon\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+
+
+def public_objects() -> Iterator[tuple[str, str, Any]]:
+    """Yield module, name and object of what the modules export, and of the methods of exported classes."""
+    for module in MODULES:
+        loaded = importlib.import_module(module)
+        for name in loaded.__all__:
+            found = getattr(loaded, name)
+            if getattr(found, "__module__", "").startswith("det_keras") and callable(found):
+                yield module, name, found
+                for member, value in vars(found).items() if inspect.isclass(found) else ():
+                    if not member.startswith("_") and callable(value):
+                        yield module, f"{name}.{member}", value
+
+
+#: Module and name of each function with an example -> its docstring.
+EXAMPLES = {
+    (module, name): doc
+    for module, name, value in public_objects()
+    if ">>>" in (doc := inspect.getdoc(value) or "")
+}
+
+
+@pytest.fixture
+def names(module, name, request, tmp_path, monkeypatch):
+    """What an example may use without importing it."""
+    monkeypatch.chdir(tmp_path)
+    names = {**vars(importlib.import_module(module)), "np": np, "keras": keras}
+    if module == "det_keras.experimental.client":
+        request.getfixturevalue("reported_experiment")
+    if not name.startswith("KerasContext."):
+        yield names
+        return
+    with det.keras.init(seed=1) as context:
+        yield {**names, "context": context}
+
+
+@pytest.mark.parametrize(("module", "name"), EXAMPLES, ids=".".join)
+def test_example_prints_what_it_says(module, name, names):
+    blocks = BLOCK.findall(EXAMPLES[module, name])
+    text = "".join(textwrap.dedent(indent + text) for indent, text in blocks)
+    test = doctest.DocTestParser().get_doctest(text, names, name, None, None)
+    assert test.examples, "The example is in no ```pycon block."
+    printed: list[str] = []
+    failed, _ = doctest.DocTestRunner(verbose=False).run(test, out=printed.append)
+    assert failed == 0, "".join(printed)
+
+
+def test_main_functions_have_examples():
+    keras_context = {
+        f"det_keras.keras.KerasContext.{name}" for name in ("fit", "wrap_data", "wrap_optimizer")
+    }
+    functions = {
+        "det_keras.core.init",
+        "det_keras.experimental.client.get_experiment",
+        "det_keras.keras.init",
+        "det_keras.search.simulate.simulate",
+    }
+    assert keras_context | functions <= set(EXAMPLES)
