@@ -62,7 +62,7 @@ def names(module, name, request, tmp_path, monkeypatch):
         yield {**names, "context": context}
 
 
-@pytest.mark.parametrize(("module", "name"), EXAMPLES, ids=".".join)
+@pytest.mark.parametrize(("module", "name"), EXAMPLES)
 def test_example_prints_what_it_says(module, name, names):
     blocks = BLOCK.findall(EXAMPLES[module, name])
     text = "".join(textwrap.dedent(indent + text) for indent, text in blocks)
