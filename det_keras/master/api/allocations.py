@@ -48,7 +48,7 @@ async def preemption(
     allocation_id: str,
     timeout_seconds: Annotated[float, Query(alias="timeoutSeconds", ge=0)] = 60.0,
 ) -> Response:
-    """Answer as soon as the allocation is asked to stop, or when the time is up; no thread waits meanwhile."""
+    """Return as soon as the allocation is asked to stop, or after the timeout."""
     deadline = time.monotonic() + min(timeout_seconds, _LONGEST_POLL_S)
     with master.notifier.waiting(allocation_topic(allocation_id)) as news:
         look = await anyio.to_thread.run_sync(_look, master, allocation_id)
@@ -66,7 +66,7 @@ async def preemption(
 
 @router.post("/signals/ack_preemption")
 def acknowledge(master: MasterDep, allocation_id: str) -> Response:
-    """Note that the process stops because it was asked to, and wants to go on later."""
+    """Record that the process stops because of a preemption, and resumes later."""
     with master.store.writing() as tx:
         allocations.find_allocation(tx, allocation_id).is_acknowledged = True
     return reply()
@@ -74,7 +74,7 @@ def acknowledge(master: MasterDep, allocation_id: str) -> Response:
 
 @router.post("/signals/pending_preemption")
 def pending(master: MasterDep, allocation_id: str) -> Response:
-    """Note that the process's launcher was told to stop."""
+    """Record that the process's launcher was asked to stop."""
     with master.store.writing() as tx:
         row = allocations.find_allocation(tx, allocation_id)
         allocations.preempt(tx, row, _timeout(tx, row))
@@ -83,7 +83,7 @@ def pending(master: MasterDep, allocation_id: str) -> Response:
 
 @router.get("/resources/{resources_id}/rendezvous")
 def rendezvous(master: MasterDep, allocation_id: str, resources_id: str) -> Response:
-    """Say who takes part: on one machine the one process that asks."""
+    """Return the processes of an allocation; on one machine, the calling process."""
     with master.store.reading() as session:
         row = allocations.find_allocation(session, allocation_id)
         if row.resources_id != resources_id:
@@ -94,7 +94,7 @@ def rendezvous(master: MasterDep, allocation_id: str, resources_id: str) -> Resp
 
 @router.post("/ready")
 def ready(master: MasterDep, allocation_id: str) -> Response:
-    """Note that what the allocation serves can be asked."""
+    """Record that the allocation's service is ready."""
     with master.store.writing() as tx:
         row = allocations.find_allocation(tx, allocation_id)
         row.is_ready = True
@@ -106,7 +106,7 @@ def ready(master: MasterDep, allocation_id: str) -> Response:
 def proxy_address(
     master: MasterDep, allocation_id: str, request: Annotated[ProxyBody, body(ProxyBody)]
 ) -> Response:
-    """Note where the allocation serves."""
+    """Record the address of the allocation's service."""
     with master.store.writing() as tx:
         allocations.find_allocation(tx, allocation_id).proxy_address = request.proxy_address
     return reply()
@@ -117,7 +117,7 @@ def proxy_address(
 @router.post("/notify_container_running")
 @router.post("/resources/{resources_id}/daemon")
 def noted(master: MasterDep, allocation_id: str) -> Response:
-    """Take note of what matters on many machines only."""
+    """Accept a message that has an effect on several machines only."""
     with master.store.reading() as session:
         allocations.find_allocation(session, allocation_id)
     return reply()

@@ -31,7 +31,7 @@ class LoginBody(Message):
 
 @router.get("/info")
 async def info(master: MasterDep) -> Response:
-    """Say which protocol is spoken; the first call of every client."""
+    """Return the version of the protocol; the first call of every client."""
     return reply(
         {
             "version": PROTOCOL_VERSION,
@@ -46,7 +46,7 @@ async def info(master: MasterDep) -> Response:
 
 @router.get("/api/v1/master")
 async def describe_master(master: MasterDep) -> Response:
-    """Say the same in more words."""
+    """Return the version, the cluster's id and its settings."""
     return reply(master_shape(master.identity))
 
 
@@ -61,7 +61,7 @@ def login(master: MasterDep, request: Annotated[LoginBody, body(LoginBody)]) -> 
 
 @router.post("/api/v1/auth/web-code")
 def web_code(master: MasterDep, caller: CallerDep) -> Response:
-    """Return the address that logs a browser in as the caller, once and soon. Not of the original's protocol."""
+    """Return an address that logs a browser in as the caller, once. Not part of the original's protocol."""
     return reply({"url": f"{master.identity.url}/login?code={master.accounts.web_code(caller)}"})
 
 
@@ -85,7 +85,7 @@ def web_login(master: MasterDep, request: Request, code: str = "", next: str = "
 
 @router.post("/api/v1/auth/logout")
 def logout(master: MasterDep, caller: CallerDep) -> Response:
-    """Make the caller's token worthless."""
+    """Revoke the caller's token."""
     master.accounts.logout(caller)
     return reply()
 
@@ -107,7 +107,7 @@ def _set_cookie(master: EmbeddedMaster, response: Response, token: str) -> None:
 
 @router.get("/api/v1/me")
 def me(master: MasterDep, caller: CallerDep) -> Response:
-    """Tell the caller who he is."""
+    """Return the caller's user."""
     with master.store.reading() as session:
         user = session.get(UserRow, caller.user_id)
         assert user is not None

@@ -122,7 +122,7 @@ def report(master: MasterDep, request: Annotated[ReportBody, body(ReportBody)]) 
 
 @router.patch("/api/v1/checkpoints")
 def patch(master: MasterDep, request: Annotated[PatchBody, body(PatchBody)]) -> Response:
-    """Record that files of checkpoints are gone."""
+    """Record that files of checkpoints were deleted."""
     with master.store.writing() as tx:
         for change in request.checkpoints:
             row = checkpoints.find_checkpoint(tx, change.uuid)
@@ -133,7 +133,7 @@ def patch(master: MasterDep, request: Annotated[PatchBody, body(PatchBody)]) -> 
 
 @router.delete("/api/v1/checkpoints")
 def delete(master: MasterDep, request: Annotated[DeleteBody, body(DeleteBody)]) -> Response:
-    """Have all files of checkpoints deleted soon."""
+    """Delete all files of checkpoints, in the background."""
     with master.store.writing() as tx:
         checkpoints.request_deletion(tx, request.checkpoint_uuids, ["**/*"])
     return reply()
@@ -141,7 +141,7 @@ def delete(master: MasterDep, request: Annotated[DeleteBody, body(DeleteBody)]) 
 
 @router.post("/api/v1/checkpoints/rm")
 def remove_files(master: MasterDep, request: Annotated[DeleteBody, body(DeleteBody)]) -> Response:
-    """Have some files of checkpoints deleted soon."""
+    """Delete some files of checkpoints, in the background."""
     with master.store.writing() as tx:
         checkpoints.request_deletion(tx, request.checkpoint_uuids, request.checkpoint_globs)
     return reply()
@@ -157,7 +157,7 @@ def detail(master: MasterDep, uuid: str) -> Response:
 def replace_metadata(
     master: MasterDep, uuid: str, request: Annotated[MetadataBody, body(MetadataBody)]
 ) -> Response:
-    """Give a checkpoint other metadata."""
+    """Replace the metadata of a checkpoint."""
     with master.store.writing() as tx:
         checkpoints.find_checkpoint(tx, uuid).meta = request.checkpoint.metadata
     return reply({"checkpoint": _detail(master, uuid)})

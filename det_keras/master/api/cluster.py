@@ -38,7 +38,7 @@ class PreviewBody(Message):
 
 @router.get("/agents")
 def agents(master: MasterDep, page: PageDep) -> Response:
-    """List the machine."""
+    """List the agents: this machine."""
     with master.store.reading() as session:
         live = allocations.live_allocations(session)
         shape = agent_shape(master.identity.agent_id, master.pool.slots, live, master.started_at)
@@ -47,7 +47,7 @@ def agents(master: MasterDep, page: PageDep) -> Response:
 
 @router.get("/resource-pools")
 def resource_pools(master: MasterDep, page: PageDep) -> Response:
-    """List the pool."""
+    """List the resource pools: one."""
     with master.store.reading() as session:
         entries = _queue(session)
         used = sum(entry["allocatedSlots"] for entry in entries)
@@ -78,7 +78,7 @@ def job_queue(
 
 @router.get("/workspaces")
 def workspaces(master: MasterDep, page: PageDep, name: str = "") -> Response:
-    """List the workspace."""
+    """List the workspaces: one."""
     with master.store.reading() as session:
         count = session.scalar(select(func.count()).select_from(ExperimentRow)) or 0
     shapes = [workspace_shape(1, count)]
@@ -87,19 +87,19 @@ def workspaces(master: MasterDep, page: PageDep, name: str = "") -> Response:
 
 @router.get("/notebooks")
 def notebooks(page: PageDep) -> Response:
-    """List notebooks: none can be started here."""
+    """List notebooks: always none."""
     return reply(paged("notebooks", [], page, list))
 
 
 @router.get("/shells")
 def shells(page: PageDep) -> Response:
-    """List shells: none can be started here."""
+    """List shells: always none."""
     return reply(paged("shells", [], page, list))
 
 
 @router.post("/preview-hp-search")
 def preview(master: MasterDep, request: Annotated[PreviewBody, body(PreviewBody)]) -> Response:
-    """Say which trials a search would run."""
+    """Return the trials that a search would run."""
     config = master.experiments.load(dump_yaml(request.config)).config
     found = search.preview(config, len(master.pool.slots))
     unit = {"maxLength": not found.endings, "name": found.unit, "value": found.full_length or 0}

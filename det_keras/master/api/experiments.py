@@ -132,7 +132,7 @@ class PatchBody(Message):
 def create(
     master: MasterDep, caller: CallerDep, request: Annotated[CreateBody, body(CreateBody)]
 ) -> Response:
-    """Make an experiment, or only look whether it could be made."""
+    """Create an experiment, or only validate it."""
     if request.template:
         raise InvalidArgumentError(f"There is no template {request.template!r}.")
     if request.validate_only:
@@ -146,7 +146,7 @@ def create(
 
 @router.post("/experiments/continue")
 def continue_(master: MasterDep, request: Annotated[ContinueBody, body(ContinueBody)]) -> Response:
-    """Let an experiment that is over run again."""
+    """Continue an experiment that has ended."""
     notices = master.experiments.continue_(request.id, request.override_config)
     shape = _detail(master, request.id)["experiment"]
     return reply({"experiment": shape, "warnings": [], "notices": list(notices)})
@@ -159,7 +159,7 @@ def put(
     external_id: Annotated[str, Path(max_length=_LONGEST_EXTERNAL_ID)],
     request: Annotated[CreateBody, body(CreateBody)],
 ) -> Response:
-    """Make an experiment that reports from outside, or find the one that was made under this id."""
+    """Create an unmanaged experiment, or return the one with this external id."""
     if not request.unmanaged:
         raise InvalidArgumentError("Only unmanaged experiments have external ids.")
     return _created_unmanaged(master, caller.user_id, request.config, external_id)
@@ -236,52 +236,52 @@ def detail(master: MasterDep, experiment_id: int) -> Response:
 
 @router.patch("/experiments/{experiment_id}")
 def change(master: MasterDep, experiment_id: int, request: Annotated[PatchBody, body(PatchBody)]) -> Response:
-    """Change what of an experiment may be changed."""
+    """Change an experiment's name, description, labels, notes, resources or number of kept checkpoints."""
     master.experiments.change(experiment_id, request.model_dump(exclude_none=True))
     return reply({"experiment": _detail(master, experiment_id)["experiment"]})
 
 
 @router.delete("/experiments/{experiment_id}")
 def delete(master: MasterDep, experiment_id: int) -> Response:
-    """Have an experiment deleted soon."""
+    """Delete an experiment, in the background."""
     master.experiments.delete(experiment_id)
     return reply()
 
 
 @router.post("/experiments/{experiment_id}/activate")
 def activate(master: MasterDep, experiment_id: int) -> Response:
-    """Let an experiment run."""
+    """Activate an experiment."""
     return _move(master, experiment_id, lambda controller: controller.activate())
 
 
 @router.post("/experiments/{experiment_id}/pause")
 def pause(master: MasterDep, experiment_id: int) -> Response:
-    """Stop an experiment's trials where they are, to go on later."""
+    """Pause an experiment: its trials save checkpoints and stop."""
     return _move(master, experiment_id, lambda controller: controller.pause())
 
 
 @router.post("/experiments/{experiment_id}/cancel")
 def cancel(master: MasterDep, experiment_id: int) -> Response:
-    """End an experiment; its trials may write a last checkpoint."""
+    """Cancel an experiment; its trials may save a last checkpoint."""
     return _move(master, experiment_id, lambda controller: controller.stop(states.STOPPING_CANCELED))
 
 
 @router.post("/experiments/{experiment_id}/kill")
 def kill(master: MasterDep, experiment_id: int) -> Response:
-    """End an experiment at once."""
+    """Kill an experiment."""
     return _move(master, experiment_id, lambda controller: controller.stop(states.STOPPING_KILLED))
 
 
 @router.post("/experiments/{experiment_id}/archive")
 def archive(master: MasterDep, experiment_id: int) -> Response:
-    """Put an experiment out of sight."""
+    """Archive an experiment."""
     master.experiments.archive(experiment_id, archived=True)
     return reply()
 
 
 @router.post("/experiments/{experiment_id}/unarchive")
 def unarchive(master: MasterDep, experiment_id: int) -> Response:
-    """Bring an experiment back into sight."""
+    """Unarchive an experiment."""
     master.experiments.archive(experiment_id, archived=False)
     return reply()
 

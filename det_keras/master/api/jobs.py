@@ -63,7 +63,7 @@ def detail(master: MasterDep, task_id: str) -> Response:
 
 @router.post("/{task_id}/kill")
 def kill(master: MasterDep, task_id: str) -> Response:
-    """End a job at once."""
+    """Kill a job."""
     master.jobs.kill(task_id)
     return reply({"command": _detail(master, task_id)["command"]})
 

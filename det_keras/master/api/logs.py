@@ -68,7 +68,7 @@ class _Source:
 
 @router.post("/api/v1/task/logs")
 def take_in(master: MasterDep, request: Annotated[ShippedBody, body(ShippedBody)]) -> Response:
-    """Store lines that a shipper sends."""
+    """Store log lines of a task."""
     task_ids = {line.task_id for line in request.logs}
     if len(task_ids) != 1:
         raise InvalidArgumentError("The lines must be at least one, and all of one task.")
@@ -82,7 +82,7 @@ def take_in(master: MasterDep, request: Annotated[ShippedBody, body(ShippedBody)
 def take_in_plain(
     master: MasterDep, request: Annotated[ShippedBody, body(ShippedBody, bare_list="logs")]
 ) -> Response:
-    """Store lines that a script sends which reports from outside: a bare list of them."""
+    """Store log lines of an unmanaged trial: a bare list of them."""
     _store(master, request.logs)
     return reply()
 

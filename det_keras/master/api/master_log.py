@@ -43,7 +43,7 @@ def logs(
 
 @router.get("/config")
 def config(master: MasterDep) -> Response:
-    """Say how the master was set up."""
+    """Return the settings that the master was started with."""
     place = {"type": "directory", "container_path": str(master.home.checkpoints)}
     pool = {"pool_name": POOL, "slots": len(master.pool.slots)}
     return reply(

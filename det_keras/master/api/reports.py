@@ -165,7 +165,7 @@ def report_validation(
 def report_progress(
     master: MasterDep, trial_id: int, request: Annotated[ProgressBody, body(ProgressBody)]
 ) -> Response:
-    """Note how far a trial is."""
+    """Record a trial's progress."""
     with master.store.writing() as tx:
         trial = find_trial(tx, trial_id)
         # Raw is today's form, a fraction; without it, units of the searcher.
@@ -179,7 +179,7 @@ def report_progress(
 def report_state(
     master: MasterDep, trial_id: int, request: Annotated[StateBody, body(StateBody)]
 ) -> Response:
-    """Note what a trial is doing."""
+    """Record a trial's current activity."""
     with master.store.writing() as tx:
         find_trial(tx, trial_id).runner_state = request.state
     return reply()
@@ -189,7 +189,7 @@ def report_state(
 def early_exit(
     master: MasterDep, trial_id: int, request: Annotated[EarlyExitBody, body(EarlyExitBody)]
 ) -> Response:
-    """Note that a trial refuses its hyperparameters."""
+    """Record that a trial rejects its hyperparameters."""
     with master.store.writing() as tx:
         trial = find_trial(tx, trial_id)
         controller_of(tx, _going_on(tx, trial)).early_exit(trial, request.reason)
@@ -198,7 +198,7 @@ def early_exit(
 
 @router.get("/runs/{run_id}/metadata")
 def run_metadata(master: MasterDep, run_id: int) -> Response:
-    """Return what is kept beside a run."""
+    """Return the metadata of a run."""
     with master.store.reading() as session:
         return reply({"metadata": find_trial(session, run_id).run_metadata})
 
@@ -207,7 +207,7 @@ def run_metadata(master: MasterDep, run_id: int) -> Response:
 def replace_run_metadata(
     master: MasterDep, run_id: int, request: Annotated[RunMetadataBody, body(RunMetadataBody)]
 ) -> Response:
-    """Keep something beside a run, in place of what was there."""
+    """Replace the metadata of a run."""
     size = len(json.dumps(request.metadata))
     if size > _MOST_METADATA_BYTES:
         raise InvalidArgumentError(f"Metadata may have {_MOST_METADATA_BYTES} bytes, received {size}.")
@@ -232,7 +232,7 @@ def current_operation(master: MasterDep, trial_id: int) -> Response:
 def complete_operation(
     master: MasterDep, trial_id: int, request: Annotated[CompletedBody, body(CompletedBody)]
 ) -> Response:
-    """Note that a trial reached its length."""
+    """Record that a trial has reached its length."""
     value = number(request.searcher_metric)
     if value is None:
         raise InvalidArgumentError(

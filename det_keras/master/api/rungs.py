@@ -23,7 +23,7 @@ router = APIRouter(prefix="/api/v1/experiments")
 
 @router.get("/{experiment_id}/searcher/rungs")
 def rungs(master: MasterDep, experiment_id: int) -> Response:
-    """Return who reached which rung with which metric, best first; no brackets where a search has no rungs."""
+    """Return the trials that reached each rung with their metrics, best first; no brackets if a search has no rungs."""
     with master.store.reading() as session:
         experiment = find_experiment(session, experiment_id)
         query = select(TrialRow.request_id, TrialRow.id).where(TrialRow.experiment_id == experiment_id)

@@ -21,7 +21,7 @@ router = APIRouter(prefix="/api/v1/tasks")
 
 @router.get("")
 def listing(master: MasterDep) -> Response:
-    """List what runs."""
+    """List running tasks."""
     slots, agent_id = master.pool.slots, master.identity.agent_id
     with master.store.reading() as session:
         summaries = {

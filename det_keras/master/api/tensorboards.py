@@ -91,7 +91,7 @@ def detail(master: MasterDep, task_id: str) -> Response:
 
 @router.post(_PATH + "/{task_id}/kill")
 def kill(master: MasterDep, task_id: str) -> Response:
-    """End a TensorBoard."""
+    """Kill a TensorBoard."""
     master.jobs.kill(task_id, jobs.TENSORBOARD)
     return reply({"tensorboard": _detail(master, task_id)["tensorboard"]})
 
@@ -99,7 +99,7 @@ def kill(master: MasterDep, task_id: str) -> Response:
 @router.get("/proxy/{task_id}/{rest:path}")
 @router.get("/det/interactive/{task_id}/{rest:path}")
 def show(master: MasterDep, task_id: str, rest: str) -> Response:
-    """Send a browser of this machine to where a TensorBoard is."""
+    """Redirect a browser of this machine to a TensorBoard."""
     with master.store.reading() as session:
         jobs.find_job(session, task_id, jobs.TENSORBOARD)
         live = allocations.live_allocation(session, task_id)

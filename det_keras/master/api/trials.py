@@ -48,7 +48,7 @@ def detail(master: MasterDep, trial_id: int) -> Response:
 
 @router.post("/{trial_id}/kill")
 def kill(master: MasterDep, trial_id: int) -> Response:
-    """End a trial at once; its experiment goes on."""
+    """Kill a trial; its experiment continues."""
     with master.store.writing() as tx:
         trial = find_trial(tx, trial_id)
         experiment = find_experiment(tx, trial.experiment_id)
@@ -68,7 +68,7 @@ def workloads(
     metric_type: Annotated[str, Query(alias="metricType")] = "METRIC_TYPE_UNSPECIFIED",
     remove_deleted: Annotated[bool, Query(alias="removeDeletedCheckpoints")] = False,
 ) -> Response:
-    """List what a trial reported, each report beside its batch."""
+    """List the reports of a trial, each with its batch."""
     kind = choice(wanted, "FILTER_OPTION_", _FILTERS)
     with_training = kind == "UNSPECIFIED" and metric_type != "METRIC_TYPE_VALIDATION"
     with_validation = kind != "CHECKPOINT" and metric_type != "METRIC_TYPE_TRAINING"

@@ -53,19 +53,19 @@ class PatchBody(Message):
 
 @router.post("")
 def create(master: MasterDep, request: Annotated[CreateBody, body(CreateBody)]) -> Response:
-    """Make a trial."""
+    """Create a trial."""
     return _created(master, request, None)
 
 
 @router.put("")
 def put(master: MasterDep, request: Annotated[PutBody, body(PutBody)]) -> Response:
-    """Make a trial, or find the one that was made under this id."""
+    """Create a trial, or return the one with this external id."""
     return _created(master, request.create_trial_request, request.external_trial_id)
 
 
 @router.post("/{trial_id}/start")
 def start(master: MasterDep, trial_id: int, request: Annotated[StartBody, body(StartBody)]) -> Response:
-    """Begin the next run of a trial, and say where it can go on."""
+    """Begin the next run of a trial, and return where it can resume."""
     with master.store.writing() as tx:
         trial = find_trial(tx, trial_id)
         _controller(tx, find_experiment(tx, trial.experiment_id)).start_run(trial)
@@ -81,7 +81,7 @@ def start(master: MasterDep, trial_id: int, request: Annotated[StartBody, body(S
 
 @router.patch("/{trial_id}")
 def hear(master: MasterDep, trial_id: int, request: Annotated[PatchBody, body(PatchBody)]) -> Response:
-    """Note that a trial's script is there, or how it ended."""
+    """Record a heartbeat of a trial's script, or how it ended."""
     state = None if request.state is None else choice(request.state, "STATE_", TRIAL_STATES)
     with master.store.writing() as tx:
         trial = find_trial(tx, trial_id)

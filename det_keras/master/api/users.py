@@ -64,7 +64,7 @@ def users(master: MasterDep, page: PageDep, active: bool | None = None) -> Respo
 def create(
     master: MasterDep, caller: CallerDep, request: Annotated[CreateBody, body(CreateBody)]
 ) -> Response:
-    """Make a user."""
+    """Create a user."""
     wanted = UserChanges(**request.user.model_dump(), password=request.password, is_hashed=request.is_hashed)
     user_id = master.users.create(caller, wanted)
     return _user(master, UserRow.id == user_id, str(user_id))
