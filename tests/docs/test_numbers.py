@@ -1,0 +1,53 @@
+"""Numbers in the documents that follow from the code."""
+
+from __future__ import annotations
+
+import pytest
+from ways import WAYS
+
+from det_keras.config import ExperimentConfig
+from det_keras.config.searching.searcher import Searcher
+from det_keras.master import wire
+from det_keras.master.accounts import auth
+from det_keras.master.api import reports
+from det_keras.master.experiments import unmanaged
+from det_keras.master.reports import metrics
+from det_keras.master.server import body_limit
+from det_keras.master.tasks.scheduler import DEFAULT_PRIORITY
+from det_keras.master.web import plots
+from docs.pages import ROOT
+
+SCRIPTS = len(list((ROOT / "tests" / "scripts").glob("*.py")))
+SENTENCES = {
+    "README.md": [
+        f"The tests compare {len(WAYS)} ways of passing data to `fit`",
+        f"the diffs of {SCRIPTS} examples",
+    ],
+    "docs/getting-started.md": [f"the changes of {SCRIPTS} scripts"],
+    "docs/master.md": [
+        f"| a call | {body_limit._MOST_BYTES >> 20} MiB |",
+        f"| a report of metrics | {reports._MOST_REPORT_BYTES >> 20} MiB, {metrics._MOST_NAMES:,} names |",
+        f"| metadata of a run | {reports._MOST_METADATA_BYTES >> 20} MiB |",
+        f"| nesting depth of lists and objects | {wire._MOST_LEVELS} |",
+        f"within {auth._WEB_CODE.seconds // 60} minutes | {auth._SESSION.days} days |",
+        {5: "has not reported for five minutes"}[unmanaged.LOST_AFTER.seconds // 60],
+    ],
+    "docs/search.md": [
+        f"(1 to 99, default {DEFAULT_PRIORITY})",
+        f"default of `max_concurrent_trials` is {Searcher().max_concurrent_trials}",
+    ],
+    "docs/web.md": [
+        f"of up to {plots.MOST_LINES} trials",
+        f"can show to {plots._MOST_POINTS:,} points each",
+    ],
+    "docs/distributed.md": [f"(default {ExperimentConfig().optimizations.divergence_check_period};"],
+}
+
+
+@pytest.mark.parametrize(
+    ("page", "sentence"),
+    [(page, sentence) for page, sentences in SENTENCES.items() for sentence in sentences],
+)
+def test_number_is_that_of_the_code(page, sentence):
+    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    assert sentence in text
