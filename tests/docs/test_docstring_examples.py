@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 
 import det_keras as det
+from det_keras.experimental import client
+from det_keras.search.simulate import simulate
 
 MODULES = (
     "det_keras.core",
@@ -73,14 +75,24 @@ def test_example_prints_what_it_says(module, name, names):
     assert failed == 0, "".join(printed)
 
 
-def test_main_functions_have_examples():
-    of_context = {
-        ("det_keras.keras", f"KerasContext.{name}") for name in ("fit", "wrap_data", "wrap_optimizer")
-    }
-    functions = {
-        ("det_keras.core", "init"),
-        ("det_keras.experimental.client", "get_experiment"),
-        ("det_keras.keras", "init"),
-        ("det_keras.search.simulate", "simulate"),
-    }
-    assert of_context | functions <= set(EXAMPLES)
+@pytest.mark.parametrize(
+    "function",
+    [
+        det.core.init,
+        client.get_experiment,
+        client.get_trial,
+        det.keras.init,
+        det.keras.KerasContext.fit,
+        det.keras.KerasContext.wrap_data,
+        det.keras.KerasContext.wrap_optimizer,
+        simulate,
+    ],
+    ids=lambda function: f"{function.__module__}.{function.__qualname__}",
+)
+def test_main_function_has_an_example_and_describes_its_arguments(function):
+    doc = inspect.getdoc(function)
+    assert doc in EXAMPLES.values()
+    arguments = doc.split("\nArgs:\n")[1].split("\nReturns:\n")[0]
+    described = re.findall(r"^    (\w+): ", arguments, re.MULTILINE)
+    assert described == [name for name in inspect.signature(function).parameters if name != "self"]
+    assert "\nReturns:\n" in doc
