@@ -84,12 +84,12 @@ class Trial:
 
     Attributes:
         id: its number.
-        experiment_id: of its experiment.
-        state: such as ``RUNNING``.
+        experiment_id: the number of its experiment.
+        state: its state, such as ``RUNNING``.
         hparams: values of the hyperparameters, nested as in the config.
-        batches: that it has trained.
-        summary_metrics: count, smallest, largest, mean and last of every metric, by group.
-        searcher_metric: the best validation so far, None before the first.
+        batches: number of batches that it has trained.
+        summary_metrics: count, smallest, largest, mean and last value of every metric, by group.
+        searcher_metric: the searcher's metric at the best validation so far; None before the first.
     """
 
     def __init__(self, shape: Mapping[str, Any], session: Session) -> None:
@@ -103,10 +103,18 @@ class Trial:
         self.searcher_metric: float | None = shape.get("searcherMetricValue")
 
     def metrics(self, name: str, group: str = "validation", *, most_points: int = 1000) -> dict[str, Any]:
-        """Return a metric's curve as ``{"batches": [...], "values": [...]}``, thinned so that it looks the same.
+        """Return a metric's curve, downsampled so that it looks the same.
+
+        Args:
+            name: the metric, under its reported name.
+            group: the group that it was reported to: ``validation`` by default, ``training``, or another.
+            most_points: largest number of points; 1000 by default.
+
+        Returns:
+            ``{"batches": [...], "values": [...]}``: for each point, the batches trained (int) and the value (float).
 
         Raises:
-            MasterError: the master refuses; one that does not thin may give other points.
+            MasterError: the master rejects the call.
         """
         points = self._session.api.trials.time_series(self.id, name, group, most_points)
         return {
@@ -138,12 +146,12 @@ class Experiment:
 
     Attributes:
         id: its number.
-        name: what its config calls it.
-        description: the same.
-        labels: the same.
-        state: such as ``ACTIVE`` or ``COMPLETED``.
-        progress: from 0 to 1.
-        config: the full config, secrets hidden.
+        name: its name in the config.
+        description: its description in the config.
+        labels: its labels in the config.
+        state: its state, such as ``ACTIVE`` or ``COMPLETED``.
+        progress: the finished part, from 0 to 1.
+        config: the complete config, with secrets hidden.
     """
 
     def __init__(self, experiment_id: int, session: Session) -> None:
@@ -152,10 +160,10 @@ class Experiment:
         self.reload()
 
     def reload(self) -> None:
-        """Fetch it again.
+        """Fetch the experiment again.
 
         Raises:
-            MasterError: there is no such experiment any more.
+            MasterError: the experiment no longer exists.
         """
         shape = self._session.api.experiments.get(self.id)
         self.config: dict[str, Any] = dict(shape["config"])
@@ -168,16 +176,16 @@ class Experiment:
 
     @property
     def metric(self) -> str:
-        """The name of the metric that the search looks at."""
+        """The name of the searcher's metric."""
         return str(self.config.get("searcher", {}).get("metric", ""))
 
     @property
     def smaller_is_better(self) -> bool:
-        """Which way the metric is judged."""
+        """Whether smaller values of the metric are better."""
         return bool(self.config.get("searcher", {}).get("smaller_is_better", True))
 
     def list_trials(self) -> list[Trial]:
-        """Fetch its trials, the best first, those without a validation last."""
+        """Fetch the trials, best first; trials without a validation are last."""
         found = self._session.api.experiments.trials(self.id)
         trials = [Trial(shape, self._session) for shape in found]
         smaller = self.smaller_is_better
@@ -186,7 +194,7 @@ class Experiment:
         )
 
     def best_trial(self) -> Trial | None:
-        """Fetch the trial with the best validation; None before the first."""
+        """Fetch the trial with the best validation; None before the first validation."""
         trials = self.list_trials()
         return trials[0] if trials and trials[0].searcher_metric is not None else None
 

@@ -319,9 +319,11 @@ class KerasContext:
             report: ``test`` or ``validation``.
             options: the other arguments of `model.evaluate`.
 
+        Returns:
+            The metrics by name, as floats, including ``loss``.
+
         Raises:
-            ValueError: `report` has another value, or this batch already has a validation.
-            ValueError: the data is empty.
+            ValueError: `report` has another value, this batch already has a validation, or the data is empty.
             DetError: the context is closed.
         """
         self._check_open("evaluate")
@@ -361,7 +363,8 @@ class KerasContext:
             options: the other arguments of `model.predict`.
 
         Returns:
-            The predictions for this rank's share, in its order; for all data with `gather`.
+            The predictions, of shape (samples, ...) for each output: those for this rank's share, in its order; those
+            for all data with `gather`.
         """
         options = {"verbose": 0, "batch_size": batch_size, **options}
         if self.distributed.size > 1:
@@ -383,6 +386,9 @@ class KerasContext:
             checkpoint_uuid: load this checkpoint.
             best: with `trial_id`, load the best checkpoint by the searcher's metric instead of the newest.
             custom_objects: name -> class or function, for objects that Keras cannot find itself.
+
+        Returns:
+            The Keras model, compiled as it was trained.
 
         Raises:
             ValueError: not exactly one of `trial_id` and `checkpoint_uuid` is given.

@@ -10,10 +10,10 @@ __all__ = ["exported_names", "generate"]
 _ROOT = Path(__file__).parents[2]
 
 
-def generate(module: str, *, depth: int = 2) -> str:
+def generate(module: str, heading_level: str = "2") -> str:
     """Return the directives for the names that `module` exports."""
     names = exported_names(module)
-    return "\n".join(f"::: {module}.{name}\n    options: {{heading_level: {depth}}}\n" for name in names)
+    return "\n".join(f"::: {module}.{name}\n    options: {{heading_level: {heading_level}}}\n" for name in names)
 
 
 def exported_names(module: str) -> list[str]:
