@@ -13,7 +13,9 @@ _ROOT = Path(__file__).parents[2]
 def generate(module: str, heading_level: str = "2") -> str:
     """Return the directives for the names that `module` exports."""
     names = exported_names(module)
-    return "\n".join(f"::: {module}.{name}\n    options: {{heading_level: {heading_level}}}\n" for name in names)
+    return "\n".join(
+        f"::: {module}.{name}\n    options: {{heading_level: {heading_level}}}\n" for name in names
+    )
 
 
 def exported_names(module: str) -> list[str]:

@@ -7,6 +7,7 @@ returns. Nothing that is generated is checked in.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import rest_api
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-_GENERATORS = {
+_GENERATORS: dict[str, Callable[..., str]] = {
     "command_line": command_line.generate,
     "config_reference": config_reference.generate,
     "python_api": python_api.generate,
@@ -38,9 +39,5 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> str:
     """Fill in generated parts, and point links to repository files at their pages."""
     root = Path(config.config_file_path).parent
-    markdown = _MARKER.sub(lambda match: _generate(match["name"], match["arguments"].split()), markdown)
+    markdown = _MARKER.sub(lambda match: _GENERATORS[match["name"]](*match["arguments"].split()), markdown)
     return repository_files.with_site_links(markdown, page.file.src_uri, root)
-
-
-def _generate(name: str, arguments: list[str]) -> str:
-    return _GENERATORS[name](*arguments)
