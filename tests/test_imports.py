@@ -15,13 +15,14 @@ PACKAGE = Path(__file__).parents[1] / "det_keras"
 # Buffer -> rooms that it may import. `errors`, `home` and the package root stand below everything.
 ALLOWED = {
     "__main__": {"cli"},
-    "cli": {"client", "config", "storage", "master", "compat", "protocol"},
+    "cli": {"client", "connection", "config", "storage", "master", "compat", "protocol"},
     "master": {"search", "config", "storage", "protocol"},
-    "keras": {"core", "client", "storage", "config", "cluster_info", "notebook", "protocol"},
+    "keras": {"core", "client", "connection", "storage", "config", "cluster_info", "notebook", "protocol"},
     "core": {"client", "storage", "config", "cluster_info", "protocol", "strategy_hook"},
-    "launch": {"core", "cluster_info", "compat"},
+    "launch": {"core", "cluster_info", "compat", "protocol"},
     "compat": {"cluster_info", "core", "keras", "launch", "experimental"},
-    "experimental": {"keras", "client", "notebook", "protocol"},
+    "experimental": {"keras", "client", "connection", "notebook", "protocol"},
+    "connection": {"client", "protocol"},
     "client": {"protocol"},
     "search": {"config"},
     "config": set(),
