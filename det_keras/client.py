@@ -16,10 +16,9 @@ from typing import Any
 import httpx
 
 from det_keras.errors import MasterError, MasterUnavailableError
-from det_keras.home import Home
 from det_keras.protocol.api import Api
 
-__all__ = ["Session", "connect"]
+__all__ = ["Session"]
 
 _RETRIED_STATUSES = frozenset({502, 503, 504})
 _FIRST_DELAY_S = 0.1
@@ -216,37 +215,3 @@ def _error(response: httpx.Response) -> MasterError:
     if message is None and isinstance(body, dict):
         message = body.get("message")
     return MasterError(response.status_code, str(message or response.text or response.reason_phrase))
-
-
-def connect(home: Home, environ: Mapping[str, str], *, patience_s: float = 10.0) -> Session | None:
-    """Return a session with the master that this user means, None when none is named and none runs.
-
-    The address is ``DET_MASTER``, else that of the embedded master of `home`, and what a certificate is checked
-    with is ``DET_MASTER_CERT_FILE``, else what that master says. The token is
-    ``DET_USER_TOKEN``, else the token file of `home`.
-
-    Args:
-        home: the data root.
-        environ: where the variables are.
-        patience_s: as in `Session`.
-    """
-    cert_file = environ.get("DET_MASTER_CERT_FILE")
-    url = environ.get("DET_MASTER")
-    if not url:
-        url, known = _embedded(home)
-        cert_file = cert_file or known
-    if url is None:
-        return None
-    token = environ.get("DET_USER_TOKEN") or ""
-    if not token and home.token_file.is_file():
-        token = home.token_file.read_text(encoding="utf-8").strip()
-    return Session(url, token, patience_s=patience_s, cert_file=cert_file)
-
-
-def _embedded(home: Home) -> tuple[str | None, str | None]:
-    """Return the address of the embedded master and what its certificate is checked with, None for none."""
-    try:
-        content = json.loads(home.master_file.read_text(encoding="utf-8"))
-        return str(content["url"]), content.get("cert_file")
-    except (OSError, ValueError, KeyError):
-        return None, None

@@ -16,13 +16,14 @@ PACKAGE = Path(__file__).parents[1] / "det_keras"
 # imported everywhere.
 ALLOWED = {
     "__main__": {"cli"},
-    "cli": {"client", "config", "storage", "master", "compat", "protocol"},
+    "cli": {"client", "connection", "config", "storage", "master", "compat", "protocol"},
     "master": {"search", "config", "storage", "protocol"},
-    "keras": {"core", "client", "storage", "config", "cluster_info", "notebook", "protocol"},
+    "keras": {"core", "client", "connection", "storage", "config", "cluster_info", "notebook", "protocol"},
     "core": {"client", "storage", "cluster_info", "protocol", "strategy_hook"},
-    "launch": {"cluster_info", "compat"},
+    "launch": {"cluster_info", "compat", "protocol"},
     "compat": {"cluster_info", "core", "keras", "launch", "experimental"},
-    "experimental": {"keras", "client", "notebook", "protocol"},
+    "experimental": {"keras", "client", "connection", "notebook", "protocol"},
+    "connection": {"client", "protocol"},
     "client": {"protocol"},
     "search": {"config"},
     "config": set(),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from det_keras.cli.command_tree import Command, Option, command_tree
-from det_keras.cli.settings import Settings
+from det_keras.connection.settings import Settings
 
 if TYPE_CHECKING:
     from det_keras.cli.arguments import Nouns

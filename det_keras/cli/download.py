@@ -5,17 +5,14 @@ A target directory appears as a whole and verified, or not at all.
 
 from __future__ import annotations
 
-import io
 import json
-from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from det_keras.errors import CheckpointError, ConfigError, DetError
 
 if TYPE_CHECKING:
-    import tarfile
-
     from det_keras.client import Session
 from det_keras.protocol.metrics import rank
 
@@ -128,34 +125,13 @@ def _copy_local(record: Mapping[str, Any], draft: Path) -> bool:
 def _fetch(session: Session, uuid: str, draft: Path) -> None:
     import tarfile
 
+    from det_keras.storage.archive import unpack_chunks
+
     draft.mkdir()
-    stream = _Chunks(session.api.checkpoints.archive(uuid))
     try:
-        with tarfile.open(fileobj=stream, mode="r|gz") as archive:
-            for member in archive:
-                _extract(archive, member, draft)
+        unpack_chunks(session.api.checkpoints.archive(uuid), draft)
     except (tarfile.TarError, EOFError) as error:
         raise CheckpointError(f"The archive of checkpoint `{uuid}` is broken: {error}.") from error
-
-
-def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, draft: Path) -> None:
-    """Write one member; nothing but files and directories strictly below `draft` is taken."""
-    import shutil
-
-    path = PurePosixPath(member.name)
-    if path.is_absolute() or ".." in path.parts or not (member.isreg() or member.isdir()):
-        raise CheckpointError(
-            f"The archive holds {member.name!r}, which is not a file below its root: refused."
-        )
-    target = draft / path
-    if member.isdir():
-        target.mkdir(parents=True, exist_ok=True)
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    source = archive.extractfile(member)
-    assert source is not None
-    with target.open("wb") as file:
-        shutil.copyfileobj(source, file)
 
 
 def _verify(record: Mapping[str, Any], draft: Path) -> None:
@@ -191,25 +167,3 @@ def _complete_metadata(record: Mapping[str, Any], draft: Path) -> None:
     path = draft / _METADATA_NAME
     if not path.exists():
         path.write_text(json.dumps(record.get("metadata") or {}, indent=2), encoding="utf-8")
-
-
-class _Chunks(io.RawIOBase):
-    """Reads an iterator of bytes as a file."""
-
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks = chunks
-        self._rest = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        """Return up to `size` bytes, b"" at the end."""
-        if size < 0:
-            return self._rest + b"".join(self._chunks)
-        while not self._rest:
-            self._rest = next(self._chunks, None) or b""
-            if not self._rest:
-                return b""
-        taken, self._rest = self._rest[:size], self._rest[size:]
-        return taken

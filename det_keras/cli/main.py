@@ -23,7 +23,7 @@ from det_keras.cli.commands import (
     web,
 )
 from det_keras.cli.help_texts import add_help_texts
-from det_keras.cli.settings import Settings
+from det_keras.connection.settings import Settings
 from det_keras.errors import DetError, MasterError
 
 if TYPE_CHECKING:

@@ -1,47 +1,36 @@
-"""Which master a command talks to, and with which token."""
+"""Sessions of commands: they start the embedded master if no master is named and none runs."""
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
-from det_keras.cli.settings import Settings
-from det_keras.cli.token_cache import TokenCache
-from det_keras.errors import DetError, MasterError
-from det_keras.home import Home
+from det_keras.connection import masters
+from det_keras.connection.settings import Settings
 
 if TYPE_CHECKING:
     from det_keras.client import Session
 
-__all__ = ["DEFAULT_USER", "embedded_url", "find_cert_file", "find_url", "log_in", "open_session"]
-
-#: The user that the embedded master makes for the owner of the machine's account.
-DEFAULT_USER = "determined"
-
-# Long enough for a master that is being restarted, short enough for a mistyped address.
-_PATIENCE_S = 5.0
-_DEFAULT_PORT = 8080
-# What stock clients put before the password that they hash; the protocol fixes it.
+__all__ = ["find_url", "open_session"]
 
 
 def open_session(settings: Settings) -> Session:
-    """Return a session with the master that the user means; the embedded one is started if need be.
+    """Return a session with the master that the user means.
 
     Raises:
         DetError: there is no token for that master, or the embedded one cannot be started.
-        MasterError: the master does not take the password of the environment.
+        MasterError: the master does not accept the password of the environment.
     """
-    url = find_url(settings)
-    return _session(settings, url, _token(settings, url))
+    return masters.open_session(settings, _ensure_embedded)
 
 
 def find_url(settings: Settings) -> str:
-    """Return the address of the master that the user means; the embedded one is started if need be."""
-    if settings.master is not None:
-        return _whole_url(settings.master)
-    # Imported here, as everything that talks to a master: `det --help` needs none of it.
+    """Return the address of the master that the user means; errors are those of `open_session`."""
+    return masters.find_url(settings, _ensure_embedded)
+
+
+def _ensure_embedded(settings: Settings) -> str:
+    # Imported here: `det --help` needs no master.
     from det_keras.master import process
 
     running = process.find(settings.home)
@@ -52,91 +41,3 @@ def find_url(settings: Settings) -> str:
             file=sys.stderr,
         )
     return running.url.rstrip("/")
-
-
-def embedded_url(home: Home) -> str | None:
-    """Return the address that the embedded master of `home` left, without asking whether it still runs."""
-    url = _announcement(home).get("url")
-    return None if url is None else str(url).rstrip("/")
-
-
-def find_cert_file(settings: Settings, url: str) -> str | None:
-    """Return what the certificate of the master at `url` is checked with; None for the system's authorities."""
-    if settings.cert_file is None and _same_place(url, embedded_url(settings.home)):
-        return _announcement(settings.home).get("cert_file")
-    return settings.cert_file
-
-
-def _announcement(home: Home) -> dict[str, str]:
-    try:
-        content = json.loads(home.master_file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def log_in(settings: Settings, url: str, user: str, password: str) -> str:
-    """Return a new token of `user`.
-
-    Raises:
-        DetError: the master does not take the name and password.
-    """
-    with _session(settings, url, "") as session:
-        try:
-            return session.api.accounts.log_in(user, password)
-        except MasterError as error:
-            if error.status not in (401, 403):
-                raise
-            raise DetError(
-                f"Unauthenticated: the master at {url} does not take user {user!r} with this password "
-                f"({error.message}). Try again with `det user login {user}`."
-            ) from error
-
-
-def _session(settings: Settings, url: str, token: str) -> Session:
-    from det_keras.client import Session
-
-    return Session(url, token, patience_s=_PATIENCE_S, cert_file=find_cert_file(settings, url))
-
-
-def _token(settings: Settings, url: str) -> str:
-    if settings.is_environment_user and settings.token is not None:
-        return settings.token
-    if settings.is_environment_user and settings.user is not None and settings.password is not None:
-        return log_in(settings, url, settings.user, settings.password)
-    cached = TokenCache(settings.home).find(url, settings.user)
-    if cached is not None:
-        return cached[1]
-    if settings.user in (None, DEFAULT_USER) and _same_place(url, embedded_url(settings.home)):
-        return _embedded_token(settings.home)
-    whose = f" of user {settings.user!r}" if settings.user else ""
-    raise DetError(
-        f"Unauthenticated: there is no token{whose} for the master at {url}. "
-        f"Log in with `det -m {url} user login`, or set DET_USER and DET_PASS."
-    )
-
-
-def _embedded_token(home: Home) -> str:
-    try:
-        return home.token_file.read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise DetError(
-            f"Unauthenticated: the embedded master's token cannot be read at {home.token_file} "
-            f"({error.strerror}). Restart the master: it writes a new one."
-        ) from error
-
-
-def _whole_url(text: str) -> str:
-    """Return an address with scheme and port; a bare name means the port that masters prefer."""
-    if "://" in text:
-        return text.rstrip("/")
-    parts = urlsplit(f"http://{text}")
-    return f"http://{parts.netloc}" if parts.port else f"http://{parts.netloc}:{_DEFAULT_PORT}"
-
-
-def _same_place(url: str, other: str | None) -> bool:
-    return other is not None and _numeric(url) == _numeric(other)
-
-
-def _numeric(url: str) -> str:
-    return url.replace("://localhost", "://127.0.0.1")

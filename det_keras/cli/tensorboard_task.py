@@ -14,7 +14,7 @@ from pathlib import Path
 
 from det_keras.cli.commands.tensorboard import events_of, launch, link_events, refresh_until_end
 from det_keras.cli.session import open_session
-from det_keras.cli.settings import Settings
+from det_keras.connection.settings import Settings
 
 __all__ = ["main"]
 

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from det_keras import notebook
-from det_keras.client import Session, connect
+from det_keras.client import Session
+from det_keras.connection.masters import open_session
+from det_keras.connection.settings import Settings
 from det_keras.display import duration_text, hparams_text, percent_text, state_text
-from det_keras.errors import DetError, MasterError
-from det_keras.home import Home
+from det_keras.errors import MasterError
 from det_keras.protocol.metrics import group_of, rank
 from det_keras.protocol.states import is_over
 
@@ -233,10 +234,5 @@ class Experiment:
 
 
 def _connected() -> Session:
-    # A notebook has nobody who could read the environment for it.
-    session = connect(Home.from_environment(os.environ), os.environ)
-    if session is None:
-        raise DetError(
-            "No master is named and none runs. Start one with `det deploy local cluster-up`, or set DET_MASTER."
-        )
-    return session
+    # The first object that a notebook asks for: no caller could have read the environment before.
+    return open_session(Settings.from_environment(os.environ))

@@ -19,7 +19,6 @@ from det_keras.core.checkpoint import DownloadMode
 from det_keras.core.checkpoint_writer import CheckpointWriter
 from det_keras.display import flat_hparams
 from det_keras.errors import CheckpointError, DetError, InvalidHP, NotATrainingJobError
-from det_keras.home import Home
 from det_keras.keras.checkpoint.load import load_model, open_checkpoint
 from det_keras.keras.checkpoint.variables import build_for_evaluation
 from det_keras.keras.data import DataContext
@@ -486,18 +485,19 @@ class KerasContext:
                 yield directory
             return
         # Imported here: a local script that loads nothing from a master needs no HTTP client.
-        from det_keras.client import connect
+        from det_keras.connection.masters import open_session
+        from det_keras.connection.settings import Settings
         from det_keras.core.backend.trial import open_task_session
 
         info = self.core.info
-        session = (
-            open_task_session(info) if info is not None else connect(Home.from_environment(), os.environ)
-        )
-        if session is None:
-            raise CheckpointError(
-                "No master runs that could know the checkpoint. Start one with `det deploy local cluster-up`, "
-                "or set DET_MASTER."
+        try:
+            session = (
+                open_task_session(info)
+                if info is not None
+                else open_session(Settings.from_environment(os.environ))
             )
+        except DetError as error:
+            raise CheckpointError(f"The checkpoint cannot be fetched: {error}") from error
         with session, open_checkpoint(session, trial_id=trial_id, uuid=uuid, best=best) as directory:
             yield directory
 

@@ -3,8 +3,8 @@
 A rank that is stopped or swapped out ends nothing and answers nothing: the others would wait for it for ever. So
 the launcher looks at every rank a few times before its patience ends. Each of these is a sign of life:
 
-- a heartbeat: the datagram ``<rank> <pid>`` on the launcher's socket, from a thread of the rank that does
-  nothing else. The address is in `ADDRESS_VARIABLE`; a leading ``@`` stands for the null byte of an abstract one;
+- a heartbeat: the datagram of `protocol.heartbeat` on the launcher's socket, from a thread of the rank that does
+  nothing else;
 - processor time used, however silent the heartbeat: slow work that lets no other thread run is not a hang;
 - without a heartbeat so far, not being stopped: a program that sends none may well sleep.
 
@@ -22,9 +22,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ADDRESS_VARIABLE", "Heartbeats"]
+from det_keras.protocol.heartbeat import parse_beat, socket_address
 
-ADDRESS_VARIABLE = "DET_HEARTBEAT_ADDRESS"
+__all__ = ["Heartbeats"]
 
 _LOOKS = 6
 # Of the time between two looks: a process that thrashes in swap uses less.
@@ -54,10 +54,9 @@ class Heartbeats:
         self._period_s = patience_s / _LOOKS
         self._next_look = time.monotonic() + self._period_s
         self._ranks: dict[int, _Rank] = {}
-        name = f"det-keras-{secrets.token_hex(8)}"
-        self.address = f"@{name}"
+        self.address = f"@det-keras-{secrets.token_hex(8)}"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        self._socket.bind(f"\0{name}")
+        self._socket.bind(socket_address(self.address))
 
     @property
     def due_in_s(self) -> float:
@@ -75,7 +74,7 @@ class Heartbeats:
                 message = self._socket.recv(_LONGEST_MESSAGE_BYTES)
                 # Any process on this machine may write to this socket.
                 with contextlib.suppress(ValueError):
-                    rank, pid = map(int, message.split())
+                    rank, pid = parse_beat(message)
                     seen = self._ranks.setdefault(rank, _Rank())
                     seen.beating_pid, seen.has_beaten = pid, True
 

@@ -31,9 +31,10 @@ from det_keras.cluster_info import get_cluster_info
 from det_keras.compat import with_determined
 from det_keras.errors import ClusterInfoError
 from det_keras.launch.command import become, cannot_start
-from det_keras.launch.heartbeat import ADDRESS_VARIABLE, Heartbeats
+from det_keras.launch.heartbeat import Heartbeats
 from det_keras.launch.rank_group import RankGroup
 from det_keras.launch.rendezvous import LOOPBACK, Rendezvous
+from det_keras.protocol.heartbeat import ADDRESS_VARIABLE
 
 __all__ = ["host_name_problem", "main", "rank_environments"]
 

@@ -5,10 +5,12 @@ Source: PEP 706, whose filters are in Python 3.12 and in late releases of 3.10 a
 
 from __future__ import annotations
 
+import io
 import tarfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
-__all__ = ["unpack"]
+__all__ = ["unpack", "unpack_chunks"]
 
 
 def unpack(archive: tarfile.TarFile, directory: Path) -> None:
@@ -19,13 +21,35 @@ def unpack(archive: tarfile.TarFile, directory: Path) -> None:
         OSError: the disk is full or failing.
     """
     if hasattr(tarfile, "data_filter"):
-        archive.extractall(directory, filter="data")
-        return
-    for member in archive.getmembers():
+        archive.extractall(directory, _checked(archive), filter="data")
+    else:
+        archive.extractall(directory, _checked(archive))
+
+
+def unpack_chunks(chunks: Iterator[bytes], directory: Path) -> None:
+    """Unpack an archive while it arrives: it may be larger than the memory, and is not kept on the disk.
+
+    Args:
+        chunks: bytes of the archive, plain or compressed; what the iterator raises is raised here.
+        directory: exists.
+
+    Raises:
+        tarfile.TarError: as in `unpack`, or the archive is broken.
+        EOFError: the archive ends too early.
+        OSError: the disk is full or failing.
+    """
+    with tarfile.open(fileobj=_Chunks(chunks), mode="r|*") as archive:
+        unpack(archive, directory)
+
+
+def _checked(archive: tarfile.TarFile) -> Iterable[tarfile.TarInfo]:
+    for member in archive:
         kept = member.isfile() or member.isdir() or member.issym() or member.islnk()
         if not kept or not _stays_inside(member):
-            raise tarfile.ExtractError(f"The archive's entry {member.name!r} leads out of the directory.")
-    archive.extractall(directory)
+            raise tarfile.ExtractError(
+                f"its entry {member.name!r} is no file below the directory, and is refused"
+            )
+        yield member
 
 
 def _stays_inside(member: tarfile.TarInfo) -> bool:
@@ -33,3 +57,25 @@ def _stays_inside(member: tarfile.TarInfo) -> bool:
     if member.issym() or member.islnk():
         paths.append(PurePosixPath(member.linkname))
     return not any(path.is_absolute() or ".." in path.parts for path in paths)
+
+
+class _Chunks(io.RawIOBase):
+    """Reads an iterator of bytes as a file."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """Return up to `size` bytes, b"" at the end."""
+        if size < 0:
+            return self._rest + b"".join(self._chunks)
+        while not self._rest:
+            self._rest = next(self._chunks, None) or b""
+            if not self._rest:
+                return b""
+        taken, self._rest = self._rest[:size], self._rest[size:]
+        return taken

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from det_keras.cli.session import open_session
-from det_keras.cli.settings import Settings
-from det_keras.cli.token_cache import TokenCache
+from det_keras.connection.settings import Settings
+from det_keras.connection.token_cache import TokenCache
 from det_keras.errors import DetError
 from det_keras.home import Home
 

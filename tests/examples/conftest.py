@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from det_keras.client import connect
+from det_keras.connection.masters import open_session
+from det_keras.connection.settings import Settings
 from det_keras.home import Home
 from det_keras.master import process
 
@@ -46,7 +47,7 @@ class Cluster:
 
     def get(self, path, **params):
         """Ask the master, wherever it runs now."""
-        with connect(self.home, {}, patience_s=60) as session:
+        with open_session(Settings(self.home), patience_s=60) as session:
             return session.get(path, params=params)
 
     def trial(self, experiment):
@@ -55,7 +56,7 @@ class Cluster:
 
     def metrics(self, trial, group):
         """Return (steps, metrics) of every live report of a group."""
-        with connect(self.home, {}, patience_s=60) as session:
+        with open_session(Settings(self.home), patience_s=60) as session:
             stream = session.stream(
                 "/api/v1/trials/metrics/trial_metrics", params={"group": group, "trialIds": trial["id"]}
             )
@@ -104,7 +105,7 @@ class Cluster:
 
     def logs(self, trial):
         """Return the trial's log lines."""
-        with connect(self.home, {}, patience_s=60) as session:
+        with open_session(Settings(self.home), patience_s=60) as session:
             return [line["log"] for line in session.stream(f"/api/v1/trials/{trial['id']}/logs")]
 
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import yaml
 
-from det_keras.client import connect
+from det_keras.connection.masters import open_session
+from det_keras.connection.settings import Settings
 
 pytestmark = pytest.mark.process
 
@@ -289,7 +290,7 @@ print("trained on", context.get_per_slot_batch_size(), "samples a batch")
 
 def test_script_submits_itself_and_trains(cluster, tmp_path):
     (tmp_path / "native.py").write_text(NATIVE)
-    with connect(cluster.home, {}) as session:
+    with open_session(Settings(cluster.home)) as session:
         url = session.url
     environ = {**cluster.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "det_keras/compat/path")}
     command = [sys.executable, str(tmp_path / "native.py"), url]

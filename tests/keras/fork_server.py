@@ -6,6 +6,7 @@ every call. A child may be killed with SIGKILL, by itself or from outside; that 
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
@@ -97,6 +98,9 @@ class ForkServer:
 def _be_child(
     function: Callable[..., dict[str, Any]], arguments: tuple[Any, ...], pipe: Any, log: str
 ) -> None:
+    # The imported libraries are millions of objects that live as long as the process. A collection that looks through
+    # them takes time, and copies the pages that the child shares with the server.
+    gc.freeze()
     with Path(log).open("ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)

@@ -222,7 +222,7 @@ KINDS: dict[str, Callable[[Any, list[Any]], tuple[Any, list[Any]]]] = {
 
 def train(kind: str, run_dir: Path, *callbacks: Any, **config: Any) -> str:
     """Run a kind in `run_dir` and return the digest of all variables and histories."""
-    keras.backend.clear_session()
+    keras.backend.clear_session(free_memory=False)
     with det.keras.init(config=config or None, run_dir=run_dir, seed=11) as context:
         model, histories = KINDS[kind](context, list(callbacks))
         return digest(model, histories)

@@ -18,7 +18,7 @@ from det_keras.errors import CheckpointError, DetError
 
 
 def opened(path):
-    keras.backend.clear_session()
+    keras.backend.clear_session(free_memory=False)
     return det.keras.init(run_dir=path, seed=1)
 
 

@@ -35,7 +35,7 @@ class Batches(keras.utils.PyDataset):
 
 
 def network(units=3, optimizer=None, dropout=0.3):
-    keras.utils.clear_session()
+    keras.utils.clear_session(free_memory=False)
     keras.utils.set_random_seed(4)
     model = keras.Sequential(
         [keras.Input((4,)), keras.layers.Dense(units), keras.layers.Dropout(dropout), keras.layers.Dense(1)]
@@ -172,7 +172,7 @@ def test_weights_file_is_loaded_by_keras_alone(tmp_path):
 
 
 def test_checkpoint_of_fit_gives_its_weights(tmp_path):
-    keras.utils.clear_session()
+    keras.utils.clear_session(free_memory=False)
     with det.keras.init(run_dir=tmp_path / "fit") as context:
         fitted, data = network(), Batches()
         context.fit(fitted, data, validation_data=data, epochs=1, verbose=0)
@@ -225,7 +225,7 @@ class Subclassed(keras.Model):
 )
 def test_model_that_its_first_batch_builds_goes_on(tmp_path, make):
     def lazy():
-        keras.utils.clear_session()
+        keras.utils.clear_session(free_memory=False)
         keras.utils.set_random_seed(1)
         model = make()
         model.compile("adam", "mse")
@@ -250,7 +250,7 @@ def test_batches_count_on_over_several_fits(tmp_path):
 
 def test_metric_with_a_value_for_each_class_is_reported(tmp_path, capsys):
     x, y = np.eye(4, dtype="float32"), np.eye(4, dtype="float32")
-    keras.utils.clear_session()
+    keras.utils.clear_session(free_memory=False)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4, activation="softmax")])
     model.compile("sgd", "categorical_crossentropy", metrics=[keras.metrics.F1Score(average=None, name="f1")])
     with det.core.init(run_dir=tmp_path / "own") as core:

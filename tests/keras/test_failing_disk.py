@@ -126,7 +126,7 @@ class AtEachBatch(keras.callbacks.Callback):
 
 def train(run_dir: Path, act: Any = lambda context: None, *, batches: int = MANY) -> str:
     """Train a tiny model with a checkpoint after each batch, and return its digest."""
-    keras.backend.clear_session()
+    keras.backend.clear_session(free_memory=False)
     with det.keras.init(config=_EVERY_BATCH, run_dir=run_dir, seed=3) as context:
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2), keras.layers.Dropout(0.5)])
         model.compile(optimizer=context.wrap_optimizer(keras.optimizers.Adam(0.1)), loss="mse")

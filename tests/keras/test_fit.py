@@ -29,7 +29,7 @@ from det_keras.keras.engine.phase import check_signature, phase_signature
 
 @pytest.fixture
 def context(tmp_path):
-    keras.backend.clear_session()
+    keras.backend.clear_session(free_memory=False)
     with det.keras.init(run_dir=tmp_path / "run", seed=1, hparams={"a": {"b": 1}}) as context:
         yield context
 
@@ -220,7 +220,7 @@ def test_history_is_that_of_plain_keras(context):
         validation_data=(arrays()[0][:16], arrays()[1][:16]),
     )
     keras.utils.set_random_seed(1)
-    keras.backend.clear_session()
+    keras.backend.clear_session(free_memory=False)
     ours = fit(context, network(optimizer="sgd"), epochs=2, shuffle=False)
     assert ours.history == plain.history
     assert ours.epoch == plain.epoch
@@ -285,7 +285,7 @@ def test_metrics_are_written_as_tensorboard_events(context):
 
 
 def test_config_periods_rule_reports_validations_and_checkpoints(tmp_path):
-    keras.backend.clear_session()
+    keras.backend.clear_session(free_memory=False)
     config = {
         "scheduling_unit": 5,
         "min_validation_period": {"batches": 4},
@@ -305,7 +305,7 @@ def test_config_periods_rule_reports_validations_and_checkpoints(tmp_path):
 def test_mid_epoch_validation_changes_nothing(tmp_path):
     digests = []
     for name, config in (("a", {}), ("b", {"min_validation_period": {"batches": 3}})):
-        keras.backend.clear_session()
+        keras.backend.clear_session(free_memory=False)
         with det.keras.init(config=config, run_dir=tmp_path / name, seed=1) as context:
             model = network(optimizer="adam")
             history = fit(context, model, epochs=2)
@@ -417,7 +417,7 @@ def test_metadata_says_what_the_checkpoint_is(context):
 def resumed(tmp_path, change):
     """Train one epoch, then go on in the same run directory with something changed."""
     for attempt in range(2):
-        keras.backend.clear_session()
+        keras.backend.clear_session(free_memory=False)
         with det.keras.init(run_dir=tmp_path, seed=1) as context:
             options = {"batch_size": BATCH, "epochs": 3, "validation_split": 0.1, "verbose": 0}
             x, y = arrays()
@@ -465,7 +465,7 @@ def test_numbers_of_automatic_names_alone_are_said_to_be_that():
 
 
 def test_corrupt_newest_checkpoint_gives_way_to_the_one_before(tmp_path, caplog):
-    keras.backend.clear_session()
+    keras.backend.clear_session(free_memory=False)
     with det.keras.init(run_dir=tmp_path, seed=1) as context:
         fit(context, network(optimizer="adam"), epochs=3)
         newest = context.core.backend.checkpoints()[0]
@@ -473,7 +473,7 @@ def test_corrupt_newest_checkpoint_gives_way_to_the_one_before(tmp_path, caplog)
     content = bytearray(path.read_bytes())
     content[10] ^= 1
     path.write_bytes(content)
-    keras.backend.clear_session()
+    keras.backend.clear_session(free_memory=False)
     events = Events()
     with det.keras.init(run_dir=tmp_path, seed=1) as context:
         history = fit(context, network(optimizer="adam"), events, epochs=3)
@@ -514,7 +514,7 @@ def test_stopping_callback_ends_training_for_good(tmp_path):
         on_epoch_end=lambda epoch, logs: setattr(stop.model, "stop_training", True)
     )
     for _ in range(2):
-        keras.backend.clear_session()
+        keras.backend.clear_session(free_memory=False)
         with det.keras.init(run_dir=tmp_path, seed=1) as context:
             assert fit(context, network(optimizer="adam"), stop, epochs=5).epoch == [0]
 
@@ -523,7 +523,7 @@ def test_stopping_callback_ends_training_for_good(tmp_path):
 def test_aggregation_frequency_updates_once_in_so_many_batches(tmp_path, average):
     weights = []
     for frequency, batch_size in ((1, 16), (2, 8)):
-        keras.backend.clear_session()
+        keras.backend.clear_session(free_memory=False)
         config = {
             "optimizations": {"aggregation_frequency": frequency, "average_aggregated_gradients": average},
         }
@@ -541,7 +541,7 @@ def test_aggregation_frequency_updates_once_in_so_many_batches(tmp_path, average
 
 
 def test_profiling_reports_the_machines_load(tmp_path):
-    keras.backend.clear_session()
+    keras.backend.clear_session(free_memory=False)
     slow = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: arrived.wait(10))
     with det.keras.init(config={"profiling": {"enabled": True}}, run_dir=tmp_path, seed=1) as context:
         arrived = _Arrived(tmp_path / "system.jsonl")

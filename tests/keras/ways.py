@@ -22,6 +22,28 @@ import tensorflow as tf
 ROWS, FEATURES, BATCH, EPOCHS = 44, 6, 8, 3
 WAYS: dict[str, Callable[[Any], tuple[Any, ...]]] = {}
 
+#: Ways whose data or optimizer is another one than in a way beside it, and reaches Keras by the same path: forms of
+#: arrays with targets beside those without, and optimizers that need no state of a kind of its own.
+ALIKE = frozenset(
+    {
+        *(
+            f"{form}_with_targets"
+            for form in ("float64", "float16", "int32", "uint8", "bool", "one_dimension")
+        ),
+        *(f"{form}_with_targets" for form in ("images", "tensor", "variable_order", "strided", "scipy_coo")),
+        *(
+            f"{form}_with_targets"
+            for form in ("integers_of_one_dimension", "integer_series", "categorical_codes")
+        ),
+        *(
+            f"compile_{name}"
+            for name in ("rmsprop", "adamw", "lion", "clipvalue", "global_clipnorm", "by_name")
+        ),
+        *("argument_batch_size_of_all", "argument_batch_size_that_divides", "items_dicts", "items_one_tuple"),
+        *("dataset_repeat_with_steps", "dataset_steps_that_divide", "dataset_of_one_tuple"),
+    }
+)
+
 
 def outcome(results: tuple[Any, ...]) -> list[Any]:
     """Return results as plain values that are equal only if they are the same to the last bit."""

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from det_keras import client
+from det_keras.connection.masters import open_session
+from det_keras.connection.settings import Settings
 from det_keras.errors import DetError, MasterUnavailableError
 from det_keras.home import Home
 from det_keras.master import process
@@ -144,9 +146,7 @@ def _run_a_trial(home: Home) -> None:
     code = base64.b64encode(TRIAL.encode()).decode()
     files = [{"path": "trial.py", "type": 48, "content": code, "mode": 33188, "mtime": "1"}]
     body = {"config": CONFIG.format(python=sys.executable), "modelDefinition": files}
-    session = client.connect(home, {})
-    assert session is not None
-    with session:
+    with open_session(Settings(home)) as session:
         number = session.post("/api/v1/experiments", body)["experiment"]["id"]
         caller = Client(None, "")
         caller.get = lambda path, **_: session.get(path)

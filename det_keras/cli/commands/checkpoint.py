@@ -10,7 +10,7 @@ from det_keras.cli import render
 from det_keras.cli.arguments import add_json, add_yes, confirm, positive
 from det_keras.cli.download import default_target, download, fetch_checkpoint
 from det_keras.cli.session import open_session
-from det_keras.cli.settings import Settings
+from det_keras.connection.settings import Settings
 from det_keras.errors import DetError
 
 if TYPE_CHECKING:

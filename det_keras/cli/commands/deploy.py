@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from det_keras.cli.arguments import positive
-from det_keras.cli.session import DEFAULT_USER, open_session
-from det_keras.cli.settings import Settings
+from det_keras.cli.session import open_session
+from det_keras.connection.masters import DEFAULT_USER
+from det_keras.connection.settings import Settings
 from det_keras.errors import DetError
 
 if TYPE_CHECKING:

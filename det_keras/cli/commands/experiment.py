@@ -18,8 +18,8 @@ from det_keras.cli.following.progress import best_validation
 from det_keras.cli.following.trial_table import best_first, is_search
 from det_keras.cli.following.workloads import print_workloads
 from det_keras.cli.session import open_session
-from det_keras.cli.settings import Settings
 from det_keras.cli.submission import continuing, create
+from det_keras.connection.settings import Settings
 from det_keras.errors import DetError
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from det_keras.cli import render
 from det_keras.cli.arguments import add_json, add_overrides
 from det_keras.cli.following import logs
 from det_keras.cli.session import open_session
-from det_keras.cli.settings import Settings
 from det_keras.cli.submission.config_file import read_job
 from det_keras.cli.submission.files import print_notices, read_files
+from det_keras.connection.settings import Settings
 from det_keras.errors import DetError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from det_keras.cli import render
 from det_keras.cli.arguments import add_json
 from det_keras.cli.session import open_session
-from det_keras.cli.settings import Settings
+from det_keras.connection.settings import Settings
 
 if TYPE_CHECKING:
     from det_keras.cli.arguments import Nouns

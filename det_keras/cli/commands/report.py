@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from det_keras.cli.session import open_session
-from det_keras.cli.settings import Settings
+from det_keras.connection.settings import Settings
 from det_keras.display import size_text
 from det_keras.errors import DetError, MasterError
 

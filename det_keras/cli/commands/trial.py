@@ -12,7 +12,7 @@ from det_keras.cli.download import best_first, default_target, download
 from det_keras.cli.following import logs
 from det_keras.cli.following.workloads import print_workloads
 from det_keras.cli.session import open_session
-from det_keras.cli.settings import Settings
+from det_keras.connection.settings import Settings
 from det_keras.errors import DetError
 
 if TYPE_CHECKING:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from det_keras.cli import render
 from det_keras.cli.arguments import add_json
-from det_keras.cli.session import DEFAULT_USER, find_cert_file, find_url, log_in, open_session
-from det_keras.cli.settings import Settings
-from det_keras.cli.token_cache import TokenCache
+from det_keras.cli.session import find_url, open_session
+from det_keras.connection.masters import DEFAULT_USER, find_cert_file, log_in
+from det_keras.connection.settings import Settings
+from det_keras.connection.token_cache import TokenCache
 from det_keras.errors import DetError, MasterError
 
 if TYPE_CHECKING:

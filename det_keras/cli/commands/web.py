@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from det_keras.cli.arguments import positive
 from det_keras.cli.session import open_session
-from det_keras.cli.settings import Settings
+from det_keras.connection.settings import Settings
 from det_keras.errors import DetError, MasterError
 
 if TYPE_CHECKING:

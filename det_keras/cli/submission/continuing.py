@@ -8,9 +8,9 @@ import sys
 from det_keras.cli.arguments import add_overrides, positive
 from det_keras.cli.following.follow import follow
 from det_keras.cli.session import open_session
-from det_keras.cli.settings import Settings
 from det_keras.cli.submission.config_file import read_changes
 from det_keras.cli.submission.files import print_notices
+from det_keras.connection.settings import Settings
 
 __all__ = ["add_arguments", "continue_"]
 

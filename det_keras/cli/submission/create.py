@@ -9,12 +9,12 @@ from pathlib import Path
 from det_keras.cli.arguments import add_overrides
 from det_keras.cli.following.follow import follow
 from det_keras.cli.session import open_session
-from det_keras.cli.settings import Settings
 from det_keras.cli.submission.config_file import ExperimentFile, read_experiment
 from det_keras.cli.submission.context_directory import ContextFiles
 from det_keras.cli.submission.files import print_notices, read_files
 from det_keras.cli.submission.local_run import run_locally
 from det_keras.cli.verify import verify_resume
+from det_keras.connection.settings import Settings
 
 __all__ = ["add_arguments", "create"]
 

@@ -17,7 +17,7 @@ import keras
 
 from det_keras import storage
 from det_keras.errors import CheckpointError, DetError, MasterError
-from det_keras.storage.archive import unpack
+from det_keras.storage.archive import unpack_chunks
 from det_keras.storage.manifest import verify_manifest
 
 if TYPE_CHECKING:
@@ -133,15 +133,8 @@ def _find(session: Session, trial_id: int | None, best: bool) -> dict[str, Any]:
 
 
 def _download(session: Session, uuid: str, directory: Path) -> None:
-    # Download to a file: a checkpoint may not fit in memory.
-    path = directory.with_name(f"{directory.name}.tar.gz")
-    try:
-        with path.open("wb") as file:
-            for chunk in session.api.checkpoints.archive(uuid):
-                file.write(chunk)
-    except DetError as error:
-        raise CheckpointError(f"Checkpoint {uuid!r} cannot be downloaded: {error}") from error
     directory.mkdir()
-    with tarfile.open(path, mode="r:*") as archive:
-        unpack(archive, directory)
-    path.unlink()
+    try:
+        unpack_chunks(session.api.checkpoints.archive(uuid), directory)
+    except (DetError, tarfile.TarError, EOFError) as error:
+        raise CheckpointError(f"Checkpoint {uuid!r} cannot be downloaded: {error}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -43,10 +44,18 @@ class Settings:
         Raises:
             DetError: DET_KERAS_SLOTS is not a number of slots.
         """
+        settings = cls.from_environment(environ)
+        return dataclasses.replace(
+            settings, master=args.master or settings.master, user=args.user or settings.user
+        )
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> Settings:
+        """Return the settings of an environment; errors are those of `gather`."""
         return cls(
             home=Home.from_environment(environ),
-            master=args.master or environ.get("DET_MASTER") or None,
-            user=args.user or environ.get("DET_USER") or None,
+            master=environ.get("DET_MASTER") or None,
+            user=environ.get("DET_USER") or None,
             environment_user=environ.get("DET_USER") or None,
             token=environ.get("DET_USER_TOKEN") or None,
             password=environ.get("DET_PASS"),

@@ -1,0 +1,29 @@
+"""How many of the kinds of trainings the tests go through: all of them take hours.
+
+``DET_KERAS_TEST_AMOUNT`` is
+
+- ``few``: a third of the usual ones, for versions of Keras beside the locked one;
+- ``usual``, the default: without those that differ from another one in what belongs to Keras alone;
+- ``all``: all, and drawn combinations beside them (`tox -e long`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable
+
+__all__ = ["AMOUNT", "chosen"]
+
+AMOUNT = os.environ.get("DET_KERAS_TEST_AMOUNT", "usual")
+assert AMOUNT in ("few", "usual", "all"), f"DET_KERAS_TEST_AMOUNT is few, usual or all, not {AMOUNT!r}."
+
+
+def chosen(names: Iterable[str], alike: Collection[str] = ()) -> list[str]:
+    """Return the names that are tested.
+
+    Args:
+        names: of all trainings.
+        alike: those of them that only ``all`` includes.
+    """
+    usual = [name for name in names if AMOUNT == "all" or name not in alike]
+    return usual[::3] if AMOUNT == "few" else usual
