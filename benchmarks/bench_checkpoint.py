@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 import det_keras as det
-from det_keras.keras.checkpoint.training_state import read_training_state
+from det_keras.keras.checkpoint.training_state import RestoredState
 from det_keras.keras.checkpoint.variables import VariableSet
 from det_keras.storage.manifest import verify_manifest
 
@@ -87,7 +87,7 @@ with tempfile.TemporaryDirectory() as folder:
     def restore() -> None:
         """Do what a resume does: check every byte, then put it back."""
         verify_manifest(newest.parent)
-        VariableSet(model, [model.optimizer]).assign(read_training_state(newest.parent).values())
+        VariableSet(model, [model.optimizer]).assign(RestoredState.read(newest.parent).values())
 
     reading, restoring, verifying = in_turns(
         5,

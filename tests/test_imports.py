@@ -16,9 +16,19 @@ PACKAGE = Path(__file__).parents[1] / "det_keras"
 # imported everywhere.
 ALLOWED = {
     "__main__": {"cli"},
-    "cli": {"client", "connection", "config", "storage", "master", "compat", "protocol"},
+    "cli": {"checkpoint_format", "client", "connection", "config", "storage", "master", "compat", "protocol"},
     "master": {"search", "config", "storage", "protocol"},
-    "keras": {"core", "client", "connection", "storage", "config", "cluster_info", "notebook", "protocol"},
+    "keras": {
+        "checkpoint_format",
+        "core",
+        "client",
+        "connection",
+        "storage",
+        "config",
+        "cluster_info",
+        "notebook",
+        "protocol",
+    },
     "core": {"client", "storage", "cluster_info", "protocol", "strategy_hook"},
     "launch": {"cluster_info", "compat", "protocol"},
     "compat": {"cluster_info", "core", "keras", "launch", "experimental"},
@@ -28,6 +38,7 @@ ALLOWED = {
     "search": {"config"},
     "config": set(),
     "storage": set(),
+    "checkpoint_format": set(),
     "cluster_info": set(),
     "display": {"protocol"},
     "home": set(),
@@ -83,6 +94,18 @@ def test_heavy_libraries_stay_in_their_room(path):
     for owner, libraries in FOREIGN.items():
         if room != owner:
             assert not roots & libraries, f"{room} imports {roots & libraries}"
+
+
+PRIVATE_API = PACKAGE / "keras" / "private_api.py"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_private_names_of_keras_and_tensorflow_are_in_one_file(path):
+    if path != PRIVATE_API:
+        private = [
+            name for name in imported_modules(path) if name.startswith(("keras.src", "tensorflow.python"))
+        ]
+        assert private == []
 
 
 def module_of(path: Path) -> str:

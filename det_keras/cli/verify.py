@@ -13,10 +13,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+import numpy as np
+
+from det_keras.checkpoint_format import StoredState
 from det_keras.cli.submission.config_file import ExperimentFile
 from det_keras.cli.submission.local_run import command_of, environment_of
 from det_keras.errors import DetError
@@ -184,57 +186,32 @@ def _print_failure(differences: list[str], by_itself: list[str]) -> None:
 
 
 def _differences(undisturbed: Path, killed: Path) -> Iterator[str]:
-    expected, found = _state(undisturbed), _state(killed)
-    if expected["position"] != found["position"]:
-        yield f"the position: {expected['position']} and {found['position']}"
-    if _weights(undisturbed) != _weights(killed):
+    expected, found = StoredState.read(undisturbed), StoredState.read(killed)
+    if expected.state["position"] != found.state["position"]:
+        yield f"the position: {expected.state['position']} and {found.state['position']}"
+    named = list(_differing_variables(expected, found))
+    yield from named
+    # Scalars of the model have no place of their own in the file.
+    if not named and not np.array_equal(expected.weights, found.weights):
         yield "the weights of the model"
-    sides = [(path / "training_state" / "variables.bin").read_bytes() for path in (undisturbed, killed)]
-    for variable in expected["variables"]:
-        if "offset" in variable and _slice(sides[0], variable) != _slice(sides[1], variable):
-            yield f"the {variable['group']} variable `{variable['path']}`"
-    if expected["history"] != found["history"]:
+    if expected.state["history"] != found.state["history"]:
         yield "the history"
-    for name, value in expected["random"].items():
-        if found["random"][name] != value:
+    for name, value in expected.state["random"].items():
+        if found.state["random"][name] != value:
             yield f"the random state of {name}"
 
 
-def _state(checkpoint: Path) -> dict[str, Any]:
-    content = json.loads((checkpoint / "training_state" / "state.json").read_text(encoding="utf-8"))
-    assert isinstance(content, dict)
-    return content
-
-
-def _weights(checkpoint: Path) -> bytes:
-    import zipfile
-
-    archive = checkpoint / "model.keras"
-    if not archive.exists():
-        return (checkpoint / "model.weights.h5").read_bytes()
-    with zipfile.ZipFile(archive) as opened:
-        return opened.read("model.weights.h5")
-
-
-def _slice(content: bytes, variable: Mapping[str, Any]) -> bytes:
-    size = _ITEM_BYTES.get(variable["dtype"], 4)
-    for length in variable["shape"]:
-        size *= length
-    return content[variable["offset"] : variable["offset"] + size]
-
-
-_ITEM_BYTES = {
-    "float16": 2,
-    "bfloat16": 2,
-    "float64": 8,
-    "int64": 8,
-    "uint64": 8,
-    "int8": 1,
-    "uint8": 1,
-    "bool": 1,
-}
+def _differing_variables(expected: StoredState, found: StoredState) -> Iterator[str]:
+    for variable, other in zip(expected.variables, found.variables, strict=True):
+        ours, theirs = expected.array(variable), found.array(other)
+        if ours is not None and theirs is not None and ours.tobytes() != theirs.tobytes():
+            yield f"the {variable['group']} variable `{variable['path']}`"
 
 
 def _digest(checkpoint: Path) -> str:
-    variables = (checkpoint / "training_state" / "variables.bin").read_bytes()
-    return hashlib.sha256(_weights(checkpoint) + variables).hexdigest()
+    state = StoredState.read(checkpoint)
+    digest = hashlib.sha256(state.weights.tobytes())
+    for variable in state.variables:
+        if "offset" in variable:
+            digest.update(np.ascontiguousarray(state.array(variable)).tobytes())
+    return digest.hexdigest()

@@ -1,7 +1,8 @@
-"""The private names of Keras and TensorFlow that the engine needs, one function for each use.
+"""All private names of Keras and TensorFlow that the package uses, one function for each use.
 
-`fit` promises the batches that plain Keras makes, and Keras offers no public way to make them from arrays or
-generators. Each function names the version in which it was checked; a change there is fixed here.
+There is no public way to make the batches that plain Keras makes from arrays or generators, to write the weights file
+of a model piece by piece, or to read the states that `set_random_seed` sets. The versions are those in which the names
+were checked; a change there is fixed here.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ import keras
 import tensorflow as tf
 
 # Keras 3.12 to 3.15.
+from keras.src.backend.common import global_state
+from keras.src.random.seed_generator import global_seed_generator as keras_seed_generator
+from keras.src.saving import saving_lib
 from keras.src.trainers.data_adapters import (
     array_slicing,
     data_adapter_utils,
@@ -21,24 +25,46 @@ from keras.src.trainers.data_adapters import (
 )
 
 # TensorFlow 2.17 to 2.21.
+from tensorflow.python.eager import context as tf_context
 from tensorflow.python.framework import config as tf_config
 
 __all__ = [
+    "AssetStore",
+    "WeightsStore",
+    "all_layers",
     "arrays_in",
+    "cache_filename",
     "convert_array",
+    "eager_random_stream",
+    "existing_keras_seed_generator",
+    "forget_initial_epoch",
     "generator_dataset",
+    "given_losses",
     "input_datasets",
     "is_op_determinism_enabled",
     "is_torch_loader",
+    "keras_seed_generator",
     "map_arrays",
     "map_functions",
+    "metric_results",
+    "model_documents",
     "num_rows",
+    "own_trainable_variables",
+    "repeat_count",
+    "save_state",
+    "seed_generators",
     "split_rows",
     "take_rows",
     "tensor_spec",
     "trace_train_step",
     "traced_functions",
+    "variable_dtype",
 ]
+
+#: Writes and reads the weights file of a model, group by group; `store.make(path)` returns the group of a layer.
+WeightsStore: Any = saving_lib.H5IOStore
+#: Writes the files that layers store besides their variables.
+AssetStore: Any = saving_lib.DiskIOStore
 
 _SparseRows = array_slicing.TensorflowSparseWrapper
 
@@ -156,6 +182,89 @@ def traced_functions(model: Any) -> Iterator[Any]:
             yield from function._list_all_concrete_functions()
         else:
             waiting.extend(_closure_of(function))
+
+
+def all_layers(model: Any) -> list[Any]:
+    """Return the model and all layers in it, at any depth, in a fixed order."""
+    return list(model._flatten_layers())
+
+
+def own_trainable_variables(layer: Any) -> list[Any]:
+    """Return the weights that belong to a layer itself, also while it is frozen."""
+    return list(getattr(layer, "_trainable_variables", ()))
+
+
+def seed_generators(layer: Any) -> list[Any]:
+    """Return the `keras.random.SeedGenerator`s of a layer itself."""
+    return list(getattr(layer, "_seed_generators", ()))
+
+
+def given_losses(model: Any) -> Any:
+    """Return what `compile` got as ``loss``; None before it."""
+    return getattr(getattr(model, "_compile_loss", None), "_user_loss", None)
+
+
+def metric_results(model: Any, logs: dict[str, Any]) -> dict[str, Any]:
+    """Return the logs of an epoch as `fit` makes them: the metrics' results, or the logs of an own `train_step`."""
+    return dict(model._get_metrics_result_or_logs(logs))
+
+
+def forget_initial_epoch(model: Any) -> None:
+    """Let the next `model.fit` begin at its own `initial_epoch`, not where `BackupAndRestore` left the last one."""
+    model._initial_epoch = None
+
+
+def existing_keras_seed_generator() -> Any:
+    """Return Keras's global seed generator, None if there is none yet: creating it would draw from Python's stream."""
+    return global_state.get_global_attribute("global_seed_generator")
+
+
+def eager_random_stream() -> Any:
+    """Return the Python generator from which eager TensorFlow draws the seeds of its ops, None if there is none."""
+    return getattr(tf_context.context(), "_rng", None)
+
+
+def save_state(model: Any, weights: Any, assets: Any) -> None:
+    """Visit the layers of a model as Keras does when it saves one.
+
+    Args:
+        model: its layers' `save_own_variables` and `save_assets` are called.
+        weights: a `WeightsStore` or an object with its methods.
+        assets: an `AssetStore`; None for no assets.
+    """
+    saving_lib._save_state(
+        model, weights_store=weights, assets_store=assets, inner_path="", visited_saveables=set()
+    )
+
+
+def model_documents(model: Any) -> tuple[str, str]:
+    """Return ``config.json`` and ``metadata.json`` of a model's `.keras` file.
+
+    Raises:
+        NotImplementedError, TypeError, ValueError: the model cannot be described.
+    """
+    config, metadata = saving_lib._serialize_model_as_json(model)
+    return config, metadata
+
+
+def cache_filename(dataset: tf.data.Dataset) -> Any:
+    """Return the tensor with the file of a `cache`, empty for one in memory; None for another dataset."""
+    return getattr(dataset, "_filename", None) if type(dataset).__name__ == "CacheDataset" else None
+
+
+def repeat_count(dataset: tf.data.Dataset) -> int | None:
+    """Return how often a `repeat` gives its elements, -1 for endlessly; None for another dataset."""
+    count = getattr(dataset, "_count", None)
+    return int(count) if type(dataset).__name__ == "_RepeatDataset" and count is not None else None
+
+
+def variable_dtype(handle: Any) -> tf.DType | None:
+    """Return the dtype of the variable behind a resource handle; None if it is a lookup table or an iterator."""
+    data = getattr(handle, "_handle_data", None)
+    # Lookup tables and iterators are resources as well, but without shape and type.
+    if data is None or not data.is_set or len(data.shape_and_type) != 1:
+        return None
+    return tf.as_dtype(data.shape_and_type[0].dtype)
 
 
 def _closure_of(function: Any) -> Iterator[Any]:

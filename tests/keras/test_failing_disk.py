@@ -25,7 +25,7 @@ from kinds import digest
 import det_keras as det
 from det_keras.core import checkpoint_writer
 from det_keras.errors import CheckpointError
-from det_keras.keras.checkpoint.training_state import read_training_state
+from det_keras.keras.checkpoint.training_state import RestoredState
 
 # Every second one of the many brings a failure; the few are enough where a run is resumed often.
 MANY, FEW = 100, 14
@@ -155,7 +155,7 @@ def newest_whole(context: Any) -> int:
     for record in context.core.backend.checkpoints():
         try:
             with context.core.checkpoint.restore_path(record.uuid) as directory:
-                read_training_state(directory).values()
+                RestoredState.read(directory).values()
         except CheckpointError:
             continue
         return int(record.steps_completed)

@@ -13,7 +13,6 @@ from det_keras.cli.submission.config_file import ExperimentFile, read_experiment
 from det_keras.cli.submission.context_directory import ContextFiles
 from det_keras.cli.submission.files import print_notices, read_files
 from det_keras.cli.submission.local_run import run_locally
-from det_keras.cli.verify import verify_resume
 from det_keras.connection.settings import Settings
 
 __all__ = ["add_arguments", "create"]
@@ -49,6 +48,9 @@ def create(args: argparse.Namespace, settings: Settings) -> int:
         print_notices({"notices": file.notices})
         return run_locally(file, Path(args.context_directory))
     if args.verify_resume:
+        # Imported here: it needs NumPy.
+        from det_keras.cli.verify import verify_resume
+
         return verify_resume(file, Path(args.context_directory))
     files = read_files(args.context_directory)
     return _submit(args, settings, file, files)

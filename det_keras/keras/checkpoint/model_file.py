@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import logging
-import struct
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,28 +18,20 @@ from typing import Any
 import numpy as np
 
 # Keras has no public API to write a weights file without a live model.
-from keras.src.saving import saving_lib
-
+from det_keras.checkpoint_format import MODEL_NAME, WEIGHTS_NAME
 from det_keras.core.file_plan import Piece, Slice
 from det_keras.keras.checkpoint.weights_template import Entry, Group, make_template
+from det_keras.keras.private_api import AssetStore, WeightsStore, model_documents, save_state
 
-__all__ = ["MODEL_NAME", "WEIGHTS_NAME", "ModelFile", "Place", "map_weights", "read_places"]
+__all__ = ["ModelFile", "Place", "read_places"]
 
 logger = logging.getLogger(__name__)
-
-#: The file that `keras.models.load_model` opens.
-MODEL_NAME = "model.keras"
-#: The weights, inside the model file or, if there is none, beside the training state.
-WEIGHTS_NAME = "model.weights.h5"
-
-# Offset in a zip's local file header of the lengths of the file name and of the extra field (APPNOTE 4.3.7).
-_LOCAL_HEADER_LENGTHS = 26
 
 #: The place of a variable in the weights file: the path of its group, and its key in the group.
 Place = tuple[str, str]
 
 
-class _Recorder(saving_lib.H5IOStore):  # type: ignore[misc]
+class _Recorder(WeightsStore):  # type: ignore[misc]
     """Replaces the weights file while the model is traversed, and records the place of each value."""
 
     def __init__(self, index_of: Mapping[int, int]) -> None:
@@ -145,31 +136,16 @@ class ModelFile:
     def _walk(self) -> tuple[Group, ...]:
         recorder = _Recorder(self._index_of)
         with _saving_nothing(self._optimizers):
-            saving_lib._save_state(
-                self._model, weights_store=recorder, assets_store=None, inner_path="", visited_saveables=set()
-            )
+            save_state(self._model, recorder, None)
         return tuple(Group(path, metadata, tuple(entries)) for path, metadata, entries in recorder.groups)
-
-
-def map_weights(directory: Path) -> np.ndarray[Any, Any]:
-    """Return the bytes of the weights file in `directory`, mapped rather than read."""
-    path = directory / MODEL_NAME
-    if not path.exists():
-        return np.memmap(directory / WEIGHTS_NAME, np.uint8, "r")
-    with zipfile.ZipFile(path) as archive:
-        member = archive.getinfo(WEIGHTS_NAME)
-    with path.open("rb") as file:
-        file.seek(member.header_offset + _LOCAL_HEADER_LENGTHS)
-        name_size, extra_size = struct.unpack("<HH", file.read(4))
-        return np.memmap(path, np.uint8, "r", file.tell() + name_size + extra_size, (member.file_size,))
 
 
 def read_places(directory: Path, places: Mapping[int, Place]) -> dict[int, np.ndarray[Any, Any]]:
     """Return the values at `places` of the model's file in `directory`, by the same keys."""
     if not (directory / MODEL_NAME).exists():
-        return _read_store(saving_lib.H5IOStore(directory / WEIGHTS_NAME, mode="r"), places)
+        return _read_store(WeightsStore(directory / WEIGHTS_NAME, mode="r"), places)
     with zipfile.ZipFile(directory / MODEL_NAME) as archive:
-        return _read_store(saving_lib.H5IOStore(WEIGHTS_NAME, archive=archive, mode="r"), places)
+        return _read_store(WeightsStore(WEIGHTS_NAME, archive=archive, mode="r"), places)
 
 
 def _read_store(store: Any, places: Mapping[int, Place]) -> dict[int, np.ndarray[Any, Any]]:
@@ -182,7 +158,7 @@ def _read_store(store: Any, places: Mapping[int, Place]) -> dict[int, np.ndarray
 def _serialize(model: Any) -> dict[str, str] | None:
     """Return the documents of a `.keras` file by name, None if the model cannot be serialized."""
     try:
-        config, metadata = saving_lib._serialize_model_as_json(model)
+        config, metadata = model_documents(model)
     except (NotImplementedError, TypeError, ValueError) as error:
         logger.warning(
             "Checkpoints hold weights but no model.keras, because %s cannot be described: implement `get_config` to "
@@ -216,9 +192,7 @@ def _saving_nothing(optimizers: Iterable[Any]) -> Iterator[None]:
 def _record_assets(model: Any) -> dict[str, bytes]:
     """Return the files that layers such as TextVectorization store besides their variables, by archive name."""
     with zipfile.ZipFile(io.BytesIO(), "w") as archive:
-        store = saving_lib.DiskIOStore("assets", archive=archive, mode="w")
-        saving_lib._save_state(
-            model, weights_store=_NoWeights(), assets_store=store, inner_path="", visited_saveables=set()
-        )
+        store = AssetStore("assets", archive=archive, mode="w")
+        save_state(model, _NoWeights(), store)
         store.close()
         return {name: archive.read(name) for name in archive.namelist()}

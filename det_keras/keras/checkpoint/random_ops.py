@@ -6,7 +6,7 @@ import logging
 import re
 from typing import Any
 
-from det_keras.keras.private_api import traced_functions
+from det_keras.keras.private_api import all_layers, traced_functions
 
 __all__ = ["warn_of_stateful_random_ops"]
 
@@ -34,7 +34,7 @@ def warn_of_stateful_random_ops(model: Any) -> None:
     found = sorted(_stateful_ops(model))
     if not found:
         return
-    names = {layer.name for layer in model._flatten_layers()}
+    names = {layer.name for layer in all_layers(model)}
     places = {_layer_of(name, names) or name for name in found}
     logger.warning(
         "The train step draws random numbers with `tf.random` ops, in %s. Their state cannot be saved: a resumed run "

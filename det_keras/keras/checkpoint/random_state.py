@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-# Keras and TensorFlow have no public API to read the states that `set_random_seed` sets.
-from keras.src.backend.common import global_state
-from keras.src.random.seed_generator import global_seed_generator
-from tensorflow.python.eager import context as tf_context
+from det_keras.keras.private_api import (
+    all_layers,
+    eager_random_stream,
+    existing_keras_seed_generator,
+    keras_seed_generator,
+)
 
 __all__ = [
     "capture_random_state",
@@ -32,11 +34,11 @@ def capture_streams() -> dict[str, Any]:
     """Return the states of the random streams that do not belong to a model, as JSON values by name."""
     version, internal, gauss = random.getstate()
     name, keys, position, has_gauss, cached = np.random.get_state()
-    eager = _eager_stream()
+    eager = eager_random_stream()
     return {
         "python": [version, list(internal), gauss],
         "numpy": [name, np.asarray(keys).tolist(), int(position), int(has_gauss), float(cached)],
-        "keras": _read(seeds.state) if (seeds := _keras_seeds()) is not None else None,
+        "keras": _read(seeds.state) if (seeds := existing_keras_seed_generator()) is not None else None,
         "tensorflow": _eager_state(eager) if eager is not None else None,
         "generator": _read(tf.random.get_global_generator().state),
         "torch": _torch_state(),
@@ -54,14 +56,14 @@ def restore_streams(state: Mapping[str, Any], *, without: Collection[str] = ()) 
     if state["keras"] is not None:
         # Restore Keras's stream first: if this process has not used it yet, it is created here, and creating it draws
         # from Python's stream.
-        global_seed_generator().state.assign(state["keras"])
+        keras_seed_generator().state.assign(state["keras"])
     if state["python"] is not None:
         version, internal, gauss = state["python"]
         random.setstate((version, tuple(internal), gauss))
     if state["numpy"] is not None:
         name, keys, position, has_gauss, cached = state["numpy"]
         np.random.set_state((name, np.array(keys, np.uint32), position, has_gauss, cached))
-    eager = _eager_stream()
+    eager = eager_random_stream()
     if eager is not None and state["tensorflow"] is not None:
         version, internal, gauss = state["tensorflow"]
         eager.setstate((version, tuple(internal), gauss))
@@ -99,16 +101,6 @@ def _read(variable: Any) -> list[int]:
     return values
 
 
-def _keras_seeds() -> Any:
-    """Return Keras's global seed generator if it exists; creating it would draw from Python's stream."""
-    return global_state.get_global_attribute("global_seed_generator")
-
-
-def _eager_stream() -> Any:
-    """Return the Python generator from which eager TensorFlow draws the seeds of its ops, if there is one."""
-    return getattr(tf_context.context(), "_rng", None)
-
-
 def _eager_state(stream: random.Random) -> list[Any]:
     version, internal, gauss = stream.getstate()
     return [version, list(internal), gauss]
@@ -130,7 +122,7 @@ def _torch_state() -> str | None:
 
 def _layer_generators(model: Any) -> Iterator[tf.random.Generator]:
     """Yield the `tf.random.Generator`s that layers hold, in a fixed order."""
-    for layer in model._flatten_layers():
+    for layer in all_layers(model):
         for _, value in sorted(vars(layer).items()):
             if isinstance(value, tf.random.Generator):
                 yield value

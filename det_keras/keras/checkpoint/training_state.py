@@ -1,11 +1,10 @@
 """The files of a checkpoint: their layout, writing them from copies, and reading them.
 
-    model.keras                     architecture, compile config, weights; opens without this package
-    training_state/state.json       position, history, random states, phase, description of the variables
-    training_state/variables.bin    the variables that model.keras does not hold, one after another
     training_state/callbacks/       pickled states of the user's own callbacks, read only on a resume
     training_state/rank-<r>/        state that differs by rank: the position of a tf.data iterator, and with several
                                     workers random states, moving statistics and metrics
+
+`checkpoint_format` describes the others.
 
 Loading the model does not need any pickled file.
 """
@@ -23,21 +22,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-import keras
 import numpy as np
 import tensorflow as tf
 
+from det_keras.checkpoint_format import (
+    MODEL_NAME,
+    STATE_NAME,
+    VARIABLES_NAME,
+    VERSION,
+    WEIGHTS_NAME,
+    StoredState,
+)
 from det_keras.core.file_plan import FilePlan, Piece, Slice
-from det_keras.errors import CheckpointError
-from det_keras.keras.checkpoint.model_file import ModelFile, Place, map_weights, read_places
+from det_keras.keras.checkpoint.model_file import ModelFile, Place, read_places
 from det_keras.keras.checkpoint.variables import copy_bytes
 
-__all__ = ["RestoredState", "TrainingState", "read_training_state"]
+__all__ = ["RestoredState", "TrainingState"]
 
 logger = logging.getLogger(__name__)
 
-_VERSION = 1
-_OWN_NAMES = {"code", "manifest.json", "metadata.json", "model.keras", "model.weights.h5", "training_state"}
+_OWN_NAMES = {"code", "manifest.json", "metadata.json", MODEL_NAME, WEIGHTS_NAME, "training_state"}
 _COPY_BYTES = 4 << 20
 _COPY_THREADS = 4
 
@@ -112,8 +116,8 @@ class TrainingState:
         files: dict[str, Sequence[Piece]] = {}
         zips = self.model_file.add_to(files, self._slices[:model_count])
         apart = [index for index in range(len(self.variables)) if index not in self.places]
-        files["training_state/variables.bin"] = [self._slices[index] for index in apart]
-        files["training_state/state.json"] = (self._document(apart),)
+        files[VARIABLES_NAME] = [self._slices[index] for index in apart]
+        files[STATE_NAME] = (self._document(apart),)
         for name, dump in self.callback_states.items():
             files[f"training_state/callbacks/{name}.pkl"] = (dump(),)
         for name, content in _contents(self.rank_directory):
@@ -140,22 +144,12 @@ class TrainingState:
             offset += self._slices[index].size
         for index, offset in self.model_file.offsets(self._slices).items():
             entries[index]["weights_offset"] = offset
-        return json.dumps({"version": _VERSION, **self.state, "variables": entries}).encode()
+        return json.dumps({"version": VERSION, **self.state, "variables": entries}).encode()
 
 
 @dataclass(frozen=True)
-class RestoredState:
-    """A checkpoint's training state, read and verified but not yet applied.
-
-    Attributes:
-        state: the JSON values.
-        variables: descriptions of the variables.
-        directory: the checkpoint; valid while its `restore_path` is open.
-    """
-
-    state: Mapping[str, Any]
-    variables: Sequence[Mapping[str, Any]]
-    directory: Path
+class RestoredState(StoredState):
+    """A checkpoint's training state, read and verified but not yet applied; valid while its `restore_path` is open."""
 
     @property
     def folder(self) -> Path:
@@ -164,51 +158,20 @@ class RestoredState:
 
     def values(self) -> list[np.ndarray[Any, Any]]:
         """Return the values of all variables, in order; most are memory-mapped and read at their first access."""
+        arrays = [self.array(variable) for variable in self.variables]
         # Scalars and types that HDF5 does not support have no contiguous bytes in the weights file.
         places = {
-            index: (one["place"][0], one["place"][1])
-            for index, one in enumerate(self.variables)
-            if "place" in one and "weights_offset" not in one
+            index: (variable["place"][0], variable["place"][1])
+            for index, variable in enumerate(self.variables)
+            if arrays[index] is None
         }
-        found = read_places(self.directory, places) if places else {}
-        weights = map_weights(self.directory)
-        apart = np.memmap(self._binary, np.uint8, "r") if self._binary.stat().st_size else weights[:0]
-        for index, one in enumerate(self.variables):
-            if "weights_offset" in one:
-                found[index] = _slice(weights, one, one["weights_offset"])
-            elif index not in found:
-                found[index] = _slice(apart, one, one["offset"])
-        return [found[index] for index in range(len(self.variables))]
+        apart = read_places(self.directory, places) if places else {}
+        return [apart[index] if array is None else array for index, array in enumerate(arrays)]
 
     def pickles(self) -> dict[str, Any]:
         """Return the unpickled states of the user's callbacks by name; only for the trial that wrote them."""
         folder = self.folder / "callbacks"
         return {path.stem: pickle.loads(path.read_bytes()) for path in sorted(folder.glob("*.pkl"))}
-
-    @property
-    def _binary(self) -> Path:
-        return self.folder / "variables.bin"
-
-
-def read_training_state(directory: Path) -> RestoredState:
-    """Read the training state of a checkpoint.
-
-    Raises:
-        CheckpointError: the checkpoint contains no training state, or one of a later version.
-    """
-    path = directory / "training_state" / "state.json"
-    if not path.is_file():
-        raise CheckpointError(
-            f"Checkpoint `{directory.name}` holds no training state of det_keras: training cannot go on from it."
-        )
-    content = json.loads(path.read_text(encoding="utf-8"))
-    if content["version"] != _VERSION:
-        raise CheckpointError(
-            f"Checkpoint `{directory.name}` has format {content['version']}, this release reads {_VERSION}. "
-            "Resume it with the release that wrote it."
-        )
-    variables = content.pop("variables")
-    return RestoredState(content, variables, directory)
 
 
 def _contents(folder: tempfile.TemporaryDirectory[str] | None) -> Iterator[tuple[str, bytes]]:
@@ -217,11 +180,3 @@ def _contents(folder: tempfile.TemporaryDirectory[str] | None) -> Iterator[tuple
         root = Path(folder.name)
         for path in sorted(one for one in root.rglob("*") if one.is_file()):
             yield path.relative_to(root).as_posix(), path.read_bytes()
-
-
-def _slice(raw: np.ndarray[Any, Any], description: Mapping[str, Any], start: int) -> np.ndarray[Any, Any]:
-    dtype = tf.as_dtype(keras.backend.standardize_dtype(description["dtype"])).as_numpy_dtype
-    count = int(np.prod(description["shape"], dtype=np.int64))
-    content: np.ndarray[Any, Any] = raw[start : start + count * np.dtype(dtype).itemsize]
-    shaped: np.ndarray[Any, Any] = content.view(dtype).reshape(description["shape"])
-    return shaped

@@ -17,7 +17,8 @@ import h5py
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.saving import saving_lib
+
+from det_keras.keras.private_api import WeightsStore
 
 __all__ = ["Entry", "Group", "make_template"]
 
@@ -40,7 +41,7 @@ class Group:
     entries: tuple[Entry, ...]
 
 
-class _LayoutStore(saving_lib.H5IOStore):  # type: ignore[misc]
+class _LayoutStore(WeightsStore):  # type: ignore[misc]
     """Keras's own store, which can also allocate a dataset without writing it."""
 
     def allocate(self, key: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:

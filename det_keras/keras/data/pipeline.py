@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from det_keras.keras.private_api import input_datasets, is_op_determinism_enabled, map_functions
+from det_keras.keras.private_api import (
+    cache_filename,
+    input_datasets,
+    is_op_determinism_enabled,
+    map_functions,
+    repeat_count,
+    variable_dtype,
+)
 
 __all__ = ["Pipeline"]
 
@@ -54,7 +61,7 @@ class Pipeline:
     def assign(self, values: Sequence[Any]) -> None:
         """Restore the values that `variables` returned."""
         for handle, value in zip(self._variables.values(), values, strict=True):
-            tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(value, _dtype(handle)))
+            tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(value, variable_dtype(handle)))
 
     def _look_at(self, stage: tf.data.Dataset, function: Any) -> None:
         ops = _ops(function)
@@ -82,13 +89,12 @@ def _stages(dataset: tf.data.Dataset, seen: set[int]) -> Iterator[tf.data.Datase
 
 
 def _is_memory_cache(stage: tf.data.Dataset) -> bool:
-    filename = getattr(stage, "_filename", None)
-    return type(stage).__name__ == "CacheDataset" and filename is not None and not filename.numpy()
+    filename = cache_filename(stage)
+    return filename is not None and not filename.numpy()
 
 
 def _repeats(stage: tf.data.Dataset) -> bool:
-    count = getattr(stage, "_count", None)
-    return type(stage).__name__ == "_RepeatDataset" and count is not None and int(count) != 1
+    return repeat_count(stage) not in (None, 1)
 
 
 def _shuffles(stage: tf.data.Dataset) -> bool:
@@ -107,14 +113,8 @@ def _ops(function: Any) -> set[str]:
 
 
 def _is_variable(handle: Any) -> bool:
-    data = getattr(handle, "_handle_data", None)
-    # Lookup tables and iterators are resources as well, but without shape and type.
-    return data is not None and data.is_set and len(data.shape_and_type) == 1
-
-
-def _dtype(handle: Any) -> tf.DType:
-    return tf.as_dtype(handle._handle_data.shape_and_type[0].dtype)
+    return variable_dtype(handle) is not None
 
 
 def _read(handle: Any) -> np.ndarray[Any, Any]:
-    return np.asarray(tf.raw_ops.ReadVariableOp(resource=handle, dtype=_dtype(handle)))
+    return np.asarray(tf.raw_ops.ReadVariableOp(resource=handle, dtype=variable_dtype(handle)))

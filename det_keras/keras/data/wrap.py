@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from det_keras.core.distributed import DistributedContext
 from det_keras.keras.data.arrays import rows_of
-from det_keras.keras.private_api import convert_array, is_torch_loader
+from det_keras.keras.private_api import convert_array, input_datasets, is_torch_loader
 
 __all__ = ["ArrayShare", "DataContext", "check_data", "is_dealt_out", "is_per_worker", "whole_data"]
 
@@ -127,14 +127,14 @@ def is_dealt_out(dataset: Any) -> bool:
     """Return whether a wrapped tf.data.Dataset was made from one that `wrap_data` distributed to the workers."""
     if hasattr(dataset, _MARK):
         return bool(getattr(dataset, _MARK))
-    return all(is_dealt_out(one) for one in dataset._inputs() if _derives_from_wrapped(one))
+    return all(is_dealt_out(one) for one in input_datasets(dataset) if _derives_from_wrapped(one))
 
 
 def _is_dealt_out_in_part(dataset: Any) -> bool:
     """Return whether any dataset from which a tf.data.Dataset was made was distributed to the workers."""
     if hasattr(dataset, _MARK):
         return bool(getattr(dataset, _MARK))
-    return any(_is_dealt_out_in_part(one) for one in dataset._inputs())
+    return any(_is_dealt_out_in_part(one) for one in input_datasets(dataset))
 
 
 def _warn_of_mixture(dataset: Any) -> None:
@@ -148,7 +148,7 @@ def _warn_of_mixture(dataset: Any) -> None:
 def _has_whole_source(dataset: Any) -> bool:
     if hasattr(dataset, _MARK):
         return False
-    inputs = dataset._inputs()
+    inputs = input_datasets(dataset)
     return any(map(_has_whole_source, inputs)) if inputs else True
 
 
@@ -195,7 +195,7 @@ def _unwrapped(what: str) -> str:
 
 
 def _derives_from_wrapped(dataset: Any) -> bool:
-    return hasattr(dataset, _MARK) or any(_derives_from_wrapped(one) for one in dataset._inputs())
+    return hasattr(dataset, _MARK) or any(_derives_from_wrapped(one) for one in input_datasets(dataset))
 
 
 def _to_numpy(array: Any) -> np.ndarray[Any, Any]:

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from det_keras.keras.distributed.exchange import sum_over_workers
 from det_keras.keras.distributed.gradients import SharedStep
+from det_keras.keras.private_api import given_losses
 
 __all__ = ["reduction_of", "scaled_loss"]
 
@@ -28,7 +29,7 @@ def reduction_of(model: Any) -> str:
     Raises:
         ValueError: the losses have different reductions or none, or a mean by weights has several outputs.
     """
-    given = getattr(getattr(model, "_compile_loss", None), "_user_loss", None)
+    given = given_losses(model)
     losses = [one for one in keras.tree.flatten(given) if isinstance(one, keras.losses.Loss)]
     kinds = {"rows" if loss.reduction in _BY_ROWS else str(loss.reduction) for loss in losses} or {"rows"}
     # Losses given by name are divided by rows.

@@ -21,6 +21,7 @@ from det_keras.errors import DivergenceError
 from det_keras.keras.distributed.exchange import allgather_rows, broadcast, sum_over_workers
 from det_keras.keras.distributed.gradients import SharedStep
 from det_keras.keras.distributed.loss import reduction_of, scaled_loss
+from det_keras.keras.private_api import all_layers, own_trainable_variables, seed_generators
 
 __all__ = ["Replica", "check_metrics", "seed_variables"]
 
@@ -123,9 +124,9 @@ class Replica:
     @property
     def statistics(self) -> list[Any]:
         """The model's floating-point variables besides its weights, such as moving means."""
-        layers = self._model._flatten_layers()
+        layers = all_layers(self._model)
         # Frozen weights are excluded: they are the same on all workers.
-        weights = {id(one) for layer in layers for one in getattr(layer, "_trainable_variables", ())}
+        weights = {id(one) for layer in layers for one in own_trainable_variables(layer)}
         others = weights | {id(variable) for variable in seed_variables(self._model)}
         return [
             variable
@@ -293,8 +294,8 @@ def check_metrics(model: Any) -> None:
 def seed_variables(model: Any) -> list[Any]:
     """Return the states of the model's seed generators, in a fixed order."""
     found: dict[int, Any] = {}
-    for layer in model._flatten_layers():
-        for generator in getattr(layer, "_seed_generators", ()):
+    for layer in all_layers(model):
+        for generator in seed_generators(layer):
             found.setdefault(id(generator.state), generator.state)
     return list(found.values())
 

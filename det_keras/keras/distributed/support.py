@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from det_keras.keras.distributed.loss import reduction_of
+from det_keras.keras.private_api import all_layers
 
 __all__ = ["check_support"]
 
@@ -17,7 +18,7 @@ def check_support(model: Any) -> None:
     Raises:
         ValueError: a layer or loss does not; the message names it and the solution.
     """
-    for layer in model._flatten_layers():
+    for layer in all_layers(model):
         if isinstance(layer, keras.layers.BatchNormalization) and layer.synchronized:
             raise ValueError(
                 f"`{layer.name}` is a BatchNormalization(synchronized=True), which needs tf.distribute and would do "

@@ -134,7 +134,7 @@ class Team:
             return float(sum_over_workers([own], name="end")[0]) > 0
         return answer
 
-    def hear(self, *, leave: bool, end: bool) -> bool:
+    def exchange_stop_flags(self, *, leave: bool, end: bool) -> bool:
         """Record the requests of this worker after a batch, and return whether a boundary is needed immediately.
 
         With several workers the requests are sent with the next step, and all workers act on them at the same later

@@ -10,7 +10,7 @@ from det_keras.core import Context
 from det_keras.core.backend import CheckpointRecord
 from det_keras.core.checkpoint import DownloadMode
 from det_keras.errors import CheckpointError
-from det_keras.keras.checkpoint.training_state import RestoredState, read_training_state
+from det_keras.keras.checkpoint.training_state import RestoredState
 from det_keras.keras.engine.phase import PhaseRecord
 
 __all__ = ["ResumePoint", "find_phase_end", "find_resume_point", "find_warm_start"]
@@ -101,7 +101,7 @@ def _read(core: Context, stack: ExitStack, record: CheckpointRecord, instead: st
         directory = stack.enter_context(
             core.checkpoint.restore_path(record.uuid, DownloadMode.NoSharedDownload)
         )
-        return read_training_state(directory)
+        return RestoredState.read(directory)
     except CheckpointError as error:
         logger.error("%s %s", error, instead)
         return None

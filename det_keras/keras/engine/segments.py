@@ -15,6 +15,7 @@ from det_keras.keras.engine.parts import FitParts
 from det_keras.keras.engine.position import Segment, next_segment
 from det_keras.keras.engine.resume_plan import ResumePlan
 from det_keras.keras.engine.run import Run
+from det_keras.keras.private_api import metric_results
 
 __all__ = ["SegmentRunner"]
 
@@ -105,7 +106,9 @@ class SegmentRunner:
             self._progress.position = start.after_batches(start.step + done)
             return
         self._progress.position = start.after_batches(start.step + step)
-        wants_boundary = self._team.hear(leave=self._is_asked_to_stop(), end=self._model.stop_training)
+        wants_boundary = self._team.exchange_stop_flags(
+            leave=self._is_asked_to_stop(), end=self._model.stop_training
+        )
         if wants_boundary or self._progress.position.batches >= self._next_batch:
             self._visit_boundary(Boundary(at_epoch_end=False, logs=self._team.metrics(logs)))
 
@@ -125,7 +128,7 @@ class SegmentRunner:
         if progress.position == self._segment_start:
             # The length of the epoch was unknown, and the checkpoint was taken after its last batch: this process
             # trained no batch of it and uses the metrics of the checkpoint.
-            logs = dict(model._get_metrics_result_or_logs(dict(progress.logs_of_boundary)))
+            logs = metric_results(model, dict(progress.logs_of_boundary))
         progress.position = progress.position.next_epoch()
         progress.logs_of_boundary = logs
         if self._validations.is_due(epoch):

@@ -26,6 +26,7 @@ from det_keras.errors import CheckpointError, ModelMismatchError
 from det_keras.keras.checkpoint.random_state import capture_random_state, restore_random_state
 from det_keras.keras.engine.metric_values import metrics_text, plain_value
 from det_keras.keras.local_events import EventWriter
+from det_keras.keras.private_api import forget_initial_epoch
 from det_keras.keras.process_setup import check_eager, configure_logs
 
 __all__ = ["DeterminedCallback"]
@@ -170,7 +171,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
     def on_train_end(self, logs: Any = None) -> None:
         """Save the last state."""
         self._is_training = False
-        self.model._initial_epoch = None
+        forget_initial_epoch(self.model)
         self._save()
 
     def save_model(self, model: Any, path: str, distributed: DistributedContext) -> None:
