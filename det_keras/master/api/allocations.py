@@ -1,4 +1,4 @@
-"""What allocations are asked, and what they answer: the request to stop, readiness, their place in a group."""
+"""Calls of allocations: the request to stop, readiness, rendezvous."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LONGEST_POLL_S = 600.0
 
 
 class ProxyBody(Message):
-    """Where something is served."""
+    """The address of a service."""
 
     proxy_address: str = Field("", max_length=255)
 
@@ -48,12 +48,14 @@ async def preemption(
     allocation_id: str,
     timeout_seconds: Annotated[float, Query(alias="timeoutSeconds", ge=0)] = 60.0,
 ) -> Response:
-    """Answer as soon as the allocation is asked to stop, or when the time is up; no thread waits meanwhile."""
+    """Wait until the allocation is requested to stop, or until the timeout."""
     deadline = time.monotonic() + min(timeout_seconds, _LONGEST_POLL_S)
     with master.notifier.waiting(allocation_topic(allocation_id)) as news:
         look = await anyio.to_thread.run_sync(_look, master, allocation_id)
-        # One that was over before anybody asked is never told to stop; one that ends while its request to stop
-        # wakes those who wait still is.
+        # Registered before the first look, so a request to stop after the look sets the event. A thread is used for
+        # the query only, not for the wait.
+        # An allocation that had ended before this call is not preempted any more. If it ends while this call waits,
+        # after a request to stop, the call still returns that request.
         was_over = look.is_over
         while True:
             is_preempted = look.is_preempted and not was_over
@@ -66,7 +68,7 @@ async def preemption(
 
 @router.post("/signals/ack_preemption")
 def acknowledge(master: MasterDep, allocation_id: str) -> Response:
-    """Note that the process stops because it was asked to, and wants to go on later."""
+    """Record that the process stops on request and can be resumed later."""
     with master.store.writing() as tx:
         allocations.find_allocation(tx, allocation_id).is_acknowledged = True
     return reply()
@@ -74,7 +76,7 @@ def acknowledge(master: MasterDep, allocation_id: str) -> Response:
 
 @router.post("/signals/pending_preemption")
 def pending(master: MasterDep, allocation_id: str) -> Response:
-    """Note that the process's launcher was told to stop."""
+    """Record that the process's launcher received a request to stop."""
     with master.store.writing() as tx:
         row = allocations.find_allocation(tx, allocation_id)
         allocations.preempt(tx, row, _timeout(tx, row))
@@ -83,7 +85,7 @@ def pending(master: MasterDep, allocation_id: str) -> Response:
 
 @router.get("/resources/{resources_id}/rendezvous")
 def rendezvous(master: MasterDep, allocation_id: str, resources_id: str) -> Response:
-    """Say who takes part: on one machine the one process that asks."""
+    """Return the addresses of all containers; on one machine this is only the caller's."""
     with master.store.reading() as session:
         row = allocations.find_allocation(session, allocation_id)
         if row.resources_id != resources_id:
@@ -94,7 +96,7 @@ def rendezvous(master: MasterDep, allocation_id: str, resources_id: str) -> Resp
 
 @router.post("/ready")
 def ready(master: MasterDep, allocation_id: str) -> Response:
-    """Note that what the allocation serves can be asked."""
+    """Record that the allocation's service accepts requests."""
     with master.store.writing() as tx:
         row = allocations.find_allocation(tx, allocation_id)
         row.is_ready = True
@@ -106,7 +108,7 @@ def ready(master: MasterDep, allocation_id: str) -> Response:
 def proxy_address(
     master: MasterDep, allocation_id: str, request: Annotated[ProxyBody, body(ProxyBody)]
 ) -> Response:
-    """Note where the allocation serves."""
+    """Record the address of the allocation's service."""
     with master.store.writing() as tx:
         allocations.find_allocation(tx, allocation_id).proxy_address = request.proxy_address
     return reply()
@@ -117,14 +119,14 @@ def proxy_address(
 @router.post("/notify_container_running")
 @router.post("/resources/{resources_id}/daemon")
 def noted(master: MasterDep, allocation_id: str) -> Response:
-    """Take note of what matters on many machines only."""
+    """Accept a call that has an effect only on clusters of several machines."""
     with master.store.reading() as session:
         allocations.find_allocation(session, allocation_id)
     return reply()
 
 
 class _Look(NamedTuple):
-    """What one look at an allocation sees; an unknown one is taken as over: clients expect a plain no."""
+    """The state of an allocation; an unknown allocation counts as ended, since clients expect no error."""
 
     is_preempted: bool
     is_over: bool

@@ -1,4 +1,4 @@
-"""Who is there: the master introduces itself, users log in and out."""
+"""Information about the master; login and logout."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class LoginBody(Message):
 
 @router.get("/info")
 async def info(master: MasterDep) -> Response:
-    """Say which protocol is spoken; the first call of every client."""
+    """Return the version of the API and the master's ids; every client calls this first."""
     return reply(
         {
             "version": PROTOCOL_VERSION,
@@ -46,7 +46,7 @@ async def info(master: MasterDep) -> Response:
 
 @router.get("/api/v1/master")
 async def describe_master(master: MasterDep) -> Response:
-    """Say the same in more words."""
+    """Return the version of the API and all other facts about the master."""
     return reply(master_shape(master.identity))
 
 
@@ -61,13 +61,13 @@ def login(master: MasterDep, request: Annotated[LoginBody, body(LoginBody)]) -> 
 
 @router.post("/api/v1/auth/web-code")
 def web_code(master: MasterDep, caller: CallerDep) -> Response:
-    """Return the address that logs a browser in as the caller, once and soon. Not of the original's protocol."""
+    """Return an address that logs a browser in as the caller, once, within 10 minutes. Not in Determined's API."""
     return reply({"url": f"{master.identity.url}/login?code={master.accounts.web_code(caller)}"})
 
 
 @router.get("/login")
 def web_login(master: MasterDep, request: Request, code: str = "", next: str = "/") -> Response:  # noqa: A002
-    """Log a browser in by the code of an address that a terminal printed, and show it the page it came for."""
+    """Log a browser in by the code of an address that `det web` printed, and redirect it to `next`."""
     response = RedirectResponse(own_address(next), status_code=303)
     try:
         token = master.accounts.redeem(code)
@@ -75,17 +75,17 @@ def web_login(master: MasterDep, request: Request, code: str = "", next: str = "
         if _is_logged_in(master, request):
             return response
         raise UnauthenticatedError(
-            "This address logs in once, within ten minutes of its printing. `det web` prints another."
+            "This address logs in once, within ten minutes. `det web` prints another address."
         ) from None
     _set_cookie(master, response, token)
-    # The code is worthless by now, and still nobody else's business.
+    # The code is used up, but other sites should still not see it.
     response.headers["Referrer-Policy"] = "no-referrer"
     return response
 
 
 @router.post("/api/v1/auth/logout")
 def logout(master: MasterDep, caller: CallerDep) -> Response:
-    """Make the caller's token worthless."""
+    """Delete the caller's token."""
     master.accounts.logout(caller)
     return reply()
 
@@ -107,7 +107,7 @@ def _set_cookie(master: EmbeddedMaster, response: Response, token: str) -> None:
 
 @router.get("/api/v1/me")
 def me(master: MasterDep, caller: CallerDep) -> Response:
-    """Tell the caller who he is."""
+    """Return the calling user."""
     with master.store.reading() as session:
         user = session.get(UserRow, caller.user_id)
         assert user is not None

@@ -1,4 +1,4 @@
-"""The machine as a cluster of one: its agent, pool, queue and workspace, and previews of searches."""
+"""The machine as a cluster of one agent: agent, pool, queue and workspace; previews of searches."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _QUEUE_STATES = ("UNSPECIFIED", "QUEUED", "SCHEDULED", "SCHEDULED_BACKFILLED")
 
 
 class PreviewBody(Message):
-    """A config whose search is asked about."""
+    """A config whose search is previewed."""
 
     config: dict[str, Any] = Field(default_factory=dict)
 
 
 @router.get("/agents")
 def agents(master: MasterDep, page: PageDep) -> Response:
-    """List the machine."""
+    """List the only agent: this machine."""
     with master.store.reading() as session:
         live = allocations.live_allocations(session)
         shape = agent_shape(master.identity.agent_id, master.pool.slots, live, master.started_at)
@@ -47,7 +47,7 @@ def agents(master: MasterDep, page: PageDep) -> Response:
 
 @router.get("/resource-pools")
 def resource_pools(master: MasterDep, page: PageDep) -> Response:
-    """List the pool."""
+    """List the only resource pool."""
     with master.store.reading() as session:
         entries = _queue(session)
         used = sum(entry["allocatedSlots"] for entry in entries)
@@ -60,10 +60,12 @@ def resource_pools(master: MasterDep, page: PageDep) -> Response:
 def job_queue(
     master: MasterDep,
     page: PageDep,
-    pool: Annotated[str, Query(alias="resourcePool")] = "",
-    states: Annotated[list[str], Query()] = [],  # noqa: B006 - FastAPI copies it
+    pool: Annotated[str, Query(alias="resourcePool", description="Only this pool; empty for all.")] = "",
+    states: Annotated[
+        list[str], Query(description="Only `STATE_QUEUED` or `STATE_SCHEDULED`; empty for both.")
+    ] = [],  # noqa: B006 - FastAPI copies it
 ) -> Response:
-    """List experiments and jobs that run or wait."""
+    """List running and waiting experiments and jobs."""
     shown = [f"STATE_{state}" for state in choices(states, "STATE_", _QUEUE_STATES)]
     with master.store.reading() as session:
         entries = [
@@ -78,28 +80,28 @@ def job_queue(
 
 @router.get("/workspaces")
 def workspaces(master: MasterDep, page: PageDep, name: str = "") -> Response:
-    """List the workspace."""
+    """List the only workspace."""
     with master.store.reading() as session:
         count = session.scalar(select(func.count()).select_from(ExperimentRow)) or 0
     shapes = [workspace_shape(1, count)]
-    return reply(paged("workspaces", [one for one in shapes if name in ("", one["name"])], page, list))
+    return reply(paged("workspaces", [shape for shape in shapes if name in ("", shape["name"])], page, list))
 
 
 @router.get("/notebooks")
 def notebooks(page: PageDep) -> Response:
-    """List notebooks: none can be started here."""
+    """List notebooks: always empty, this master starts none."""
     return reply(paged("notebooks", [], page, list))
 
 
 @router.get("/shells")
 def shells(page: PageDep) -> Response:
-    """List shells: none can be started here."""
+    """List shells: always empty, this master starts none."""
     return reply(paged("shells", [], page, list))
 
 
 @router.post("/preview-hp-search")
 def preview(master: MasterDep, request: Annotated[PreviewBody, body(PreviewBody)]) -> Response:
-    """Say which trials a search would run."""
+    """Return the trials that a search would run."""
     config = master.experiments.load(dump_yaml(request.config)).config
     found = search.preview(config, len(master.pool.slots))
     unit = {"maxLength": not found.endings, "name": found.unit, "value": found.full_length or 0}

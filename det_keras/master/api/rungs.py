@@ -1,4 +1,4 @@
-"""How far an adaptive search is: who reached which rung. Not of the original's protocol."""
+"""The rungs of an adaptive search, and the trials that reached them. Not in Determined's API."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ router = APIRouter(prefix="/api/v1/experiments")
 
 @router.get("/{experiment_id}/searcher/rungs")
 def rungs(master: MasterDep, experiment_id: int) -> Response:
-    """Return who reached which rung with which metric, best first; no brackets where a search has no rungs."""
+    """Return the trials that reached each rung, best first; no brackets if the search has no rungs."""
     with master.store.reading() as session:
         experiment = find_experiment(session, experiment_id)
         query = select(TrialRow.request_id, TrialRow.id).where(TrialRow.experiment_id == experiment_id)
@@ -32,7 +32,7 @@ def rungs(master: MasterDep, experiment_id: int) -> Response:
     searcher = search.from_config(config)
     if state:
         searcher.restore(state)
-    # Inside, smaller is always better.
+    # In the search, smaller is always better.
     sign = 1.0 if config.searcher.smaller_is_better else -1.0
     brackets: dict[int, dict[str, Any]] = {}
     for rung in searcher.method.filled_rungs():

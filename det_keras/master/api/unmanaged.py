@@ -1,4 +1,4 @@
-"""Trials of scripts that run wherever their users start them: made, started, heard of and ended."""
+"""Unmanaged trials, whose scripts users start themselves: create, start, heartbeat and end."""
 
 from __future__ import annotations
 
@@ -26,46 +26,46 @@ router = APIRouter(prefix="/api/v1/trials")
 
 
 class CreateBody(Message):
-    """A trial that will report."""
+    """An unmanaged trial to create."""
 
     experiment_id: int
     hparams: dict[str, Any] = Field(default_factory=dict)
 
 
 class PutBody(Message):
-    """A trial that will report, or reported before, under an id of its script's."""
+    """An unmanaged trial to create or find, under an id chosen by its script."""
 
     create_trial_request: CreateBody
     external_trial_id: str = Field(min_length=1, max_length=255)
 
 
 class StartBody(Message):
-    """A run that begins."""
+    """The beginning of a run."""
 
     resume: bool = False
 
 
 class PatchBody(Message):
-    """A sign of life, or how a trial ended."""
+    """A heartbeat, or the state with which a trial ended."""
 
     state: str | None = None
 
 
 @router.post("")
 def create(master: MasterDep, request: Annotated[CreateBody, body(CreateBody)]) -> Response:
-    """Make a trial."""
+    """Create an unmanaged trial."""
     return _created(master, request, None)
 
 
 @router.put("")
 def put(master: MasterDep, request: Annotated[PutBody, body(PutBody)]) -> Response:
-    """Make a trial, or find the one that was made under this id."""
+    """Create an unmanaged trial, or find the existing one with this external id."""
     return _created(master, request.create_trial_request, request.external_trial_id)
 
 
 @router.post("/{trial_id}/start")
 def start(master: MasterDep, trial_id: int, request: Annotated[StartBody, body(StartBody)]) -> Response:
-    """Begin the next run of a trial, and say where it can go on."""
+    """Begin the next run of a trial, and return the checkpoint from which it can resume."""
     with master.store.writing() as tx:
         trial = find_trial(tx, trial_id)
         _controller(tx, find_experiment(tx, trial.experiment_id)).start_run(trial)
@@ -81,7 +81,7 @@ def start(master: MasterDep, trial_id: int, request: Annotated[StartBody, body(S
 
 @router.patch("/{trial_id}")
 def hear(master: MasterDep, trial_id: int, request: Annotated[PatchBody, body(PatchBody)]) -> Response:
-    """Note that a trial's script is there, or how it ended."""
+    """Record a heartbeat of a trial's script, or how the script ended."""
     state = None if request.state is None else choice(request.state, "STATE_", TRIAL_STATES)
     with master.store.writing() as tx:
         trial = find_trial(tx, trial_id)
@@ -105,6 +105,6 @@ def _described(master: EmbeddedMaster, trial_id: int) -> Response:
 def _controller(tx: Transaction, experiment: ExperimentRow) -> UnmanagedController:
     if not experiment.is_unmanaged:
         raise FailedPreconditionError(
-            f"Experiment {experiment.id} is run by the master: only those made with `unmanaged` report from outside."
+            f"The master runs experiment {experiment.id}; only experiments created with `unmanaged` accept this call."
         )
     return UnmanagedController(tx, experiment)
