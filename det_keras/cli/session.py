@@ -1,4 +1,4 @@
-"""Which master a command talks to, and with which token."""
+"""The master of a command, and the token for it."""
 
 from __future__ import annotations
 
@@ -17,31 +17,30 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT_USER", "embedded_url", "find_cert_file", "find_url", "log_in", "open_session"]
 
-#: The user that the embedded master makes for the owner of the machine's account.
+#: The user that the embedded master creates for the owner of the machine's account.
 DEFAULT_USER = "determined"
 
-# Long enough for a master that is being restarted, short enough for a mistyped address.
+# Long enough for a restart of the master, short enough for a mistyped address.
 _PATIENCE_S = 5.0
 _DEFAULT_PORT = 8080
-# What stock clients put before the password that they hash; the protocol fixes it.
 
 
 def open_session(settings: Settings) -> Session:
-    """Return a session with the master that the user means; the embedded one is started if need be.
+    """Return a session with the selected master; the embedded master is started if necessary.
 
     Raises:
-        DetError: there is no token for that master, or the embedded one cannot be started.
-        MasterError: the master does not take the password of the environment.
+        DetError: there is no token for this master, or the embedded master cannot be started.
+        MasterError: the master does not accept the password of the environment.
     """
     url = find_url(settings)
     return _session(settings, url, _token(settings, url))
 
 
 def find_url(settings: Settings) -> str:
-    """Return the address of the master that the user means; the embedded one is started if need be."""
+    """Return the address of the selected master; the embedded master is started if necessary."""
     if settings.master is not None:
         return _whole_url(settings.master)
-    # Imported here, as everything that talks to a master: `det --help` needs none of it.
+    # Imported here, like all modules for masters: `det --help` does not need them.
     from det_keras.master import process
 
     running = process.find(settings.home)
@@ -55,13 +54,13 @@ def find_url(settings: Settings) -> str:
 
 
 def embedded_url(home: Home) -> str | None:
-    """Return the address that the embedded master of `home` left, without asking whether it still runs."""
+    """Return the last address of the embedded master of `home`, even if it is not running; None if unknown."""
     url = _announcement(home).get("url")
     return None if url is None else str(url).rstrip("/")
 
 
 def find_cert_file(settings: Settings, url: str) -> str | None:
-    """Return what the certificate of the master at `url` is checked with; None for the system's authorities."""
+    """Return the PEM file that checks the certificate of the master at `url`; None for the system's authorities."""
     if settings.cert_file is None and _same_place(url, embedded_url(settings.home)):
         return _announcement(settings.home).get("cert_file")
     return settings.cert_file
@@ -78,8 +77,14 @@ def _announcement(home: Home) -> dict[str, str]:
 def log_in(settings: Settings, url: str, user: str, password: str) -> str:
     """Return a new token of `user`.
 
+    Args:
+        settings: of the command.
+        url: address of the master.
+        user: name of the user.
+        password: the user's password.
+
     Raises:
-        DetError: the master does not take the name and password.
+        DetError: the master does not accept the name and password.
     """
     with _session(settings, url, "") as session:
         try:
@@ -88,7 +93,7 @@ def log_in(settings: Settings, url: str, user: str, password: str) -> str:
             if error.status not in (401, 403):
                 raise
             raise DetError(
-                f"Unauthenticated: the master at {url} does not take user {user!r} with this password "
+                f"Unauthenticated: the master at {url} does not accept user {user!r} with this password "
                 f"({error.message}). Try again with `det user login {user}`."
             ) from error
 
@@ -127,7 +132,7 @@ def _embedded_token(home: Home) -> str:
 
 
 def _whole_url(text: str) -> str:
-    """Return an address with scheme and port; a bare name means the port that masters prefer."""
+    """Return an address with scheme and port; the default port is 8080."""
     if "://" in text:
         return text.rstrip("/")
     parts = urlsplit(f"http://{text}")
