@@ -31,7 +31,7 @@ def _seed_from_clock() -> int:
 
 @dataclass(frozen=True)
 class Reproducibility(Section):
-    """Where randomness starts."""
+    """The seed, and determinism."""
 
     experiment_seed: int = setting(Integer(minimum=0, maximum=2**32 - 1), factory=_seed_from_clock)
     deterministic_ops: bool = setting(Boolean(), False)
@@ -39,7 +39,7 @@ class Reproducibility(Section):
 
 @dataclass(frozen=True)
 class Optimizations(Section):
-    """How gradients are exchanged and in which precision a step is computed."""
+    """How gradients are exchanged, and the precision of a step."""
 
     aggregation_frequency: int = setting(Integer(minimum=1), 1)
     average_aggregated_gradients: bool = setting(Boolean(), True)
@@ -66,7 +66,7 @@ class Profiling(Section):
 
     @classmethod
     def check(cls, values: Mapping[str, Any], place: Place) -> Iterator[ConfigProblem]:
-        """Yield what is wrong between fields."""
+        """Yield problems between fields."""
         begin, end = values.get("begin_on_batch"), values.get("end_after_batch")
         if begin is not None and end is not None and end < begin:
             yield place.below("end_after_batch").problem(
@@ -76,13 +76,13 @@ class Profiling(Section):
 
 @dataclass(frozen=True)
 class RetentionPolicy(Section):
-    """How long trial logs are kept: -1 for ever, None as the site says."""
+    """How long trial logs are kept: -1 for ever, None for the master's default."""
 
     log_retention_days: int | None = optional(Integer(minimum=-1, maximum=32767))
 
     @classmethod
     def parse(cls, raw: Any, place: Place) -> RetentionPolicy:
-        """Return the section; its only key must be there, be it null."""
+        """Return the section; its only key must be given, even if it is null."""
         problems = Problems()
         if place.strict and isinstance(raw, Mapping) and "log_retention_days" not in raw:
             message = "is required: a number of days, or -1 for ever."
@@ -95,7 +95,7 @@ class RetentionPolicy(Section):
 
 @dataclass(frozen=True)
 class Slurm(Section):
-    """What a Slurm cluster would be told."""
+    """Options for a Slurm cluster, which have no effect."""
 
     slots_per_node: int | None = optional(Integer(minimum=1), omit_null=True)
     gpu_type: str | None = optional(Text(), omit_null=True)
@@ -104,7 +104,7 @@ class Slurm(Section):
 
 @dataclass(frozen=True)
 class Pbs(Section):
-    """What a PBS cluster would be told."""
+    """Options for a PBS cluster, which have no effect."""
 
     slots_per_node: int | None = optional(Integer(minimum=1), omit_null=True)
     pbsbatch_args: tuple[str, ...] | None = optional(ListOf(Text()), omit_null=True)
@@ -112,13 +112,13 @@ class Pbs(Section):
 
 @dataclass(frozen=True)
 class Kerberos(Section):
-    """A dead field of the original."""
+    """A field of Determined without effect."""
 
     config_file: str | None = optional(Text(), omit_null=True)
 
 
 @dataclass(frozen=True)
 class Security(Section):
-    """A dead section of the original."""
+    """A section of Determined without effect."""
 
     kerberos: Kerberos | None = optional(SectionKind(Kerberos), omit_null=True)
