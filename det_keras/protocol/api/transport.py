@@ -1,4 +1,4 @@
-"""What carries calls to a master: `det_keras.client.Session`, or what stands for it in a test."""
+"""The type of what sends calls to a master: `det_keras.client.Session`, or a substitute in a test."""
 
 from __future__ import annotations
 
