@@ -1,6 +1,6 @@
-"""Experiments to look at from a notebook or a script: ``det.experimental.client.get_experiment(7)``.
+"""Read-only access to experiments from a notebook or a script: ``det.experimental.client.get_experiment(7)``.
 
-Read-only, and of any master that speaks the protocol. Names are those of Determined's own SDK where it has them.
+It works with any master that implements the protocol. Names are those of Determined's own SDK where it has them.
 """
 
 from __future__ import annotations
@@ -20,42 +20,42 @@ from det_keras.protocol.states import is_over
 __all__ = ["Experiment", "Trial", "get_experiment", "get_trial"]
 
 _ROWS_SHOWN = 5
-# Where a report belongs, not what was measured.
+# These values locate a report; they are not measurements.
 _PLACES = frozenset({"batches", "epoch", "epochs", "records"})
 _POINTS_SHOWN = 200
 
 
 def get_experiment(experiment_id: int, *, session: Session | None = None) -> Experiment:
-    """Return an experiment as it is now; `reload` looks again.
+    """Return the current state of an experiment; `reload` fetches it again.
 
     Args:
-        experiment_id: its number.
-        session: with its master; the one of ``DET_MASTER``, else the embedded one, by default.
+        experiment_id: number of the experiment.
+        session: session with the master; by default with that of ``DET_MASTER``, else with the embedded master.
 
     Raises:
-        DetError: no master is named and none runs.
-        MasterError: there is no such experiment, or it is not the caller's to see.
+        DetError: ``DET_MASTER`` is not set and no embedded master runs.
+        MasterError: there is no such experiment, or the caller may not see it.
     """
     return Experiment(experiment_id, session or _connected())
 
 
 def get_trial(trial_id: int, *, session: Session | None = None) -> Trial:
-    """Return a trial as it is now; arguments and errors are those of `get_experiment`."""
+    """Return the current state of a trial; arguments and errors as in `get_experiment`."""
     session = session or _connected()
     return Trial(session.api.trials.get(int(trial_id)), session)
 
 
 class Trial:
-    """A trial as it was when it was fetched.
+    """The state of a trial when it was fetched.
 
     Attributes:
         id: its number.
-        experiment_id: of its experiment.
+        experiment_id: number of its experiment.
         state: such as ``RUNNING``.
         hparams: values of the hyperparameters, nested as in the config.
-        batches: that it has trained.
-        summary_metrics: count, smallest, largest, mean and last of every metric, by group.
-        searcher_metric: the best validation so far, None before the first.
+        batches: number of batches trained.
+        summary_metrics: count, smallest, largest, mean and last value of every metric, by group.
+        searcher_metric: the best validation so far; None before the first.
     """
 
     def __init__(self, shape: Mapping[str, Any], session: Session) -> None:
@@ -69,10 +69,17 @@ class Trial:
         self.searcher_metric: float | None = shape.get("searcherMetricValue")
 
     def metrics(self, name: str, group: str = "validation", *, most_points: int = 1000) -> dict[str, Any]:
-        """Return a metric's curve as ``{"batches": [...], "values": [...]}``, thinned so that it looks the same.
+        """Return a metric's curve as ``{"batches": [...], "values": [...]}``, downsampled so that its shape is kept.
+
+        A master that does not downsample may return other points.
+
+        Args:
+            name: name of the metric.
+            group: ``validation``, ``training`` or a custom group.
+            most_points: maximum number of points.
 
         Raises:
-            MasterError: the master refuses; one that does not thin may give other points.
+            MasterError: the master rejected the call.
         """
         points = self._session.api.trials.time_series(self.id, name, group, most_points)
         return {
@@ -85,10 +92,10 @@ class Trial:
 
     def _repr_html_(self) -> str:
         rows = [
-            (group_of(group), name, one["last"], one["min"], one["max"])
+            (group_of(group), name, summary["last"], summary["min"], summary["max"])
             for group, metrics in self.summary_metrics.items()
-            for name, one in metrics.items()
-            if one.get("type") == "number" and name not in _PLACES
+            for name, summary in metrics.items()
+            if summary.get("type") == "number" and name not in _PLACES
         ]
         shown = notebook.table(("group", "metric", "last", "lowest", "highest"), rows) if rows else ""
         facts = {
@@ -100,16 +107,16 @@ class Trial:
 
 
 class Experiment:
-    """An experiment as it was when it was fetched.
+    """The state of an experiment when it was fetched.
 
     Attributes:
         id: its number.
-        name: what its config calls it.
-        description: the same.
-        labels: the same.
+        name: name from its config.
+        description: description from its config.
+        labels: labels from its config.
         state: such as ``ACTIVE`` or ``COMPLETED``.
         progress: from 0 to 1.
-        config: the full config, secrets hidden.
+        config: the full config with hidden secrets.
     """
 
     def __init__(self, experiment_id: int, session: Session) -> None:
@@ -118,10 +125,10 @@ class Experiment:
         self.reload()
 
     def reload(self) -> None:
-        """Fetch it again.
+        """Fetch the experiment again.
 
         Raises:
-            MasterError: there is no such experiment any more.
+            MasterError: the experiment no longer exists.
         """
         shape = self._session.api.experiments.get(self.id)
         self.config: dict[str, Any] = dict(shape["config"])
@@ -134,16 +141,16 @@ class Experiment:
 
     @property
     def metric(self) -> str:
-        """The name of the metric that the search looks at."""
+        """The name of the metric that the search uses."""
         return str(self.config.get("searcher", {}).get("metric", ""))
 
     @property
     def smaller_is_better(self) -> bool:
-        """Which way the metric is judged."""
+        """Whether smaller values of the metric are better."""
         return bool(self.config.get("searcher", {}).get("smaller_is_better", True))
 
     def list_trials(self) -> list[Trial]:
-        """Fetch its trials, the best first, those without a validation last."""
+        """Fetch its trials: the best first, those without a validation last."""
         found = self._session.api.experiments.trials(self.id)
         trials = [Trial(shape, self._session) for shape in found]
         smaller = self.smaller_is_better
@@ -160,7 +167,7 @@ class Experiment:
         return f"Experiment(id={self.id}, name={self.name!r}, state={self.state})"
 
     def _repr_html_(self) -> str:
-        """Show how far it is, its best trials, and the curve of the best."""
+        """Return HTML with the progress, the best trials and the curve of the best one."""
         trials = self.list_trials()
         facts = {
             "state": self.state,
@@ -185,16 +192,16 @@ class Experiment:
         try:
             curve = trial.metrics(self.metric, most_points=_POINTS_SHOWN)
         except MasterError:
-            # The table is worth showing without it.
+            # The table is shown without the curve.
             return [], []
         return curve["batches"], curve["values"]
 
 
 def _connected() -> Session:
-    # A notebook has nobody who could read the environment for it.
+    # In a notebook there is no launcher that reads the environment.
     session = connect(Home.from_environment(os.environ), os.environ)
     if session is None:
         raise DetError(
-            "No master is named and none runs. Start one with `det deploy local cluster-up`, or set DET_MASTER."
+            "DET_MASTER is not set and no embedded master runs. Start one with `det deploy local cluster-up`, or set DET_MASTER."
         )
     return session
