@@ -1,8 +1,8 @@
-"""The HTTP session of everything that talks to a master: training processes, the CLI, the SDK.
+"""The HTTP session with a master, for training processes, the command line and the SDK.
 
-A master may be restarted under a running trial, so calls are tried again, a bounded time and with
-jitter, on connection errors and on 502, 503 and 504. What a trial reports is idempotent at the master,
-so a report whose answer was lost may be sent twice.
+A master may be restarted while a trial runs. So calls are tried again for a limited time and with jitter, on
+connection errors and on 502, 503 and 504. Reports of a trial are idempotent at the master, so a report whose
+answer was lost may be sent twice.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _LONGEST_DELAY_S = 5.0
 
 
 class Session:
-    """Calls to one master with one token.
+    """Sends calls to one master with one token.
 
     Args:
         url: the master's address, with scheme and port.
         token: a user token, or with `is_task` a task token; "" for calls that need none.
-        is_task: present the token as that of a task.
+        is_task: whether `token` is a task token.
         patience_s: how long a call is tried again while the master cannot be reached, in seconds.
         cert_file: CA bundle for TLS, ``noverify``, or None for the system's.
         transport: replaces the network, for tests.
@@ -64,7 +64,7 @@ class Session:
 
     @property
     def api(self) -> Api:
-        """The calls that the product makes, by what they are about."""
+        """The calls that the product makes, by subject."""
         return Api(self)
 
     def get(self, path: str, *, params: Mapping[str, Any] | None = None, **options: Any) -> Any:
@@ -101,14 +101,14 @@ class Session:
             path: from the root, such as ``/api/v1/me``.
             params: query parameters; lists repeat the name, None is left out.
             body: sent as JSON; None sends no body.
-            timeout_s: how long one answer may take.
-            patience_s: as in the constructor, for this call alone.
-            repeatable: whether the call may be sent again when its answer was lost. Otherwise only
+            timeout_s: how long one answer may take, in seconds.
+            patience_s: as in the constructor, for this call only.
+            repeatable: whether the call may be sent again when its answer was lost. If not, only
                 attempts that never reached the master are repeated.
 
         Raises:
-            MasterError: the master refused; `status` and `message` say why.
-            MasterUnavailableError: nobody answered within the patience.
+            MasterError: the master rejected the call; `status` and `message` give the reason.
+            MasterUnavailableError: no answer came within `patience_s`.
         """
         deadline = time.monotonic() + (self.patience_s if patience_s is None else patience_s)
         delay_s = _FIRST_DELAY_S
@@ -126,15 +126,15 @@ class Session:
                 may_repeat = repeatable or isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
             if not may_repeat or time.monotonic() + delay_s > deadline:
                 raise failure
-            # Jitter: after a master's restart its trials do not all knock at the same instant.
+            # Jitter: after a master's restart, its trials do not all try at the same instant.
             time.sleep(delay_s * random.uniform(0.5, 1.0))
             delay_s = min(delay_s * 2, _LONGEST_DELAY_S)
 
     def stream(self, path: str, *, params: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
-        """Yield the `result` of every line of a newline-delimited JSON stream, as it arrives.
+        """Yield the `result` of every line of a newline-delimited JSON stream as it arrives.
 
         Raises:
-            MasterError: the master refused, or ended the stream with an error line.
+            MasterError: the master rejected the call or ended the stream with an error line.
             MasterUnavailableError: the connection failed or broke.
         """
         timeout = httpx.Timeout(10.0, read=None)
@@ -219,15 +219,15 @@ def _error(response: httpx.Response) -> MasterError:
 
 
 def connect(home: Home, environ: Mapping[str, str], *, patience_s: float = 10.0) -> Session | None:
-    """Return a session with the master that this user means, None when none is named and none runs.
+    """Return a session with the user's master; None when ``DET_MASTER`` is not set and no embedded master runs.
 
-    The address is ``DET_MASTER``, else that of the embedded master of `home`, and what a certificate is checked
-    with is ``DET_MASTER_CERT_FILE``, else what that master says. The token is
-    ``DET_USER_TOKEN``, else the token file of `home`.
+    The address is ``DET_MASTER``, else that of the embedded master of `home`. The CA bundle is
+    ``DET_MASTER_CERT_FILE``, else that of the embedded master. The token is ``DET_USER_TOKEN``, else the token file
+    of `home`.
 
     Args:
         home: the data root.
-        environ: where the variables are.
+        environ: the environment variables.
         patience_s: as in `Session`.
     """
     cert_file = environ.get("DET_MASTER_CERT_FILE")
@@ -244,7 +244,7 @@ def connect(home: Home, environ: Mapping[str, str], *, patience_s: float = 10.0)
 
 
 def _embedded(home: Home) -> tuple[str | None, str | None]:
-    """Return the address of the embedded master and what its certificate is checked with, None for none."""
+    """Return the address of the embedded master and its CA bundle, each None if there is none."""
     try:
         content = json.loads(home.master_file.read_text(encoding="utf-8"))
         return str(content["url"]), content.get("cert_file")

@@ -202,6 +202,7 @@ def _connected() -> Session:
     session = connect(Home.from_environment(os.environ), os.environ)
     if session is None:
         raise DetError(
-            "DET_MASTER is not set and no embedded master runs. Start one with `det deploy local cluster-up`, or set DET_MASTER."
+            "DET_MASTER is not set and no embedded master runs. Set it, or start a master with "
+            "`det deploy local cluster-up`."
         )
     return session
