@@ -31,6 +31,14 @@ logger = logging.getLogger(__name__)
 class Context:
     """The parts that connect a training process with its cluster, or with a run directory.
 
+    Args:
+        backend: the destination of reports.
+        checkpoint_storage: the storage of checkpoints and of uploaded TensorBoard files.
+        distributed: rank and size; a single worker by default.
+        info: the process's task; None in a local run.
+        preempt_mode: which workers ask the master for requests to stop.
+        tensorboard_mode: who writes and uploads TensorBoard's files.
+
     Attributes:
         info: the process's task; None in a local run.
         train: reports metrics, progress and status.
