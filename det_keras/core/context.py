@@ -37,7 +37,7 @@ class Context:
         distributed: rank and size; a single worker by default.
         info: the process's task; None in a local run.
         preempt_mode: which workers ask the master for requests to stop.
-        tensorboard_mode: who writes and uploads TensorBoard's files.
+        tensorboard_mode: which workers write and upload TensorBoard's files.
 
     Attributes:
         info: the process's task; None in a local run.
@@ -47,7 +47,7 @@ class Context:
         searcher: lengths of training, for scripts of earlier releases.
         distributed: rank, size and the exchange of small objects.
         backend: the destination of reports.
-        tensorboard_mode: who writes and uploads TensorBoard's files.
+        tensorboard_mode: which workers write and upload TensorBoard's files.
     """
 
     def __init__(
@@ -131,8 +131,8 @@ def init(
         distributed: this process's place among its workers; by default it is the only one.
         checkpoint_storage: a directory for checkpoints, or a `checkpoint_storage` section as in a config, instead of
             the configured one.
-        preempt_mode: who calls `preempt.should_preempt`.
-        tensorboard_mode: who writes and uploads TensorBoard's files.
+        preempt_mode: which workers call `preempt.should_preempt`.
+        tensorboard_mode: which workers write and upload TensorBoard's files.
         run_dir: the run directory of a local run; None for a new one under the data root.
 
     Raises:

@@ -137,7 +137,7 @@ class SearcherContext:
         with length 1.
 
         Args:
-            searcher_mode: who iterates.
+            searcher_mode: which workers iterate.
             auto_ack: at the end, report to the master that the process will exit and can be resumed later.
 
         Raises:

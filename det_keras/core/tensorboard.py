@@ -29,7 +29,7 @@ _SHARE = 50.0
 
 
 class TensorboardMode(enum.Enum):
-    """Who writes and uploads TensorBoard's files.
+    """Which workers write and upload TensorBoard's files.
 
     Attributes:
         AUTO: reported metrics are written as events, and the chief's files are copied to the storage as they grow.

@@ -1,7 +1,7 @@
 """The contract of backends: the difference between a training process in a trial and a local run.
 
 Everything above (metrics, checkpoints, preemption, the searcher's lengths) is the same in both. A backend defines where
-reports go and who can request the process to stop.
+reports go and what can request the process to stop.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ function takeOverPart(old, now) {
 
 // The parts and plots of a page. They change, for example, with a trial's first metric.
 function shape(page) {
-  return [...page.querySelectorAll("[data-live], [data-figure]")].map((one) => one.dataset.figure ?? one.id).join();
+  return [...page.querySelectorAll("[data-live], [data-figure]")].map((part) => part.dataset.figure ?? part.id).join();
 }
 
 // Adds new options and keeps the user's choice.

@@ -171,6 +171,6 @@ function restore(form) {
     if (!field.name || !params.has(field.name)) continue;
     const value = params.get(field.name);
     if (field.type === "checkbox") field.checked = true;
-    else if (field.tagName !== "SELECT" || [...field.options].some((one) => one.value === value)) field.value = value;
+    else if (field.tagName !== "SELECT" || [...field.options].some((option) => option.value === value)) field.value = value;
   }
 }
