@@ -67,19 +67,19 @@ class Session:
         """The calls that the product makes, by subject."""
         return Api(self)
 
-    def get(self, path: str, *, params: Mapping[str, Any] | None = None, **options: Any) -> Any:
+    def get(self, path: str, *, params: Mapping[str, object] | None = None, **options: Any) -> Any:
         """GET `path` and return the decoded JSON; options as in `request`."""
         return self.request("GET", path, params=params, **options)
 
-    def post(self, path: str, body: Any = None, **options: Any) -> Any:
+    def post(self, path: str, body: object = None, **options: Any) -> Any:
         """POST `body` as JSON to `path` and return the decoded JSON; options as in `request`."""
         return self.request("POST", path, body=body, **options)
 
-    def patch(self, path: str, body: Any = None, **options: Any) -> Any:
+    def patch(self, path: str, body: object = None, **options: Any) -> Any:
         """PATCH `path` and return the decoded JSON; options as in `request`."""
         return self.request("PATCH", path, body=body, **options)
 
-    def delete(self, path: str, body: Any = None, **options: Any) -> Any:
+    def delete(self, path: str, body: object = None, **options: Any) -> Any:
         """DELETE `path`, with a body if given, and return the decoded JSON; options as in `request`."""
         return self.request("DELETE", path, body=body, **options)
 
@@ -88,8 +88,8 @@ class Session:
         method: str,
         path: str,
         *,
-        params: Mapping[str, Any] | None = None,
-        body: Any = None,
+        params: Mapping[str, object] | None = None,
+        body: object = None,
         timeout_s: float = 30.0,
         patience_s: float | None = None,
         repeatable: bool = True,
@@ -130,7 +130,7 @@ class Session:
             time.sleep(delay_s * random.uniform(0.5, 1.0))
             delay_s = min(delay_s * 2, _LONGEST_DELAY_S)
 
-    def stream(self, path: str, *, params: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+    def stream(self, path: str, *, params: Mapping[str, object] | None = None) -> Iterator[dict[str, Any]]:
         """Yield the `result` of every line of a newline-delimited JSON stream as it arrives.
 
         Raises:
@@ -179,12 +179,12 @@ class Session:
         return MasterUnavailableError(f"No answer from the master at {self.url}: {reason}.")
 
 
-def _query(params: Mapping[str, Any] | None) -> dict[str, Any]:
+def _query(params: Mapping[str, object] | None) -> dict[str, Any]:
     given = {name: value for name, value in (params or {}).items() if value is not None}
     return {name: str(value).lower() if isinstance(value, bool) else value for name, value in given.items()}
 
 
-def _content(body: Any) -> dict[str, Any]:
+def _content(body: object) -> dict[str, Any]:
     if body is None:
         return {}
     return {"content": json.dumps(body, allow_nan=False), "headers": {"Content-Type": "application/json"}}

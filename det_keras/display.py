@@ -81,7 +81,7 @@ def percent_text(fraction: float | None) -> str:
     return _NOTHING if fraction is None else f"{math.floor(fraction * 100 + 1e-9)}%"
 
 
-def number_text(value: Any) -> str:
+def number_text(value: object) -> str:
     """Return a number with four significant digits; integers in full, other values unchanged."""
     if value is None:
         return _NOTHING
@@ -92,7 +92,7 @@ def number_text(value: Any) -> str:
     return f"{value:.4g}"
 
 
-def metric_text(value: Any) -> str:
+def metric_text(value: object) -> str:
     """Return a metric; unlike a count it keeps its decimals: ``1.0``."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e6:
         return f"{value:.1f}"

@@ -58,7 +58,7 @@ class CheckpointContext:
 
     @contextmanager
     def store_path(
-        self, metadata: Mapping[str, Any] | None = None, *, shard: bool = False
+        self, metadata: Mapping[str, object] | None = None, *, shard: bool = False
     ) -> Iterator[tuple[Path, str]]:
         """Yield an empty directory and a new UUID; at the end of the block they become a checkpoint.
 
@@ -90,7 +90,7 @@ class CheckpointContext:
     def upload(
         self,
         ckpt_dir: str | os.PathLike[str] | None,
-        metadata: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, object] | None = None,
         *,
         shard: bool = False,
         selector: Selector | None = None,
@@ -205,7 +205,7 @@ class CheckpointContext:
         self.storage.delete(storage_id)
         self._backend.report_checkpoint_deleted(storage_id)
 
-    def with_metadata(self, plan: FilePlan, metadata: Mapping[str, Any]) -> FilePlan:
+    def with_metadata(self, plan: FilePlan, metadata: Mapping[str, object]) -> FilePlan:
         """Return `plan` with the checkpoint's ``metadata.json``; raises as `store_path` does."""
         return replace(plan, files={**plan.files, _METADATA_NAME: (_document(metadata),)})
 
@@ -216,7 +216,7 @@ class CheckpointContext:
         self._backend.report_checkpoint(record)
 
     def _store_shards(
-        self, uuid: str, source: Path | None, metadata: Mapping[str, Any] | None, selector: Selector | None
+        self, uuid: str, source: Path | None, metadata: Mapping[str, object] | None, selector: Selector | None
     ) -> None:
         listing: Listing = {}
         problem: Exception | None = None
@@ -305,7 +305,7 @@ def _existing(directory: Path) -> Path:
     return directory
 
 
-def _document(metadata: Mapping[str, Any]) -> bytes:
+def _document(metadata: Mapping[str, object]) -> bytes:
     """Check metadata, and return the content of ``metadata.json``."""
     steps_completed = metadata.get("steps_completed")
     if isinstance(steps_completed, bool) or not isinstance(steps_completed, int):

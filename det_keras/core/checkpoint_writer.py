@@ -25,7 +25,7 @@ import uuid as uuid_module
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from det_keras.core.buffer_pool import Buffer, BufferPool
 from det_keras.core.checkpoint import CheckpointContext
@@ -59,7 +59,7 @@ class State(Protocol):
 
 @dataclass
 class _Job:
-    metadata: Mapping[str, Any]
+    metadata: Mapping[str, object]
     state: State
     done: Callable[[str], None]
     uuid: str = field(default_factory=lambda: str(uuid_module.uuid4()))
@@ -92,7 +92,7 @@ class CheckpointWriter:
             self._wanted_bytes = size_bytes
             self._start()
 
-    def submit(self, metadata: Mapping[str, Any], state: State, done: Callable[[str], None]) -> None:
+    def submit(self, metadata: Mapping[str, object], state: State, done: Callable[[str], None]) -> None:
         """Store a checkpoint in the background.
 
         Args:

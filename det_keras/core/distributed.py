@@ -158,21 +158,21 @@ class DistributedContext:
         """Return the number of machines."""
         return self.cross_size
 
-    def gather(self, value: Any) -> list[Any] | None:
+    def gather(self, value: object) -> list[Any] | None:
         """Return every worker's `value` by rank on the chief, None elsewhere."""
         values = self._exchange.allgather(value)
         return values if self.is_chief else None
 
-    def gather_local(self, value: Any) -> list[Any] | None:
+    def gather_local(self, value: object) -> list[Any] | None:
         """Return `value` of every worker of this machine on its first worker, None on the others."""
         values = self._exchange.allgather(value, local=True)
         return values if self.is_local_chief else None
 
-    def allgather(self, value: Any) -> list[Any]:
+    def allgather(self, value: object) -> list[Any]:
         """Return every worker's `value` by rank, on every worker."""
         return self._exchange.allgather(value)
 
-    def allgather_local(self, value: Any) -> list[Any]:
+    def allgather_local(self, value: object) -> list[Any]:
         """Return `value` of every worker of this machine, on each of them."""
         return self._exchange.allgather(value, local=True)
 

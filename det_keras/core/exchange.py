@@ -37,7 +37,7 @@ class Exchange(abc.ABC):
     """Exchanges small Python objects between the workers of a job; every worker makes the same calls."""
 
     @abc.abstractmethod
-    def allgather(self, value: Any, *, local: bool = False) -> list[Any]:
+    def allgather(self, value: object, *, local: bool = False) -> list[Any]:
         """Return every worker's `value` by rank; with `local`, of the workers on this machine only."""
 
     def close(self) -> None:
@@ -48,7 +48,7 @@ class Exchange(abc.ABC):
 class SoloExchange(Exchange):
     """The exchange of a job with one worker."""
 
-    def allgather(self, value: Any, *, local: bool = False) -> list[Any]:
+    def allgather(self, value: object, *, local: bool = False) -> list[Any]:
         return [value]
 
 
@@ -77,7 +77,7 @@ class SocketExchange(Exchange):
         if not is_one_machine:
             self._local = _Star(worker.local_rank, worker.local_size, LOOPBACK, port + 1, key, patience_s)
 
-    def allgather(self, value: Any, *, local: bool = False) -> list[Any]:
+    def allgather(self, value: object, *, local: bool = False) -> list[Any]:
         return (self._local if local else self._all).allgather(value)
 
     def close(self) -> None:
@@ -99,7 +99,7 @@ class _Star:
         else:
             self._others = {0: _connect(place, address, port, key, deadline)}
 
-    def allgather(self, value: Any) -> list[Any]:
+    def allgather(self, value: object) -> list[Any]:
         if self._size == 1:
             return [value]
         if self._place > 0:
@@ -116,7 +116,7 @@ class _Star:
             connection.close()
         self._others = {}
 
-    def _send(self, place: int, value: Any) -> None:
+    def _send(self, place: int, value: object) -> None:
         try:
             self._others[place].send(value)
         except (OSError, KeyError) as error:

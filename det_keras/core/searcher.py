@@ -88,7 +88,7 @@ class SearcherOperation:
             )
         self._report_progress(min(max(length / max(self._length, 1), 0.0), 1.0))
 
-    def report_completed(self, searcher_metric: Any) -> None:
+    def report_completed(self, searcher_metric: object) -> None:
         """Complete the operation; on the chief only, and once.
 
         Args:
@@ -185,7 +185,7 @@ class SearcherContext:
             lambda metric: self._complete(operation, metric),
         )
 
-    def _complete(self, operation: Operation, metric: Any) -> None:
+    def _complete(self, operation: Operation, metric: object) -> None:
         # Called on the chief only: the shared backend would wait for the other workers.
         self._backend.unshared.complete_operation(operation, metric)
 

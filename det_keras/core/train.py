@@ -61,7 +61,7 @@ class TrainContext:
         """Set the listener that is called with group, batch count and metrics of every later report."""
         self._listener = listener
 
-    def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, Any]) -> None:
+    def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, object]) -> None:
         """Record metrics of a group.
 
         Args:
@@ -87,7 +87,7 @@ class TrainContext:
     def report_training_metrics(
         self,
         steps_completed: int,
-        metrics: Mapping[str, Any],
+        metrics: Mapping[str, object],
         batch_metrics: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         """Record metrics of the group ``training``, as in `report_metrics`.
@@ -104,7 +104,7 @@ class TrainContext:
             )
         self.report_metrics("training", steps_completed, metrics)
 
-    def report_validation_metrics(self, steps_completed: int, metrics: Mapping[str, Any]) -> None:
+    def report_validation_metrics(self, steps_completed: int, metrics: Mapping[str, object]) -> None:
         """Record metrics of the group ``validation``, as in `report_metrics`."""
         self.report_metrics("validation", steps_completed, metrics)
 
@@ -129,7 +129,7 @@ class TrainContext:
         """Return the values that `set_metadata` stored for this run; {} if there are none. On the chief only."""
         return self._backend.run_metadata()
 
-    def set_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    def set_metadata(self, metadata: Mapping[str, object]) -> dict[str, Any]:
         """Store JSON values for this run, replacing all earlier values, and return them. On the chief only."""
         return self._backend.set_run_metadata(metadata)
 

@@ -32,7 +32,7 @@ class CheckpointRecord:
     uuid: str
     steps_completed: int
     resources: Mapping[str, int] = field(default_factory=dict)
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Backend(abc.ABC):
         return None
 
     @abc.abstractmethod
-    def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, Any]) -> None:
+    def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, object]) -> None:
         """Record metrics; returns at once. The same report twice counts once.
 
         Args:
@@ -78,7 +78,7 @@ class Backend(abc.ABC):
         """
 
     @abc.abstractmethod
-    def report_system_metrics(self, group: str, metrics: Mapping[str, Any]) -> None:
+    def report_system_metrics(self, group: str, metrics: Mapping[str, object]) -> None:
         """Record a sample of the machine's load, in a profiler group such as ``cpu``; returns at once."""
 
     @abc.abstractmethod
@@ -114,7 +114,7 @@ class Backend(abc.ABC):
         """Return the values that `set_run_metadata` stored; {} if there are none."""
 
     @abc.abstractmethod
-    def set_run_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    def set_run_metadata(self, metadata: Mapping[str, object]) -> dict[str, Any]:
         """Store JSON values for this run, replacing earlier values, and return them."""
 
     @abc.abstractmethod
@@ -146,7 +146,7 @@ class Backend(abc.ABC):
         """Return the searcher's current request; None if no searcher gives lengths."""
 
     @abc.abstractmethod
-    def complete_operation(self, operation: Operation, metric: Any) -> None:
+    def complete_operation(self, operation: Operation, metric: object) -> None:
         """Report the searcher's metric at the end of `operation`; returns after the report has arrived."""
 
     @abc.abstractmethod

@@ -149,7 +149,7 @@ class LocalBackend(Backend):
     def tensorboard_directory(self) -> Path | None:
         return self.run.tensorboard
 
-    def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, Any]) -> None:
+    def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, object]) -> None:
         row = {"group": group, "steps_completed": steps_completed, "metrics": finite(metrics)}
         with self._lock:
             if _digest(row) in self._reported:
@@ -158,7 +158,7 @@ class LocalBackend(Backend):
                 file.write(json.dumps({"time": timestamp(now()), **row}) + "\n")
             self._remember(row)
 
-    def report_system_metrics(self, group: str, metrics: Mapping[str, Any]) -> None:
+    def report_system_metrics(self, group: str, metrics: Mapping[str, object]) -> None:
         row = {"time": timestamp(now()), "group": group, "metrics": finite(metrics)}
         with self._lock, (self.run.path / "system.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
@@ -209,7 +209,7 @@ class LocalBackend(Backend):
         metadata: dict[str, Any] = self.run.read().get("metadata", {})
         return metadata
 
-    def set_run_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    def set_run_metadata(self, metadata: Mapping[str, object]) -> dict[str, Any]:
         self.run.update(metadata=dict(metadata))
         return self.run_metadata()
 
@@ -236,7 +236,7 @@ class LocalBackend(Backend):
     def current_operation(self) -> Operation | None:
         return None
 
-    def complete_operation(self, operation: Operation, metric: Any) -> None:
+    def complete_operation(self, operation: Operation, metric: object) -> None:
         return
 
     def report_early_exit(self, reason: str) -> None:

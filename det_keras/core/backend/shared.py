@@ -41,11 +41,11 @@ class SharedBackend(Backend):
     def tensorboard_directory(self) -> Path | None:
         return None if self.chief is None else self.chief.tensorboard_directory
 
-    def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, Any]) -> None:
+    def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, object]) -> None:
         if self.chief is not None:
             self.chief.report_metrics(group, steps_completed, metrics)
 
-    def report_system_metrics(self, group: str, metrics: Mapping[str, Any]) -> None:
+    def report_system_metrics(self, group: str, metrics: Mapping[str, object]) -> None:
         if self.chief is not None:
             self.chief.report_system_metrics(group, metrics)
 
@@ -74,7 +74,7 @@ class SharedBackend(Backend):
     def run_metadata(self) -> dict[str, Any]:
         return self._require_chief("the run's metadata").run_metadata()
 
-    def set_run_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    def set_run_metadata(self, metadata: Mapping[str, object]) -> dict[str, Any]:
         return self._require_chief("the run's metadata").set_run_metadata(metadata)
 
     def context_directory(self) -> bytes:
@@ -93,7 +93,7 @@ class SharedBackend(Backend):
     def current_operation(self) -> Operation | None:
         return self._on_chief(lambda chief: chief.current_operation())
 
-    def complete_operation(self, operation: Operation, metric: Any) -> None:
+    def complete_operation(self, operation: Operation, metric: object) -> None:
         self._on_chief(lambda chief: chief.complete_operation(operation, metric))
 
     def report_early_exit(self, reason: str) -> None:

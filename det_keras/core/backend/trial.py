@@ -41,10 +41,10 @@ class TrialBackend(Backend):
         self._api = self._session.api
         self._storage_id = self._api.trials.start_run(self._trial.trial_id, storage, patience_s=_PATIENCE_S)
 
-    def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, Any]) -> None:
+    def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, object]) -> None:
         self._put_metrics(f"{group} metrics at batch {steps_completed}", group, steps_completed, metrics)
 
-    def report_system_metrics(self, group: str, metrics: Mapping[str, Any]) -> None:
+    def report_system_metrics(self, group: str, metrics: Mapping[str, object]) -> None:
         self._put_metrics(f"{group} load", group, None, {self._info.agent_id: metrics})
 
     def report_progress(self, fraction: float) -> None:
@@ -91,7 +91,7 @@ class TrialBackend(Backend):
     def run_metadata(self) -> dict[str, Any]:
         return self._api.trials.metadata(self._trial.trial_id, patience_s=_PATIENCE_S)
 
-    def set_run_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    def set_run_metadata(self, metadata: Mapping[str, object]) -> dict[str, Any]:
         return self._api.trials.set_metadata(self._trial.trial_id, metadata, patience_s=_PATIENCE_S)
 
     def context_directory(self) -> bytes:
@@ -128,7 +128,7 @@ class TrialBackend(Backend):
             raise
         return None if length is None else Operation(length, completed)
 
-    def complete_operation(self, operation: Operation, metric: Any) -> None:
+    def complete_operation(self, operation: Operation, metric: object) -> None:
         # The validation is queued and must reach the searcher before the report that the length is reached.
         self.flush()
         number = self._trial.trial_id
@@ -149,7 +149,7 @@ class TrialBackend(Backend):
     def flush(self) -> None:
         self._reports.flush()
 
-    def _put_metrics(self, label: str, group: str, steps: int | None, metrics: Mapping[str, Any]) -> None:
+    def _put_metrics(self, label: str, group: str, steps: int | None, metrics: Mapping[str, object]) -> None:
         number = self._trial.trial_id
         # Created now, with the time of the report, however late it is sent.
         body = self._api.trials.metrics_body(number, self._trial.trial_run_id, group, steps, metrics)

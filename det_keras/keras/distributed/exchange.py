@@ -44,7 +44,7 @@ class HorovodExchange(Exchange):
             )
         self._machine = worker.cross_rank
 
-    def allgather(self, value: Any, *, local: bool = False) -> list[Any]:
+    def allgather(self, value: object, *, local: bool = False) -> list[Any]:
         """Return every worker's `value`, by rank; with `local`, of the workers on this machine only."""
         gathered = self._hvd.allgather_object((self._machine, value))
         return [item for machine, item in gathered if not local or machine == self._machine]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
@@ -56,7 +57,7 @@ class Notifier:
         listener = self._listeners.get(topic)
         if listener is not None:
             listener()
-        self._call(self._wake, topic)
+        self._call(functools.partial(self._wake, topic))
 
     def close(self) -> None:
         """Wake all waiters for the last time: the master stops."""
@@ -75,12 +76,12 @@ class Notifier:
             if not self._waiters[topic]:
                 del self._waiters[topic]
 
-    def _call(self, function: object, *arguments: object) -> None:
+    def _call(self, function: Callable[[], None]) -> None:
         if self._loop is None:
             return
         # `_waiters` is changed on the loop only, so it needs no lock. If the loop is closed, there are no waiters.
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(function, *arguments)  # type: ignore[arg-type]  # generic on purpose
+            self._loop.call_soon_threadsafe(function)
 
     def _wake(self, topic: str) -> None:
         for waiter in self._waiters.get(topic, ()):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
-from typing import Any
 
 from det_keras.master.database.models import TrialRow
 from det_keras.master.errors import InvalidArgumentError
@@ -76,7 +75,7 @@ class Controller(abc.ABC):
         """
 
     @abc.abstractmethod
-    def validated(self, trial: TrialRow, metrics: Mapping[str, Any]) -> None:
+    def validated(self, trial: TrialRow, metrics: Mapping[str, object]) -> None:
         """Pass a validation to the search."""
 
     @abc.abstractmethod
@@ -85,7 +84,7 @@ class Controller(abc.ABC):
 
     @abc.abstractmethod
     def operation_completed(
-        self, trial: TrialRow, length: int, metric: float, metrics: Mapping[str, Any]
+        self, trial: TrialRow, length: int, metric: float, metrics: Mapping[str, object]
     ) -> None:
         """Record that a trial reached its length; a second report of the same length changes nothing.
 

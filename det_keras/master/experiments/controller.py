@@ -166,7 +166,7 @@ class ExperimentController(Controller):
         if allocation is not None:
             allocations.kill(self._tx, allocation, after_s=_EARLY_EXIT_GRACE_S)
 
-    def validated(self, trial: TrialRow, metrics: Mapping[str, Any]) -> None:
+    def validated(self, trial: TrialRow, metrics: Mapping[str, object]) -> None:
         """Pass a validation to the search; a validation that the search cannot use ends the trial."""
         name = self._config.searcher.metric
         metric = number(metrics.get(name))
@@ -186,7 +186,7 @@ class ExperimentController(Controller):
             self._answer(trial, metric, metrics)
 
     def operation_completed(
-        self, trial: TrialRow, length: int, metric: float, metrics: Mapping[str, Any]
+        self, trial: TrialRow, length: int, metric: float, metrics: Mapping[str, object]
     ) -> None:
         """Record that a trial reached its length; a second report of the same length changes nothing.
 
@@ -246,7 +246,7 @@ class ExperimentController(Controller):
         name = self._config.searcher.metric
         return bool(self._validations(trial, lambda metrics: number(metrics.get(name)) is not None))
 
-    def _lack(self, metric: float | None, metrics: Mapping[str, Any]) -> str:
+    def _lack(self, metric: float | None, metrics: Mapping[str, object]) -> str:
         """Return which metric the search needs and a validation lacks; empty if none is missing."""
         if metric is None:
             name = self._config.searcher.metric
@@ -268,7 +268,7 @@ class ExperimentController(Controller):
         elif trial.searcher_metric_value is None:
             note(self._tx, trial.task_id, text, "WARNING")
 
-    def _answer(self, trial: TrialRow, metric: float, metrics: Mapping[str, Any]) -> None:
+    def _answer(self, trial: TrialRow, metric: float, metrics: Mapping[str, object]) -> None:
         """Complete the trial's length by a validation, since some scripts do not request lengths."""
         operation = self.searcher.operation(trial.request_id)
         reached = number(metrics.get(self._length_unit))
@@ -479,6 +479,6 @@ def _quoted(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names) or "none"
 
 
-def _is_finite(metrics: Mapping[str, Any], name: str) -> bool:
+def _is_finite(metrics: Mapping[str, object], name: str) -> bool:
     value = number(metrics.get(name))
     return value is None or math.isfinite(value)

@@ -76,7 +76,7 @@ class UnmanagedController(Controller):
         early_exit_reason(reason)
         note(self._tx, trial.task_id, f"Trial {trial.id} refuses its hyperparameters ({reason}).", "WARNING")
 
-    def validated(self, trial: TrialRow, metrics: Mapping[str, Any]) -> None:
+    def validated(self, trial: TrialRow, metrics: Mapping[str, object]) -> None:
         """Do nothing: there is no search."""
 
     def operation(self, trial: TrialRow) -> Operation | None:
@@ -84,7 +84,7 @@ class UnmanagedController(Controller):
         return None
 
     def operation_completed(
-        self, trial: TrialRow, length: int, metric: float, metrics: Mapping[str, Any]
+        self, trial: TrialRow, length: int, metric: float, metrics: Mapping[str, object]
     ) -> None:
         """Refuse: trials have no given length.
 

@@ -80,7 +80,7 @@ class Report:
     run_id: int
     group: str
     steps_completed: int | None
-    metrics: Mapping[str, Any]
+    metrics: Mapping[str, object]
     batch_metrics: Sequence[Any] | None = None
     time: datetime | None = None
 

@@ -118,7 +118,7 @@ class _Kept:
 
     head: _Head
     curve: _Curve
-    thinned: dict[tuple[Any, ...], Series] = field(default_factory=dict)
+    downsampled: dict[tuple[Any, ...], Series] = field(default_factory=dict)
 
 
 class Curves:
@@ -169,7 +169,7 @@ class Curves:
         """
         view = (most_points, smoothing, start_batches, end_batches, log_x)
         kept = self._current(trial_ids, group, metric)
-        return [_thinned(kept[trial_id], trial_id, view) for trial_id in trial_ids if trial_id in kept]
+        return [_downsampled(kept[trial_id], trial_id, view) for trial_id in trial_ids if trial_id in kept]
 
     def _current(self, trial_ids: Sequence[int], group: str, metric: str) -> dict[int, _Kept]:
         """Return the current curves, from the cache where they are unchanged."""
@@ -226,13 +226,13 @@ class Curves:
             self._kept[key] = kept
             self._size_bytes += kept.curve.size_bytes - (0 if old is None else old.curve.size_bytes)
             while self._size_bytes > self._most_bytes:
-                _, gone = self._kept.popitem(last=False)
-                self._size_bytes -= gone.curve.size_bytes
+                _, evicted = self._kept.popitem(last=False)
+                self._size_bytes -= evicted.curve.size_bytes
 
 
-def _thinned(kept: _Kept, trial_id: int, view: tuple[int, float, int, int | None, bool]) -> Series:
+def _downsampled(kept: _Kept, trial_id: int, view: tuple[int, float, int, int | None, bool]) -> Series:
     """Return a downsampled view of a curve; its last views are cached with it."""
-    found = kept.thinned.get(view)
+    found = kept.downsampled.get(view)
     if found is not None:
         return found
     most_points, smoothing, start, end, log_x = view
@@ -254,9 +254,9 @@ def _thinned(kept: _Kept, trial_id: int, view: tuple[int, float, int, int | None
     )
     # Two views: the first plot, and the plot with the user's settings. Two threads may both pass this check: then
     # there are three, which does no harm.
-    if len(kept.thinned) > 1:
-        kept.thinned.clear()
-    kept.thinned[view] = series
+    if len(kept.downsampled) > 1:
+        kept.downsampled.clear()
+    kept.downsampled[view] = series
     return series
 
 

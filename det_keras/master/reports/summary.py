@@ -14,7 +14,7 @@ __all__ = ["summarise", "summarise_all"]
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d")
 
 
-def summarise(summary: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
+def summarise(summary: Mapping[str, Any], metrics: Mapping[str, object]) -> dict[str, Any]:
     """Return the summary of one group, updated with a report."""
     result = dict(summary)
     for name, value in metrics.items():

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import ParamSpec
 
 from sqlalchemy import select
 
@@ -39,6 +39,8 @@ from det_keras.protocol.values import now
 __all__ = ["Dispatcher"]
 
 logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
 
 # The period of looking at running tasks: two or three system calls for each.
 _LOOK_S = 0.02
@@ -111,10 +113,10 @@ class Dispatcher(Background):
                 self._guarded(self._schedule)
                 self._guarded(self._give_up_silent)
 
-    def _guarded(self, step: Callable[..., None], *arguments: Any) -> None:
+    def _guarded(self, step: Callable[P, None], *arguments: P.args, **options: P.kwargs) -> None:
         """Run a step; an error in it, such as a full disk, must not prevent the other steps."""
         try:
-            step(*arguments)
+            step(*arguments, **options)
         except Exception:
             # Nothing is lost: the next round finds the same state. The pause limits the load of a persistent error.
             logger.exception("A step of the dispatcher failed; it will be repeated.")

@@ -81,12 +81,12 @@ class GarbageCollector(Background):
             uuids = session.scalars(
                 select(CheckpointRow.uuid).where(CheckpointRow.pending_deletion.is_not(None))
             ).all()
-            doomed = session.scalars(
+            deleting_ids = session.scalars(
                 select(ExperimentRow.id).where(ExperimentRow.state == states.DELETING)
             ).all()
         for uuid in uuids:
             self._delete_files(uuid)
-        for experiment_id in doomed:
+        for experiment_id in deleting_ids:
             self._delete_experiment(experiment_id)
         self._delete_old_logs()
 

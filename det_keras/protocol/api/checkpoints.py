@@ -27,7 +27,7 @@ class Checkpoints:
         checkpoint: dict[str, Any] = self._transport.get(f"{_PATH}/{uuid}", **options)["checkpoint"]
         return checkpoint
 
-    def report(self, checkpoint: Mapping[str, Any]) -> None:
+    def report(self, checkpoint: Mapping[str, object]) -> None:
         """Report a checkpoint whose files are in the storage."""
         self._transport.post(_PATH, checkpoint)
 

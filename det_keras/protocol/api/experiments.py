@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from det_keras.protocol.api.transport import Transport
@@ -30,12 +30,12 @@ class Experiments:
         experiment: dict[str, Any] = answer["experiment"]
         return {**experiment, "config": experiment.get("config") or answer.get("config") or {}}
 
-    def all(self, **params: Any) -> list[dict[str, Any]]:
+    def all(self, **params: object) -> list[dict[str, Any]]:
         """Return experiments; `params` are query parameters of the protocol."""
         found: list[dict[str, Any]] = self._transport.get(_PATH, params=params)["experiments"]
         return found
 
-    def create(self, config: str, files: Sequence[dict[str, Any]], *, activate: bool) -> dict[str, Any]:
+    def create(self, config: str, files: Sequence[Mapping[str, object]], *, activate: bool) -> dict[str, Any]:
         """Create an experiment and return the answer with its notices.
 
         Args:
@@ -70,7 +70,7 @@ class Experiments:
         """Delete an experiment with everything that belongs to it."""
         self._transport.delete(f"{_PATH}/{experiment_id}")
 
-    def trials(self, experiment_id: int, **params: Any) -> list[dict[str, Any]]:
+    def trials(self, experiment_id: int, **params: object) -> list[dict[str, Any]]:
         """Return all trials of an experiment; `params` are query parameters of the protocol."""
         params = {"limit": -1, **params}
         found: list[dict[str, Any]] = self._transport.get(f"{_PATH}/{experiment_id}/trials", params=params)[
@@ -78,7 +78,7 @@ class Experiments:
         ]
         return found
 
-    def checkpoints(self, experiment_id: int, **params: Any) -> list[dict[str, Any]]:
+    def checkpoints(self, experiment_id: int, **params: object) -> list[dict[str, Any]]:
         """Return checkpoints of an experiment; `params` are query parameters of the protocol."""
         found: list[dict[str, Any]] = self._transport.get(
             f"{_PATH}/{experiment_id}/checkpoints", params=params
@@ -90,7 +90,7 @@ class Experiments:
         path = f"{_PATH}/{experiment_id}/searcher/best_searcher_validation_metric"
         return float(self._transport.get(path, **options)["metric"])
 
-    def preview_search(self, config: dict[str, Any]) -> dict[str, Any]:
+    def preview_search(self, config: Mapping[str, object]) -> dict[str, Any]:
         """Return the trials that a search would create."""
         summary: dict[str, Any] = self._transport.post("/api/v1/preview-hp-search", {"config": config})[
             "summary"

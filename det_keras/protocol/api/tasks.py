@@ -37,7 +37,7 @@ class Jobs:
         job: dict[str, Any] = self._transport.get(f"{_COMMANDS}/{job_id}")["command"]
         return job
 
-    def create(self, config: Mapping[str, Any], files: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    def create(self, config: Mapping[str, object], files: Sequence[Mapping[str, object]]) -> dict[str, Any]:
         """Create a job and return the answer with its notices.
 
         Args:

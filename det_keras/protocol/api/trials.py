@@ -32,7 +32,7 @@ class Trials:
         """Kill a trial."""
         self._transport.post(f"{_path(trial_id)}/kill")
 
-    def checkpoints(self, trial_id: int, **params: Any) -> list[dict[str, Any]]:
+    def checkpoints(self, trial_id: int, **params: object) -> list[dict[str, Any]]:
         """Return the complete checkpoints of a trial; by default all of them, newest first.
 
         Args:
@@ -43,7 +43,7 @@ class Trials:
         params = {"states": "STATE_COMPLETED", "limit": -1, **order, **params}
         return self.all_checkpoints(trial_id, **params)
 
-    def all_checkpoints(self, trial_id: int, **params: Any) -> list[dict[str, Any]]:
+    def all_checkpoints(self, trial_id: int, **params: object) -> list[dict[str, Any]]:
         """Return the checkpoints of a trial in every state; `params` are query parameters of the protocol."""
         options = {"patience_s": params.pop("patience_s")} if "patience_s" in params else {}
         found: list[dict[str, Any]] = self._transport.get(
@@ -73,7 +73,7 @@ class Trials:
 
     # Reports of a trial's process.
 
-    def start_run(self, trial_id: int, storage: Any, **options: Any) -> int | None:
+    def start_run(self, trial_id: int, storage: object, **options: Any) -> int | None:
         """Report that a process of the trial starts, and return the id of its checkpoint storage."""
         body = {"runId": trial_id, "checkpointStorage": storage}
         storage_id: int | None = self._transport.post("/api/v1/runs/start", body, **options).get("storageId")
@@ -87,7 +87,7 @@ class Trials:
         """Report what the process is doing."""
         self._transport.post(f"{_path(trial_id)}/runner/metadata", {"state": status})
 
-    def report_metrics(self, trial_id: int, body: Mapping[str, Any]) -> None:
+    def report_metrics(self, trial_id: int, body: Mapping[str, object]) -> None:
         """Report metrics; `metrics_body` builds the body."""
         self._transport.post(f"{_path(trial_id)}/metrics", body)
 
@@ -101,7 +101,7 @@ class Trials:
         length = ((answer.get("op") or {}).get("validateAfter") or {}).get("length")
         return (None if length is None else int(length)), bool(answer.get("completed"))
 
-    def complete_operation(self, trial_id: int, length: int, metric: Any, **options: Any) -> None:
+    def complete_operation(self, trial_id: int, length: int, metric: object, **options: Any) -> None:
         """Report that the trial reached the requested length.
 
         Args:
@@ -117,14 +117,14 @@ class Trials:
         """Return the values that `set_metadata` stored, {} if there are none."""
         return self._transport.get(f"/api/v1/runs/{trial_id}/metadata", **options)["metadata"] or {}
 
-    def set_metadata(self, trial_id: int, metadata: Mapping[str, Any], **options: Any) -> dict[str, Any]:
+    def set_metadata(self, trial_id: int, metadata: Mapping[str, object], **options: Any) -> dict[str, Any]:
         """Replace the trial's stored JSON values, and return the new ones."""
         body = {"runId": trial_id, "metadata": finite(metadata)}
         return self._transport.post(f"/api/v1/runs/{trial_id}/metadata", body, **options)["metadata"] or {}
 
     @staticmethod
     def metrics_body(
-        trial_id: int, run_id: int, group: str, steps: int | None, metrics: Mapping[str, Any]
+        trial_id: int, run_id: int, group: str, steps: int | None, metrics: Mapping[str, object]
     ) -> dict[str, Any]:
         """Return the body of a report with the current time; it may be sent later.
 
