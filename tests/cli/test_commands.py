@@ -197,7 +197,7 @@ def test_continue_changes_the_config_and_watches(det, tmp_path):
     assert described["state"] == "STATE_COMPLETED"
     assert (described["config"]["description"], described["config"]["max_restarts"]) == ("twice", 2)
     refused = det("experiment", "continue", number, "--config", "searcher.name")
-    assert (refused.returncode, refused.stderr.count("cannot be read")) == (1, 1)
+    assert (refused.returncode, refused.stderr.count("is invalid")) == (1, 1)
 
 
 def test_a_paused_experiment_is_not_activated(det):
