@@ -1,7 +1,7 @@
 """Managed training of Keras models: checkpoints, exact resume, metrics, search.
 
-Names are resolved when they are first used: importing this package imports no TensorFlow, so that the
-command line and the master start at once.
+Names are resolved when they are first used. So importing this package does not import TensorFlow, and the command
+line and the master start quickly.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _make_strategy(environ: Mapping[str, str]) -> Any:
-    # Imported here: TensorFlow takes seconds.
+    # Imported here: importing TensorFlow takes seconds.
     from det_keras.keras.generations.strategy import strategy_of
 
     return strategy_of(environ)

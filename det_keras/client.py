@@ -1,8 +1,8 @@
-"""The HTTP session of everything that talks to a master: training processes, the CLI, the SDK.
+"""The HTTP session with a master, for training processes, the command line and the SDK.
 
-A master may be restarted under a running trial, so calls are tried again, a bounded time and with
-jitter, on connection errors and on 502, 503 and 504. What a trial reports is idempotent at the master,
-so a report whose answer was lost may be sent twice.
+A master may be restarted while a trial runs. So calls are tried again for a limited time and with jitter, on
+connection errors and on 502, 503 and 504. Reports of a trial are idempotent at the master, so a report whose
+answer was lost may be sent twice.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _LONGEST_DELAY_S = 5.0
 
 
 class Session:
-    """Calls to one master with one token.
+    """Sends calls to one master with one token.
 
     Args:
         url: the master's address, with scheme and port.
         token: a user token, or with `is_task` a task token; "" for calls that need none.
-        is_task: present the token as that of a task.
+        is_task: whether `token` is a task token.
         patience_s: how long a call is tried again while the master cannot be reached, in seconds.
         cert_file: CA bundle for TLS, ``noverify``, or None for the system's.
         transport: replaces the network, for tests.
@@ -63,22 +63,22 @@ class Session:
 
     @property
     def api(self) -> Api:
-        """The calls that the product makes, by what they are about."""
+        """The calls that the product makes, by subject."""
         return Api(self)
 
-    def get(self, path: str, *, params: Mapping[str, Any] | None = None, **options: Any) -> Any:
+    def get(self, path: str, *, params: Mapping[str, object] | None = None, **options: Any) -> Any:
         """GET `path` and return the decoded JSON; options as in `request`."""
         return self.request("GET", path, params=params, **options)
 
-    def post(self, path: str, body: Any = None, **options: Any) -> Any:
+    def post(self, path: str, body: object = None, **options: Any) -> Any:
         """POST `body` as JSON to `path` and return the decoded JSON; options as in `request`."""
         return self.request("POST", path, body=body, **options)
 
-    def patch(self, path: str, body: Any = None, **options: Any) -> Any:
+    def patch(self, path: str, body: object = None, **options: Any) -> Any:
         """PATCH `path` and return the decoded JSON; options as in `request`."""
         return self.request("PATCH", path, body=body, **options)
 
-    def delete(self, path: str, body: Any = None, **options: Any) -> Any:
+    def delete(self, path: str, body: object = None, **options: Any) -> Any:
         """DELETE `path`, with a body if given, and return the decoded JSON; options as in `request`."""
         return self.request("DELETE", path, body=body, **options)
 
@@ -87,8 +87,8 @@ class Session:
         method: str,
         path: str,
         *,
-        params: Mapping[str, Any] | None = None,
-        body: Any = None,
+        params: Mapping[str, object] | None = None,
+        body: object = None,
         timeout_s: float = 30.0,
         patience_s: float | None = None,
         repeatable: bool = True,
@@ -100,14 +100,14 @@ class Session:
             path: from the root, such as ``/api/v1/me``.
             params: query parameters; lists repeat the name, None is left out.
             body: sent as JSON; None sends no body.
-            timeout_s: how long one answer may take.
-            patience_s: as in the constructor, for this call alone.
-            repeatable: whether the call may be sent again when its answer was lost. Otherwise only
+            timeout_s: how long one answer may take, in seconds.
+            patience_s: as in the constructor, for this call only.
+            repeatable: whether the call may be sent again when its answer was lost. If not, only
                 attempts that never reached the master are repeated.
 
         Raises:
-            MasterError: the master refused; `status` and `message` say why.
-            MasterUnavailableError: nobody answered within the patience.
+            MasterError: the master rejected the call; `status` and `message` give the reason.
+            MasterUnavailableError: no answer came within `patience_s`.
         """
         deadline = time.monotonic() + (self.patience_s if patience_s is None else patience_s)
         delay_s = _FIRST_DELAY_S
@@ -125,15 +125,15 @@ class Session:
                 may_repeat = repeatable or isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
             if not may_repeat or time.monotonic() + delay_s > deadline:
                 raise failure
-            # Jitter: after a master's restart its trials do not all knock at the same instant.
+            # Jitter: after a master's restart, its trials do not all try at the same instant.
             time.sleep(delay_s * random.uniform(0.5, 1.0))
             delay_s = min(delay_s * 2, _LONGEST_DELAY_S)
 
-    def stream(self, path: str, *, params: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
-        """Yield the `result` of every line of a newline-delimited JSON stream, as it arrives.
+    def stream(self, path: str, *, params: Mapping[str, object] | None = None) -> Iterator[dict[str, Any]]:
+        """Yield the `result` of every line of a newline-delimited JSON stream as it arrives.
 
         Raises:
-            MasterError: the master refused, or ended the stream with an error line.
+            MasterError: the master rejected the call or ended the stream with an error line.
             MasterUnavailableError: the connection failed or broke.
         """
         timeout = httpx.Timeout(10.0, read=None)
@@ -178,12 +178,12 @@ class Session:
         return MasterUnavailableError(f"No answer from the master at {self.url}: {reason}.")
 
 
-def _query(params: Mapping[str, Any] | None) -> dict[str, Any]:
+def _query(params: Mapping[str, object] | None) -> dict[str, Any]:
     given = {name: value for name, value in (params or {}).items() if value is not None}
     return {name: str(value).lower() if isinstance(value, bool) else value for name, value in given.items()}
 
 
-def _content(body: Any) -> dict[str, Any]:
+def _content(body: object) -> dict[str, Any]:
     if body is None:
         return {}
     return {"content": json.dumps(body, allow_nan=False), "headers": {"Content-Type": "application/json"}}

@@ -1,8 +1,7 @@
-"""What the launcher told this process, read from the environment once.
+"""The launcher's information for this process, read from the environment once.
 
-A trial or job learns where it runs from DET_* variables, or from the info files that a real Determined
-cluster writes. Nothing else in the package reads ``os.environ`` for that: the rest is handed a
-`ClusterInfo`.
+A trial or job gets it from DET_* variables, or from the info files that a real Determined cluster writes. Other
+modules do not read ``os.environ`` for that: they receive a `ClusterInfo`.
 
 Source: the variables and files of the Determined 0.38.1 launch protocol.
 """
@@ -29,12 +28,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """This process's place among the workers of its job, as a process launcher set it.
+    """The position of this process among the workers of its job, as set by the process launcher.
 
     Attributes:
         rank: index of this process, 0 to `size` - 1.
         size: number of processes.
-        local_rank: the same within one machine.
+        local_rank: index of this process among those on its machine.
         local_size: number of processes on this machine.
         cross_rank: index of the machine.
         cross_size: number of machines.
@@ -49,7 +48,7 @@ class WorkerInfo:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> WorkerInfo:
-        """Read the variables that Horovod's launchers set; without them, one process alone."""
+        """Read the variables that Horovod's launchers set; without them, a single process."""
         if "HOROVOD_RANK" not in environ:
             return cls()
         names = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
@@ -72,13 +71,13 @@ class WorkerInfo:
 
 @dataclass(frozen=True)
 class ChiefInfo:
-    """Where the workers of a job meet, as a process launcher set it.
+    """The rendezvous of a job's workers, as set by the process launcher.
 
     Attributes:
-        ip: address of the chief's machine; None if nobody said.
-        key: what only the workers of this job know; None if nobody made one.
-        port: where the chief listens.
-        job: what another launcher calls this job; empty if it says nothing.
+        ip: address of the chief's machine; None if it is not set.
+        key: secret of the workers of this job; None if there is none.
+        port: port on which the chief listens.
+        job: another launcher's name for this job; empty if there is none.
     """
 
     ip: str | None = None
@@ -95,19 +94,20 @@ class ChiefInfo:
             key=environ.get("DET_CHIEF_KEY") or None,
             port=_variable(environ, name, int, "a port") if environ.get(name) else cls.port,
             job=" ".join(
-                environ.get(one, "") for one in ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")
+                environ.get(variable, "")
+                for variable in ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")
             ),
         )
 
 
 @dataclass(frozen=True)
 class LocalOrders:
-    """What `det experiment create --local` and `--verify-resume` tell a script that runs alone.
+    """Settings of `det experiment create --local` and `--verify-resume` for a script without a master.
 
     Attributes:
-        config: path of the config that takes the place of the script's own.
-        run_dir: the run directory that takes the place of the script's own.
-        batch_limit: batches after which training ends.
+        config: path of the config that replaces the script's own.
+        run_dir: the run directory that replaces the script's own.
+        batch_limit: number of batches after which training ends.
     """
 
     config: str | None = None
@@ -116,7 +116,7 @@ class LocalOrders:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> LocalOrders:
-        """Read the variables that the command line sets; without them, no orders."""
+        """Read the variables that the command line sets; without them, all fields are None."""
         limit = environ.get("DET_KERAS_LOCAL_BATCHES")
         return cls(
             config=environ.get("DET_KERAS_LOCAL_CONFIG") or None,
@@ -127,16 +127,16 @@ class LocalOrders:
 
 @dataclass(frozen=True)
 class TrialInfo:
-    """What a trial knows of itself.
+    """The launcher's information about a trial.
 
     Attributes:
-        trial_id: number of the trial, also its run id on the wire.
+        trial_id: number of the trial, also its run id in the protocol.
         experiment_id: the experiment that owns it.
         trial_seed: seed of everything random in the trial, 0 to 2**32 - 1.
         hparams: its hyperparameter values, nested as in the config.
         config: the experiment's full config.
-        steps_completed: batches behind the checkpoint it starts from; 0 without one.
-        trial_run_id: 1 at the first launch, one more at each further launch.
+        steps_completed: number of batches trained in the checkpoint it starts from; 0 without one.
+        trial_run_id: number of the launch, from 1.
         debug: whether the config asks for verbose logs.
     """
 
@@ -152,16 +152,16 @@ class TrialInfo:
 
 @dataclass(frozen=True)
 class ClusterInfo:
-    """Where this process runs and how it reaches its master.
+    """Where this process runs and how it connects to its master.
 
     Attributes:
         master_url: with scheme and port.
         cluster_id: UUID text of the cluster.
-        agent_id: the machine daemon that started this process.
-        slot_ids: the slots that this process's machine gives to the task.
+        agent_id: id of the agent that started this process.
+        slot_ids: the slots of this machine that the task uses.
         task_id: trial ``<experiment>.<uuid>``, otherwise a UUID.
         allocation_id: ``<task id>.<number of the launch>``.
-        session_token: the task token; dies with the allocation.
+        session_token: the task token; becomes invalid when the allocation ends.
         task_type: ``TRIAL``, ``COMMAND``, ``GENERIC`` ...
         user: name of the task's owner.
         user_token: a user token of the owner, for reading other trials; may be empty.
@@ -196,7 +196,7 @@ class ClusterInfo:
 
     @property
     def gpu_uuids(self) -> list[str]:
-        """The GPUs of this task, as the launcher made them visible."""
+        """The GPUs that the launcher made visible to this task."""
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         return [gpu for gpu in visible.split(",") if gpu]
 
@@ -212,22 +212,22 @@ class ClusterInfo:
 
     @property
     def container_rank(self) -> int:
-        """Index of this machine among the task's."""
+        """Index of this machine among the task's machines."""
         return 0
 
 
 @functools.cache
 def get_cluster_info() -> ClusterInfo | None:
-    """Return what the launcher told this process, or None when it runs alone.
+    """Return the launcher's information for this process, or None when no master started it.
 
     Raises:
-        ClusterInfoError: a variable or file is missing or malformed; it is named with what was expected.
+        ClusterInfoError: a variable or file is missing or malformed; names it and what was expected.
     """
     return read_cluster_info(os.environ, INFO_DIRECTORY)
 
 
 def read_cluster_info(environ: Mapping[str, str], info_directory: Path) -> ClusterInfo | None:
-    """Return the `ClusterInfo` of an environment, from variables, else from info files, else None."""
+    """Return the `ClusterInfo` from variables, else from info files, else None."""
     if environ.get("DET_TASK_TYPE"):
         return _from_variables(environ)
     if (info_directory / "cluster.json").is_file():
@@ -349,7 +349,7 @@ def _text(text: str) -> str:
 
 def _url(text: str) -> str:
     address = urlsplit(text)
-    # The port is read, and a malformed one refused, where it is asked for.
+    # Reading `port` raises ValueError if it is malformed.
     if address.scheme not in ("http", "https") or not address.hostname or address.port == 0:
         raise ValueError(f"{text!r}, which is no URL with scheme and host")
     return text.rstrip("/")

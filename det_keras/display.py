@@ -1,4 +1,4 @@
-"""How values read: times, sizes and numbers as people write them, on a terminal and on a page."""
+"""Text for times, sizes and numbers, on a terminal and on a page."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def state_text(state: str | None) -> str:
 
 
 def parse_time(text: str | None) -> datetime | None:
-    """Return a time of the REST API, which has any number of digits after the second."""
+    """Return a time of the REST API, which may have any number of digits after the second; None if it is not a time."""
     try:
         return parse_timestamp(text or "")
     except ValueError:
@@ -41,19 +41,19 @@ def parse_time(text: str | None) -> datetime | None:
 
 
 def time_text(text: str | None) -> str:
-    """Return a time of the REST API in this place's time."""
+    """Return a time of the REST API in local time."""
     moment = parse_time(text)
     return _NOTHING if moment is None else f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def duration_text(start: str | None, end: str | None) -> str:
-    """Return how long it took from `start`, until now if there is no `end`: ``1h 02m``."""
+    """Return the duration from `start` to `end`, or until now if there is no `end`: ``1h 02m``."""
     first, last = parse_time(start), parse_time(end) or datetime.now(timezone.utc)
     return _NOTHING if first is None else seconds_text((last - first).total_seconds())
 
 
 def seconds_text(duration_s: float) -> str:
-    """Return a duration in the two largest of its units: ``1h 02m``."""
+    """Return a duration in its two largest units: ``1h 02m``."""
     seconds = max(0, round(duration_s))
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
@@ -77,12 +77,12 @@ def size_text(size_bytes: float) -> str:
 
 
 def percent_text(fraction: float | None) -> str:
-    """Return a fraction as a whole percentage, never rounded up to done."""
+    """Return a fraction as a whole percentage, rounded down, so that unfinished work never shows 100%."""
     return _NOTHING if fraction is None else f"{math.floor(fraction * 100 + 1e-9)}%"
 
 
-def number_text(value: Any) -> str:
-    """Return a number with four significant digits, integers whole, anything else as it is."""
+def number_text(value: object) -> str:
+    """Return a number with four significant digits; integers in full, other values unchanged."""
     if value is None:
         return _NOTHING
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -92,7 +92,7 @@ def number_text(value: Any) -> str:
     return f"{value:.4g}"
 
 
-def metric_text(value: Any) -> str:
+def metric_text(value: object) -> str:
     """Return a metric; unlike a count it keeps its decimals: ``1.0``."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e6:
         return f"{value:.1f}"

@@ -1,7 +1,7 @@
-"""The errors that a caller may want to catch, under one root.
+"""The errors that a caller may want to catch, with a common base class.
 
-Misuse of an argument raises the builtin ``ValueError`` or ``TypeError``; the classes here are for
-what a program can react to: a broken environment, a broken config, a checkpoint that cannot be used.
+Misuse of an argument raises the builtin ``ValueError`` or ``TypeError``. The classes here are for errors that a
+program can handle: a broken environment, a broken config, a checkpoint that cannot be used.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = [
 
 
 class DetError(Exception):
-    """Root of every error that det_keras defines."""
+    """Base class of every error that det_keras defines."""
 
 
 class TensorFlowMissingError(DetError, ImportError):
-    """`det_keras.keras` is imported where no TensorFlow is installed."""
+    """`det_keras.keras` was imported, but TensorFlow is not installed."""
 
 
 class ClusterInfoError(DetError):
@@ -42,8 +42,8 @@ class ConfigProblem:
     """One wrong place in a configuration.
 
     Attributes:
-        path: where it is, dotted from the root: ``searcher.max_trials``; empty for the whole file.
-        message: what is wrong, with the value, and what would be right.
+        path: the field, dotted from the root: ``searcher.max_trials``; empty for the whole file.
+        message: what is wrong, with the value, and what would be valid.
     """
 
     path: str
@@ -58,7 +58,7 @@ class ConfigError(DetError):
     """A configuration cannot be used; `problems` lists every wrong field at once.
 
     Args:
-        problems: all that is wrong, in the order of the file; at least one.
+        problems: all problems, in the order of the file; at least one.
     """
 
     def __init__(self, problems: Sequence[ConfigProblem]) -> None:
@@ -72,7 +72,7 @@ class ConfigError(DetError):
 
 
 class NotATrainingJobError(DetError, AttributeError):
-    """Something of a training job was asked for in a process that is none."""
+    """An attribute of a training job was used in a process that is not a training job."""
 
 
 class CheckpointError(DetError):
@@ -84,7 +84,7 @@ class ModelMismatchError(CheckpointError):
 
 
 class DivergenceError(DetError):
-    """Replicas that must be equal are not."""
+    """Replicas that must be equal differ."""
 
 
 class MasterError(DetError):
@@ -92,7 +92,7 @@ class MasterError(DetError):
 
     Args:
         status: the HTTP status, such as 404.
-        message: the master's own words.
+        message: the master's message.
     """
 
     def __init__(self, status: int, message: str) -> None:
@@ -102,11 +102,11 @@ class MasterError(DetError):
 
 
 class MasterUnavailableError(DetError):
-    """No master answers at the address in use."""
+    """No master answers at the configured address."""
 
 
 class InvalidHP(DetError):  # noqa: N818 - the name is the public API of the original
-    """Raised by a script to say that these hyperparameters are no good.
+    """Raised by a script to report that its hyperparameters are invalid.
 
-    The trial ends, is not restarted, and the search goes on.
+    The trial ends and is not restarted; the search continues.
     """

@@ -1,7 +1,7 @@
-"""The data root: where one user's master, runs and checkpoints live.
+"""The data root: the directory of one user's master, runs and checkpoints.
 
-Different roots are different masters. Everything that is kept between processes is named here, so
-that the master, the CLI and a script run alone agree on it.
+Each root has its own master. All paths that processes share are defined here, so that the master, the command line
+and a script without a master agree on them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Home:
     """The paths under one data root.
 
     Attributes:
-        root: the directory itself; it may not exist yet.
+        root: the directory; it may not exist yet.
     """
 
     root: Path
@@ -31,13 +31,13 @@ class Home:
         named = environ.get("DET_KERAS_HOME")
         if named:
             return cls(Path(named).expanduser().absolute())
-        # Imported here: `det --help` and `import det_keras` never need it.
+        # Imported here: `det --help` and `import det_keras` do not need it.
         import platformdirs
 
         return cls(Path(platformdirs.user_data_dir("det_keras", appauthor=False)))
 
     def create(self) -> Home:
-        """Make the root, readable by its owner only, and return it."""
+        """Create the root, readable only by its owner, and return this object."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         return self
 
@@ -53,22 +53,22 @@ class Home:
 
     @property
     def master_log(self) -> Path:
-        """What the master prints."""
+        """The output of the master."""
         return self.root / "master.log"
 
     @property
     def token_file(self) -> Path:
-        """The user token that our own CLI presents; mode 0600."""
+        """The user token of the command line; mode 0600."""
         return self.root / "token"
 
     @property
     def password_file(self) -> Path:
-        """The first password of the user `determined`; mode 0600."""
+        """The initial password of the user `determined`; mode 0600."""
         return self.root / "password"
 
     @property
     def admin_password_file(self) -> Path:
-        """The first password of the user `admin`; mode 0600."""
+        """The initial password of the user `admin`; mode 0600."""
         return self.root / "admin-password"
 
     @property
@@ -78,10 +78,10 @@ class Home:
 
     @property
     def logs(self) -> Path:
-        """Logs and exit codes that supervisors leave, one directory per allocation."""
+        """Logs and exit codes from supervisors, one directory per allocation."""
         return self.root / "logs"
 
     @property
     def runs(self) -> Path:
-        """Run directories of scripts started alone without a `run_dir`."""
+        """Run directories of scripts that run without a master and set no `run_dir`."""
         return self.root / "runs"

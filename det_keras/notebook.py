@@ -1,7 +1,7 @@
-"""What objects show of themselves in a notebook: a small table and a curve.
+"""HTML for objects in a notebook: a small table and a curve.
 
-Plain HTML and SVG, made by hand: a notebook keeps it, and nothing is loaded to look at it. Lines and letters have the
-colour of the text around them, so that it is at home on a light page and on a dark one.
+The output is plain HTML and SVG without external files, so that a saved notebook shows it too. Lines and text use the
+colour of the surrounding text, so that they are readable on light and dark pages.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from det_keras.display import metric_text, number_text
 
 __all__ = ["card", "curves", "facts", "history_card", "table"]
 
-_MOST_LETTERS = 200
-_MOST_POINTS = 240
-_MOST_LINES = 4
+_MAX_LENGTH = 200
+_MAX_POINTS = 240
+_MAX_LINES = 4
 _WIDTH, _HEIGHT = 480, 150
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 8, 20, 18
-# Readable on white and on black, told apart also by those who do not see red and green, and by their dashes.
+# Readable on white and on black, and distinguishable without seeing red and green, also by their dashes.
 _LINES = (("#3b82c4", ""), ("#d97a1e", "6 3"), ("#2a9d76", "2 2"), ("#a45fc0", "8 2 2 2"))
 _STYLE = "border-collapse:collapse;margin:.3em 0;font-variant-numeric:tabular-nums"
 _CELL = "text-align:left;padding:.1em .9em .1em 0;overflow-wrap:anywhere;max-width:32em"
@@ -28,7 +28,7 @@ _NUMBER = "text-align:right;padding:.1em .9em .1em 0;white-space:nowrap"
 
 
 def card(title: str, *parts: str) -> str:
-    """Return the HTML of an object: its title in bold, and below it what `facts`, `table` and `curves` made."""
+    """Return the HTML of an object: its title in bold, followed by `parts` from `facts`, `table` and `curves`."""
     head = f"<div><strong><bdi>{_text(title)}</bdi></strong></div>"
     return f'<div style="line-height:1.4;max-width:64em">{head}{"".join(parts)}</div>'
 
@@ -44,7 +44,7 @@ def facts(values: Mapping[str, Any]) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return a table; numbers stand at the right, with the digits that people read."""
+    """Return a table; numbers are aligned right and shown with four significant digits."""
     head = "".join(f'<th scope="col" style="{_CELL}">{_text(name)}</th>' for name in columns)
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     return f'<table style="{_STYLE}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
@@ -54,13 +54,13 @@ def curves(title: str, lines: Mapping[str, tuple[Sequence[Any], Sequence[Any]]])
     """Return a plot of up to four lines.
 
     Args:
-        title: says what is drawn, also to those who do not see it.
-        lines: name -> (x, y); values that are no finite numbers are gaps.
+        title: describes the plot, also for screen readers.
+        lines: name -> (x, y); values that are not finite numbers are gaps.
 
     Returns:
         An SVG element; "" if there is nothing to draw.
     """
-    shown = {name: _points(*line) for name, line in list(lines.items())[:_MOST_LINES]}
+    shown = {name: _points(*line) for name, line in list(lines.items())[:_MAX_LINES]}
     drawn = [point for points in shown.values() for point in points if point is not None]
     if len(drawn) < 2:
         return ""
@@ -93,10 +93,10 @@ def history_card(
     """Return the HTML of a training's history: each metric's first, last, lowest and highest value, and the losses.
 
     Args:
-        title: of the card.
-        epochs: counted from 0, as in code; on screen they count from 1.
-        history: name -> one value for each epoch; validations may be fewer.
-        before: what stands above.
+        title: title of the card.
+        epochs: epoch indices from 0; they are shown from 1.
+        history: name -> one value for each epoch; validation metrics may have fewer.
+        before: HTML shown above.
     """
     rows = []
     for name, values in history.items():
@@ -114,7 +114,7 @@ def history_card(
 
 
 def _places(epochs: Sequence[Any], count: int) -> list[float]:
-    """Return at which epoch each of so many values stands; validations end with the training."""
+    """Return the epochs of `count` values; the last value belongs to the last epoch."""
     if count == len(epochs):
         return [float(epoch) + 1 for epoch in epochs]
     last = float(epochs[-1]) + 1 if len(epochs) else float(count)
@@ -126,7 +126,7 @@ def _finite(value: Any) -> float | None:
     if isinstance(value, bool):
         return None
     try:
-        # Values of NumPy and of Keras are numbers too; text such as "NaN" is what JSON calls one.
+        # Values of NumPy and Keras are numbers too; text such as "NaN" is a number in JSON reports.
         result = float(value)
     except (TypeError, ValueError, OverflowError):
         return None
@@ -134,17 +134,19 @@ def _finite(value: Any) -> float | None:
 
 
 def _points(xs: Sequence[Any], ys: Sequence[Any]) -> list[tuple[float, float] | None]:
-    """Return the points to draw, None for a gap: of each of many small bins the lowest and the highest."""
+    """Return the points to draw, None for a gap; of many points, the lowest and highest of each bin."""
     pairs = [(_finite(x), _finite(y)) for x, y in zip(xs, ys, strict=False)]
     points = [None if x is None or y is None else (x, y) for x, y in pairs]
-    if len(points) <= _MOST_POINTS:
+    if len(points) <= _MAX_POINTS:
         return points
-    width = -(-2 * len(points) // _MOST_POINTS)
+    width = -(-2 * len(points) // _MAX_POINTS)
     kept: list[tuple[float, float] | None] = []
     for start in range(0, len(points), width):
         inside = [point for point in points[start : start + width] if point is not None]
         extremes = (
-            {min(inside, key=lambda one: one[1]), max(inside, key=lambda one: one[1])} if inside else ()
+            {min(inside, key=lambda point: point[1]), max(inside, key=lambda point: point[1])}
+            if inside
+            else ()
         )
         kept += sorted(extremes) or [None]
     return kept
@@ -164,16 +166,16 @@ def _path(
         if point is not None:
             x = _LEFT + _share(point[0], *x_range) * (_WIDTH - _RIGHT - _LEFT)
             y = _TOP + (1 - _share(point[1], *y_range)) * (_HEIGHT - _BOTTOM - _TOP)
-            # A lone point between two gaps is a line of no length, which round ends would still show.
+            # A single point between two gaps is a move without a line, so nothing is drawn.
             parts.append(f"{'L' if is_pen_down else 'M'}{x:.1f} {y:.1f}")
         is_pen_down = point is not None
     return "".join(parts)
 
 
 def _share(value: float, low: float, high: float) -> float:
-    # Halves: the distance of two large numbers may be too large for a number.
+    # Halves: the difference of two large numbers may overflow.
     distance = high / 2 - low / 2
-    # Around a large number, or between two tiny ones, there may be none.
+    # Around a large number, or between two tiny numbers, the difference may be 0.
     return (value / 2 - low / 2) / distance if distance else 0.5
 
 
@@ -183,6 +185,6 @@ def _cell(value: Any) -> str:
     return f'<td style="{_CELL}"><bdi>{_text(number_text(value))}</bdi></td>'
 
 
-def _text(text: str, most_letters: int = _MOST_LETTERS) -> str:
-    """Return text that cannot be taken for HTML, cut where it would fill the page."""
-    return escape(text if len(text) <= most_letters else f"{text[: most_letters - 1]}…")
+def _text(text: str, max_length: int = _MAX_LENGTH) -> str:
+    """Return text escaped for HTML and cut to `max_length` characters."""
+    return escape(text if len(text) <= max_length else f"{text[: max_length - 1]}…")

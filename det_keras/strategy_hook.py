@@ -1,7 +1,7 @@
-"""How `det.core` makes a `tf.distribute` strategy without importing TensorFlow.
+"""Lets `det.core` create a `tf.distribute` strategy without importing TensorFlow.
 
-The name `DistributedContext.from_tf_config` belongs to `det.core`, and only `det.keras` may import TensorFlow. The
-package itself, which stands above both, hands the function in.
+`DistributedContext.from_tf_config` is in `det.core`, and only `det.keras` may import TensorFlow. The top-level package
+`det_keras`, which may import both, registers the function.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _maker: Callable[[Mapping[str, str]], Any] | None = None
 
 
 def set_strategy_maker(maker: Callable[[Mapping[str, str]], Any]) -> None:
-    """Record the function that makes strategies.
+    """Register the function that creates strategies.
 
     Args:
-        maker: takes the environment variables.
+        maker: receives the environment variables and returns a strategy.
     """
     global _maker
     _maker = maker
@@ -28,10 +28,10 @@ def make_strategy(environ: Mapping[str, str]) -> Any:
     """Return the `tf.distribute` strategy for the devices of this process.
 
     Args:
-        environ: may hold ``TF_CONFIG``.
+        environ: environment variables; may contain ``TF_CONFIG``.
 
     Raises:
-        DetError: ``TF_CONFIG`` cannot be read or names several workers.
+        DetError: ``TF_CONFIG`` cannot be parsed or names several workers.
     """
     assert _maker is not None, "the package sets it when it is imported"
     return _maker(environ)

@@ -1,5 +1,5 @@
 """The `det` command: experiments, trials, checkpoints, jobs and the embedded master from a shell.
 
-One file per noun. `det --help` has to answer at once, so what is heavy (HTTP, tables, configs) is imported
-inside of the functions that use it.
+One file per noun. `det --help` must be fast, so slow modules (HTTP, tables, configs) are imported inside of the
+functions that use them.
 """

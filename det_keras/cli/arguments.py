@@ -8,29 +8,29 @@ from typing import TYPE_CHECKING
 __all__ = ["add_json", "add_overrides", "add_yes", "confirm", "id_list", "positive"]
 
 if TYPE_CHECKING:
-    #: What a noun adds its parser to; argparse has no public name for it.
+    #: The object to which a noun adds its parser; argparse has no public name for it.
     Nouns = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
 def positive(text: str) -> int:
-    """Return the positive whole number that `text` spells, as an argparse type."""
+    """Parse a positive integer, as an argparse type."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a positive whole number, received {text!r}")
     return int(text)
 
 
 def id_list(text: str) -> list[int]:
-    """Return the numbers of a list such as ``3,5``, as an argparse type."""
+    """Parse a list of positive integers such as ``3,5``, as an argparse type."""
     return [positive(part.strip()) for part in text.split(",")]
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """Let a command print what the REST API says."""
-    parser.add_argument("--json", action="store_true", help="print JSON, as the REST API has it")
+    """Add the option to print JSON."""
+    parser.add_argument("--json", action="store_true", help="print JSON, as in the REST API")
 
 
 def add_overrides(parser: argparse.ArgumentParser) -> None:
-    """Let a command change its config from the command line."""
+    """Add the option to change values of the config."""
     parser.add_argument(
         "--config",
         dest="overrides",
@@ -42,12 +42,12 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
 
 
 def add_yes(parser: argparse.ArgumentParser) -> None:
-    """Let a command that destroys something go ahead without asking."""
+    """Add the option to skip the confirmation."""
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
 
 
 def confirm(question: str, *, yes: bool) -> bool:
-    """Ask before something is destroyed; nobody there to answer means no."""
+    """Ask for confirmation before a deletion; the end of the input means no."""
     if yes:
         return True
     try:

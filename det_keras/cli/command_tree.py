@@ -1,6 +1,6 @@
-"""The tree of commands below a parser, as help texts and shell completion see it.
+"""The tree of commands of a parser, for help texts and shell completion.
 
-argparse has no public way to ask a parser what it understands, so this is the one module that looks inside.
+argparse has no public API for this, so this module uses its private attributes. No other module does.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class Option:
 
     Attributes:
         names: such as ``("-f", "--follow")``.
-        help: what it does, in a line.
-        takes_value: a word follows it.
-        choices: the values that it takes; empty for any.
+        help: one line of help.
+        takes_value: whether a value follows it.
+        choices: the valid values; empty for any.
     """
 
     names: tuple[str, ...]
@@ -35,13 +35,13 @@ class Command:
 
     Attributes:
         path: its words, such as ``det experiment list``.
-        names: its last word and the other names of that.
-        help: what it does, in a line; empty for the root.
-        parser: understands its arguments.
-        options: without ``--help``.
-        choices: the values of its first argument, where these are a choice.
-        has_arguments: words other than options and commands may follow.
-        commands: below it.
+        names: its last word and the aliases of that.
+        help: one line of help; empty for the root.
+        parser: parses its arguments.
+        options: all options except ``--help``.
+        choices: the valid values of its first argument; empty for any.
+        has_arguments: whether it has positional arguments.
+        commands: its subcommands.
     """
 
     path: str
@@ -54,14 +54,14 @@ class Command:
     commands: tuple[Command, ...]
 
     def walk(self) -> Iterator[Command]:
-        """Yield this command and all below it, parents first."""
+        """Yield this command and all its subcommands, parents first."""
         yield self
         for command in self.commands:
             yield from command.walk()
 
 
 def command_tree(parser: argparse.ArgumentParser) -> Command:
-    """Return the command that a parser understands, with all below it."""
+    """Return the command of a parser, with all its subcommands."""
     return _command(parser, (parser.prog,), parser.prog, "")
 
 

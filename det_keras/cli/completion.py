@@ -1,6 +1,6 @@
-"""`det completion`: shell scripts that complete the words of `det`, written from the parser.
+"""`det completion`: shell scripts that complete the words of `det`, generated from the parser.
 
-The scripts are static: they hold all commands and options, so that a press of the tab key starts no Python.
+The scripts are static: they contain all commands and options, so that completion does not start Python.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HELP = Option(("-h", "--help"), "show this help message and exit", takes_value=
 
 
 def add_parsers(nouns: Nouns, root: argparse.ArgumentParser) -> None:
-    """Add the command to the command line of which `root` is the parser."""
+    """Add the command to the command line with the parser `root`."""
     parser = nouns.add_parser("completion", help="print a script that completes commands in a shell")
     parser.add_argument("shell", choices=tuple(_SCRIPTS), help="the shell to write it for")
     parser.set_defaults(run=_print_script, root=root)
@@ -181,7 +181,7 @@ def _option_names(command: Command) -> list[str]:
 
 
 def _first_words(command: Command) -> list[str]:
-    """Return what may come first behind a command: commands below it, without aliases, or a choice."""
+    """Return the possible words after a command: its subcommands without aliases, or choices."""
     return [word for word, _ in _described_words(command)]
 
 
@@ -191,7 +191,7 @@ def _described_words(command: Command) -> list[tuple[str, str]]:
 
 
 def _moves(root: Command, line: str, separator: str = "|") -> str:
-    """Return the cases that lead from a command and a word to the command below."""
+    """Return the cases that lead from a command and a word to the subcommand."""
     return "\n".join(
         line.format(
             patterns=separator.join(_quoted(f"{command.path} {name}") for name in child.names),
@@ -203,7 +203,7 @@ def _moves(root: Command, line: str, separator: str = "|") -> str:
 
 
 def _values(root: Command, line: str, separator: str = "|") -> str:
-    """Return the case of all options that a value follows."""
+    """Return the case of all options with a value."""
     patterns = [
         _quoted(f"{command.path} {name}")
         for command in root.walk()
@@ -228,7 +228,7 @@ def _choice_cases(root: Command, line: str, join: Callable[[Iterable[str]], str]
 
 
 def _zsh_items(described: Iterable[tuple[str, str]]) -> str:
-    # A colon parts the word from its description.
+    # A colon separates the word from its description.
     return " ".join(_quoted(f"{word}:{text}" if text else word) for word, text in described)
 
 

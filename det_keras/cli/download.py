@@ -1,6 +1,6 @@
-"""Getting a checkpoint's files: from the storage if this machine sees it, else through the master.
+"""Downloads a checkpoint's files: from the storage if this machine can access it, else through the master.
 
-A target directory appears as a whole and verified, or not at all.
+A target directory appears complete and verified, or not at all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["best_first", "default_target", "download", "fetch_checkpoint", "loca
 
 _DOWNLOADABLE = ("STATE_COMPLETED", "STATE_PARTIALLY_DELETED")
 _LOCAL_TYPES = ("directory", "shared_fs")
-# The storage's own note on what was deleted from a checkpoint.
+# The storage's own list of files that were deleted from a checkpoint.
 _DELETED_NAMES = ".deleted"
 _METADATA_NAME = "metadata.json"
 
@@ -31,12 +31,12 @@ def fetch_checkpoint(session: Session, uuid: str) -> dict[str, Any]:
 
 
 def default_target(uuid: str) -> Path:
-    """Return where a checkpoint goes that is downloaded without a directory being named."""
+    """Return the default target directory of a checkpoint."""
     return Path("checkpoints") / uuid
 
 
 def best_first(checkpoints: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return checkpoints with the best value of the searcher's metric first, those without one last, newest first."""
+    """Return checkpoints by the searcher's metric, best first; those without the metric are last, newest first."""
 
     def place(checkpoint: dict[str, Any]) -> tuple[tuple[bool, float], int]:
         training = checkpoint["training"]
@@ -49,19 +49,19 @@ def best_first(checkpoints: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def download(session: Session, record: Mapping[str, Any], target: Path, *, only_master: bool = False) -> Path:
-    """Put the files of a checkpoint into `target` and return it, absolute.
+    """Write the files of a checkpoint to `target`; return its absolute path.
 
     Args:
-        session: of the master that knows the checkpoint.
+        session: of the master that has the checkpoint.
         record: the checkpoint.
-        target: must not exist, or be empty.
-        only_master: do not look for the storage on this machine.
+        target: must not exist, or must be empty.
+        only_master: do not access the storage directly.
 
     Raises:
-        CheckpointError: the checkpoint is gone, or its files are not what they were; `target` is not touched.
-        DetError: `target` is in use.
+        CheckpointError: the checkpoint was deleted or is corrupt; `target` is not changed.
+        DetError: `target` exists and is not an empty directory.
     """
-    # Imported here, as all that `det --help` would load for nothing.
+    # Imported here: `det --help` does not need it.
     import tempfile
 
     uuid = str(record["uuid"])
@@ -72,7 +72,7 @@ def download(session: Session, record: Mapping[str, Any], target: Path, *, only_
     _check_target(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".det-download-", dir=target.parent) as workshop:
-        # Named as the checkpoint, which errors then speak of.
+        # Named like the checkpoint, so that errors contain its UUID.
         draft = Path(workshop) / uuid
         if only_master or not _copy_local(record, draft):
             _fetch(session, uuid, draft)
@@ -87,12 +87,12 @@ def _check_target(target: Path) -> None:
     if target.is_dir() and not any(target.iterdir()):
         return
     if target.exists() or target.is_symlink():
-        raise DetError(f"{target} is in the way. Name another directory with -o, or remove it.")
+        raise DetError(f"{target} exists already. Name another directory with -o, or remove it.")
 
 
 def local_directory(record: Mapping[str, Any]) -> Path | None:
-    """Return the directory of a checkpoint in a storage that this machine sees; None if it sees none."""
-    # Imported here, as all that `det --help` would load for nothing.
+    """Return the directory of a checkpoint in a storage on this machine; None if it is not on this machine."""
+    # Imported here: `det --help` does not need it.
     from det_keras import storage
 
     section = ((record["training"].get("experimentConfig") or {}).get("checkpoint_storage")) or {}
@@ -104,15 +104,15 @@ def local_directory(record: Mapping[str, Any]) -> Path | None:
         if not source.exists(uuid):
             return None
     except (ConfigError, KeyError, OSError):
-        # The section is another machine's business; the master will know.
+        # The storage is not usable on this machine; the master has access to it.
         return None
-    # These storages are directories: nothing is fetched, and the path stays.
+    # These storages are directories: the path stays valid after the block.
     with source.raw_path(uuid) as path:
         return path
 
 
 def _copy_local(record: Mapping[str, Any], draft: Path) -> bool:
-    """Copy from a storage that this machine sees; return whether it did."""
+    """Copy from a storage on this machine; return whether that was possible."""
     import shutil
 
     source = local_directory(record)
@@ -143,17 +143,17 @@ def _verify(record: Mapping[str, Any], draft: Path) -> None:
     if manifest.MANIFEST_NAME in listed or (draft / manifest.MANIFEST_NAME).exists():
         manifest.verify_manifest(draft, ignored=_deleted(record, listed, draft / manifest.MANIFEST_NAME))
         return
-    # A checkpoint of another make has no manifest; the master's record tells at least the sizes.
+    # A checkpoint of another program has no manifest; the master's record contains at least the sizes.
     for name, size_bytes in listed.items():
         path = draft / name
         if not path.is_file() or path.stat().st_size != size_bytes:
             raise CheckpointError(
-                f"Checkpoint `{record['uuid']}` is corrupt: `{name}` is missing or has not {size_bytes} bytes."
+                f"Checkpoint `{record['uuid']}` is corrupt: `{name}` is missing or does not have {size_bytes} bytes."
             )
 
 
 def _deleted(record: Mapping[str, Any], listed: Mapping[str, int], path: Path) -> frozenset[str]:
-    """Return the files that are known to be deleted from this checkpoint."""
+    """Return the files that were deleted from this checkpoint."""
     if record["state"] != "STATE_PARTIALLY_DELETED":
         return frozenset()
     try:

@@ -1,7 +1,7 @@
-"""What `--help` says of each command beside its arguments: a description and examples.
+"""The description and examples of each command in `--help`.
 
-They stand in one place, so that they read like a page; a test checks that each command has one, and that each example
-is understood.
+They are in one file, so that they can be read together. A test checks that each command has a text, and that each
+example can be parsed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class HelpText:
     """The help of one command.
 
     Attributes:
-        description: sentences, with the line breaks that they are printed with.
+        description: sentences, with the printed line breaks.
         examples: command lines.
     """
 
@@ -29,11 +29,11 @@ class HelpText:
 
     @classmethod
     def of(cls, description: str, *examples: str) -> HelpText:
-        """Return a text with the examples given."""
+        """Return the help with a description and examples."""
         return cls(description, examples)
 
 
-#: By the words of the command.
+#: The help of each command, by its words.
 HELP_TEXTS: Mapping[str, HelpText] = {
     "det": HelpText.of(
         "Run training jobs and inspect them, on the embedded master or on another.",
@@ -47,8 +47,8 @@ HELP_TEXTS: Mapping[str, HelpText] = {
         "det experiment list",
     ),
     "det experiment create": HelpText.of(
-        "Create an experiment from a config file and the directory that holds its script.\n"
-        "The directory is sent to the master, without what its .detignore names.",
+        "Create an experiment from a config file and the directory that contains its script.\n"
+        "The directory is sent to the master, without the files that its .detignore names.",
         "det experiment create const.yaml . --follow",
         "det experiment create const.yaml . --config hyperparameters.learning_rate=0.01",
         "det experiment create const.yaml . --verify-resume",
@@ -93,7 +93,7 @@ HELP_TEXTS: Mapping[str, HelpText] = {
         "Delete a finished experiment with its checkpoints.", "det experiment delete 7 --yes"
     ),
     "det experiment list-trials": HelpText.of(
-        "List the trials of an experiment, the best first.", "det experiment list-trials 7 --sort-by id"
+        "List the trials of an experiment, best first.", "det experiment list-trials 7 --sort-by id"
     ),
     "det experiment list-checkpoints": HelpText.of(
         "List the checkpoints of an experiment.", "det experiment list-checkpoints 7 --best 3"
@@ -141,17 +141,17 @@ HELP_TEXTS: Mapping[str, HelpText] = {
         "det checkpoint delete 1b671a64-40d5-491e-99b0-da01ff1f3341 --yes",
     ),
     "det job": HelpText.of(
-        "Run commands that are no trials, such as batch inference.", "det job run batch_inference.yaml ."
+        "Run commands that are not trials, such as batch inference.", "det job run batch_inference.yaml ."
     ),
     "det job run": HelpText.of(
-        "Run a job and print what it prints. The exit code is that of the job.",
+        "Run a job and print its output. The exit code is that of the job.",
         "det job run batch_inference.yaml .",
         "det job run batch_inference.yaml . --detach",
     ),
     "det job list": HelpText.of("List jobs.", "det job list"),
     "det job logs": HelpText.of("Print the log of a job.", "det job logs 5f3c --follow"),
     "det job kill": HelpText.of("End a job at once.", "det job kill 5f3c"),
-    "det master": HelpText.of("Ask the master about itself.", "det master info"),
+    "det master": HelpText.of("Show facts about the master.", "det master info"),
     "det master info": HelpText.of(
         "Show the address, the version and the ids of the master.", "det master info --json"
     ),
@@ -170,22 +170,22 @@ HELP_TEXTS: Mapping[str, HelpText] = {
     ),
     "det deploy local logs": HelpText.of("Print the log of the master.", "det deploy local logs --follow"),
     "det deploy local credentials": HelpText.of(
-        "Print what another client needs for this master, as shell commands.",
+        "Print the variables that another client needs for this master, as shell commands.",
         'eval "$(det deploy local credentials)"',
     ),
     "det user": HelpText.of("Log in and out.", "det user login alice"),
     "det user login": HelpText.of(
-        "Log in. The password is asked for, or read from DET_PASS.", "det user login alice"
+        "Log in. The password is read from the terminal or from DET_PASS.", "det user login alice"
     ),
-    "det user whoami": HelpText.of("Show which user you are to the master.", "det user whoami"),
-    "det user logout": HelpText.of("Forget a login.", "det user logout"),
+    "det user whoami": HelpText.of("Show the user as whom you are logged in.", "det user whoami"),
+    "det user logout": HelpText.of("Log out.", "det user logout"),
     "det preview-search": HelpText.of(
-        "Show how many trials a config would train, and for how long. No master is needed.",
+        "Show how many trials a config would train, and for how long.",
         "det preview-search adaptive_asha.yaml --config searcher.max_trials=64",
     ),
     "det tensorboard": HelpText.of("Inspect metrics with TensorBoard.", "det tensorboard start 7"),
     "det tensorboard start": HelpText.of(
-        "Open TensorBoard over experiments, trials or local runs, until Ctrl-C.",
+        "Open TensorBoard for experiments, trials or local runs, until Ctrl-C.",
         "det tensorboard start 7 8",
         "det tensorboard start --trial-ids 12",
     ),
@@ -206,7 +206,7 @@ HELP_TEXTS: Mapping[str, HelpText] = {
 
 
 def add_help_texts(parser: argparse.ArgumentParser) -> None:
-    """Give a parser and all below it their descriptions and examples."""
+    """Set the descriptions and examples of a parser and all its subcommands."""
     for command in command_tree(parser).walk():
         text = HELP_TEXTS.get(command.path)
         if text is None:

@@ -1,4 +1,4 @@
-"""Where `det` starts: the parser, the choice of the command, and what an error looks like."""
+"""The entry point of `det`: the parser, running the command, and printing errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["command_parser", "main"]
 
 _INTERRUPTED = 130
-# What a shell reports for a process that a closed pipe ended.
+# The exit code that a shell reports for a process that a closed pipe ended.
 _BROKEN_PIPE = 141
 
 
@@ -42,10 +42,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
     Args:
-        argv: what follows `det` on the command line; by default that of this process.
+        argv: the arguments after `det`; None for those of this process.
 
     Raises:
-        SystemExit: the command line cannot be understood, or help was asked for.
+        SystemExit: the command line is invalid, or help was requested.
     """
     parser = command_parser()
     args = parser.parse_args(argv)
@@ -56,8 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = _run(args)
         sys.stdout.flush()
     except BrokenPipeError:
-        # `det experiment list | head -1`: the reader has what it wanted. Python would complain once more
-        # when it flushes at exit, so give it somewhere to flush to.
+        # The reader has closed the pipe, as in `det experiment list | head -1`. Python flushes once more at exit, which
+        # would fail again, so redirect the output to /dev/null.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
     return code
@@ -72,7 +72,7 @@ def _run(args: argparse.Namespace) -> int:
     except BrokenPipeError:
         raise
     except Exception as error:
-        # The edge of the program: whatever it was, the user gets a line, and a traceback on request.
+        # The outermost level: every error is printed as one line, or with `--debug` as a traceback.
         if args.debug:
             raise
         print(_reason(error), file=sys.stderr)
@@ -82,7 +82,7 @@ def _run(args: argparse.Namespace) -> int:
 def _reason(error: Exception) -> str:
     if isinstance(error, MasterError) and error.status == 401:
         return (
-            f"Unauthenticated: the master does not take the token ({error.message}). "
+            f"Unauthenticated: the master does not accept the token ({error.message}). "
             "Log in with `det user login`, or correct DET_USER_TOKEN, or DET_USER and DET_PASS."
         )
     if isinstance(error, DetError):
@@ -94,15 +94,15 @@ def _reason(error: Exception) -> str:
 
 
 def command_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line; with no command at all it sets no `run`."""
+    """Return the parser of the command line; without a command the result has no `run`."""
     parser = argparse.ArgumentParser(prog="det")
     parser.add_argument(
         "-m",
         "--master",
         metavar="URL",
-        help="the master (default: DET_MASTER, else the embedded one, started if none runs)",
+        help="the master (default: DET_MASTER, else the embedded master, started if necessary)",
     )
-    parser.add_argument("-u", "--user", metavar="NAME", help="act as this user, who has logged in")
+    parser.add_argument("-u", "--user", metavar="NAME", help="act as this user, who must have logged in")
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     parser.add_argument(
         "--version", action="version", version=f"det_keras {__version__}", help="print the version"

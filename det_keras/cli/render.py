@@ -1,6 +1,6 @@
-"""How things look on screen: tables and facts; `det_keras.display` says how their values read.
+"""Prints tables and facts; `det_keras.display` formats their values.
 
-On a terminal tables fit its width; in a pipe they are as wide as their content, so that ids stay whole.
+On a terminal, tables fit its width. In a pipe they are as wide as their content, so that ids are complete.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ __all__ = [
     "time_text",
 ]
 
-# Wide enough that nothing wraps where nobody looks at a window.
+# Wide enough that nothing is wrapped in files and pipes.
 _PIPE_COLUMNS = 10_000
 _SHORTEST_ID = 20
 _GAP = 2
 
 
 def print_json(value: Any) -> None:
-    """Print JSON for programs and patient people."""
+    """Print a value as indented JSON."""
     print(json.dumps(value, indent=2))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str | None = None) -> None:
-    """Print rows below the names of their columns, aligned.
+    """Print rows as a table, aligned below the names of the columns.
 
-    Ids, times and numbers stay whole, even where a terminal is too narrow; only long texts are wrapped.
+    Ids, times and numbers stay complete even on a narrow terminal; only long texts are wrapped.
 
     Args:
-        columns: a name that ends with ``>`` has its values on the right.
+        columns: names; the values below a name that ends with ``>`` are aligned right.
         rows: one text per column.
-        title: stands above.
+        title: printed above the table; None for no title.
     """
-    # Imported here, as rich takes longer to load than most commands take to run.
+    # Imported here: importing rich takes longer than most commands.
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -93,5 +93,5 @@ def print_facts(facts: Mapping[str, str]) -> None:
 
 
 def printable(text: str) -> str:
-    """Return text without anything that would move a cursor or change a colour."""
+    """Return text without control characters, which could move the cursor or change colours."""
     return "".join(character if character.isprintable() else " " for character in text)

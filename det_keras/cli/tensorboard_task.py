@@ -1,4 +1,4 @@
-"""What a master runs for `det tensorboard start` of Determined's client: a TensorBoard that says where it is."""
+"""The task of `det tensorboard start` of Determined's client: runs TensorBoard and reports its address."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
 
 
 def _announce(lines: Iterable[str], settings: Settings, allocation: str) -> None:
-    """Hand on what TensorBoard says, and tell the master the port that it chose, as soon as it serves."""
+    """Pass TensorBoard's output on, and report its port to the master as soon as it accepts requests."""
     for line in lines:
         print(line, end="", file=sys.stderr, flush=True)
         serves = _SERVES.search(line)

@@ -1,7 +1,7 @@
-"""`det experiment create --verify-resume`: does a training that is killed end as one that is not?
+"""`det experiment create --verify-resume`: compares a killed and resumed training with an uninterrupted one.
 
-The script trains briefly, alone: once undisturbed, and once more killed and started again. What decides
-the next step must then be the same in both, to the last bit.
+The script trains briefly in local runs: once uninterrupted, and once killed and started again. The state that
+determines the next step must then be the same in both, to the last bit.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ def verify_resume(file: ExperimentFile, directory: Path) -> int:
 
     Args:
         file: the config; its seed is fixed, and a checkpoint is made every few batches.
-        directory: where the script is.
+        directory: the directory of the script.
 
     Returns:
-        0 if both trainings ended the same, 1 if not. Where they differ, a third one tells whether the script ends
-        elsewhere even when nothing disturbs it.
+        0 if both trainings ended the same, 1 if not. If they differ, a third training shows whether the script differs
+        even without kills.
 
     Raises:
-        DetError: the script fails, or trains nothing that could be compared.
+        DetError: the script fails, or makes no checkpoint.
     """
-    # Imported here, as all that `det --help` would load for nothing.
+    # Imported here: `det --help` does not need it.
     import tempfile
 
     if not directory.is_dir():
@@ -59,7 +59,7 @@ def verify_resume(file: ExperimentFile, directory: Path) -> int:
             batches = trial.kill_after_checkpoint("killed", 2 * kill + 1)
             if batches is None:
                 break
-            print(f"  killed behind the checkpoint at batch {batches}", flush=True)
+            print(f"  killed after the checkpoint at batch {batches}", flush=True)
         trial.run_to_end("killed")
         undisturbed, killed = trial.final_state("undisturbed"), trial.final_state("killed")
         differences = list(_differences(undisturbed, killed))
@@ -67,7 +67,7 @@ def verify_resume(file: ExperimentFile, directory: Path) -> int:
             _print_success(killed)
             return 0
         print(
-            "They differ. Training once more undisturbed, to see whether that differs as well...", flush=True
+            "They differ. Training undisturbed once more, to see whether that differs as well...", flush=True
         )
         trial.run_to_end("again")
         by_itself = list(_differences(undisturbed, trial.final_state("again")))
@@ -96,12 +96,10 @@ class _Trial:
         printed, _ = process.communicate()
         if process.returncode != 0:
             sys.stderr.write(printed.decode(errors="replace"))
-            raise DetError(
-                f"The script failed with exit code {process.returncode}; what it printed stands above."
-            )
+            raise DetError(f"The script failed with exit code {process.returncode}; its output is above.")
 
     def kill_after_checkpoint(self, name: str, count: int) -> int | None:
-        """Kill the script once it has made `count` checkpoints; return the newest one's batch, None if it ended."""
+        """Kill the script after `count` new checkpoints; return the newest checkpoint's batch, None if it ended."""
         process = self._start(name)
         made: set[Path] = set()
         before = set(self._checkpoints(name))
@@ -155,7 +153,7 @@ def _steps(checkpoint: Path) -> int:
     try:
         return int(json.loads((checkpoint / "metadata.json").read_text(encoding="utf-8"))["steps_completed"])
     except (OSError, ValueError, KeyError):
-        # It was pruned at this very moment.
+        # The checkpoint was pruned at this moment.
         return -1
 
 
@@ -181,7 +179,7 @@ def _print_failure(differences: list[str], by_itself: list[str]) -> None:
         print(f"  {difference}")
     print(
         "Set `reproducibility: {deterministic_ops: true}` in the config, which makes TensorFlow deterministic, and "
-        "try again. If they still differ, the script reads a clock, or draws in threads of its own."
+        "try again. If they still differ, the script reads a clock, or draws random numbers in its own threads."
     )
 
 

@@ -1,7 +1,7 @@
-"""The name `determined`: scripts that import the original's package get this one.
+"""The package name `determined`: scripts that import the original's package get det_keras.
 
-`path/` holds a small package of that name. It is put at the end of ``PYTHONPATH`` for what our launchers start, and
-steps aside for an installed `determined`. ``DET_KERAS_COMPAT=0`` switches it off.
+`path/` holds a small package of that name. Our launchers append it to the ``PYTHONPATH`` of the processes that they
+start, so an installed `determined` takes precedence. ``DET_KERAS_COMPAT=0`` switches it off.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Configs: YAML in, validated and complete models out.
+"""Configs: reads YAML and returns validated, complete models.
 
-`load_experiment_config` reads text, folds every old spelling into today's, fills in defaults and reports
-everything wrong at once. `ExperimentConfig.to_dict` is the complete config that a trial and the REST API see;
-`ExperimentConfig.from_dict` reads it back. Importing this package is cheap: it needs PyYAML alone.
+`load_experiment_config` reads text, converts every old spelling to the current one, adds defaults and reports all
+problems at once. `ExperimentConfig.to_dict` is the complete config in trials and in the REST API;
+`ExperimentConfig.from_dict` reads it back. Importing this package is fast.
 """
 
 from __future__ import annotations

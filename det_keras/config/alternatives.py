@@ -1,4 +1,4 @@
-"""Fields that stand for one another: whoever gives one of them means it in place of the others."""
+"""Fields that exclude each other: giving one of them replaces the others."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 __all__ = ["replaced_fields"]
 
-# By section: groups of which a config keeps one side.
+# By section: groups of alternatives, of which a config has one.
 _ALTERNATIVES: Mapping[str, tuple[tuple[frozenset[str], ...], ...]] = {
     "": ((frozenset({"entrypoint"}), frozenset({"entrypoint_script"})),),
     "searcher": (
@@ -18,7 +18,7 @@ _ALTERNATIVES: Mapping[str, tuple[tuple[frozenset[str], ...], ...]] = {
 
 
 def replaced_fields(section: str, given: Collection[str]) -> set[str]:
-    """Return the fields of `section` that no longer hold below a layer which gives `given`."""
+    """Return the fields of `section` that a layer with the fields `given` replaces in lower layers."""
     return set(_replaced(section, given))
 
 

@@ -1,4 +1,4 @@
-"""The config of an experiment, complete and in today's shape."""
+"""The config of an experiment, complete and in the current form."""
 
 # ruff: noqa: RUF009 - `setting` and `optional` return dataclass fields
 from __future__ import annotations
@@ -48,12 +48,12 @@ from det_keras.errors import ConfigProblem
 
 __all__ = ["BUILTIN_LAYER", "ExperimentConfig"]
 
-#: The layer below all others; fields that merge by item have their defaults here.
+#: The lowest layer; it contains the defaults of fields that merge item by item.
 BUILTIN_LAYER: Mapping[str, Any] = {"log_policies": [dict(policy) for policy in BUILTIN_LOG_POLICIES]}
 
 
 class _LabelKind(Kind[str]):
-    """Text that can be seen."""
+    """Text that is not blank."""
 
     def parse(self, raw: Any, place: Place) -> str:
         label = Text().parse(raw, place)
@@ -74,7 +74,7 @@ class _LabelsKind(Kind[tuple[str, ...]]):
 
 class _NothingKind(Kind[None]):
     def parse(self, raw: Any, place: Place) -> None:
-        raise place.error(f"is not for users; leave it out, received {shown(raw)}.")
+        raise place.error(f"is internal; remove it, received {shown(raw)}.")
 
 
 def _never() -> Length:
@@ -87,7 +87,7 @@ def _builtin_policies() -> tuple[LogPolicy, ...]:
 
 @dataclass(frozen=True)
 class ExperimentConfig(Section):
-    """Everything about an experiment; every field has a value, given or by default.
+    """The complete config of an experiment; every field has a value, given or by default.
 
     Attributes:
         name: shown in lists and on pages.
@@ -165,10 +165,9 @@ class ExperimentConfig(Section):
 
     @classmethod
     def from_dict(cls, full: Mapping[str, Any]) -> ExperimentConfig:
-        """Return the config that `to_dict` wrote, or that a cluster of another release did.
+        """Return the config that `to_dict` of this or another release returned.
 
-        Keys that are not known are passed over, what is missing has its default, and so has, with a warning
-        in the log, what is wrong.
+        Unknown keys are ignored. Missing fields get their defaults, and so do invalid fields, with a warning.
         """
         folding = fold_experiment(full)
         settle_name(folding)
@@ -177,13 +176,13 @@ class ExperimentConfig(Section):
 
     @classmethod
     def check(cls, values: Mapping[str, Any], place: Place) -> Iterator[ConfigProblem]:
-        """Yield what is wrong between fields."""
+        """Yield problems between fields."""
         for name, other in (("workspace", "project"), ("project", "workspace")):
             if values.get(name) and values.get(other, "?") == "":
-                yield place.below(name).problem(f"needs `{other}` beside it: give both or neither.")
+                yield place.below(name).problem(f"requires `{other}`: give both or neither.")
 
     def hidden(self) -> dict[str, Any]:
-        """Return `to_dict()` with all secrets masked: what anybody may see."""
+        """Return `to_dict()` with all secrets masked."""
         return masked(self.to_dict())
 
     def command(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""A config on its way into today's spelling."""
+"""The state of a config during its conversion to the current spelling."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["Folding", "as_int", "section_of"]
 
 @dataclass
 class Folding:
-    """What folding has made of a config so far.
+    """A config during its conversion, called folding.
 
     Attributes:
         config: the config, a copy that is changed in place.
-        notices: what the user should know about the changes.
-        problems: what could not be folded.
+        notices: notices for the user about the changes.
+        problems: values that could not be converted.
     """
 
     config: dict[str, Any]
@@ -26,18 +26,18 @@ class Folding:
     problems: list[ConfigProblem] = field(default_factory=list)
 
     def refuse(self, path: str, message: str) -> None:
-        """Note that what stands at `path` is wrong."""
+        """Record that the value at `path` is wrong."""
         self.problems.append(ConfigProblem(path, message))
 
 
 def section_of(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the section `name`, to be changed in place; an unconnected empty one if it is no mapping."""
+    """Return the section `name`, to be changed in place; a new empty dict if it is not a mapping."""
     section = config.get(name)
     return section if isinstance(section, dict) else {}
 
 
 def as_int(value: Any) -> int | None:
-    """Return `value` if it is a whole number, also one written as a float; else None."""
+    """Return `value` as int if it is an integer, or a float without a fraction; else None."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None

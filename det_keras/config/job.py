@@ -57,15 +57,15 @@ class JobConfig(Section):
 
     @classmethod
     def from_dict(cls, full: Mapping[str, Any]) -> JobConfig:
-        """Return the config that `to_dict` wrote; what is not known is passed over, what is missing has its default."""
+        """Return the config that `to_dict` returned; unknown keys are ignored, missing fields get their defaults."""
         return cls.parse(fold_job(full).config, Place(strict=False))
 
     def hidden(self) -> dict[str, Any]:
-        """Return `to_dict()` with all secrets masked: what anybody may see."""
+        """Return `to_dict()` with all secrets masked."""
         return masked(self.to_dict())
 
     def command(self) -> list[str]:
-        """Return the arguments to execute. A job has no trial class: text is for the shell.
+        """Return the arguments to execute. A job has no trial class: text is run by the shell.
 
         Raises:
             ValueError: there is no entrypoint.

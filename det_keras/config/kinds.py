@@ -1,7 +1,7 @@
-"""The kinds of value that a field may hold: how each is checked, read and written back.
+"""The kinds of values of fields: how each is checked, parsed and converted back.
 
-Hand-written rather than left to a validation library, because the messages are the point: each says what
-was received and what would be right, in the words of the config, and all of them are reported together.
+Written by hand and not with a validation library, because of the messages: each states what was received and what is
+valid, in the words of the config, and all problems are reported together.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Place:
-    """Where in the config a value stands, and how strictly it is read.
+    """The position of a value in the config, and how strictly it is parsed.
 
     Attributes:
         path: dotted from the root; empty for the root.
-        strict: whether unknown keys and wrong values are errors. A complete config that a cluster hands to
-            its own trial is read leniently: it may come from a newer release.
+        strict: whether unknown keys and wrong values are errors. The complete config that a trial gets is parsed
+            leniently: it may come from a newer release.
     """
 
     path: str = ""
@@ -71,23 +71,23 @@ class Place:
 
 
 class Kind(ABC, Generic[T]):
-    """What a field may hold."""
+    """The kind of a field's values."""
 
     @abstractmethod
     def parse(self, raw: Any, place: Place) -> T:
-        """Return the value that `raw`, which is not None, stands for.
+        """Return the value of `raw`, which is not None.
 
         Raises:
-            ConfigError: with everything that is wrong in it.
+            ConfigError: `raw` is invalid; the error has all problems.
         """
 
     def dump(self, value: T) -> Any:
-        """Return `value` in the form that JSON can hold and `parse` reads."""
+        """Return `value` as plain JSON values, which `parse` reads."""
         return value
 
 
 def shown(value: Any) -> str:
-    """Return `value` for a message, cut to a readable length."""
+    """Return `value` for a message, shortened to a readable length."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
@@ -99,7 +99,7 @@ def _received(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Integer(Kind[int]):
-    """A whole number; a float without a fraction counts as one, a boolean does not."""
+    """An integer; a float without a fraction is accepted, a boolean is not."""
 
     minimum: int | None = None
     maximum: int | None = None
@@ -135,7 +135,7 @@ class Number(Kind[float]):
 
 
 class Boolean(Kind[bool]):
-    """true or false."""
+    """True or false."""
 
     def parse(self, raw: Any, place: Place) -> bool:
         if not isinstance(raw, bool):
@@ -149,7 +149,7 @@ class Text(Kind[str]):
 
     Attributes:
         secret: whether messages must not repeat the value.
-        starts_with: what it must start with.
+        starts_with: required prefix.
         empty: whether it may be empty.
     """
 
@@ -174,9 +174,9 @@ class Choice(Kind[str]):
     """One of a few names.
 
     Attributes:
-        names: those that are allowed.
-        hint: a sentence for those who wrote another.
-        open: whether a lenient reader takes any name, since everything else depends on it.
+        names: the valid names.
+        hint: a sentence for the error message.
+        open: whether lenient parsing accepts any name, since the other fields depend on it.
     """
 
     names: Sequence[str]
@@ -218,8 +218,8 @@ class MapOf(Kind[dict[str, T]]):
     """A mapping whose values are all of one kind.
 
     Attributes:
-        kind: of the values.
-        names: the keys allowed; None for any.
+        kind: the kind of the values.
+        names: the valid keys; None for any.
     """
 
     kind: Kind[T]
@@ -248,7 +248,7 @@ class MapOf(Kind[dict[str, T]]):
 
 
 class Anything(Kind[Any]):
-    """Any plain value; null inside stays null."""
+    """Any plain value; inner nulls stay null."""
 
     def parse(self, raw: Any, place: Place) -> Any:
         return to_plain(raw, place.path)
@@ -258,7 +258,7 @@ class Anything(Kind[Any]):
 
 
 class PlainMapping(Kind[dict[str, Any]]):
-    """A mapping of anything."""
+    """A mapping with any plain values."""
 
     def parse(self, raw: Any, place: Place) -> dict[str, Any]:
         if not isinstance(raw, Mapping):

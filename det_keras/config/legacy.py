@@ -1,8 +1,8 @@
-"""Old spellings of a config, folded into today's: here and nowhere else.
+"""Converts old spellings of a config to the current ones; this is done in this module only.
 
-`fold_experiment` and `fold_job` rename within one layer of a config. Once the layers are merged, `settle_name`
-takes a name from the description, and `settle_searcher` in `methods` maps old search methods and lengths. Whatever
-has a wrong type is left as it is, for validation to report.
+`fold_experiment` and `fold_job` rename within one layer of a config. After the layers are merged, `settle_name` takes a
+name from the description, and `settle_searcher` in `methods` converts old search methods and lengths. Values of a wrong
+type are not changed; the validation reports them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PERIODS = ("min_validation_period", "min_checkpoint_period")
 
 
 def fold_experiment(raw: Mapping[str, Any]) -> Folding:
-    """Return one layer of an experiment config in today's spelling."""
+    """Return one layer of an experiment config in the current spelling."""
     folding = Folding(copy.deepcopy(dict(raw)))
     _fold_labels(folding)
     _fold_entrypoint(folding)
@@ -35,7 +35,7 @@ def fold_experiment(raw: Mapping[str, Any]) -> Folding:
 
 
 def fold_job(raw: Mapping[str, Any]) -> Folding:
-    """Return a job config in today's spelling."""
+    """Return a job config in the current spelling."""
     folding = Folding(copy.deepcopy(dict(raw)))
     settle_name(folding)
     _fold_entrypoint(folding)
@@ -45,7 +45,7 @@ def fold_job(raw: Mapping[str, Any]) -> Folding:
 
 
 def settle_name(folding: Folding) -> None:
-    """Name a config after its description if no layer of it has a name."""
+    """Name a config after its description if no layer has a name."""
     config = folding.config
     description = config.get("description")
     if config.get("name") is None and isinstance(description, str) and description.strip():
@@ -53,7 +53,7 @@ def settle_name(folding: Folding) -> None:
 
 
 def _fold_labels(folding: Folding) -> None:
-    # The steps era wrote labels as the keys of a mapping.
+    # In configs with steps, labels were the keys of a mapping.
     labels = folding.config.get("labels")
     if isinstance(labels, dict):
         folding.config["labels"] = list(labels)
@@ -71,7 +71,7 @@ def _fold_entrypoint(folding: Folding) -> None:
             "entrypoint_script",
             f"{shown(script)} and `entrypoint` {shown(entrypoint)} are both given. Keep one of them.",
         )
-        # Judged by what is left: both may be wrong in themselves as well.
+        # Both values may have other problems: check the remaining one as well.
         del config["entrypoint_script"]
 
 
@@ -86,7 +86,7 @@ def _fold_slots(folding: Folding, alias: str, name: str) -> None:
     elif resources[name] != given:
         folding.refuse(
             f"resources.{alias}",
-            f"is {shown(given)}, but `resources.{name}` is {shown(resources[name])}. Keep `{name}` alone.",
+            f"is {shown(given)}, but `resources.{name}` is {shown(resources[name])}. Keep only `{name}`.",
         )
 
 
@@ -152,7 +152,7 @@ def _refuse_mixing(folding: Folding, searcher: Mapping[str, Any], sign: str) -> 
     modern += [f"searcher.{name}" for name in names if searcher.get(name) is not None]
     for path in modern:
         folding.refuse(
-            path, f"cannot be combined with `{sign}`, which counts in steps. Give all lengths in one way."
+            path, f"cannot be combined with `{sign}`, which counts steps. Give all lengths in the same way."
         )
 
 
@@ -179,7 +179,7 @@ def _fold_step_length(folding: Folding, searcher: dict[str, Any], old: str, new:
         folding.refuse(
             f"searcher.{old}", f"must be a whole number of steps, at least 1, received {shown(given)}."
         )
-        # Something valid in its place, so that nobody hears that a length is missing.
+        # A valid placeholder, so that a missing length is not reported as well.
         searcher.setdefault(new, {"batches": size})
     elif searcher.get(new) is None:
         searcher[new] = {"batches": steps * size}

@@ -1,4 +1,4 @@
-"""From what a user wrote to a config that is complete, or to an error that lists everything wrong in it."""
+"""Loads what a user wrote as a complete config, or raises an error that lists all problems."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _LARGEST_GRID = 100_000
 
 @dataclass(frozen=True)
 class LoadedConfig(Generic[ConfigT]):
-    """A config, and what belongs to it.
+    """A loaded config.
 
     Attributes:
-        config: complete and valid.
-        notices: what to tell the user once: what was renamed or inferred, what has no effect, what looks
-            like a slip.
-        original: the YAML text as written; written anew if it came as a mapping or with overrides.
+        config: the complete, valid config.
+        notices: notices for the user: renamed and inferred values, fields without effect, probable
+            mistakes.
+        original: the YAML text as written; generated if it was a mapping or there are overrides.
     """
 
     config: ConfigT
@@ -57,22 +57,23 @@ def load_experiment_config(
     """Return the experiment config that `raw` describes.
 
     Args:
-        raw: YAML text, or the mapping that it would hold.
-        default_storage: the site's `checkpoint_storage`, used where the config names none; a config that
-            gives only `save_*` fields adjusts it.
+        raw: YAML text, or its content as a mapping.
+        raw: YAML text, or its content as a mapping.
+        default_storage: the default `checkpoint_storage`, used if the config names none; a config that
+            gives only `save_*` fields changes these fields of it.
         overrides: changes such as `searcher.max_trials=4`, applied in order.
-        alone: whether a script runs by itself, which needs neither an entrypoint nor a searcher.
-        layers: what fills up the config, highest priority first: a template, the defaults of a workspace.
+        alone: whether the script is not run by a master; the config then needs neither entrypoint nor searcher.
+        layers: lower layers of the config, highest priority first, such as a template.
 
     Raises:
-        ConfigError: with everything that is wrong.
+        ConfigError: the config is invalid; the error has all problems.
     """
     given, original = _given(raw, overrides)
     folding = _merged([given, *layers], default_storage)
     if folding.config.get("searcher") is None and not alone:
         folding.config["searcher"] = dict(DEFAULT_SEARCHER)
         folding.notices.append(
-            "The config has no `searcher`: one trial (`single`) is run and `val_loss` is its metric; the script "
+            "The config has no `searcher`: one trial (`single`) is run with the metric `val_loss`; the script "
             "decides how long it trains."
         )
     settle_name(folding)
@@ -94,11 +95,11 @@ def load_job_config(
     """Return the config of a generic job that `raw` describes.
 
     Args:
-        raw: YAML text, or the mapping that it would hold. What only experiments have is ignored, with a notice.
+        raw: YAML text, or its content as a mapping. Fields of experiments are ignored, with a notice.
         overrides: changes such as `resources.slots=2`, applied in order.
 
     Raises:
-        ConfigError: with everything that is wrong.
+        ConfigError: the config is invalid; the error has all problems.
     """
     given, original = _given(raw, overrides)
     folding = fold_job(given)
@@ -125,14 +126,14 @@ def _given(raw: str | Mapping[str, Any], overrides: Sequence[str]) -> tuple[dict
 
 
 def _merged(layers: Sequence[Mapping[str, Any]], default_storage: Mapping[str, Any] | None) -> Folding:
-    folded = [fold_experiment(layer) for layer in layers]
+    folded = [fold_experiment(raw) for raw in layers]
     result = folded[0]
     site = {} if default_storage is None else {"checkpoint_storage": default_storage}
-    for lower in (*(each.config for each in folded[1:]), site, BUILTIN_LAYER):
+    for lower in (*(layer.config for layer in folded[1:]), site, BUILTIN_LAYER):
         result.config = merge_layers(result.config, lower)
-    for each in folded[1:]:
-        result.problems += each.problems
-        result.notices += each.notices
+    for layer in folded[1:]:
+        result.problems += layer.problems
+        result.notices += layer.notices
     return result
 
 
@@ -172,7 +173,7 @@ def _space_problems(space: Space, searcher: Searcher) -> Iterator[ConfigProblem]
     if searcher.name != "grid":
         return
     if space.uncounted_names():
-        yield place.problem(f"a grid search needs a `count` for {_listed(space.uncounted_names())}.")
+        yield place.problem(f"a grid search requires a `count` for {_listed(space.uncounted_names())}.")
     elif space.grid_size() > _LARGEST_GRID:
         yield place.problem(f"the grid has {space.grid_size()} points. Use at most {_LARGEST_GRID}.")
 

@@ -1,4 +1,4 @@
-"""How layers of a config combine: the user's over a template over the site's defaults over built-in ones."""
+"""Merges the layers of a config: the user's, a template, the master's defaults, the built-in defaults."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ __all__ = ["merge_layers"]
 
 
 def merge_layers(higher: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `higher` filled up from `lower`; null counts as absent.
+    """Return `higher` completed with values of `lower`; null counts as absent.
 
-    Mappings merge key by key and everything else is taken from `higher`, with a few exceptions by field:
-    mounts, devices and environment variables append, log policies merge by name, labels unite, a searcher or
-    storage merges only with one of its own kind, a hyperparameter only where both are nested, a length never.
-    Of two fields that exclude each other, such as `entrypoint` and `entrypoint_script`, the one that `higher`
-    gives remains. What has a wrong type is left for validation to report.
+    Mappings are merged key by key; other values are taken from `higher`. Some fields have other rules. Mounts, devices
+    and environment variables are appended, log policies are merged by name, labels are united. A searcher or storage is
+    merged only with one of the same kind, a hyperparameter only if both are nested, a length never. Of two fields that
+    exclude each other, such as `entrypoint` and `entrypoint_script`, the field in `higher` is kept. Values of a wrong
+    type are not changed; the validation reports them.
 
     Args:
-        higher: in today's spelling.
-        lower: the same.
+        higher: in the current spelling.
+        lower: in the current spelling.
     """
     merged: dict[str, Any] = _merge_mappings(higher, lower, "")
     return merged
@@ -54,8 +54,8 @@ def _merge_mappings(higher: Mapping[str, Any], lower: Mapping[str, Any], path: s
 def _join(
     higher: Mapping[Any, Any], lower: Mapping[Any, Any], merge: Callable[[Any, Any, Any], Any]
 ) -> dict[Any, Any]:
-    """Return the items of both; `merge` takes a key of `higher` and the two values where both have it."""
-    # By their text: over the "1" of a stored config, a file may give the number.
+    """Return the items of both; for common keys `merge` is called with the key and both values."""
+    # Keys are compared as text: a file may have the number 1 for the "1" of a stored config.
     below = {key_text(name): value for name, value in lower.items()}
     joined = {
         name: merge(name, value, below.pop(text)) if (text := key_text(name)) in below else value
@@ -90,7 +90,7 @@ def _by_device(variables: Any) -> dict[str, Any] | None:
     if isinstance(variables, list):
         return dict.fromkeys(DEVICES, variables)
     is_mapping = isinstance(variables, Mapping)
-    return dict(variables) if is_mapping and all(_is_list(each) for each in variables.values()) else None
+    return dict(variables) if is_mapping and all(_is_list(item) for item in variables.values()) else None
 
 
 def _is_list(value: Any) -> bool:
@@ -100,7 +100,7 @@ def _is_list(value: Any) -> bool:
 def _merge_policies(higher: Any, lower: Any) -> Any:
     if not _are(list, higher, lower):
         return higher
-    # Lists, not sets: what is not validated yet need not be hashable.
+    # Lists, not sets: values that are not validated yet may not be hashable.
     names = [item["name"] for item in higher if isinstance(item, Mapping) and item.get("name") is not None]
     return [
         *higher,
@@ -143,7 +143,7 @@ def _are(kind: type, *values: Any) -> bool:
 
 
 _RULES: Mapping[str, Callable[[Any, Any], Any]] = {
-    # Merged, two lengths in different units would be one with two.
+    # Merging two lengths in different units would give one length with two units.
     **dict.fromkeys(LENGTH_PATHS, _take_higher),
     "bind_mounts": _append_new_paths,
     "checkpoint_storage": _merge_tagged("checkpoint_storage", "type"),

@@ -1,4 +1,4 @@
-"""What a user should be told about a config that is right: fields without effect, and likely slips."""
+"""Notices about a valid config: fields without effect, and probable mistakes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from det_keras.config.kinds import Place
 __all__ = ["experiment_notices", "job_notices"]
 
 _LARGE_GRID = 2000
-# Parts of the names of metrics of which more is better.
+# Parts of the names of metrics for which larger is better.
 _LARGER_IS_BETTER = ("acc", "auc", "f1", "precision", "recall", "iou")
 
 
@@ -22,8 +22,8 @@ def experiment_notices(config: ExperimentConfig, given: Mapping[str, Any]) -> It
     """Yield the notices about `config`.
 
     Args:
-        config: valid.
-        given: the same with old spellings folded but without defaults.
+        config: the valid config.
+        given: the same in the current spelling, without defaults.
     """
     yield from _task_notices(config)
     searcher = given.get("searcher")
@@ -53,8 +53,8 @@ def _task_notices(config: ExperimentConfig | JobConfig) -> Iterator[str]:
 def _direction_notices(metric: str) -> Iterator[str]:
     if any(part in metric.lower() for part in _LARGER_IS_BETTER):
         yield (
-            f"The searcher takes the lowest `{metric}` for the best, since `searcher.smaller_is_better` is true by "
-            "default. If more is better, set it to false."
+            f"The searcher considers the lowest `{metric}` the best, since `searcher.smaller_is_better` is true by "
+            "default. If larger is better, set it to false."
         )
 
 

@@ -18,17 +18,17 @@ __all__ = ["apply_overrides"]
 def apply_overrides(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """Return a copy of `raw` with `overrides` applied in order.
 
-    A value that starts with ``[`` or ``{`` is YAML; else one with a comma is a list of YAML scalars; else it
-    is one YAML scalar. Mappings on the way that are missing or null are made. A length is one value: setting a
-    unit of it replaces all of it, as one of two fields that exclude each other replaces the other.
+    A value that starts with ``[`` or ``{`` is YAML. A value with a comma is a list of YAML scalars. Other values are
+    YAML scalars. Missing or null mappings on the path are created. A length is one value: setting a unit of it replaces
+    the length. Of two fields that exclude each other, setting one removes the other.
 
     Args:
         raw: the config as `load_yaml` returns it.
-        overrides: each `a.b.c=value`.
+        overrides: each in the form `a.b.c=value`.
 
     Raises:
-        ConfigError: one without `=` or with an empty key, a value that is not YAML, or a path through
-            something that is not a mapping. All of them are listed.
+        ConfigError: an override without `=` or with an empty key, a value that is not YAML, or a path through
+            a value that is not a mapping. The error has all problems.
     """
     result = copy.deepcopy(raw)
     problems = Problems()
@@ -43,12 +43,10 @@ def _apply(config: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     names = key.strip().split(".")
     if not equals or not all(names):
-        raise ConfigError.at(
-            "", f"override {override!r} cannot be read. Write it as `searcher.max_trials=4`."
-        )
+        raise ConfigError.at("", f"override {override!r} is invalid. Write it as `searcher.max_trials=4`.")
     value = _parse_value(text, override)
     if value is not None and ".".join(names[:-1]) in LENGTH_PATHS:
-        # As if the length were given whole: what stood there may have another unit, or none.
+        # Replaces the whole length: the existing length may have another unit, or none.
         *names, unit = names
         value = {unit: value}
     target = config
@@ -60,7 +58,7 @@ def _apply(config: dict[str, Any], override: str) -> None:
         if not isinstance(below, dict):
             raise ConfigError.at(
                 ".".join(names[: index + 1]),
-                f"is not a mapping, so override {override!r} cannot set something in it.",
+                f"is not a mapping, so override {override!r} cannot set a value in it.",
             )
         target = below
     if value is not None:

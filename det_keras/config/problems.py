@@ -1,4 +1,4 @@
-"""Collecting all that is wrong, so that it is reported at once."""
+"""Collects problems, so that all of them are reported at once."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class Problems(list[ConfigProblem]):
 
     @contextmanager
     def collected(self) -> Iterator[None]:
-        """Add the problems of a ConfigError raised in the block, and go on after it."""
+        """Collect the problems of a ConfigError raised in the block, and continue after the block."""
         try:
             yield
         except ConfigError as error:
             self.extend(error.problems)
 
     def raise_if_any(self) -> None:
-        """Raise a ConfigError with all of them, if there are any."""
+        """Raise a ConfigError with all problems, if there are any."""
         if self:
             raise ConfigError(self)

@@ -1,4 +1,4 @@
-"""What nobody but the task itself may see of a config."""
+"""Masks the secrets of a config, which only the task itself may read."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from det_keras.config.yaml_text import dump_yaml, load_yaml
 
 __all__ = ["MASK", "hide_secrets", "masked", "without_secret_variables"]
 
-# Not `PWD` and `OLDPWD`, which shells set to directories.
+# Does not match `PWD` and `OLDPWD`, which shells set to directories.
 _SECRET_NAME = re.compile(
     r"TOKEN|SECRET|PASS|CREDENTIAL|(?:API|ACCESS|PRIVATE|AUTH)_?KEY|(?:^|_)KEY\s*$|(?<!^OLD)(?<!^)PWD",
     re.IGNORECASE,
 )
-# Up to the last `@`: passwords may have others.
+# Matches up to the last `@`: passwords may contain others.
 _PASSWORD_IN_URL = re.compile(r"(://[^\s/?#:@]*:)[^\s/]+(?=@)")
 
-#: What a view shows in place of a secret, whatever its type.
+#: Replaces a secret of any type in views.
 MASK = "********"
 
 _CREDENTIALS = frozenset({"access_key", "secret_key", "connection_string", "credential", "password"})
-# `tensorboard_storage` and `data_layer` are dead, but configs of their days hold the keys of buckets.
+# `tensorboard_storage` and `data_layer` have no effect, but old configs have keys of buckets in them.
 _WITH_CREDENTIALS = ("checkpoint_storage", "environment", "tensorboard_storage", "data_layer", "integrations")
 
 
 def masked(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of `config` in which every secret reads as `MASK`.
+    """Return a copy of `config` in which every secret is replaced by `MASK`.
 
     Secrets are the entries of `data.secrets` and the credentials of storages and registries.
     """
@@ -42,10 +42,10 @@ def masked(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_secret_variables(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of `config` for people to look at, without the secrets in its variables.
+    """Return a copy of `config` for display, without the secrets in its variables.
 
-    These are the values of variables that sound secret, and passwords inside of URLs.
-    The values stay in what programs read: a config that is submitted again needs them.
+    These are the values of variables with names like `TOKEN`, and passwords in URLs.
+    Configs for programs keep these values: a config that is submitted again needs them.
     """
     environment = config.get("environment")
     if not isinstance(environment, Mapping):
@@ -58,7 +58,7 @@ def hide_secrets(original_text: str) -> str:
     """Return the YAML text of a config with its secrets masked; unchanged if it has none.
 
     Raises:
-        ConfigError: the text is not a config, so nobody can tell what in it is secret.
+        ConfigError: the text is not a config, so its secrets cannot be found.
     """
     config = load_yaml(original_text)
     hidden = masked(config)

@@ -1,7 +1,7 @@
-"""A section of a config as a frozen dataclass that declares its fields once.
+"""Sections of a config as frozen dataclasses, in which each field is declared once.
 
-Each field names its kind, its default and what is special about it; reading, writing back, unknown keys and
-the notices about fields without effect follow from that.
+Each field declares its kind, its default and its properties. Parsing, converting back, unknown keys and the notices
+about fields without effect follow from the declarations.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def setting(
     """Declare a field that always has a value.
 
     Args:
-        kind: what it may hold.
-        default: what it holds if not given.
-        factory: makes the default, if it is mutable or differs from run to run.
-        required: whether leaving it out is an error; a lenient reader takes the default.
-        inert: whether it is kept but has no effect here; one who sets it is told so.
-        only: the tags of a `TaggedSection` that it belongs to; None for all.
+        kind: the kind of its values.
+        default: its value if it is not given.
+        factory: creates the default, if it is mutable or different in each run.
+        required: whether omitting it is an error; lenient parsing uses the default.
+        inert: whether it is accepted but has no effect, with a notice if it is set.
+        only: the tags of a `TaggedSection` to which it belongs; None for all.
     """
     metadata = {"declaration": _Declaration(kind, required, inert, only, False)}
     if factory is not None:
@@ -67,14 +67,14 @@ def optional(
     only: tuple[str, ...] | None = None,
     omit_null: bool = False,
 ) -> T | None:
-    """Declare a field that holds None if not given.
+    """Declare a field that is None if it is not given.
 
     Args:
-        kind: what it may hold.
-        required: whether leaving it out is an error.
+        kind: the kind of its values.
+        required: whether omitting it is an error.
         inert: as for `setting`.
         only: as for `setting`.
-        omit_null: whether `to_dict` leaves it out while it is None.
+        omit_null: whether `to_dict` omits it if it is None.
     """
     declaration = _Declaration(kind, required, inert, only, omit_null)
     return cast("T | None", dataclasses.field(default=None, metadata={"declaration": declaration}))
@@ -86,10 +86,10 @@ class Section:
 
     @classmethod
     def parse(cls: type[S], raw: Any, place: Place) -> S:
-        """Return the section that the mapping `raw` describes; null values count as not given.
+        """Parse a mapping; null values count as not given.
 
         Raises:
-            ConfigError: with everything that is wrong in it.
+            ConfigError: `raw` is invalid; the error has all problems.
         """
         if not isinstance(raw, Mapping):
             raise place.error(f"must be a mapping, received {shown(raw)}.")
@@ -102,7 +102,7 @@ class Section:
 
     @classmethod
     def read(cls, raw: Mapping[str, Any], place: Place) -> tuple[dict[str, Any], list[ConfigProblem]]:
-        """Return the fields that could be read, defaults included, and all that is wrong."""
+        """Return the fields that could be parsed, including defaults, and all problems."""
         declared = cls._declared(raw)
         problems = Problems(_unknown_keys(cls, raw, declared, place))
         values = {}
@@ -114,25 +114,32 @@ class Section:
 
     @classmethod
     def check(cls, values: Mapping[str, Any], place: Place) -> Iterator[ConfigProblem]:
-        """Yield what is wrong between fields.
+        """Yield problems between fields.
 
         Args:
-            values: the fields that could be read, defaults included. One that is wrong by itself is absent,
+            values: the fields that could be parsed, including defaults. Invalid fields are absent, so use `get`.
                 so look with `get`.
-            place: of the section.
+                so look with `get`.
+            place: position of the section.
         """
         return iter(())
 
     @classmethod
     def unknown_key(cls, name: Any, raw: Mapping[str, Any], known: Mapping[str, Any]) -> str:
-        """Return the message about the key `name`, which is not among `known`."""
+        """Return the message about an unknown key.
+
+        Args:
+            name: the unknown key.
+            raw: the section.
+            known: the known keys.
+        """
         hint = did_you_mean(name, known)
         if not hint and len(known) <= 16:
             hint = f" Known are {', '.join(f'`{key}`' for key in known)}."
         return f"unknown key.{hint}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the section as plain values, defaults included; `parse` reads it back."""
+        """Return the section as plain values, including defaults; `parse` reads it."""
         result = {}
         for name, declaration in self._declared(self._fields()).items():
             value = getattr(self, name)
@@ -142,7 +149,7 @@ class Section:
 
     @classmethod
     def names(cls) -> list[str]:
-        """Return the names of all fields, in their order."""
+        """Return the names of all fields, in order."""
         return [field.name for field in dataclasses.fields(cls)]
 
     @classmethod
@@ -152,7 +159,7 @@ class Section:
         return kind
 
     def inert_paths(self, place: Place) -> Iterator[str]:
-        """Yield the path of every field that was set and has no effect here."""
+        """Yield the path of every field that is set and has no effect."""
         for field in dataclasses.fields(self):
             declaration = field.metadata["declaration"]
             value, below = getattr(self, field.name), place.below(field.name)
@@ -176,7 +183,7 @@ class Section:
         if declaration.required and place.strict:
             kind = declaration.kind
             names = (
-                f" Give one of {', '.join(f'`{each}`' for each in kind.names)}."
+                f" Give one of {', '.join(f'`{choice}`' for choice in kind.names)}."
                 if isinstance(kind, Choice)
                 else ""
             )
@@ -186,16 +193,22 @@ class Section:
 
 @dataclass(frozen=True)
 class TaggedSection(Section):
-    """A section where one field, the tag, decides which others there are.
+    """A section in which one field, the tag, decides which other fields exist.
 
-    A field that belongs to other tags holds its default and is not written back.
+    A field that belongs to other tags has its default and is not part of `to_dict`.
     """
 
     tag: ClassVar[str]
 
     @classmethod
     def unknown_key(cls, name: Any, raw: Mapping[str, Any], known: Mapping[str, Any]) -> str:
-        """Return the message; empty if the key is right for some tag and the tag is what is wrong."""
+        """Return the message about an unknown key; empty if the key is valid for another tag and the tag is wrong.
+
+        Args:
+            name: the unknown key.
+            raw: the section.
+            known: the known keys.
+        """
         everything = super()._declared(raw)
         if name not in everything:
             return super().unknown_key(name, raw, known if did_you_mean(name, known) else everything)
@@ -205,19 +218,19 @@ class TaggedSection(Section):
             return ""
         owners = ", ".join(f"`{owner}`" for owner in everything[name].only or ())
         if tag is None:
-            return f"needs `{cls.tag}` beside it, one of {owners}."
-        return f"does not go with `{cls.tag}: {tag}`, only with {owners}."
+            return f"requires `{cls.tag}`, one of {owners}."
+        return f"is not valid for `{cls.tag}: {tag}`, only for {owners}."
 
     @classmethod
     def _declared(cls, raw: Mapping[str, Any]) -> dict[str, _Declaration]:
         tag = raw.get(cls.tag)
         everything = super()._declared(raw)
-        return {name: each for name, each in everything.items() if each.only is None or tag in each.only}
+        return {name: field for name, field in everything.items() if field.only is None or tag in field.only}
 
 
 @dataclass(frozen=True)
 class SectionKind(Kind[S]):
-    """A field that is a section of its own."""
+    """A field that is a section."""
 
     section: type[S]
 

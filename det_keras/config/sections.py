@@ -86,7 +86,7 @@ class Profiling(Section):
 
     @classmethod
     def check(cls, values: Mapping[str, Any], place: Place) -> Iterator[ConfigProblem]:
-        """Yield what is wrong between fields."""
+        """Yield problems between fields."""
         begin, end = values.get("begin_on_batch"), values.get("end_after_batch")
         if begin is not None and end is not None and end < begin:
             yield place.below("end_after_batch").problem(
@@ -106,7 +106,7 @@ class RetentionPolicy(Section):
 
     @classmethod
     def parse(cls, raw: Any, place: Place) -> RetentionPolicy:
-        """Return the section; its only key must be there, be it null."""
+        """Return the section; its only key must be given, even if it is null."""
         problems = Problems()
         if place.strict and isinstance(raw, Mapping) and "log_retention_days" not in raw:
             message = "is required: a number of days, or -1 for ever."
@@ -119,7 +119,7 @@ class RetentionPolicy(Section):
 
 @dataclass(frozen=True)
 class Slurm(Section):
-    """What a Slurm cluster would be told."""
+    """Options for a Slurm cluster, which have no effect."""
 
     slots_per_node: int | None = optional(Integer(minimum=1), omit_null=True)
     gpu_type: str | None = optional(Text(), omit_null=True)
@@ -128,7 +128,7 @@ class Slurm(Section):
 
 @dataclass(frozen=True)
 class Pbs(Section):
-    """What a PBS cluster would be told."""
+    """Options for a PBS cluster, which have no effect."""
 
     slots_per_node: int | None = optional(Integer(minimum=1), omit_null=True)
     pbsbatch_args: tuple[str, ...] | None = optional(ListOf(Text()), omit_null=True)
@@ -136,13 +136,13 @@ class Pbs(Section):
 
 @dataclass(frozen=True)
 class Kerberos(Section):
-    """A dead field of the original."""
+    """A field of Determined without effect."""
 
     config_file: str | None = optional(Text(), omit_null=True)
 
 
 @dataclass(frozen=True)
 class Security(Section):
-    """A dead section of the original."""
+    """A section of Determined without effect."""
 
     kerberos: Kerberos | None = optional(SectionKind(Kerberos), omit_null=True)

@@ -1,4 +1,4 @@
-"""The nearest name to a misspelt one."""
+"""Suggestions for misspelt names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["did_you_mean"]
 
 
 def did_you_mean(given: Any, names: Iterable[str]) -> str:
-    """Return " Did you mean `x`?" for the nearest of `names`, or nothing if none is near."""
+    """Return " Did you mean `x`?" for the nearest of `names`; empty if none is near."""
     if not isinstance(given, str):
         return ""
     by_folded = {name.lower().replace("-", "_"): name for name in names}

@@ -1,8 +1,8 @@
-"""YAML in and out: what a config file may contain, and how it is written back.
+"""Reads and writes YAML: what a config file may contain, and how it is written back.
 
-PyYAML reads YAML 1.1, where `1e-4` is text, `22:22` is the number 1342 and `2024-01-01` is a date; the
-original reads them as a number and two texts, and so do users. The loader here follows the users, refuses
-what JSON cannot hold, and refuses a key that is given twice, in whatever spelling.
+PyYAML implements YAML 1.1, in which `1e-4` is text, `22:22` is the number 1342 and `2024-01-01` is a date. Determined,
+like most users, takes them for a number and two texts, and so does this loader. It refuses values that JSON does not
+have, and keys that are given twice, even in different spellings.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _FLOAT = re.compile(
 )
 _INT = re.compile(r"^(?:[-+]?0b[0-1_]+|[-+]?0[0-7_]+|[-+]?0x[0-9a-fA-F_]+|[-+]?(?:0|[1-9][0-9_]*))$")
 
-# Aliases let a few lines stand for more values than fit in memory, or for themselves; no real config comes
-# near these.
+# With aliases, a few lines can represent more values than fit in memory, or contain themselves. No real config reaches
+# these limits.
 _MAX_VALUES = 1_000_000
 _MAX_DEPTH = 100
 
@@ -46,15 +46,15 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes all text that PyYAML's rules or the loader's would read as something else."""
+    """Quotes all text that PyYAML or this loader would read as another type."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Write every value out: anchors made by a program help no reader."""
+        """Write every value completely, without generated anchors."""
         return True
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    # PyYAML 6.0 writes these line separators bare in its other styles, and reads them back as blanks.
+    # PyYAML 6.0 does not escape these line separators in its other styles, and reads them back as blanks.
     style = '"' if set(text) & set("\x85\u2028\u2029") else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
@@ -62,7 +62,7 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 def _construct_text(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> str:
     text = loader.construct_scalar(node)
     try:
-        # JSON writes characters beyond 16 bits as two escapes, which PyYAML leaves apart.
+        # JSON writes characters beyond 16 bits as two escapes, which PyYAML does not combine.
         return text.encode("utf-16", "surrogatepass").decode("utf-16")
     except UnicodeDecodeError:
         raise yaml.constructor.ConstructorError(
@@ -93,18 +93,18 @@ _Dumper.add_implicit_resolver(_FLOAT_TAG, _FLOAT, list("-+0123456789."))
 
 
 def load_yaml(text: str, *, source: str = "<config>", may_be_empty: bool = False) -> dict[str, Any]:
-    """Return the mapping that the YAML document `text` holds.
+    """Return the mapping of a YAML document.
 
     Args:
-        text: one YAML document; JSON is a part of YAML.
-        source: what error messages call it, such as the file's name.
-        may_be_empty: whether a document without a value, such as one of comments, is the empty mapping.
+        text: one YAML document; JSON is YAML.
+        source: its name in error messages, such as the file's name.
+        may_be_empty: whether a document without a value, such as only comments, is the empty mapping.
 
     Raises:
-        ConfigError: not YAML, empty, not a mapping, a key given twice, or a value with a tag other than
-            those of JSON; the message names the line.
+        ConfigError: the text is not YAML, empty or not a mapping, has a key twice, or a value with a tag other
+            than those of JSON; the message has the line.
     """
-    # A tab alone is blank, and yet no YAML.
+    # Text with only a tab is blank, but not valid YAML.
     value = _load(text, source) if text.strip() else None
     if value is None and may_be_empty:
         return {}
@@ -112,14 +112,14 @@ def load_yaml(text: str, *, source: str = "<config>", may_be_empty: bool = False
         raise ConfigError.at("", f"{source} is empty. Write at least an `entrypoint`.")
     if not isinstance(value, dict):
         raise ConfigError.at(
-            "", f"{source} holds a {_kind_name(value)} at the top. Write a mapping: lines of `field: value`."
+            "", f"{source} has a {_kind_name(value)} at the top. Write a mapping: lines of `field: value`."
         )
     ensure_tree(value)
     return value
 
 
 def parse_scalar(text: str) -> Any:
-    """Return the value of one YAML scalar; whatever is not one is the text itself."""
+    """Return the value of a YAML scalar; other text is returned unchanged."""
     try:
         value = _load(text, "<value>")
     except ConfigError:
@@ -128,23 +128,27 @@ def parse_scalar(text: str) -> Any:
 
 
 def dump_yaml(value: Mapping[str, Any]) -> str:
-    """Return `value` as YAML that reads back the same, keys in their order."""
+    """Return `value` as YAML that can be read back unchanged; keys keep their order."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
 def ensure_tree(value: Any) -> None:
-    """Raise a ConfigError when `value` contains itself, or is deeper or larger than any config."""
+    """Check that `value` does not contain itself, and is not too deep or too large.
+
+    Raises:
+        ConfigError: it contains itself, or exceeds a limit.
+    """
     level: list[Any] = [value]
     count = 0
     for _ in range(_MAX_DEPTH):
-        # Cut off at the limit: one more level of aliases may be a thousand times the last.
+        # Stops at the limit: the next level of aliases may be a thousand times as large.
         level = list(islice((child for parent in level for child in _children(parent)), _MAX_VALUES + 1))
         count += len(level)
         if not level:
             return
         if count > _MAX_VALUES:
             raise ConfigError.at(
-                "", f"the config holds more than {_MAX_VALUES} values. Use fewer YAML aliases."
+                "", f"the config has more than {_MAX_VALUES} values. Use fewer YAML aliases."
             )
     raise ConfigError.at(
         "", f"the config is nested more than {_MAX_DEPTH} deep, or an alias contains itself."
@@ -152,15 +156,15 @@ def ensure_tree(value: Any) -> None:
 
 
 def to_plain(value: Any, path: str, *, text_keys: bool = True) -> Any:
-    """Return a copy of `value` made of what JSON can hold.
+    """Return a copy of `value` that consists of JSON values.
 
     Args:
         value: from YAML, or from Python.
-        path: where it is in the config, for the error.
-        text_keys: whether keys become text, as the original makes them.
+        path: its path in the config, for the error.
+        text_keys: whether keys become text, as in Determined.
 
     Raises:
-        ConfigError: something in it is not a mapping, list, text, number, boolean or null.
+        ConfigError: a value in it is not a mapping, list, text, number, boolean or null.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -185,7 +189,7 @@ def to_plain(value: Any, path: str, *, text_keys: bool = True) -> Any:
 
 
 def key_text(key: Any) -> str:
-    """Return the text that a key of a mapping becomes in JSON."""
+    """Return a key of a mapping as text, as in JSON."""
     if key is None or isinstance(key, bool):
         return {None: "null", True: "true", False: "false"}[key]
     return str(key)
@@ -205,17 +209,17 @@ def _load(text: str, source: str) -> Any:
     except yaml.YAMLError as error:
         raise ConfigError.at("", _syntax_message(error, source)) from error
     except RecursionError:
-        raise ConfigError.at("", f"{source} is nested too deep.") from None
+        raise ConfigError.at("", f"{source} is nested too deeply.") from None
     except ValueError as error:
-        # Such as an integer of more digits than Python converts, or `0x_`.
-        raise ConfigError.at("", f"{source} holds a value that cannot be read: {error}.") from error
+        # For example an integer with more digits than Python converts, or `0x_`.
+        raise ConfigError.at("", f"{source} has a value that cannot be read: {error}.") from error
     finally:
         if loader is not None:
             loader.dispose()
 
 
 def _duplicate_keys(root: yaml.Node, loader: _Loader) -> Iterator[ConfigProblem]:
-    # Before construction: there, the keys that `<<` merges in would look like duplicates.
+    # Checked before the construction, in which keys merged by `<<` would look like duplicates.
     seen: set[int] = set()
     pending = [(root, "")]
     while pending:
@@ -242,9 +246,9 @@ def _duplicate_keys(root: yaml.Node, loader: _Loader) -> Iterator[ConfigProblem]
 
 
 def _names_of(key: yaml.ScalarNode, loader: _Loader) -> tuple[Any, ...]:
-    """Return what a key becomes: in a mapping of Python, where 1 and true are one, and in one of JSON, as text."""
+    """Return a key as a key of a Python dict, in which 1 and true are equal, and as text, as in JSON."""
     if key.tag not in _SCALAR_TAGS:
-        return (key.value,)  # `=`, or what is refused when it is constructed
+        return (key.value,)  # `=`, or a key that is refused when it is constructed
     value = loader.construct_object(key)
     return value, key_text(value)
 

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT_USER", "embedded_url", "find_cert_file", "find_url", "log_in", "open_session"]
 
-#: The user that the embedded master makes for the owner of the machine's account.
+#: The user that the embedded master creates for the owner of the machine's account.
 DEFAULT_USER = "determined"
 
-# Long enough for a master that is being restarted, short enough for a mistyped address.
+# Long enough for a restart of the master, short enough for a mistyped address.
 _PATIENCE_S = 5.0
 _DEFAULT_PORT = 8080
 
@@ -57,13 +57,13 @@ def find_url(settings: Settings, start: Callable[[Settings], str] | None = None)
 
 
 def embedded_url(home: Home) -> str | None:
-    """Return the address that the embedded master of `home` left, without asking whether it still runs."""
+    """Return the last address of the embedded master of `home`, even if it is not running; None if unknown."""
     url = _announcement(home).get("url")
     return None if url is None else str(url).rstrip("/")
 
 
 def find_cert_file(settings: Settings, url: str) -> str | None:
-    """Return what the certificate of the master at `url` is checked with; None for the system's authorities."""
+    """Return the PEM file that checks the certificate of the master at `url`; None for the system's authorities."""
     if settings.cert_file is None and _same_place(url, embedded_url(settings.home)):
         return _announcement(settings.home).get("cert_file")
     return settings.cert_file
@@ -81,7 +81,7 @@ def log_in(settings: Settings, url: str, user: str, password: str) -> str:
     """Return a new token of `user`.
 
     Raises:
-        DetError: the master does not take the name and password.
+        DetError: the master does not accept the name and password.
     """
     with _session(settings, url, "") as session:
         try:
@@ -90,7 +90,7 @@ def log_in(settings: Settings, url: str, user: str, password: str) -> str:
             if error.status not in (401, 403):
                 raise
             raise DetError(
-                f"Unauthenticated: the master at {url} does not take user {user!r} with this password "
+                f"Unauthenticated: the master at {url} does not accept user {user!r} with this password "
                 f"({error.message}). Try again with `det user login {user}`."
             ) from error
 
@@ -129,7 +129,7 @@ def _embedded_token(home: Home) -> str:
 
 
 def _whole_url(text: str) -> str:
-    """Return an address with scheme and port; a bare name means the port that masters prefer."""
+    """Return an address with scheme and port; the default port is 8080."""
     if "://" in text:
         return text.rstrip("/")
     parts = urlsplit(f"http://{text}")

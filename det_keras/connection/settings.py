@@ -1,4 +1,4 @@
-"""What the command line and the environment say about whom to talk to, read once."""
+"""The settings of the command line and the environment, read once."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ __all__ = ["Settings"]
 
 @dataclass(frozen=True)
 class Settings:
-    """The choices that hold for every command.
+    """The settings of every command.
 
     Attributes:
         home: the data root.
-        master: the master's address as given, None for the embedded one.
-        user: whose token to use; None for whoever is known.
-        environment_user: the user that `token` and `password` of the environment belong to.
+        master: the master's address as given; None for the embedded master.
+        user: the user whose token is used; None for the last login.
+        environment_user: the user of `token` and `password`.
         token: a token from the environment.
         password: a password from the environment.
         cert_file: the CA bundle for TLS, or ``noverify``.
-        slots: how many slots an embedded master gets that has to be started; None lets it count.
+        slots: number of slots of an embedded master that is started; None for one per GPU or core.
     """
 
     home: Home
@@ -65,7 +65,7 @@ class Settings:
 
     @property
     def is_environment_user(self) -> bool:
-        """Whether the token or password of the environment is that of the user who is meant."""
+        """Whether the token or password of the environment belongs to `user`."""
         return self.user == self.environment_user
 
 

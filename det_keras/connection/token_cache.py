@@ -1,4 +1,4 @@
-"""The tokens of `det user login`, one per master and user, readable by their owner only."""
+"""The tokens of `det user login`, one per master and user, readable only by their owner."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["TokenCache"]
 
 
 class TokenCache:
-    """Remembers tokens between commands, and who logged in last.
+    """Stores tokens between commands, and the last user who logged in.
 
     Args:
-        home: the data root that the file is in.
+        home: the data root with the file.
     """
 
     def __init__(self, home: Home) -> None:
@@ -24,14 +24,20 @@ class TokenCache:
         self._path = home.root / "logins.json"
 
     def find(self, url: str, user: str | None) -> tuple[str, str] | None:
-        """Return the user and the token for the master at `url`; without a user, of who logged in last."""
+        """Return the user and the token for the master at `url`; without a user, those of the last login."""
         known = self._read().get(url, {})
         name = user or known.get("last")
         token = known.get("tokens", {}).get(name)
         return None if token is None else (str(name), str(token))
 
     def store(self, url: str, user: str, token: str) -> None:
-        """Remember a token, and that this user logged in last."""
+        """Store a token, and the user as the last login.
+
+        Args:
+            url: address of the master.
+            user: name of the user.
+            token: the user's token.
+        """
         content = self._read()
         known = content.setdefault(url, {"tokens": {}})
         known["tokens"][user] = token
@@ -39,7 +45,7 @@ class TokenCache:
         self._write(content)
 
     def forget(self, url: str, user: str) -> None:
-        """Drop a token."""
+        """Delete a token."""
         content = self._read()
         known = content.get(url, {"tokens": {}})
         known["tokens"].pop(user, None)
@@ -51,7 +57,7 @@ class TokenCache:
         try:
             content = json.loads(self._path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            # A login can always be repeated; a broken file must not stand in its way.
+            # A malformed file counts as empty: logging in again replaces it.
             return {}
         return content if isinstance(content, dict) else {}
 

@@ -1,9 +1,9 @@
-"""Memory for the copied variables, kept from one checkpoint to the next and shared with the writer.
+"""Memory for the copied variables, reused for every checkpoint and shared with the writer.
 
-Copying into fresh memory costs a page fault every 4 KiB, ten times the copy itself. So the memory is allocated once,
-and made ready in the background. It is an anonymous file in memory, not one in /dev/shm, which containers keep small.
-There are two buffers, one for the state that is being written and one for the next. The second takes no memory until it
-is used.
+Copying into new memory causes a page fault every 4 KiB, which takes ten times as long as the copy. The memory is
+therefore allocated once and made ready in the background. It is an anonymous file in memory, not in /dev/shm, which is
+small in containers. There are two buffers, one for the state that is being written and one for the next. The second
+takes no memory until it is used.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Buffer:
     Attributes:
         offset: its offset in the buffer pool, in bytes.
         memory: its bytes.
-        is_ready: its pages are mapped: copying into it causes no page faults.
-        is_free: it holds no state.
+        is_ready: whether its pages are mapped, so that copying into it causes no page faults.
+        is_free: whether it holds no state.
     """
 
     def __init__(self, offset: int, memory: memoryview) -> None:
@@ -33,7 +33,7 @@ class Buffer:
         self.is_free = True
 
     def make_ready(self) -> None:
-        """Map the pages; other threads continue meanwhile."""
+        """Map the pages; other threads continue in the meantime."""
         # Reading maps the pages and cannot conflict with a copy into them; NumPy releases the interpreter lock.
         np.frombuffer(self.memory, np.uint8)[:: mmap.PAGESIZE].max()
         self.is_ready = True
@@ -48,18 +48,18 @@ class BufferPool:
 
     def __init__(self, state_bytes: int) -> None:
         self.state_bytes = max(state_bytes, 1)
-        room_bytes = -(-self.state_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
-        self.size_bytes = 2 * room_bytes
+        buffer_bytes = -(-self.state_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        self.size_bytes = 2 * buffer_bytes
         self.descriptor = os.memfd_create("det-checkpoint")
         os.ftruncate(self.descriptor, self.size_bytes)
         self._map = mmap.mmap(self.descriptor, self.size_bytes)
         self._memory = memoryview(self._map)
         self.buffers = [
-            Buffer(offset, self._memory[offset : offset + room_bytes]) for offset in (0, room_bytes)
+            Buffer(offset, self._memory[offset : offset + buffer_bytes]) for offset in (0, buffer_bytes)
         ]
 
     def close(self) -> None:
-        """Release the memory once no view of it exists any more."""
+        """Release the memory; there must be no views of it any more."""
         for buffer in self.buffers:
             buffer.memory.release()
         self._memory.release()

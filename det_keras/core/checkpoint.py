@@ -1,4 +1,4 @@
-"""Checkpoints: from files in a directory to a committed, reported state."""
+"""Checkpoints: stores files of a directory as a committed and reported checkpoint, and restores them."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class DownloadMode(enum.Enum):
     """Whether the workers of a machine share one copy of a checkpoint.
 
     Attributes:
-        LocalWorkersShareDownload: the first worker of each machine fetches it; all of them call in step.
-        NoSharedDownload: each worker fetches it for itself, whenever it likes.
+        LocalWorkersShareDownload: the first worker of each machine fetches it; all workers call in step.
+        NoSharedDownload: each worker fetches its own copy, at any time.
     """
 
     LocalWorkersShareDownload = "LOCAL_WORKERS_SHARE_DOWNLOAD"
@@ -58,19 +58,19 @@ class CheckpointContext:
 
     @contextmanager
     def store_path(
-        self, metadata: Mapping[str, Any] | None = None, *, shard: bool = False
+        self, metadata: Mapping[str, object] | None = None, *, shard: bool = False
     ) -> Iterator[tuple[Path, str]]:
-        """Yield an empty directory and a new UUID; at the end of the block they are a checkpoint.
+        """Yield an empty directory and a new UUID; at the end of the block they become a checkpoint.
 
         Args:
             metadata: JSON values, with ``steps_completed`` (batches trained so far); written as
                 ``metadata.json`` and reported.
-            shard: every worker calls, each gets a directory of its own, and the checkpoint holds the files of all; as
-                in `upload`. Without it only the chief may call.
+            shard: every worker calls, each with its own directory, and the checkpoint contains the files of all, as in
+                `upload`. Without it only the chief may call.
 
         Raises:
-            ValueError: ``steps_completed`` is missing or no integer.
-            RuntimeError: another rank than the chief calls without `shard`, or shards conflict.
+            ValueError: ``steps_completed`` is missing or not an integer.
+            RuntimeError: a rank other than the chief calls without `shard`, or shards conflict.
             OSError: the storage cannot be written; nothing of the checkpoint remains.
         """
         if shard and self._distributed.size > 1:
@@ -90,7 +90,7 @@ class CheckpointContext:
     def upload(
         self,
         ckpt_dir: str | os.PathLike[str] | None,
-        metadata: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, object] | None = None,
         *,
         shard: bool = False,
         selector: Selector | None = None,
@@ -98,15 +98,15 @@ class CheckpointContext:
         """Store the files of a directory as a new checkpoint and return its UUID.
 
         Args:
-            ckpt_dir: the files; it stays as it is. None for a worker that has none, with `shard`.
+            ckpt_dir: the files, which are not changed; None for a worker without files, with `shard`.
             metadata: JSON values, with ``steps_completed`` (batches trained so far) on at least one rank.
-            shard: every worker calls, and the checkpoint holds the files and the metadata of all. A file may come from
-                several ranks if it is the same on each. Without it only the chief may call.
-            selector: is given paths relative to `ckpt_dir`, directories with ``/`` at the end, and says what to take.
+            shard: every worker calls, and the checkpoint contains the files and the metadata of all. A file may come
+                from several ranks if it is the same on each. Without it only the chief may call.
+            selector: returns whether to store a path, which is relative to `ckpt_dir`; directories end with ``/``.
 
         Raises:
-            ValueError: ``steps_completed`` is missing or no integer, or there is no directory.
-            RuntimeError: another rank than the chief calls without `shard`, or ranks have different files of one name
+            ValueError: ``steps_completed`` is missing or not an integer, or there is no directory.
+            RuntimeError: a rank other than the chief calls without `shard`, or ranks have different files of one name
                 or different values of one key; then nothing is stored, and every rank raises.
             OSError: the storage cannot be written; nothing of the checkpoint remains.
         """
@@ -118,7 +118,7 @@ class CheckpointContext:
         self._check_chief("upload")
         if source is None:
             raise ValueError(
-                "`upload` needs a directory: None is for workers without files, with `shard=True`."
+                "`upload` requires a directory; None is only for workers without files, with `shard=True`."
             )
         with self.store_path(metadata) as (directory, uuid):
             copy_files(source, list(list_shard(_existing(source), selector)), directory)
@@ -137,10 +137,10 @@ class CheckpointContext:
         Args:
             storage_id: UUID of the checkpoint.
             download_mode: whether the workers of a machine share the directory, and call in step.
-            selector: is given relative paths and says which files to have; None for all.
+            selector: returns whether to include a relative path; None for all.
 
         Raises:
-            CheckpointError: there is no such checkpoint, or it is corrupt.
+            CheckpointError: the checkpoint does not exist or is corrupt.
         """
         if download_mode is DownloadMode.NoSharedDownload or self._distributed.local_size == 1:
             with self._open(storage_id, selector) as directory:
@@ -151,7 +151,8 @@ class CheckpointContext:
             try:
                 yield directory
             finally:
-                # The files may be the local chief's own copy, gone when its block ends.
+                # The files may be a temporary copy, deleted when the local chief leaves its block. It leaves only after
+                # all workers of the machine have reached this call.
                 self._distributed.allgather_local(None)
 
     def download(
@@ -162,16 +163,16 @@ class CheckpointContext:
         *,
         selector: Selector | None = None,
     ) -> None:
-        """Copy the verified files of a checkpoint to a directory, made if it does not exist.
+        """Copy the verified files of a checkpoint to a directory, created if it does not exist.
 
         Args:
             storage_id: UUID of the checkpoint.
-            ckpt_dir: where to.
-            download_mode: whether one worker of each machine does it for all of them, which call in step.
-            selector: is given relative paths and says which files to copy; None for all.
+            ckpt_dir: the target directory.
+            download_mode: whether one worker of each machine copies for all workers, which call in step.
+            selector: returns whether to copy a relative path; None for all.
 
         Raises:
-            CheckpointError: there is no such checkpoint, or it is corrupt.
+            CheckpointError: the checkpoint does not exist or is corrupt.
         """
 
         def fetch() -> None:
@@ -187,10 +188,10 @@ class CheckpointContext:
             self._on_local_chief(fetch)
 
     def get_metadata(self, storage_id: str) -> dict[str, Any]:
-        """Return the metadata of a checkpoint as it is now: in a trial, the master's.
+        """Return the current metadata of a checkpoint; in a trial, the metadata stored by the master.
 
         Raises:
-            DetError: there is no such checkpoint.
+            DetError: the checkpoint does not exist.
         """
         try:
             return self._backend.checkpoint_metadata(storage_id)
@@ -200,11 +201,11 @@ class CheckpointContext:
             return found
 
     def delete(self, storage_id: str) -> None:
-        """Delete the files of a checkpoint and report it; a checkpoint that is already deleted is no error."""
+        """Delete the files of a checkpoint and report it; deleting a deleted checkpoint is not an error."""
         self.storage.delete(storage_id)
         self._backend.report_checkpoint_deleted(storage_id)
 
-    def with_metadata(self, plan: FilePlan, metadata: Mapping[str, Any]) -> FilePlan:
+    def with_metadata(self, plan: FilePlan, metadata: Mapping[str, object]) -> FilePlan:
         """Return `plan` with the checkpoint's ``metadata.json``; raises as `store_path` does."""
         return replace(plan, files={**plan.files, _METADATA_NAME: (_document(metadata),)})
 
@@ -215,21 +216,21 @@ class CheckpointContext:
         self._backend.report_checkpoint(record)
 
     def _store_shards(
-        self, uuid: str, source: Path | None, metadata: Mapping[str, Any] | None, selector: Selector | None
+        self, uuid: str, source: Path | None, metadata: Mapping[str, object] | None, selector: Selector | None
     ) -> None:
         listing: Listing = {}
         problem: Exception | None = None
         try:
             listing = {} if source is None else list_shard(_existing(source), selector)
         except Exception as error:
-            # The other ranks wait in the exchange and must receive the failure, so it is raised only after that.
+            # Raised only after the exchange, in which the other ranks wait and receive the failure.
             problem = error
         said = f"rank {self._distributed.rank}: {problem}" if problem is not None else None
         gathered = self._distributed.allgather((listing, dict(metadata) if metadata else None, said))
         if problem is not None:
             raise problem
-        self._refuse(uuid, [one for _, _, one in gathered])
-        # Every rank joins for itself, and comes to the same conclusion.
+        self._refuse(uuid, [reported for _, _, reported in gathered])
+        # Every rank joins the same gathered listings, so all ranks get the same result without another exchange.
         shares = join_files([files for files, _, _ in gathered])
         joined = join_metadata([part for _, part, _ in gathered])
         content = _document(joined)
@@ -252,7 +253,7 @@ class CheckpointContext:
             self.report(uuid, joined)
 
     def _refuse(self, uuid: str, said: Sequence[str | None]) -> None:
-        problems = [one for one in said if one is not None]
+        problems = [problem for problem in said if problem is not None]
         if problems:
             raise CheckpointError(f"Checkpoint `{uuid}` could not be written: {'; '.join(problems)}.")
 
@@ -285,13 +286,13 @@ class CheckpointContext:
     def _check_chief(self, call: str) -> None:
         if not self._distributed.is_chief:
             raise RuntimeError(
-                f"Rank {self._distributed.rank} called `{call}` without `shard=True`, which is the chief's alone. "
+                f"Rank {self._distributed.rank} called `{call}` without `shard=True`, which only the chief may. "
                 "Call it on rank 0, or with `shard=True` on every rank."
             )
 
 
 def _translated(work: Callable[[], Any]) -> Any:
-    """Run an operation on the storage, and convert its failure to one that is sent to the other ranks."""
+    """Run an operation on the storage, and convert its failure to a DetError, which other ranks receive."""
     try:
         return work()
     except OSError as error:
@@ -300,16 +301,16 @@ def _translated(work: Callable[[], Any]) -> Any:
 
 def _existing(directory: Path) -> Path:
     if not directory.is_dir():
-        raise ValueError(f"There is no directory {str(directory)!r} to make a checkpoint of.")
+        raise ValueError(f"There is no directory {str(directory)!r} to store as a checkpoint.")
     return directory
 
 
-def _document(metadata: Mapping[str, Any]) -> bytes:
-    """Return the content of ``metadata.json``, checked."""
+def _document(metadata: Mapping[str, object]) -> bytes:
+    """Check metadata, and return the content of ``metadata.json``."""
     steps_completed = metadata.get("steps_completed")
     if isinstance(steps_completed, bool) or not isinstance(steps_completed, int):
         raise ValueError(
-            "A checkpoint's metadata needs `steps_completed`, the batches trained so far, as an integer. "
+            "A checkpoint's metadata requires `steps_completed`, the batches trained so far, as an integer. "
             f"Received: {steps_completed!r}."
         )
     return json.dumps(metadata, indent=1).encode()

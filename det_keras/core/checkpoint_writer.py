@@ -1,13 +1,16 @@
 """Writes checkpoints in the background, one at a time.
 
-The variables are copied into memory that is kept for that, on the training thread; the rest happens
-elsewhere: in a thread for small states, in a process of its own for big ones, which competes neither for
-Python's interpreter lock nor, being nice, for cores. The first state that comes while another is being
-written is not copied at once but kept by reference, and the memory for a second one is made ready then.
+The variables are copied on the training thread, into memory that is reused. The files are written by another thread
+for small states, and by a separate process for big states. The process does not compete with training for Python's
+interpreter lock, and its low priority leaves the cores to training. The first state that is submitted while another is
+being written is not copied at once but held by reference, and the memory for a second state is made ready then.
 
-At most one checkpoint is being written. A newer request takes the place of one that still waits: what
-counts is the newest state, and a waiting state holds memory. A failure is logged and tried again, and
-never touches the last good checkpoint.
+At most one checkpoint is being written. A newer request replaces a waiting request, since only the newest state counts
+and a waiting state uses memory. A failed write is logged and repeated. It never affects the last good checkpoint.
+
+`_changed` guards the waiting job, `_busy` and the assignment of buffers. The writer's thread takes the waiting job and
+sets `_busy` in one step, so `wait` sees every job as waiting, being written, or done. Files are written without the
+lock.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import uuid as uuid_module
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from det_keras.core.buffer_pool import Buffer, BufferPool
 from det_keras.core.checkpoint import CheckpointContext
@@ -36,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 3
 _RETRY_S = 1.0
-# Below this a thread is done sooner than a process has read its order.
+# Smaller states are written by the thread: it is done before a process would have read its order.
 _SMALL_BYTES = 32 << 20
 
 
@@ -48,7 +51,7 @@ class State(Protocol):
         """Memory that `fill` needs."""
 
     def fill(self, memory: memoryview) -> None:
-        """Copy the values that may change into `memory`, and release them; a second call does nothing."""
+        """Copy the values that may change into `memory`, and release them; a second call has no effect."""
 
     def plan(self) -> FilePlan:
         """Return the files, whose slices are those of the filled memory."""
@@ -56,7 +59,7 @@ class State(Protocol):
 
 @dataclass
 class _Job:
-    metadata: Mapping[str, Any]
+    metadata: Mapping[str, object]
     state: State
     done: Callable[[str], None]
     uuid: str = field(default_factory=lambda: str(uuid_module.uuid4()))
@@ -67,7 +70,7 @@ class CheckpointWriter:
     """Stores checkpoints in the background.
 
     Args:
-        checkpoint: stores and reports them.
+        checkpoint: stores and reports the checkpoints.
     """
 
     def __init__(self, checkpoint: CheckpointContext) -> None:
@@ -84,17 +87,17 @@ class CheckpointWriter:
         self._thread: threading.Thread | None = None
 
     def prepare(self, size_bytes: int) -> None:
-        """Make memory for states of that size ready in the background, before the first one comes."""
+        """Make memory for states of this size ready in the background, before the first state is submitted."""
         with self._changed:
             self._wanted_bytes = size_bytes
             self._start()
 
-    def submit(self, metadata: Mapping[str, Any], state: State, done: Callable[[str], None]) -> None:
+    def submit(self, metadata: Mapping[str, object], state: State, done: Callable[[str], None]) -> None:
         """Store a checkpoint in the background.
 
         Args:
             metadata: as in `CheckpointContext.store_path`.
-            state: copied before this returns if there is memory ready for it, else when its turn comes.
+            state: copied before this returns if memory is ready for it; otherwise when it is written.
             done: called with the UUID once the checkpoint is committed, in the writer's thread.
 
         Raises:
@@ -102,11 +105,11 @@ class CheckpointWriter:
         """
         with self._changed:
             if self._closing:
-                raise CheckpointError("No checkpoint can be written any more: the context is closed.")
+                raise CheckpointError("No checkpoint can be written: the context is closed.")
             job = _Job(metadata, state, done)
             if self._waiting is not None:
                 logger.info(
-                    "The checkpoint at batch %s gives way to a newer one: storing takes longer than the time "
+                    "The checkpoint at batch %s is replaced by a newer one: writing takes longer than the time "
                     "between checkpoints.",
                     self._waiting.metadata.get("steps_completed"),
                 )
@@ -114,19 +117,20 @@ class CheckpointWriter:
             self._waiting = job
             if not self._busy:
                 self._enter(job)
-            elif (buffer := self._ready_room(state.size_bytes)) is not None:
+            elif (buffer := self._ready_buffer(state.size_bytes)) is not None:
                 self._take(buffer, job)
             else:
                 self._overlaps = True
+            # Copied under the lock: the thread cannot take the job before its buffer is filled.
             if job.buffer is not None:
                 state.fill(job.buffer.memory)
             self._start()
 
     def wait(self) -> None:
-        """Return when no checkpoint is waiting or being written.
+        """Wait until no checkpoint is waiting or being written.
 
         Raises:
-            CheckpointError: the newest one could not be written.
+            CheckpointError: the newest checkpoint could not be written.
         """
         with self._changed:
             while self._waiting is not None or self._busy:
@@ -172,7 +176,7 @@ class CheckpointWriter:
                 self._leave(job)
                 self._failure = failure
                 self._changed.notify_all()
-            # The job may hold variables: release them before waiting again.
+            # The job may hold variables: release them before the next wait.
             del job
 
     def _make_ready(self) -> None:
@@ -183,7 +187,7 @@ class CheckpointWriter:
             self._started_process()
 
     def _enter(self, job: _Job) -> None:
-        """Give a job its buffer; only while nothing is being written, so that one is free."""
+        """Give a job a buffer; only while no other job is being written, so that a buffer is free."""
         if job.buffer is None:
             buffer_pool = self._buffers_for(job.state.size_bytes)
             self._take(next(buffer for buffer in buffer_pool.buffers if buffer.is_free), job)
@@ -197,7 +201,7 @@ class CheckpointWriter:
             job.buffer.is_free = True
             job.buffer = None
 
-    def _ready_room(self, size_bytes: int) -> Buffer | None:
+    def _ready_buffer(self, size_bytes: int) -> Buffer | None:
         if self._buffers is None or self._buffers.state_bytes < size_bytes:
             return None
         return next((buffer for buffer in self._buffers.buffers if buffer.is_free and buffer.is_ready), None)
@@ -222,7 +226,7 @@ class CheckpointWriter:
                 failure = error
             if attempt < _ATTEMPTS:
                 time.sleep(_RETRY_S)
-        logger.error("The checkpoint is given up; training goes on, the last good checkpoint stays.")
+        logger.error("This checkpoint is not written. Training continues; the last good checkpoint is kept.")
         return failure
 
     def _store_once(self, job: _Job) -> None:
@@ -230,9 +234,9 @@ class CheckpointWriter:
         assert buffer is not None
         job.state.fill(buffer.memory)
         buffer.is_ready = True
-        self._make_other_room_ready()
+        self._make_other_buffer_ready()
         plan = self._checkpoint.with_metadata(job.state.plan(), job.metadata)
-        # An attempt that failed after its last step has left the whole checkpoint there.
+        # An earlier attempt that failed in the report has already stored the whole checkpoint.
         if not storage.exists(job.uuid):
             if self._is_big:
                 self._order(Order(storage, job.uuid, plan, buffer.offset))
@@ -240,7 +244,7 @@ class CheckpointWriter:
                 store_files(storage, job.uuid, plan, buffer.memory)
         self._checkpoint.report(job.uuid, job.metadata)
 
-    def _make_other_room_ready(self) -> None:
+    def _make_other_buffer_ready(self) -> None:
         if self._overlaps and self._buffers is not None:
             for buffer in self._buffers.buffers:
                 if not buffer.is_ready:

@@ -31,15 +31,23 @@ logger = logging.getLogger(__name__)
 class Context:
     """The parts that connect a training process with its cluster, or with a run directory.
 
+    Args:
+        backend: the destination of reports.
+        checkpoint_storage: the storage of checkpoints and of uploaded TensorBoard files.
+        distributed: rank and size; a single worker by default.
+        info: the process's task; None in a local run.
+        preempt_mode: which workers ask the master for requests to stop.
+        tensorboard_mode: which workers write and upload TensorBoard's files.
+
     Attributes:
-        info: where the process runs; None in a local run.
+        info: the process's task; None in a local run.
         train: reports metrics, progress and status.
         checkpoint: stores and restores checkpoints.
         preempt: requests to stop.
-        searcher: how long to train, for scripts of earlier releases.
-        distributed: rank, size and small exchanges.
-        backend: where reports go.
-        tensorboard_mode: who takes care of TensorBoard's files.
+        searcher: lengths of training, for scripts of earlier releases.
+        distributed: rank, size and the exchange of small objects.
+        backend: the destination of reports.
+        tensorboard_mode: which workers write and upload TensorBoard's files.
     """
 
     def __init__(
@@ -67,18 +75,18 @@ class Context:
         self._profiler: Profiler | None = None
 
     def start_profiler(self) -> None:
-        """Report the machine's load from now on."""
+        """Start to report the machine's load."""
         if self._profiler is None:
             self._profiler = Profiler(self.backend)
 
     def alert(
         self, title: str | None = None, description: str | None = None, level: str | None = "info"
     ) -> None:
-        """Write a message into the log, where log policies and people see it.
+        """Write a message to the log, which log policies search as well.
 
         Args:
-            title: what it is about.
-            description: more of it.
+            title: the subject of the message.
+            description: the text of the message.
             level: ``debug``, ``info``, ``warn`` or ``error``.
         """
         number = {"debug": logging.DEBUG, "warn": logging.WARNING, "error": logging.ERROR}.get(
@@ -87,7 +95,7 @@ class Context:
         logger.log(number, "%s", ": ".join(part for part in (title, description) if part))
 
     def close(self) -> None:
-        """Flush every report and give back what the context holds; a second call does nothing."""
+        """Flush every report and release all resources; a second call has no effect."""
         self.preempt.close()
         self._events.close()
         if self._profiler is not None:
@@ -101,7 +109,7 @@ class Context:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, InvalidHP):
-            # The exit code of the exception is then no failure: the search goes on.
+            # After this report the exit code of the exception is not a failure: the search continues.
             self.train.report_early_exit()
         self.close()
 
@@ -169,22 +177,22 @@ def open_backend(
     metric: str | None = None,
     smaller_is_better: bool = True,
 ) -> tuple[Backend, storage.Storage]:
-    """Return where this process reports to and stores its checkpoints.
+    """Return the backend and the checkpoint storage of this process.
 
     Args:
-        info: what the launcher said; None alone.
-        run_dir: alone, the run directory; None for a fresh one under the data root.
-        metric: alone, the searcher's metric, to tell the best checkpoint.
-        smaller_is_better: alone, which value of it is best.
+        info: the process's task; None in a local run.
+        run_dir: the run directory of a local run; None for a new one under the data root.
+        metric: in a local run, name of the metric that determines the best checkpoint; None for none.
+        smaller_is_better: in a local run, how this metric compares.
     """
     if info is not None and info.trial is not None:
-        # Imported here: a process alone needs no HTTP, and httpx takes a while.
+        # Imported here: a local run needs no HTTP, and importing httpx takes time.
         from det_keras.core.backend.trial import TrialBackend
 
         return TrialBackend(info), storage.from_config(info.trial.config["checkpoint_storage"])
     run = RunDirectory(Path(run_dir) if run_dir is not None else _fresh_run_directory())
     if run_dir is None:
-        logger.info("This run is kept in %s", run.path)
+        logger.info("This run is stored in %s", run.path)
     backend = LocalBackend(run, metric=metric, smaller_is_better=smaller_is_better)
     return backend, storage.DirectoryStorage(run.checkpoints)
 
@@ -196,7 +204,7 @@ def share_backend(
 
     Args:
         distributed: the workers.
-        open_one: opens the backend and the storage; called on the chief alone.
+        open_one: opens the backend and the storage; called on the chief only.
 
     Raises:
         DetError: `open_one` failed on the chief; every worker raises.
@@ -225,7 +233,7 @@ def _storage_of(place: str | os.PathLike[str] | Mapping[str, Any]) -> storage.St
     if isinstance(place, Mapping):
         return storage.from_config(place)
     if "://" in os.fspath(place):
-        raise ValueError(f"There is no storage for {place!r} here. Use a directory.")
+        raise ValueError(f"There is no storage for {place!r}. Use a directory.")
     return storage.DirectoryStorage(os.fspath(place))
 
 
@@ -244,7 +252,7 @@ def _event_files(
 
 
 def _own_poll(info: ClusterInfo | None, mode: PreemptMode) -> Callable[[float], bool] | None:
-    """Return how a worker asks the master for itself, where the mode wants that."""
+    """Return a worker's own poll of the master for requests to stop; None if the mode has none."""
     if mode is not PreemptMode.WorkersAskMaster or info is None or info.trial is None:
         return None
     from det_keras.core.backend.trial import open_task_session, wait_for_preemption

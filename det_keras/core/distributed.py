@@ -1,4 +1,4 @@
-"""This process's place among its workers, and the exchange of small Python objects between them."""
+"""The rank of this process among the workers, and the exchange of small Python objects between them."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ T = TypeVar("T")
 class DistributedContext:
     """Rank and size, and collective calls for small Python objects.
 
-    Without arguments it is the only worker. Several workers meet at the chief's address and prove to each other that
-    they know the job's key: `DET_CHIEF_KEY`, which the launcher makes. Without that variable they stay on one machine
-    and take a key from a file that only their user can read.
+    Without arguments there is one worker. Several workers connect to the chief's address and prove to each other that
+    they know the job's key: `DET_CHIEF_KEY`, which the launcher creates. Without this variable they must be on one
+    machine, and read the key from a file that only their user can read.
 
     Args:
         rank: index of this process, 0 to `size` - 1.
         size: number of processes.
-        local_rank: the same within this machine.
+        local_rank: index of this process on its machine.
         local_size: number of processes on this machine.
         cross_rank: index of this machine.
         cross_size: number of machines.
-        chief_ip: where rank 0 is reached; needed on several machines, else `DET_CHIEF_IP` has it.
-        pub_port: where rank 0 listens; by default as the launcher says.
-        pull_port: of no effect: one port is enough.
+        chief_ip: address of rank 0, required on several machines; None for `DET_CHIEF_IP`.
+        pub_port: port on which rank 0 listens; None for the launcher's choice.
+        pull_port: no effect: one port is enough.
         port_offset: added to the port, for several jobs on one machine.
-        force_tcp: of no effect: it is always TCP.
+        force_tcp: no effect: the connection is always TCP.
 
     Raises:
-        ValueError: the numbers do not fit together, or the chief's address or key is missing.
-        DetError: the workers could not meet.
+        ValueError: the numbers are inconsistent, or the chief's address or key is missing.
+        DetError: the workers could not connect.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class DistributedContext:
 
     @classmethod
     def of(cls, worker: WorkerInfo, exchange: Exchange | None = None) -> DistributedContext:
-        """Return the context of a worker whose objects travel over `exchange`; without one, it is alone."""
+        """Return the context of a worker with a given exchange; None for a single worker."""
         context = cls.__new__(cls)
         context._place(worker, exchange or SoloExchange())
         return context
@@ -94,7 +94,7 @@ class DistributedContext:
         """Return the context of a process that torchrun started, from its variables.
 
         Raises:
-            ClusterInfoError: they are not there.
+            ClusterInfoError: the variables are missing.
         """
         return cls._from_worker(WorkerInfo.from_torch_variables(os.environ), chief_ip)
 
@@ -103,7 +103,7 @@ class DistributedContext:
         """Return the context of a process that DeepSpeed's launcher started, from its variables.
 
         Raises:
-            ClusterInfoError: they are not there.
+            ClusterInfoError: the variables are missing.
         """
         return cls._from_worker(WorkerInfo.from_deepspeed_variables(os.environ), chief_ip)
 
@@ -134,7 +134,7 @@ class DistributedContext:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this is rank 0, which talks to the master and writes shared files."""
+        """Whether this is rank 0, which communicates with the master and writes shared files."""
         return self.rank == 0
 
     @property
@@ -158,21 +158,21 @@ class DistributedContext:
         """Return the number of machines."""
         return self.cross_size
 
-    def gather(self, value: Any) -> list[Any] | None:
+    def gather(self, value: object) -> list[Any] | None:
         """Return every worker's `value` by rank on the chief, None elsewhere."""
         values = self._exchange.allgather(value)
         return values if self.is_chief else None
 
-    def gather_local(self, value: Any) -> list[Any] | None:
-        """Return `value` of every worker of this machine on its first, None on the others."""
+    def gather_local(self, value: object) -> list[Any] | None:
+        """Return `value` of every worker of this machine on its first worker, None on the others."""
         values = self._exchange.allgather(value, local=True)
         return values if self.is_local_chief else None
 
-    def allgather(self, value: Any) -> list[Any]:
+    def allgather(self, value: object) -> list[Any]:
         """Return every worker's `value` by rank, on every worker."""
         return self._exchange.allgather(value)
 
-    def allgather_local(self, value: Any) -> list[Any]:
+    def allgather_local(self, value: object) -> list[Any]:
         """Return `value` of every worker of this machine, on each of them."""
         return self._exchange.allgather(value, local=True)
 
@@ -185,10 +185,10 @@ class DistributedContext:
         return self._exchange.allgather(value if self.is_local_chief else None, local=True)[0]
 
     def on_chief(self, question: Callable[[], T]) -> T:
-        """Return on every worker what `question` gives on the chief, which alone asks it.
+        """Call `question` on the chief only, and return its result on every worker.
 
         Raises:
-            DetError: it raised one on the chief; the others raise one with its text.
+            DetError: `question` raised one on the chief; the other workers raise a DetError with the same text.
         """
         if self.size == 1:
             return question()
@@ -199,6 +199,7 @@ class DistributedContext:
                 answer = question()
             except DetError as failure:
                 error = failure
+        # The other workers wait here, so an error is broadcast as well, and raised afterwards.
         answer, said = self.broadcast((answer, str(error) if error is not None else None))
         if error is not None:
             raise error
@@ -214,10 +215,10 @@ class DistributedContext:
             global_batch_size: samples per update over all workers, at least `size`.
 
         Raises:
-            ValueError: it cannot be split evenly; the nearest sizes that can are named.
+            ValueError: it cannot be split evenly; the message has the nearest sizes that can.
         """
         try:
-            # NumPy's integers too, made Python's: the size is kept in checkpoints as JSON.
+            # Converts NumPy's integers to Python's: the size is stored in checkpoints as JSON.
             size = 0 if isinstance(global_batch_size, bool) else operator.index(global_batch_size)
         except TypeError:
             size = 0
@@ -255,7 +256,7 @@ def _address(worker: WorkerInfo, chief_ip: str | None) -> str:
         return LOOPBACK
     if not chief_ip:
         raise ValueError(
-            f"{worker.cross_size} machines need the address of rank 0: pass `chief_ip`, or set DET_CHIEF_IP."
+            f"{worker.cross_size} machines require the address of rank 0: pass `chief_ip`, or set DET_CHIEF_IP."
         )
     return chief_ip
 
@@ -265,8 +266,8 @@ def _key(worker: WorkerInfo, chief: ChiefInfo) -> bytes:
         return chief.key.encode()
     if worker.cross_size > 1:
         raise ValueError(
-            f"{worker.cross_size} machines need a key that nobody else knows: set DET_CHIEF_KEY to the same long "
-            "random text on all of them."
+            f"{worker.cross_size} machines require a secret key: set DET_CHIEF_KEY to the same long "
+            "random text on all machines."
         )
-    # Jobs of one user must not take each other's workers for their own.
+    # The key includes the job, so that workers of different jobs of one user do not accept each other.
     return own_key(Home.from_environment()) + chief.job.encode()

@@ -1,7 +1,7 @@
-"""How small Python objects travel between the workers of a job.
+"""The exchange of small Python objects between the workers of a job.
 
-Every worker makes the same calls in the same order. Objects are pickled, and a pickle runs code where it is
-read: nothing is read from a connection before both ends have proved that they know the job's key.
+Every worker makes the same calls in the same order. Objects are pickled, and unpickling can run code: nothing is
+unpickled from a connection before both ends have proved that they know the job's key.
 """
 
 from __future__ import annotations
@@ -34,50 +34,50 @@ _RETRY_S = 0.05
 
 
 class Exchange(abc.ABC):
-    """Carries small Python objects between the workers of a job; every worker makes the same calls."""
+    """Exchanges small Python objects between the workers of a job; every worker makes the same calls."""
 
     @abc.abstractmethod
-    def allgather(self, value: Any, *, local: bool = False) -> list[Any]:
-        """Return every worker's `value`, by rank; with `local`, of the workers on this machine only."""
+    def allgather(self, value: object, *, local: bool = False) -> list[Any]:
+        """Return every worker's `value` by rank; with `local`, of the workers on this machine only."""
 
     def close(self) -> None:
-        """Give back what the exchange holds."""
+        """Close all connections."""
         return
 
 
 class SoloExchange(Exchange):
     """The exchange of a job with one worker."""
 
-    def allgather(self, value: Any, *, local: bool = False) -> list[Any]:
+    def allgather(self, value: object, *, local: bool = False) -> list[Any]:
         return [value]
 
 
 class SocketExchange(Exchange):
-    """Connects all workers with the chief, and those of each further machine with its first worker.
+    """Connects all workers with the chief and, with several machines, those of each machine with its first worker.
 
     Args:
-        worker: this process's place.
-        address: where the chief is reached; workers of one machine use loopback whatever it is.
-        port: of the chief; the next one is used inside a machine, where there are several.
-        key: shared by the workers of the job and nobody else.
+        worker: ranks and sizes of this process.
+        address: address of the chief; workers of one machine use loopback instead.
+        port: port of the chief; with several machines, the next port is used within each machine.
+        key: secret shared by the workers of the job.
         patience_s: how long to wait for all workers, in seconds.
 
     Raises:
-        DetError: a worker did not come in time or does not know the key, or the port is taken.
+        DetError: a worker did not connect in time or does not know the key, or the port is taken.
     """
 
     def __init__(
         self, worker: WorkerInfo, address: str, port: int, key: bytes, *, patience_s: float = _PATIENCE_S
     ) -> None:
-        one_machine = worker.cross_size == 1
+        is_one_machine = worker.cross_size == 1
         self._all = _Star(
-            worker.rank, worker.size, LOOPBACK if one_machine else address, port, key, patience_s
+            worker.rank, worker.size, LOOPBACK if is_one_machine else address, port, key, patience_s
         )
         self._local = self._all
-        if not one_machine:
+        if not is_one_machine:
             self._local = _Star(worker.local_rank, worker.local_size, LOOPBACK, port + 1, key, patience_s)
 
-    def allgather(self, value: Any, *, local: bool = False) -> list[Any]:
+    def allgather(self, value: object, *, local: bool = False) -> list[Any]:
         return (self._local if local else self._all).allgather(value)
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ class SocketExchange(Exchange):
 
 
 class _Star:
-    """Connections between place 0 and every other place."""
+    """Connections between rank 0 and every other rank; a place is a rank or a local rank."""
 
     def __init__(self, place: int, size: int, address: str, port: int, key: bytes, patience_s: float) -> None:
         self._place, self._size = place, size
@@ -99,7 +99,7 @@ class _Star:
         else:
             self._others = {0: _connect(place, address, port, key, deadline)}
 
-    def allgather(self, value: Any) -> list[Any]:
+    def allgather(self, value: object) -> list[Any]:
         if self._size == 1:
             return [value]
         if self._place > 0:
@@ -116,7 +116,7 @@ class _Star:
             connection.close()
         self._others = {}
 
-    def _send(self, place: int, value: Any) -> None:
+    def _send(self, place: int, value: object) -> None:
         try:
             self._others[place].send(value)
         except (OSError, KeyError) as error:
@@ -130,13 +130,14 @@ class _Star:
 
 
 def own_key(home: Home) -> bytes:
-    """Return a key that processes of this user share through a file of the data root, made at the first call."""
+    """Return a key that this user's processes share through a file of the data root, created at the first call."""
     path = home.create().root / "exchange.key"
     if not path.exists():
         descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=".exchange-")
         with os.fdopen(descriptor, "w") as file:
             file.write(secrets.token_hex(32))
-        # The first process wins, and nobody ever sees half a key.
+        # `link` fails if the file exists, and makes it appear complete: of several processes that start at once, all
+        # read the key of the first.
         with contextlib.suppress(FileExistsError):
             os.link(draft, path)
         Path(draft).unlink()
@@ -148,7 +149,7 @@ def _accept(size: int, address: str, port: int, key: bytes, deadline: float) -> 
     changed = threading.Condition()
 
     def greet(connected: socket.socket) -> None:
-        # In a thread of its own: whoever connects and says nothing must not keep the others waiting.
+        # On its own thread: a client that connects and sends nothing must not block the other workers.
         connected.settimeout(None)
         connection = Connection(connected.detach())
         try:
@@ -166,14 +167,14 @@ def _accept(size: int, address: str, port: int, key: bytes, deadline: float) -> 
                 found[place] = connection
                 changed.notify_all()
                 return
-        logger.warning("A second rank %r of a job of %s was refused at port %s.", place, size, port)
+        logger.warning("An unexpected or second rank %r of %s was refused at port %s.", place, size, port)
         connection.close()
 
     with _listen(address, port, size) as listener:
         while len(found) < size - 1:
             if time.monotonic() > deadline:
                 missing = sorted(set(range(1, size)) - set(found))
-                raise DetError(f"Ranks {missing} of {size} did not connect with {address}:{port} in time.")
+                raise DetError(f"Ranks {missing} of {size} did not connect to {address}:{port} in time.")
             with contextlib.suppress(TimeoutError):
                 connected, _ = listener.accept()
                 threading.Thread(target=greet, args=(connected,), name="det-exchange", daemon=True).start()
@@ -190,7 +191,7 @@ def _listen(address: str, port: int, size: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise DetError(
-            f"The workers cannot meet at {address}:{port}: {error.strerror}. Another job may use the port: pass "
+            f"The workers cannot connect at {address}:{port}: {error.strerror}. Another job may use the port: pass "
             "another `port_offset` to every worker's DistributedContext."
         ) from error
     listener.listen(size)
@@ -213,7 +214,7 @@ def _connect(place: int, address: str, port: int, key: bytes, deadline: float) -
     connection = Connection(connected.detach())
     try:
         if not connection.poll(max(deadline - time.monotonic(), 0.0)):
-            raise EOFError("it says nothing")
+            raise EOFError("it does not answer")
         answer_challenge(connection, key)
         deliver_challenge(connection, key)
         connection.send(place)
@@ -226,4 +227,4 @@ def _connect(place: int, address: str, port: int, key: bytes, deadline: float) -
 
 
 def _gone(place: int) -> DetError:
-    return DetError(f"The worker at place {place} left while objects were exchanged.")
+    return DetError(f"The worker at place {place} ended while objects were exchanged.")

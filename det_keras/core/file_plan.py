@@ -1,7 +1,7 @@
-"""What the files of a checkpoint are made of, so that another process can write them.
+"""The plan of a checkpoint's files, which another process can execute.
 
-A file is a sequence of pieces: bytes that are known, and slices of a memory that holds the copied
-variables. Writing a plan needs no framework and no knowledge of what the slices mean.
+A file is a sequence of pieces: known bytes, and slices of the memory with the copied variables. Writing a plan needs
+neither a framework nor knowledge about the meaning of the slices.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Slice:
     """A part of the memory.
 
     Attributes:
-        offset: where it begins, in bytes.
-        size: how long it is, in bytes.
+        offset: its beginning, in bytes.
+        size: its length, in bytes.
     """
 
     offset: int
@@ -42,7 +42,7 @@ class FilePlan:
     """The files of a checkpoint.
 
     Attributes:
-        files: relative path -> pieces, one after another.
+        files: relative path -> pieces, in order.
         zips: relative path of an uncompressed zip archive -> its members, as in `files`.
         archives: relative path of a directory -> a gzip-compressed tar archive to unpack there.
     """
@@ -56,10 +56,10 @@ def store_files(storage: Storage, uuid: str, plan: FilePlan, memory: memoryview)
     """Store the files of `plan` as checkpoint `uuid`.
 
     Args:
-        storage: where.
-        uuid: of the checkpoint.
-        plan: what to write.
-        memory: what the slices are taken from.
+        storage: stores the checkpoint.
+        uuid: UUID of the checkpoint.
+        plan: the files.
+        memory: the memory of the slices.
 
     Raises:
         OSError: the storage cannot be written; nothing of the checkpoint remains.
@@ -70,7 +70,7 @@ def store_files(storage: Storage, uuid: str, plan: FilePlan, memory: memoryview)
 
 
 def _write_files(plan: FilePlan, directory: Path, memory: memoryview) -> dict[str, str]:
-    """Write the files of `plan` and return the SHA-256 of each but those of archives."""
+    """Write the files of `plan` and return the SHA-256 of each, except for those in archives."""
     hashes = {}
     for name, pieces in plan.files.items():
         with _open_new(directory / name) as file:
@@ -92,7 +92,7 @@ def _open_new(path: Path) -> StreamedFile:
 
 
 def _write_zip(file: StreamedFile, members: Mapping[str, Sequence[Piece]], memory: memoryview) -> None:
-    # It cannot seek, so the sizes stand behind each member and in the directory at the end.
+    # The file cannot seek, so sizes are written after each member and in the directory at the end.
     with zipfile.ZipFile(cast("IO[bytes]", file), "w", zipfile.ZIP_STORED) as archive:
         for member, pieces in members.items():
             is_large = _size(pieces) > 1 << 30

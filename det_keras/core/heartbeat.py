@@ -1,7 +1,7 @@
-"""Signs of life of a rank, for the launcher that watches it.
+"""Heartbeats of a rank, for its launcher.
 
-A thread of its own sends them, so that training that is only slow, or waits for another rank, is not taken for a hang;
-a rank that is stopped or swapped out sends none. The other side is `det_keras.launch.heartbeat`.
+A separate thread sends them, so that slow training, or waiting for another rank, is not mistaken for a hang. A rank
+that is stopped or swapped out sends none. The receiver is `det_keras.launch.heartbeat`.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ from det_keras.protocol.heartbeat import ADDRESS_VARIABLE, format_beat, socket_a
 
 __all__ = ["beat_for_ever"]
 
-# Launchers look at ranks six times in their patience, which is 30 s unless they are told otherwise.
+# Launchers check ranks six times within their timeout, which is 30 s by default.
 _PERIOD_S = 0.5
 
+# Acquired by the first call and never released. A forked child inherits it in this state, but not the thread: the child
+# sends no heartbeats in the name of its parent's rank.
 _started = threading.Lock()
 
 
 def beat_for_ever(rank: int, environ: Mapping[str, str]) -> None:
     """Send the launcher a datagram twice a second, until the process ends.
 
-    A second call does nothing, and so does the first where no launcher listens.
+    A second call has no effect. Without a launcher's address, no call has an effect.
 
     Args:
         rank: of this process.
@@ -37,7 +39,7 @@ def beat_for_ever(rank: int, environ: Mapping[str, str]) -> None:
     where = socket_address(address)
     beats = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     beats.setblocking(False)
-    # Once at once: from here on the launcher knows which process to look at.
+    # The first one is sent at once: it tells the launcher the pid.
     _beat(beats, rank, where)
     threading.Thread(
         target=_beat_until_exit, args=(beats, rank, where), name="heartbeat", daemon=True
@@ -51,6 +53,6 @@ def _beat_until_exit(beats: socket.socket, rank: int, address: str) -> None:
 
 
 def _beat(beats: socket.socket, rank: int, address: str) -> None:
-    # A launcher that is busy or gone is no concern of the training.
+    # Training does not depend on a launcher that is busy or has ended. The socket does not block.
     with contextlib.suppress(OSError):
         beats.sendto(format_beat(rank, os.getpid()), address)

@@ -1,4 +1,4 @@
-"""Requests to stop: from the master, by a long poll in a thread, and from signals."""
+"""Requests to stop: from the master, by a long poll on a thread, and from signals."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _RETRY_S = 2.0
 
 
 class PreemptMode(enum.Enum):
-    """Who calls `should_preempt`, and how the workers come to the same answer.
+    """Who calls `should_preempt`, and how the workers agree on the result.
 
     Attributes:
-        WorkersAskChief: all workers call it in step; the chief knows, and all of them hear the same.
-        ChiefOnly: the chief alone calls it, and tells the others in the script's own way.
-        WorkersAskMaster: each worker asks for itself, and may hear of a request a little before another.
+        WorkersAskChief: all workers call it in step, and get the chief's result.
+        ChiefOnly: only the chief calls it; the script informs the other workers.
+        WorkersAskMaster: each worker polls the master itself, and may see a request slightly before another worker.
     """
 
     WorkersAskChief = "WORKERS_ASK_CHIEF"
@@ -37,14 +37,14 @@ class PreemptMode(enum.Enum):
 
 
 class PreemptContext:
-    """Watches whether this process is asked to stop.
+    """Watches for requests to stop this process.
 
     Args:
         backend: receives the requests of the master.
         distributed: the workers.
-        mode: how they come to one answer.
-        ask: asks for this worker alone, as `Backend.wait_for_preemption` does; for `PreemptMode.WorkersAskMaster`,
-            where the backend speaks for the chief only.
+        mode: how the workers agree.
+        ask: a worker's own poll, as `Backend.wait_for_preemption`; for `PreemptMode.WorkersAskMaster`, since the
+            backend polls on the chief only.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class PreemptContext:
         self._thread: threading.Thread | None = None
 
     def start(self) -> PreemptContext:
-        """Begin to watch, and return self; once is enough."""
+        """Start to watch, and return self; a second call has no effect."""
         if self._thread is None and self._ask is not None:
             self._thread = threading.Thread(target=self._watch, name="det-preemption", daemon=True)
             self._thread.start()
@@ -73,24 +73,26 @@ class PreemptContext:
 
     @property
     def is_requested(self) -> bool:
-        """Whether a stop was asked for; does not acknowledge and costs next to nothing."""
+        """Whether a stop was requested; does not acknowledge, and takes almost no time."""
         return self._requested.is_set()
 
     def should_preempt(self, auto_ack: bool = True) -> bool:
-        """Return whether to save a checkpoint and exit now; who may call it is the `PreemptMode`'s.
+        """Return whether to save a checkpoint and exit now; `PreemptMode` defines which ranks call it.
 
         Args:
-            auto_ack: promise the master, at the first True, that the process will exit soon and wants to
-                be resumed. Without that promise an exit with code 0 means that the training is finished.
+            auto_ack: at the first True, report to the master that the process will exit soon and is to be resumed.
+                Without this report an exit with code 0 means that the training is finished.
 
         Raises:
-            RuntimeError: a worker asks in `PreemptMode.ChiefOnly`.
+            RuntimeError: a rank other than the chief calls in `PreemptMode.ChiefOnly`.
         """
         if self._mode is PreemptMode.ChiefOnly and not self._distributed.is_chief:
             raise RuntimeError(
-                f"Rank {self._distributed.rank} called `should_preempt`, which is the chief's alone in "
-                "PreemptMode.ChiefOnly. Tell it from rank 0, or use PreemptMode.WorkersAskChief."
+                f"Rank {self._distributed.rank} called `should_preempt`, which only the chief may in "
+                "PreemptMode.ChiefOnly. Send the result from rank 0, or use PreemptMode.WorkersAskChief."
             )
+        # The watching thread may set the event at any time. The chief reads it once and broadcasts the result: if each
+        # worker read it, they could decide differently and wait for each other for ever.
         requested = self._requested.is_set()
         if self._mode is PreemptMode.WorkersAskChief and self._distributed.size > 1:
             requested = self._distributed.broadcast(requested)
@@ -99,7 +101,7 @@ class PreemptContext:
         return requested
 
     def acknowledge_preemption_signal(self) -> None:
-        """Promise to exit soon and to be resumed; once is enough."""
+        """Report that the process will exit soon and is to be resumed; a second call has no effect."""
         if not self._acknowledged:
             self._acknowledged = True
             self._backend.acknowledge_preemption()
@@ -116,16 +118,16 @@ class PreemptContext:
                     self._requested.set()
                     return
             except DetError as error:
-                # A master that restarts asks again; until then nobody can want this process to stop.
-                logger.debug("Asking for preemption failed and is tried again: %s", error)
+                # The master stores requests: a restarted master returns it to the next poll.
+                logger.debug("The poll for preemption failed and is repeated: %s", error)
                 self._closing.wait(_RETRY_S)
 
 
 class StopSignals:
-    """Turns SIGTERM and the first Ctrl-C into a request, while the block runs.
+    """Turns SIGTERM and the first Ctrl-C into a request to stop, inside of its block.
 
-    A second Ctrl-C raises KeyboardInterrupt at once. Outside the main thread, where Python delivers no
-    signals, the block changes nothing.
+    A second Ctrl-C raises KeyboardInterrupt at once. On other threads than the main thread, where Python delivers no
+    signals, the block has no effect.
     """
 
     def __init__(self) -> None:
@@ -144,6 +146,7 @@ class StopSignals:
         self._previous.clear()
 
     def _handler(self) -> Callable[[int, FrameType | None], None]:
+        # Python runs it on the main thread between two instructions, so it only stores the number.
         def handle(number: int, _: FrameType | None) -> None:
             if self.received is not None and number == signal.SIGINT:
                 raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Samples the machine's load while a training runs, if the config asks for it."""
+"""Samples the machine's load during a training, if the config enables it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PERIOD_S = 1.0
 
 
 class Profiler:
-    """Reports CPU, memory, disk and network load from a thread of its own, about once a second.
+    """Reports CPU, memory, disk and network load from its own thread, about once a second.
 
     Args:
         backend: receives the reports.

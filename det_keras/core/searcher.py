@@ -1,4 +1,4 @@
-"""The searcher's wishes for this trial, as scripts of Determined's earlier releases read them.
+"""The searcher's operations for this trial, for scripts of Determined's earlier releases.
 
     for operation in context.searcher.operations():
         train(until=operation.length)
@@ -20,7 +20,7 @@ __all__ = ["SearcherContext", "SearcherMode", "SearcherOperation", "Unit"]
 
 
 class Unit(enum.Enum):
-    """What the lengths of a searcher count."""
+    """The unit of a searcher's lengths."""
 
     EPOCHS = "EPOCHS"
     RECORDS = "RECORDS"
@@ -31,8 +31,8 @@ class SearcherMode(enum.Enum):
     """Who iterates over the operations.
 
     Attributes:
-        WorkersAskChief: all workers, in step; the chief knows, and all of them hear the same.
-        ChiefOnly: the chief alone.
+        WorkersAskChief: all workers, in step; they get the chief's operations.
+        ChiefOnly: only the chief.
     """
 
     WorkersAskChief = "WORKERS_ASK_CHIEF"
@@ -40,13 +40,13 @@ class SearcherMode(enum.Enum):
 
 
 class SearcherOperation:
-    """One wish of the searcher: train until `length`, validate, report the metric.
+    """A request of the searcher: train until `length`, validate, report the metric.
 
     Args:
-        operation: the wish.
-        distributed: the workers; the chief alone may report.
-        report_progress: is told which part of the operation is done, 0 to 1.
-        report_completed: is told the searcher's metric.
+        operation: the request.
+        distributed: the workers; only the chief may report.
+        report_progress: called with the fraction of the operation that is done, 0 to 1.
+        report_completed: called with the searcher's metric.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class SearcherOperation:
 
     @property
     def length(self) -> int:
-        """How far to train, from the trial's beginning, in the unit of ``searcher.max_length``."""
+        """Total length to train, from the beginning of the trial, in the unit of ``searcher.max_length``."""
         return self._length
 
     @property
@@ -73,7 +73,7 @@ class SearcherOperation:
         return self._is_completed
 
     def report_progress(self, length: float) -> None:
-        """Report how far training has come; on the chief only.
+        """Report the progress of training; on the chief only.
 
         Args:
             length: in the unit of `length`.
@@ -88,8 +88,8 @@ class SearcherOperation:
             )
         self._report_progress(min(max(length / max(self._length, 1), 0.0), 1.0))
 
-    def report_completed(self, searcher_metric: Any) -> None:
-        """Answer the operation; on the chief only, and once.
+    def report_completed(self, searcher_metric: object) -> None:
+        """Complete the operation; on the chief only, and once.
 
         Args:
             searcher_metric: value of the searcher's metric after `length`.
@@ -105,17 +105,17 @@ class SearcherOperation:
 
     def _check(self, call: str) -> None:
         if not self._distributed.is_chief:
-            raise RuntimeError(f"Rank {self._distributed.rank} called `{call}`, which is the chief's alone.")
+            raise RuntimeError(f"Rank {self._distributed.rank} called `{call}`, which only the chief may.")
 
 
 class SearcherContext:
-    """Hands out the searcher's operations.
+    """Provides the searcher's operations.
 
     Args:
-        backend: whom to ask.
+        backend: the source of operations.
         distributed: the workers.
         max_length: ``searcher.max_length`` of the config: a number, or a mapping of one unit to a number; None
-            without one, as alone.
+            without a length, as in a local run.
     """
 
     def __init__(
@@ -131,32 +131,34 @@ class SearcherContext:
     def operations(
         self, searcher_mode: SearcherMode = SearcherMode.WorkersAskChief, auto_ack: bool = True
     ) -> Iterator[SearcherOperation]:
-        """Yield one operation after another, until the searcher wants nothing more of this trial.
+        """Yield operations until the searcher has no more for this trial.
 
-        Where no searcher gives lengths there is one: the config's ``searcher.max_length``; alone, of length 1.
+        If no searcher gives lengths, there is one operation, with the config's ``searcher.max_length``; in a local run,
+        with length 1.
 
         Args:
-            searcher_mode: who iterates.
-            auto_ack: at the end, promise the master to exit, and that the trial may be given more to do later.
+            searcher_mode: which workers iterate.
+            auto_ack: at the end, report to the master that the process will exit and can be resumed later.
 
         Raises:
-            RuntimeError: a worker iterates in `SearcherMode.ChiefOnly`, or an operation was not completed.
+            RuntimeError: a rank other than the chief iterates in `SearcherMode.ChiefOnly`, or an operation was not
+                completed.
         """
         searcher_mode = SearcherMode(searcher_mode)
         if searcher_mode is SearcherMode.ChiefOnly and not self._distributed.is_chief:
             raise RuntimeError(
-                f"Rank {self._distributed.rank} asked for operations, which is the chief's alone "
+                f"Rank {self._distributed.rank} called `operations`, which only the chief may "
                 "in SearcherMode.ChiefOnly."
             )
         everywhere = searcher_mode is SearcherMode.WorkersAskChief
         operation = self._next(everywhere)
         has_searcher = operation is not None
         while operation is None or not operation.completed:
-            wish = self._wish(operation or Operation(self._configured_length()))
-            yield wish
-            if self._distributed.is_chief and not wish.is_completed:
+            requested = self._requested(operation or Operation(self._configured_length()))
+            yield requested
+            if self._distributed.is_chief and not requested.is_completed:
                 raise RuntimeError(
-                    "The next operation was asked for before `operation.report_completed(metric)` was called for "
+                    "The next operation was requested before `operation.report_completed(metric)` was called for "
                     "the last."
                 )
             operation = self._next(everywhere) if has_searcher else Operation(0, completed=True)
@@ -164,18 +166,18 @@ class SearcherContext:
             self.acknowledge_out_of_ops()
 
     def acknowledge_out_of_ops(self) -> None:
-        """Promise the master to exit; the trial goes on from its checkpoint if the searcher wants more of it."""
+        """Report that the process will exit; the trial resumes if the searcher gives it a longer length."""
         self._backend.acknowledge_preemption()
 
     def get_configured_units(self) -> Unit | None:
-        """Return what the lengths count, None if the config gives a plain number or nothing."""
+        """Return the unit of the lengths; None if the config has a plain number or no length."""
         if isinstance(self._max_length, Mapping):
             for unit in Unit:
                 if unit.value.lower() in self._max_length:
                     return unit
         return None
 
-    def _wish(self, operation: Operation) -> SearcherOperation:
+    def _requested(self, operation: Operation) -> SearcherOperation:
         return SearcherOperation(
             operation,
             self._distributed,
@@ -183,8 +185,8 @@ class SearcherContext:
             lambda metric: self._complete(operation, metric),
         )
 
-    def _complete(self, operation: Operation, metric: Any) -> None:
-        # The chief's own call: the backend that the workers share would wait for the others.
+    def _complete(self, operation: Operation, metric: object) -> None:
+        # Called on the chief only: the shared backend would wait for the other workers.
         self._backend.unshared.complete_operation(operation, metric)
 
     def _next(self, everywhere: bool) -> Operation | None:

@@ -1,4 +1,4 @@
-"""One checkpoint from the files of several workers: what may be joined, and what conflicts."""
+"""Joins the files of several workers to one checkpoint, and detects conflicts."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Listing = dict[str, tuple[int, str]]
 
 
 def list_shard(directory: Path, selector: Callable[[str], bool] | None = None) -> Listing:
-    """Return the files of one worker's part.
+    """Return the files of one worker's shard.
 
     Args:
-        directory: the part.
-        selector: is given relative paths, those of directories with a ``/`` at the end, and says which to take; a
-            directory that it leaves out may still come with a file that it takes.
+        directory: the files.
+        selector: returns whether to include a relative path; directories end with ``/``. A directory that it excludes
+            may still be created for a file that it includes.
     """
     found: Listing = {}
     for path in sorted(directory.rglob("*")):
@@ -32,10 +32,10 @@ def list_shard(directory: Path, selector: Callable[[str], bool] | None = None) -
 
 
 def join_files(shards: Sequence[Listing]) -> list[Listing]:
-    """Return what each rank contributes to the whole, where a file that several have comes from the lowest.
+    """Return the files that each rank stores; a file of several ranks is stored by the lowest rank.
 
     Args:
-        shards: by rank.
+        shards: files by rank.
 
     Raises:
         RuntimeError: a path has different content on different ranks, or is a file on one and a directory on another.
@@ -59,10 +59,10 @@ def join_files(shards: Sequence[Listing]) -> list[Listing]:
 
 
 def join_metadata(parts: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
-    """Return the metadata of all ranks as one; dicts are joined key by key.
+    """Return the joined metadata of all ranks; dicts are joined key by key.
 
     Args:
-        parts: by rank; None where a rank has none.
+        parts: metadata by rank; None for a rank without metadata.
 
     Raises:
         RuntimeError: a key has different values on different ranks.
@@ -77,7 +77,13 @@ def join_metadata(parts: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
 
 
 def copy_files(source: Path, names: Sequence[str], target: Path) -> None:
-    """Copy the named files of `source` to the same relative paths below `target`, making directories."""
+    """Copy files to the same relative paths below another directory, creating directories as needed.
+
+    Args:
+        source: the directory to copy from.
+        names: relative paths; directories end with ``/``.
+        target: the directory to copy to.
+    """
     for name in names:
         destination = target / name
         if name.endswith("/"):

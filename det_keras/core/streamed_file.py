@@ -1,8 +1,8 @@
-"""A file that is written once, from front to back, past the page cache where the file system can.
+"""A file that is written once, sequentially, bypassing the page cache where the file system allows it.
 
-Hundreds of megabytes that pass through the page cache cost the kernel seconds of processor time, which
-training is waiting for, and push out what training reads. The content is hashed on the way, so that nobody
-has to read it again for the manifest.
+Hundreds of megabytes through the page cache take seconds of processor time in the kernel, which training needs, and
+evict the data that training reads. The content is hashed while it is written, so that it need not be read again for
+the manifest.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pathlib import Path
 
 __all__ = ["StreamedFile"]
 
-# A multiple of every block size in use, which direct writing asks for, and small enough for the cache.
+# A multiple of all common block sizes, as direct I/O requires, and small enough for the processor's cache.
 _BLOCK_BYTES = 1 << 20
 
 
 class StreamedFile:
-    """A new file; a context manager that writes what is left at its end.
+    """A new file; as a context manager it writes the remaining content at its end.
 
     Args:
-        path: made, or emptied.
+        path: created, or truncated.
 
     Raises:
         OSError: the disk is full or failing.
@@ -31,7 +31,7 @@ class StreamedFile:
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("wb", buffering=0)
-        # Anonymous memory begins at a page, which direct writing asks for.
+        # Anonymous memory is aligned to a page, as direct I/O requires.
         self._block = memoryview(mmap.mmap(-1, _BLOCK_BYTES))
         self._filled = 0
         self._hash = hashlib.sha256()
@@ -39,7 +39,7 @@ class StreamedFile:
 
     @property
     def sha256(self) -> str:
-        """The hexadecimal hash of what was written; complete once the file is closed."""
+        """The hexadecimal hash of the content; complete after the file is closed."""
         return self._hash.hexdigest()
 
     def write(self, content: bytes | memoryview) -> int:
@@ -56,13 +56,13 @@ class StreamedFile:
         return view.nbytes
 
     def flush(self) -> None:
-        """Do nothing; a writer of archives calls it between members, and half a block stays here."""
+        """Do nothing: writers of archives call it between members, but only whole blocks are written."""
 
     def close(self) -> None:
-        """Write what is left and close the file."""
+        """Write the remaining content and close the file."""
         try:
             if self._is_direct:
-                # The last part is no whole block.
+                # The last part is shorter than a block.
                 self._set_direct(False)
             if self._filled:
                 self._write_out()
@@ -84,7 +84,7 @@ class StreamedFile:
         try:
             self._write_out()
         except OSError:
-            # Some file systems take the flag and then refuse to write.
+            # Some file systems accept the flag, but then refuse to write.
             if not self._is_direct or not self._set_direct(False):
                 raise
             self._is_direct = False
@@ -97,7 +97,7 @@ class StreamedFile:
             while view.nbytes:
                 view = view[self._file.write(view) or 0 :]
         except OSError:
-            # So that another try does not append to half a block.
+            # Another attempt must not append to a partly written block.
             self._file.seek(position)
             raise
         self._hash.update(self._block[: self._filled])

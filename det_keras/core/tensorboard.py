@@ -1,7 +1,7 @@
-"""TensorBoard's event files: written to a local directory, kept in the checkpoint storage as they grow.
+"""TensorBoard's event files: written to a local directory, and copied to the checkpoint storage as they grow.
 
-They stand beside the trial's checkpoints, as <cluster id>/tensorboard/experiment/<id>/trial/<id>/; alone they stay in
-the run directory, where `tensorboard --logdir` finds them.
+They are stored beside the trial's checkpoints, as <cluster id>/tensorboard/experiment/<id>/trial/<id>/. In a local run
+they stay in the run directory, where `tensorboard --logdir` finds them.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ __all__ = ["EventFiles", "TensorboardMode", "prefix_of"]
 logger = logging.getLogger(__name__)
 
 _PERIOD_S = 5.0
-# Copying may take one part in so many of the time.
+# Copying may take this fraction of the time, as a divisor.
 _SHARE = 50.0
 
 
 class TensorboardMode(enum.Enum):
-    """Who takes care of TensorBoard's files.
+    """Which workers write and upload TensorBoard's files.
 
     Attributes:
-        AUTO: reported metrics are written as events, and the chief's files are kept in the storage as they grow.
-        MANUAL: the script writes its own, and calls `upload_tensorboard_files`.
+        AUTO: reported metrics are written as events, and the chief's files are copied to the storage as they grow.
+        MANUAL: the script writes the files, and calls `upload_tensorboard_files`.
     """
 
     AUTO = "AUTO"
@@ -44,12 +44,12 @@ class EventFiles:
     """A local directory of event files and, in a trial, its copy in the storage.
 
     Args:
-        directory: where files are written; None for a temporary one, gone when this is closed.
-        storage: keeps the copy; None where the directory itself is kept.
-        prefix: of the copy's names in the storage.
-        rank: of this worker.
-        watched: copy what changes in the background, and once more at the end.
-        period_s: between two looks, in seconds.
+        directory: the directory of the files; None for a temporary directory, deleted by `close`.
+        storage: stores the copy; None if there is no copy.
+        prefix: prefix of the files' names in the storage.
+        rank: rank of this worker.
+        watched: copy changed files in the background, and once more at the end.
+        period_s: time between two checks for changes, in seconds.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class EventFiles:
 
     @property
     def path(self) -> Path:
-        """The directory; a temporary one is made when it is first asked for."""
+        """The directory; a temporary directory is created at the first access."""
         with self._lock:
             if self._path is None:
                 self._path = Path(tempfile.mkdtemp(prefix="det-tensorboard-"))
@@ -92,20 +92,21 @@ class EventFiles:
         """Copy files that changed to the storage.
 
         Args:
-            selector: is given each file's path relative to the directory and says whether to take it.
-            mangler: is given that path and the rank, and returns the path in the storage.
+            selector: returns whether to copy a file, by its path relative to the directory.
+            mangler: returns the path in the storage, by the relative path and the rank.
 
         Raises:
-            ValueError: `mangler` returned a path outside of the trial's own.
+            ValueError: `mangler` returned a path outside of the trial's directory.
             OSError: the storage cannot be written.
         """
         with self._lock:
             root = self._path
             if self._storage is None or root is None or not root.is_dir():
                 return
-            for path in sorted(one for one in root.rglob("*") if one.is_file()):
+            for path in sorted(path for path in root.rglob("*") if path.is_file()):
                 relative = path.relative_to(root)
                 status = path.stat()
+                # Read before the copy: a file that grows during the copy is copied again later.
                 mark = (status.st_size, status.st_mtime_ns)
                 if self._sent.get(path) == mark or not selector(relative):
                     continue
@@ -113,12 +114,13 @@ class EventFiles:
                 self._sent[path] = mark
 
     def close(self) -> None:
-        """Copy what is left, where files are watched, and remove a temporary directory; a second call does nothing."""
+        """Copy changed files if they are watched, and remove a temporary directory; a second call has no effect."""
         is_copied = True
         if self._thread is not None:
             self._closing.set()
             self._thread.join()
             self._thread = None
+            # After the thread has ended, so that no copy of it can replace this last one.
             is_copied = self._try_upload()
         if self._is_temporary and is_copied and self._path is not None:
             shutil.rmtree(self._path, ignore_errors=True)
@@ -128,7 +130,7 @@ class EventFiles:
         while not self._closing.wait(pause_s):
             started = time.monotonic()
             self._try_upload()
-            # A file that grew is copied whole: big ones less often, so that it costs next to nothing.
+            # A file that grew is copied completely. Big files are copied less often, to limit the cost.
             pause_s = max(self._period_s, _SHARE * (time.monotonic() - started))
 
     def _try_upload(self) -> bool:
@@ -141,12 +143,12 @@ class EventFiles:
 
 
 def prefix_of(info: ClusterInfo) -> str:
-    """Return where the storage keeps the events of this process's trial."""
+    """Return the prefix of the events of this process's trial in the storage."""
     assert info.trial is not None
     return events_prefix(info.cluster_id, info.trial.experiment_id, info.trial.trial_id)
 
 
 def _inside(path: Path) -> str:
     if path.is_absolute() or ".." in path.parts:
-        raise ValueError(f"{str(path)!r} is no place for a TensorBoard file. Return a relative path.")
+        raise ValueError(f"{str(path)!r} cannot be the path of a TensorBoard file. Return a relative path.")
     return path.as_posix()

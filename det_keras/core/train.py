@@ -20,7 +20,7 @@ _PROFILER_GROUPS = frozenset({"gpu", "cpu", "memory", "disk", "network"})
 
 
 class EarlyExitReason(enum.Enum):
-    """Why a script ends a trial before its time.
+    """Why a script ends a trial early.
 
     Attributes:
         INVALID_HP: the hyperparameters are invalid.
@@ -54,26 +54,26 @@ class TrainContext:
 
     @property
     def events(self) -> EventFiles | None:
-        """TensorBoard's files; None where there is no place for any."""
+        """TensorBoard's files; None if there is no directory for them."""
         return self._events
 
     def listen(self, listener: Callable[[str, int, Mapping[str, Any]], None]) -> None:
-        """Have `listener` called with group, batch count and metrics of every report from now on."""
+        """Set the listener that is called with group, batch count and metrics of every later report."""
         self._listener = listener
 
-    def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, Any]) -> None:
+    def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, object]) -> None:
         """Record metrics of a group.
 
         Args:
-            group: ``training``, ``validation`` or a name of your own without a dot.
+            group: ``training``, ``validation`` or another name without a dot.
             steps_completed: batches trained so far, at least 0.
             metrics: JSON values or NumPy scalars by name. The same report twice counts once.
 
         Raises:
-            ValueError: the group's name or the batch count is not usable.
+            ValueError: the group's name or the batch count is invalid.
         """
         if not group or "." in group:
-            raise ValueError(f"A metric group needs a name without a dot. Received: {group!r}.")
+            raise ValueError(f"A metric group must have a name without a dot. Received: {group!r}.")
         if group in _PROFILER_GROUPS:
             raise ValueError(f"The metric group {group!r} belongs to the profiler. Choose another name.")
         if isinstance(steps_completed, bool) or not isinstance(steps_completed, int) or steps_completed < 0:
@@ -87,7 +87,7 @@ class TrainContext:
     def report_training_metrics(
         self,
         steps_completed: int,
-        metrics: Mapping[str, Any],
+        metrics: Mapping[str, object],
         batch_metrics: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         """Record metrics of the group ``training``, as in `report_metrics`.
@@ -95,16 +95,16 @@ class TrainContext:
         Args:
             steps_completed: batches trained so far.
             metrics: by name.
-            batch_metrics: of single batches; they are not kept, which a warning says once.
+            batch_metrics: metrics of single batches; they are not stored, and a warning is logged once.
         """
         if batch_metrics is not None and not self._told_of_batch_metrics:
             self._told_of_batch_metrics = True
             logger.warning(
-                "`batch_metrics` are not kept. Report what is needed as `metrics`, with their batch count."
+                "`batch_metrics` are not stored. Report them as `metrics`, with their batch count."
             )
         self.report_metrics("training", steps_completed, metrics)
 
-    def report_validation_metrics(self, steps_completed: int, metrics: Mapping[str, Any]) -> None:
+    def report_validation_metrics(self, steps_completed: int, metrics: Mapping[str, object]) -> None:
         """Record metrics of the group ``validation``, as in `report_metrics`."""
         self.report_metrics("validation", steps_completed, metrics)
 
@@ -115,30 +115,30 @@ class TrainContext:
             progress: 0 to 1.
 
         Raises:
-            ValueError: it is outside of 0 to 1.
+            ValueError: `progress` is outside of 0 to 1.
         """
         if not 0.0 <= progress <= 1.0:
-            raise ValueError(f"Progress is a fraction from 0 to 1. Received: {progress!r}.")
+            raise ValueError(f"`progress` must be a fraction from 0 to 1. Received: {progress!r}.")
         self._backend.report_progress(float(progress))
 
     def set_status(self, status: str) -> None:
-        """Record what the process is doing, such as ``training`` or ``validating``."""
+        """Record the activity of the process, such as ``training`` or ``validating``."""
         self._backend.set_status(status)
 
     def get_metadata(self) -> dict[str, Any]:
-        """Return what `set_metadata` stored for this run; {} if nothing was. On the chief only."""
+        """Return the values that `set_metadata` stored for this run; {} if there are none. On the chief only."""
         return self._backend.run_metadata()
 
-    def set_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        """Store JSON values for this run, in place of all stored before, and return them. On the chief only."""
+    def set_metadata(self, metadata: Mapping[str, object]) -> dict[str, Any]:
+        """Store JSON values for this run, replacing all earlier values, and return them. On the chief only."""
         return self._backend.set_run_metadata(metadata)
 
     def report_early_exit(self, reason: EarlyExitReason | str = EarlyExitReason.INVALID_HP) -> None:
-        """Report to the searcher that the trial ends early; returns when the report has arrived."""
+        """Report to the searcher that the trial ends early; returns after the report has arrived."""
         self._backend.report_early_exit(EarlyExitReason(reason).value)
 
     def get_tensorboard_path(self) -> Path:
-        """Return the directory for TensorBoard's event files of this worker, made if it does not exist."""
+        """Return the directory for TensorBoard's event files of this worker, created if it does not exist."""
         assert self._events is not None
         self._events.path.mkdir(parents=True, exist_ok=True)
         return self._events.path
@@ -148,25 +148,25 @@ class TrainContext:
         selector: Callable[[Path], bool] = lambda _: True,
         mangler: Callable[[Path, int], Path] = lambda path, _: path,
     ) -> None:
-        """Keep TensorBoard's files in the checkpoint storage now; with `TensorboardMode.AUTO` that happens by itself.
+        """Copy TensorBoard's files to the checkpoint storage; `TensorboardMode.AUTO` does this automatically.
 
         Args:
-            selector: is given each file's path relative to `get_tensorboard_path` and says whether to take it.
-            mangler: is given that path and the rank, and returns the path in the storage.
+            selector: returns whether to copy a file, by its path relative to `get_tensorboard_path`.
+            mangler: returns the path in the storage, by the relative path and the rank.
         """
         if self._events is not None:
             self._events.upload(selector, mangler)
 
     def get_experiment_best_validation(self) -> float | None:
-        """Return the best searcher metric of the experiment so far, None while there is none. On the chief only.
+        """Return the experiment's best searcher metric so far; None if there is none. On the chief only.
 
         Raises:
-            RuntimeError: another rank asks.
+            RuntimeError: this is not the chief.
         """
         if not self._distributed.is_chief:
             raise RuntimeError(
-                f"Rank {self._distributed.rank} asked for the best validation, which only the chief can. Ask on rank 0 "
-                "and `distributed.broadcast` the answer."
+                f"Rank {self._distributed.rank} requested the best validation, which only the chief may. "
+                "Request it on rank 0 and `distributed.broadcast` the result."
             )
-        # The chief's own call: the backend that the workers share would wait for the others.
+        # Called on the chief only: the shared backend would wait for the other workers.
         return self._backend.unshared.best_validation()

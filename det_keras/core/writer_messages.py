@@ -1,6 +1,6 @@
 """The messages between the training process and the writing process.
 
-A module of its own: the writing process runs as ``__main__``, and pickles name the module of a class.
+A separate module, because the writing process runs as ``__main__`` and pickles contain the module of a class.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ __all__ = ["Answer", "Order", "receive", "send"]
 
 @dataclass(frozen=True)
 class Order:
-    """A checkpoint to be stored.
+    """A checkpoint to store.
 
     Attributes:
-        storage: where.
-        uuid: under which name.
+        storage: stores the checkpoint.
+        uuid: UUID of the checkpoint.
         plan: its files.
         offset: offset of the plan's memory in the buffer pool, in bytes.
     """
@@ -38,8 +38,8 @@ class Answer:
     """The result of an order.
 
     Attributes:
-        error: why it failed, None if it is stored.
-        errno: the operating system's number for that, if it is one of its errors.
+        error: the reason of a failure; None if the checkpoint is stored.
+        errno: the error number of an OSError; None for other errors.
     """
 
     error: str | None = None
@@ -47,7 +47,7 @@ class Answer:
 
 
 def send(pipe: IO[bytes], message: Any) -> None:
-    """Write a message to the other side."""
+    """Write a message to a pipe."""
     content = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
     pipe.write(struct.pack("<Q", len(content)))
     pipe.write(content)
@@ -55,7 +55,7 @@ def send(pipe: IO[bytes], message: Any) -> None:
 
 
 def receive(pipe: IO[bytes]) -> Any:
-    """Return the next message, None when the other process has closed the pipe."""
+    """Return the next message; None if the other process has closed the pipe."""
     header = pipe.read(8)
     if len(header) < 8:
         return None

@@ -1,8 +1,9 @@
 """The process that writes big checkpoints: `python -m det_keras.core.writer_process DESCRIPTOR SIZE`.
 
-It shares the buffer_pool with the training process and nothing else, least of all Python's interpreter lock,
-and it steps aside for training where they compete for a core. Jobs come as pickles on standard input,
-answers go to standard output. It ends with the training process.
+It shares only the buffer pool with the training process, not Python's interpreter lock, and runs with low priority.
+Orders are pickles on standard input, answers are pickles on standard output. It ends with the training process.
+
+The buffer is not locked: the training process does not change it between an order and its answer.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ _NICENESS = 10
 
 
 def main() -> None:
-    """Store what is ordered until the training process closes the pipe."""
+    """Execute orders until the training process closes the pipe."""
     _die_with_parent()
-    # Ctrl-C and a stop go to the whole process group; the training process answers them, with a checkpoint.
+    # Ctrl-C and requests to stop reach the whole process group. The training process handles them with a checkpoint,
+    # which this process must still write.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(OSError):
@@ -49,9 +51,10 @@ def _carry_out(order: Order, memory: memoryview) -> Answer:
 
 
 def _die_with_parent() -> None:
-    """End with the training process, however it ends: a later run may own the storage by then."""
+    """End together with the training process, even if it is killed: a later run may use the storage by then."""
     parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # If the parent ended before the call, no signal comes.
     if os.getppid() != parent:
         sys.exit()
 

@@ -1,4 +1,4 @@
-"""`det.experimental`: the script that submits itself, and experiments to look at."""
+"""`det.experimental`: scripts that submit themselves, and access to experiments."""
 
 from __future__ import annotations
 

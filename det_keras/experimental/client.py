@@ -1,6 +1,6 @@
-"""Experiments to look at from a notebook or a script: ``det.experimental.client.get_experiment(7)``.
+"""Read-only access to experiments from a notebook or a script: ``det.experimental.client.get_experiment(7)``.
 
-Read-only, and of any master that speaks the protocol. Names are those of Determined's own SDK where it has them.
+It works with any master that implements the protocol. Names are those of Determined's own SDK where it has them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from det_keras.protocol.states import is_over
 __all__ = ["Experiment", "Trial", "get_experiment", "get_trial"]
 
 _ROWS_SHOWN = 5
-# Where a report belongs, not what was measured.
+# These values locate a report; they are not measurements.
 _PLACES = frozenset({"batches", "epoch", "epochs", "records"})
 _POINTS_SHOWN = 200
 
@@ -81,7 +81,7 @@ def get_trial(trial_id: int, *, session: Session | None = None) -> Trial:
 
 
 class Trial:
-    """A trial as it was when it was fetched.
+    """The state of a trial when it was fetched.
 
     Attributes:
         id: its number.
@@ -128,10 +128,10 @@ class Trial:
 
     def _repr_html_(self) -> str:
         rows = [
-            (group_of(group), name, one["last"], one["min"], one["max"])
+            (group_of(group), name, summary["last"], summary["min"], summary["max"])
             for group, metrics in self.summary_metrics.items()
-            for name, one in metrics.items()
-            if one.get("type") == "number" and name not in _PLACES
+            for name, summary in metrics.items()
+            if summary.get("type") == "number" and name not in _PLACES
         ]
         shown = notebook.table(("group", "metric", "last", "lowest", "highest"), rows) if rows else ""
         facts = {
@@ -143,7 +143,7 @@ class Trial:
 
 
 class Experiment:
-    """An experiment as it was when it was fetched.
+    """The state of an experiment when it was fetched.
 
     Attributes:
         id: its number.
@@ -203,7 +203,7 @@ class Experiment:
         return f"Experiment(id={self.id}, name={self.name!r}, state={self.state})"
 
     def _repr_html_(self) -> str:
-        """Show how far it is, its best trials, and the curve of the best."""
+        """Return HTML with the progress, the best trials and the curve of the best one."""
         trials = self.list_trials()
         facts = {
             "state": self.state,
@@ -228,7 +228,7 @@ class Experiment:
         try:
             curve = trial.metrics(self.metric, most_points=_POINTS_SHOWN)
         except MasterError:
-            # The table is worth showing without it.
+            # The table is shown without the curve.
             return [], []
         return curve["batches"], curve["values"]
 

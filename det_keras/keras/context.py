@@ -44,6 +44,14 @@ logger = logging.getLogger(__name__)
 class KerasContext:
     """The API of training scripts.
 
+    Args:
+        core: the framework-free context.
+        training: hyperparameters and ids of this training run; None outside one.
+        settings: how often to report, validate and save.
+        seed: the seed of all random operations.
+        config_data: the config's ``data`` field.
+        on_close: called when the context is closed.
+
     Attributes:
         core: the framework-free context.
         data: prepares training data; `wrap_data` is its `wrap`.

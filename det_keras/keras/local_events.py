@@ -29,7 +29,13 @@ class EventWriter:
         self._writers: dict[str, Any] = {}
 
     def write(self, group: str, steps_completed: int, metrics: Mapping[str, Any]) -> None:
-        """Write the numbers among `metrics` at a batch count."""
+        """Write the numbers among `metrics` at a batch count.
+
+        Args:
+            group: the group, which names the TensorBoard run.
+            steps_completed: batches trained so far.
+            metrics: values by name; values that are not numbers are left out.
+        """
         writer = self._writers.get(group)
         if writer is None:
             writer = tf.summary.create_file_writer(str(self._directory / group))

@@ -1,1 +1,1 @@
-"""Launchers of processes: the supervisor above a task, and the workers of a distributed one."""
+"""Process launchers: the supervisor of a task, and the launchers of distributed ranks."""

@@ -1,4 +1,4 @@
-"""A launcher that starts one process becomes it; what it says where it cannot."""
+"""Replaces a launcher by its only process, and reports why a command cannot be started."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
 
 
 def become(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Replace this process by a command; return the exit code of a shell only where that cannot be."""
-    # Python ignores SIGPIPE, and a program inherits what is ignored.
+    """Replace this process by a command; return only on failure, with the exit code of a shell."""
+    # Python ignores SIGPIPE, and a program inherits ignored signals through exec.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         os.execvpe(argv[0], list(argv), dict(environ))

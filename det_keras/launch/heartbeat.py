@@ -1,14 +1,14 @@
 """Detects ranks that hang, by the absence of signs of life.
 
-A rank that is stopped or swapped out ends nothing and answers nothing: the others would wait for it for ever. So
-the launcher looks at every rank a few times before its patience ends. Each of these is a sign of life:
+A rank that is stopped or swapped out does not end and does not answer: the other ranks would wait for it for ever.
+So the launcher checks every rank a few times before the timeout. Each of these is a sign of life:
 
-- a heartbeat: the datagram of `protocol.heartbeat` on the launcher's socket, from a thread of the rank that does
-  nothing else;
-- processor time used, however silent the heartbeat: slow work that lets no other thread run is not a hang;
-- without a heartbeat so far, not being stopped: a program that sends none may well sleep.
+- a heartbeat: the datagram of `protocol.heartbeat` on the launcher's socket, sent by a separate thread of the rank;
+- processor time used, even without a heartbeat: slow work that lets no other thread run is not a hang;
+- not being stopped, if the rank has never sent a heartbeat: a program that sends none may well sleep.
 
-Looks are counted, not seconds: a launcher that was itself asleep accuses nobody.
+
+The launcher counts checks, not seconds: a launcher that was itself asleep ends no rank for that.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from det_keras.protocol.heartbeat import parse_beat, socket_address
 
 __all__ = ["Heartbeats"]
 
-_LOOKS = 6
-# Of the time between two looks: a process that thrashes in swap uses less.
+_CHECKS = 6
+# Share of the time between two checks: a process that thrashes in swap uses less.
 _BUSY_SHARE = 0.01
 _LONGEST_MESSAGE_BYTES = 64
 _STOPPED = "T"
@@ -39,20 +39,20 @@ class _Rank:
     beating_pid: int | None = None
     has_beaten: bool = False
     processor_s: float = 0.0
-    looks_in_vain: int = 0
+    failed_checks: int = 0
 
 
 class Heartbeats:
-    """Receives the heartbeats of the ranks and judges who hangs.
+    """Receives the heartbeats of the ranks and finds ranks that hang.
 
     Args:
-        patience_s: how long a rank may show no sign of life.
+        patience_s: how long a rank may show no sign of life, in seconds.
     """
 
     def __init__(self, patience_s: float) -> None:
         self.patience_s = patience_s
-        self._period_s = patience_s / _LOOKS
-        self._next_look = time.monotonic() + self._period_s
+        self._period_s = patience_s / _CHECKS
+        self._next_check = time.monotonic() + self._period_s
         self._ranks: dict[int, _Rank] = {}
         self.address = f"@det-keras-{secrets.token_hex(8)}"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
@@ -60,15 +60,15 @@ class Heartbeats:
 
     @property
     def due_in_s(self) -> float:
-        """Seconds until the next look."""
-        return max(0.0, self._next_look - time.monotonic())
+        """Seconds until the next check."""
+        return max(0.0, self._next_check - time.monotonic())
 
     def fileno(self) -> int:
-        """Return what becomes readable when a heartbeat comes."""
+        """Return the descriptor that becomes readable when a heartbeat arrives."""
         return self._socket.fileno()
 
     def receive(self) -> None:
-        """Record the received heartbeats; the queue of the socket may hold no more than ten."""
+        """Record the received heartbeats; call it often, since the socket's queue may hold as few as ten."""
         with contextlib.suppress(BlockingIOError):
             while True:
                 message = self._socket.recv(_LONGEST_MESSAGE_BYTES)
@@ -79,22 +79,22 @@ class Heartbeats:
                     seen.beating_pid, seen.has_beaten = pid, True
 
     def hanging(self, leaders: Mapping[int, int]) -> int | None:
-        """Look at the ranks if it is time to.
+        """Check the ranks if a check is due.
 
         Args:
-            leaders: of the ranks that are alive, the process that was started for each.
+            leaders: pid of the process that was started for each living rank, by rank.
 
         Returns:
-            A rank that has shown no sign of life for too long; None if there is none.
+            A rank that has shown no sign of life for too long; None if there is none or no check is due.
         """
         if self.due_in_s:
             return None
-        self._next_look = time.monotonic() + self._period_s
+        self._next_check = time.monotonic() + self._period_s
         self.receive()
         for rank, leader in leaders.items():
             seen = self._ranks.setdefault(rank, _Rank())
-            seen.looks_in_vain = 0 if self._is_alive(seen, leader) else seen.looks_in_vain + 1
-            if seen.looks_in_vain >= _LOOKS:
+            seen.failed_checks = 0 if self._is_alive(seen, leader) else seen.failed_checks + 1
+            if seen.failed_checks >= _CHECKS:
                 return rank
         return None
 
@@ -104,18 +104,18 @@ class Heartbeats:
 
     def _is_alive(self, seen: _Rank, leader: int) -> bool:
         has_beaten, seen.has_beaten = seen.has_beaten, False
-        state, processor_s = _look(seen.beating_pid or leader)
+        state, processor_s = _process_state(seen.beating_pid or leader)
         is_busy = processor_s - seen.processor_s >= _BUSY_SHARE * self._period_s
         seen.processor_s = processor_s
         return has_beaten or is_busy or (seen.beating_pid is None and state != _STOPPED)
 
 
-def _look(pid: int) -> tuple[str, float]:
+def _process_state(pid: int) -> tuple[str, float]:
     """Return the state of a process, one character, and the processor time it has used, in seconds."""
     try:
-        # The name of the program stands before, in brackets, and may itself hold brackets and spaces.
+        # The program's name precedes these fields, in brackets, and may itself hold brackets and spaces.
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
-        # It has ended: that is seen, and said, elsewhere.
+        # The process has ended; the launcher notices and reports that elsewhere.
         return "", 0.0
     return fields[0], (int(fields[11]) + int(fields[12])) / _TICKS_PER_S

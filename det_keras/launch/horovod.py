@@ -2,13 +2,13 @@
 
     python3 -m det_keras.launch.horovod [--np N] -- python3 train.py ...
 
-In a trial or job there is one process for each slot of the allocation; one slot or none runs the command as it
-is. Each line of rank R appears as ``[rank=R] line`` on the stream that it was printed to. The exit code is 0 if
-every rank exited with 0, else that of the first that did not.
+In a trial or job there is one process for each slot of the allocation; with one slot or none, the command runs
+unchanged. Each line of rank R appears as ``[rank=R] line`` on the stream that it was printed to. The exit code is 0
+if every rank exited with 0, else that of the first that did not.
 
 Why not ``horovodrun``: it marks lines in another way, kills its processes five seconds after a SIGTERM, which
 is too soon for a checkpoint, starts each rank through a shell, and listens on every interface of the machine
-without authentication. A script started by ``horovodrun`` works all the same.
+without authentication. A script started by ``horovodrun`` works too.
 """
 
 from __future__ import annotations
@@ -48,25 +48,25 @@ INSTALL_COMMAND = (
 
 _USAGE = "python3 -m det_keras.launch.horovod [--np N] [--trial MODULE:CLASS] [OPTIONS] -- COMMAND ..."
 
-# The interface that the ranks of one machine talk over, and nobody else can reach.
+# The network interface that connects the ranks of one machine; other machines cannot reach it.
 _LOOPBACK_INTERFACE = "lo"
-# As horovodrun calls the one machine; it is a scope of the rendezvous.
+# horovodrun's name for a single machine; it is a scope of the rendezvous.
 _HOSTNAME = "localhost"
 _THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 _DEFAULTS = {
-    # What a rank prints is seen when it is printed.
+    # The output of a rank appears as it is printed.
     "PYTHONUNBUFFERED": "1",
-    # Horovod's 30 s would call a rank dead that is only slow to import TensorFlow.
+    # With Horovod's 30 s, a rank that is slow to import TensorFlow would count as dead.
     "HOROVOD_GLOO_TIMEOUT_SECONDS": "120",
     # How long Horovod's thread sleeps between two rounds. Two ranks on two cores, 0.1 million floats: an exchange
     # takes 1.2, 1.5 and 2.2 ms at 0.1, 0.5 and 1 ms, and the rounds alone 36, 14 and 11 % of a core, which the
     # training needs itself.
     "HOROVOD_CYCLE_TIME": "0.5",
-    # A buffer of this size in each rank; ours are flat already and need none.
+    # The size of a buffer in each rank; our gradients are already flat and need none.
     "HOROVOD_FUSION_THRESHOLD": str(64 << 20),
 }
 _MEETING_PORT = "INTER_TRAIN_PROCESS_COMM_PORT_1"
-# horovodrun's own options, for those who bring them along, and the variable that says the same.
+# horovodrun's own options, accepted for scripts that pass them, and the equivalent variables.
 _TUNING = {
     "--cycle-time-ms": "HOROVOD_CYCLE_TIME",
     "--cache-capacity": "HOROVOD_CACHE_CAPACITY",
@@ -79,10 +79,10 @@ _TUNING = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a command on the ranks that `arguments` and the allocation ask for.
+    """Run a command on the ranks that `arguments` and the allocation define.
 
     Returns:
-        The exit code. With a single rank this process becomes the command and never returns.
+        The exit code. With a single rank, the command replaces this process and this function does not return.
     """
     logging.basicConfig(format=LOG_FORMAT, level=logging.INFO)
     parser = _parser()
@@ -115,20 +115,22 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def host_name_problem(name: str) -> str | None:
-    """Return what is wrong with this machine's name, None if nothing is.
+    """Return the problem with this machine's name, None if there is none.
 
-    Horovod 0.28.1 forgets `HOROVOD_GLOO_IFACE` for one of its two groups of connections, and has each rank listen on
-    the address that the name of the machine leads to (``GlooContext::InitializeForProcessSet``).
+    Horovod 0.28.1 ignores `HOROVOD_GLOO_IFACE` for one of its two groups of connections: each rank then listens on
+    the address that the machine's name resolves to (``GlooContext::InitializeForProcessSet``).
     """
     advice = f"Add the line `{LOOPBACK} {name}` to /etc/hosts."
     try:
         address = str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
     except OSError as error:
-        return f"The name of this machine, {name!r}, leads nowhere ({error}), and Horovod needs it. {advice}"
+        return (
+            f"The name of this machine, {name!r}, does not resolve ({error}), and Horovod needs it. {advice}"
+        )
     if ipaddress.ip_address(address.partition("%")[0]).is_loopback:
         return None
     return (
-        f"The name of this machine, {name!r}, leads to {address}, and Horovod listens there, where others may "
+        f"The name of this machine, {name!r}, resolves to {address}. Horovod listens there, and other machines may "
         f"reach it. {advice}"
     )
 
@@ -137,16 +139,16 @@ def rank_environments(base: Mapping[str, str], size: int, port: int, cores: int)
     """Return the environment of each rank.
 
     Args:
-        base: what they inherit; what it says about speed and threads stands.
+        base: inherited variables; its values for speed and threads take precedence over the defaults.
         size: number of ranks, all on this machine.
-        port: of the rendezvous, on 127.0.0.1.
-        cores: that the ranks share.
+        port: port of the rendezvous, on 127.0.0.1.
+        cores: number of cores that the ranks share.
     """
     threads = str(max(1, cores // size))
     common = {
         **_DEFAULTS,
         **dict.fromkeys(_THREADS, threads),
-        # Processes that know this key can exchange objects with the ranks; only the ranks receive it.
+        # Processes that hold this key can exchange objects with the ranks; only the ranks receive it.
         "DET_CHIEF_KEY": secrets.token_hex(32),
         **base,
         "DET_CHIEF_IP": LOOPBACK,
@@ -166,7 +168,7 @@ def rank_environments(base: Mapping[str, str], size: int, port: int, cores: int)
 
 def _run_ranks(argv: Sequence[str], size: int, base: Mapping[str, str], patience_s: float) -> int:
     with Rendezvous() as rendezvous, contextlib.closing(Heartbeats(patience_s)) as heartbeats:
-        # Where a DistributedContext of the script's own meets; the master gives each of its tasks another.
+        # The rendezvous port of a DistributedContext made by the script; the master gives each of its tasks another.
         base = {_MEETING_PORT: str(_free_port()), **base, ADDRESS_VARIABLE: heartbeats.address}
         environments = rank_environments(base, size, rendezvous.port, len(os.sched_getaffinity(0)))
         try:
@@ -187,9 +189,9 @@ def _size(requested: int | None) -> int:
 
 def _free_port() -> int:
     """Return a port of 127.0.0.1 that is currently not in use."""
-    with socket.socket() as one:
-        one.bind((LOOPBACK, 0))
-        port: int = one.getsockname()[1]
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
         return port
 
 
@@ -198,7 +200,7 @@ def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argpars
     if options.command[:1] == ["--"]:
         del options.command[0]
     if options.command[:1] == ["--trial"]:
-        # As the original takes it: options, `--`, and then the trial.
+        # The original's order is accepted too: options, `--`, and then the trial.
         parser.parse_args(options.command, namespace=options)
     return options
 
@@ -228,18 +230,18 @@ def _parser() -> argparse.ArgumentParser:
         "--num-proc",
         type=_positive,
         metavar="N",
-        help="number of processes; by default that of the allocation's slots, and 1 outside a trial or job",
+        help="number of processes; by default the number of the allocation's slots, 1 outside a trial or job",
     )
     parser.add_argument("--trial", metavar="MODULE:CLASS", help="run this trial class instead of a command")
     parser.add_argument(
-        "--autohorovod", action="store_true", help="run one slot without Horovod: what happens anyway"
+        "--autohorovod", action="store_true", help="run one slot without Horovod; this is always done"
     )
     parser.add_argument(
         "--hang-timeout-seconds",
         type=_seconds,
         default=30.0,
         metavar="S",
-        help="end all ranks when one is stopped or swapped out for so long; 30 by default",
+        help="end all ranks when one is stopped or swapped out for this long; 30 by default",
     )
     parser.add_argument(
         "--fusion-threshold-mb", type=_megabytes, action=_Tune, metavar="MB", dest="HOROVOD_FUSION_THRESHOLD"

@@ -1,4 +1,4 @@
-"""The lines that a task prints, cut and marked for the log."""
+"""Splits a task's output into entries of its log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 __all__ = ["LineSplitter", "LogFile"]
 
-# As the original's shipper cuts: longer lines come in several entries.
+# As in the original: a longer line becomes several entries.
 _LONGEST_LINE_BYTES = 8 * 1024
 _MARKS = re.compile(r"(?:\[rank=(\d+)\] )?(?:(TRACE|DEBUG|INFO|WARNING|ERROR|CRITICAL): )?")
 _NEWLINE = b"\n"
@@ -40,7 +40,7 @@ class LineSplitter:
         return entries
 
     def finish(self) -> list[dict[str, Any]]:
-        """Return what is left of a last line without a newline."""
+        """Return the entry of a last line that has no newline, if there is one."""
         rest, self._rest = self._rest, b""
         return [self._entry(rest + _NEWLINE)] if rest else []
 
@@ -74,10 +74,10 @@ class LineSplitter:
 
 
 class LogFile:
-    """The log of one allocation, appended to and read by the master meanwhile.
+    """The log of one allocation; the master reads it while entries are appended.
 
     Args:
-        path: made if it does not exist.
+        path: of the log; created if it does not exist.
     """
 
     def __init__(self, path: Path) -> None:
@@ -85,10 +85,10 @@ class LogFile:
         self._is_broken = False
 
     def write(self, entries: Iterable[dict[str, Any]]) -> None:
-        """Append entries; when the disk is full the task goes on and its lines are lost."""
+        """Append entries; when the disk is full, the entries are lost and the task continues."""
         data = b"".join(json.dumps(entry).encode() + _NEWLINE for entry in entries)
         if self._is_broken:
-            # A write that was cut off may have left half an entry: the newline ends it.
+            # The failed write may have left part of an entry: the newline ends it.
             data = _NEWLINE + data
         while data:
             try:
@@ -99,11 +99,11 @@ class LogFile:
                 return
 
     def note(self, text: str, level: str) -> None:
-        """Append a line of the supervisor's own."""
+        """Append a message of the supervisor."""
         self.write([{"t": time.time(), "s": "stderr", "l": level, "m": text}])
 
     def close(self) -> None:
-        """Let nothing written be lost by a power cut."""
+        """Flush the log to the disk, so that a power cut loses nothing, and close it."""
         try:
             os.fsync(self._descriptor)
         finally:

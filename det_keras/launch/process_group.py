@@ -1,8 +1,8 @@
-"""Process groups: ended as a whole, and never left behind by a launcher that is killed.
+"""Process groups: ended as a whole, also when their launcher is killed.
 
-What a launcher starts gets a process group of its own, so that whatever it starts in turn can be signalled with
-it. Two things outlive no launcher: the started process, which asks the kernel to be killed when its parent
-dies, and the rest of its group, which the launcher's reaper kills.
+Each process that a launcher starts has its own process group, so that a signal also reaches its children. Nothing
+in the group outlives the launcher: the kernel kills the started process when its parent dies
+(``PR_SET_PDEATHSIG``), and the launcher's reaper kills the rest of the group.
 """
 
 from __future__ import annotations
@@ -21,9 +21,13 @@ _PR_SET_PDEATHSIG = 1
 
 
 class GroupReaper:
-    """A fork that does nothing but kill, when this process is gone, the groups that it was told of.
+    """A forked process that kills the watched groups when this process ends.
 
-    It is out of reach of signals to the launcher's own group. To be made before the launcher starts threads.
+    It has its own session, so signals to the launcher's group do not reach it. Create it before the launcher starts
+    threads: a fork copies only the calling thread, and a lock that another thread holds would stay locked.
+
+    The child reads from a pipe whose write end only the launcher keeps. The kernel closes that end when the
+    launcher ends, however it ends; the child then reads the end of the file and kills the groups.
     """
 
     def __init__(self) -> None:
@@ -32,33 +36,33 @@ class GroupReaper:
         if self._pid == 0:
             try:
                 os.close(self._write)
-                _bury(read)
+                _kill_at_end(read)
             finally:
                 # The fork must never continue as a second launcher, even after an exception.
                 os._exit(0)
         os.close(read)
 
     def watch(self, group: int) -> None:
-        """From now on, kill this group when the launcher dies."""
+        """Kill this group when the launcher ends; call it once the group has started."""
         self._order(b"+%d\n" % group)
 
     def forget(self, group: int) -> None:
-        """Stop watching this group; call it before its leader is reaped, when its number may be used again."""
+        """Stop watching this group; call it before its leader is reaped, since the number may be reused after that."""
         self._order(b"-%d\n" % group)
 
     def dismiss(self) -> None:
-        """End the reaper; the groups it was told of and not to forget are killed."""
+        """End the reaper; it kills the groups that are still watched."""
         os.close(self._write)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._pid, 0)
 
     def _order(self, text: bytes) -> None:
-        # Somebody may have killed the reaper: no reason to end what it watches.
+        # The reaper may have been killed; the launcher and its groups continue without it.
         with contextlib.suppress(BrokenPipeError):
             os.write(self._write, text)
 
 
-def _bury(read: int) -> None:
+def _kill_at_end(read: int) -> None:
     os.setsid()
     orders = b""
     while data := os.read(read, 4096):
@@ -73,15 +77,15 @@ def _bury(read: int) -> None:
 def start_group(
     argv: Sequence[str], environment: Mapping[str, str], directory: str | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start a process in a group of its own that dies with this one; what it prints comes through pipes.
+    """Start a process in its own group that is killed when this process dies; its output goes to pipes.
 
     Args:
         argv: the command.
-        environment: complete.
-        directory: where it starts; None for this process's own.
+        environment: the complete environment.
+        directory: working directory; None for that of this process.
 
     Raises:
-        OSError: it cannot be started.
+        OSError: the process cannot be started.
     """
     return subprocess.Popen(
         argv,
@@ -97,16 +101,16 @@ def start_group(
 
 
 def die_with_parent() -> Callable[[], None] | None:
-    """Return a `preexec_fn` by which a child is killed when this process dies; None where the system cannot."""
+    """Return a `preexec_fn` that has the kernel kill a child when this process dies; None except on Linux."""
     if sys.platform != "linux":
         return None
-    # Looked up before the fork: a child between fork and exec should do as little as possible.
+    # Resolved before the fork: the child must do as little as possible between fork and exec.
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     parent = os.getpid()
 
     def apply() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        # The parent may have died before the request was in force.
+        # If the parent died before prctl, no signal will come: the child then has another parent.
         if os.getppid() != parent:
             os._exit(1)
 
@@ -114,14 +118,18 @@ def die_with_parent() -> Callable[[], None] | None:
 
 
 def signal_group(group: int, number: int) -> None:
-    """Send a signal to every process of a group; one that has ended is no error."""
+    """Send a signal to every process of a group; a group that has ended is no error."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
 
 
 @contextlib.contextmanager
 def child_signals() -> Iterator[int]:
-    """Yield a descriptor that becomes readable when a child ends, or another handled signal comes."""
+    """Yield a descriptor that becomes readable when a child ends or another handled signal arrives.
+
+    A signal that arrives between a check of the children and the next `select` leaves a byte in the pipe, so that
+    `select` returns at once.
+    """
     read, write = os.pipe()
     os.set_blocking(write, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -135,7 +143,7 @@ def child_signals() -> Iterator[int]:
 
 
 def has_exited(child: subprocess.Popen[bytes]) -> bool:
-    """Return whether a child has ended, without reaping it: its number still names its group and no other."""
+    """Return whether a child has ended, without reaping it: its number then still names only its own group."""
     if not hasattr(os, "waitid"):
         return child.poll() is not None
     return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None

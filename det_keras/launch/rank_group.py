@@ -1,11 +1,12 @@
-"""The processes of one job on this machine: started together, watched, and ended together.
+"""The processes of one job on this machine: started, watched and ended together.
 
-Each rank has a process group of its own. So a signal that reaches the launcher, from its parent or from a
-terminal, reaches each rank once, through the launcher, and no rank outlives its job:
+Each rank has its own process group. So a signal to the launcher, from its parent or from a terminal, reaches
+each rank once, through the launcher, and no rank outlives its job:
 
-- a rank that fails ends the others, after a moment in which they may end by themselves; one that hangs, at once;
-- what a rank leaves running in its group is killed with it;
-- a launcher that is killed takes all groups along.
+- when a rank fails, the others are ended after a few seconds in which they may end by themselves; when a rank
+  hangs, at once;
+- processes that a rank leaves running in its group are killed with it;
+- when the launcher is killed, all groups are killed.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ logger = logging.getLogger("det_keras.launch")
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _STDOUT, _STDERR = 1, 2
 _READ_BYTES = 1 << 16
-# After a failure: long enough for a checkpoint that is nearly written and for the last output of the others.
+# After a failure: enough time to finish a nearly written checkpoint and for the last output of the others.
 _GRACE_S = 3.0
-# What a rank left running in another group may keep its output open; nobody waits longer for it than this.
+# A process that a rank left running in another group may keep the rank's output open. The wait for it is limited.
 _DRAIN_S = 2.0
 
 
@@ -49,8 +50,8 @@ class RankGroup:
 
     Args:
         argv: the command.
-        environments: one for each rank, complete.
-        heartbeats: watch over ranks that hang.
+        environments: the complete environment of each rank.
+        heartbeats: finds ranks that hang.
     """
 
     def __init__(
@@ -68,13 +69,14 @@ class RankGroup:
         """Run the ranks to their end.
 
         Args:
-            when_started: called once, after the last fork: it may start threads.
+            when_started: called once, after the last fork; it may start threads. A fork copies only the calling
+                thread, so no thread may run before.
 
         Returns:
             0 if all ranks exited with 0, else the exit code of the first that did not.
 
         Raises:
-            OSError: the command cannot be started.
+            OSError: the command cannot be started; ranks that already run are killed.
         """
         reaper = GroupReaper()
         try:
@@ -98,9 +100,10 @@ class RankGroup:
 
     @contextlib.contextmanager
     def _forwarding_signals(self) -> Iterator[None]:
-        """Pass signals on from now on; those that come inside this block, at its end.
+        """Forward signals from now on; hold back those that arrive inside this block until its end.
 
-        So each rank gets each signal once, also the ranks that were not yet there when it came.
+        So each rank receives each signal once, also ranks that did not exist yet when it arrived. Python runs the
+        handlers on the main thread, which runs this block too.
         """
         early: list[int] = []
         is_complete = False
@@ -111,8 +114,8 @@ class RankGroup:
             else:
                 early.append(number)
 
-        for one in _FORWARDED:
-            signal.signal(one, forward)
+        for forwarded in _FORWARDED:
+            signal.signal(forwarded, forward)
         yield
         is_complete = True
         for number in early:
@@ -154,7 +157,8 @@ class RankGroup:
         ended = [(rank, process) for rank, process in self._alive.items() if has_exited(process)]
         statuses = {}
         for rank, process in ended:
-            # Not yet reaped, so its number still names its group and no other.
+            # The rank is not yet reaped, so its number names only its own group. `forget` also precedes `wait`:
+            # afterwards the number may be reused, and the reaper would kill the wrong group.
             signal_group(process.pid, signal.SIGKILL)
             reaper.forget(process.pid)
             del self._alive[rank]
@@ -162,7 +166,7 @@ class RankGroup:
         if ended:
             # Read its last output before its exit status is reported.
             self._read_ready(selector, 0)
-        # Of those found at once, one that was killed is the cause and the others are its victims.
+        # Of several ranks found ended together, a killed one is the cause; the others failed because of it.
         for rank in sorted(statuses, key=lambda rank: (statuses[rank] >= 0, rank)):
             if statuses[rank] != 0:
                 self._note_failure(rank, statuses[rank])
@@ -203,7 +207,7 @@ class RankGroup:
             lines.finish()
 
     def _kill_all(self, reaper: GroupReaper) -> None:
-        """End what is left when the launcher itself fails."""
+        """Kill the remaining ranks when the launcher itself fails."""
         self._signal_all(signal.SIGKILL)
         while self._alive:
             _, process = self._alive.popitem()
@@ -212,7 +216,7 @@ class RankGroup:
 
 
 def exit_code(status: int) -> int:
-    """Return what a shell would say for the status of a process; a signal n is 128 + n."""
+    """Return the exit code that a shell would report for a process status; for signal n it is 128 + n."""
     return status if status >= 0 else 128 - status
 
 

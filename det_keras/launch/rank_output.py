@@ -8,17 +8,17 @@ import select
 __all__ = ["OutputStream", "RankLines"]
 
 _NEWLINE = b"\n"
-# A rank that prints no newline does not fill the memory: a longer line comes in several.
+# A longer line is split, so that a rank that prints no newline does not fill the memory.
 _LONGEST_LINE_BYTES = 1 << 20
 
 
 class OutputStream:
-    """A stream of this process, written to by whole lines.
+    """A stream of this process that receives whole lines.
 
-    When it has no reader any more, output is dropped: a closed terminal does not end a training.
+    When the stream has no reader any more, output is dropped: a closed terminal does not end a training.
 
     Args:
-        descriptor: of the stream.
+        descriptor: file descriptor of the stream.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -38,13 +38,13 @@ class OutputStream:
 
 
 class RankLines:
-    """Passes the lines of one rank's stream on, as ``[rank=R] line``.
+    """Passes on the lines of one rank's stream as ``[rank=R] line``.
 
-    Bytes are left as they are; only a last line without a newline gets one, so that no other is put behind it.
+    Bytes are unchanged; only a last line without a newline gets one, so that the next output starts on a new line.
 
     Args:
-        rank: which prints.
-        output: where to.
+        rank: the rank that prints.
+        output: the stream that receives the lines.
     """
 
     def __init__(self, rank: int, output: OutputStream) -> None:
@@ -65,7 +65,7 @@ class RankLines:
         self._output.write(b"".join(self._mark + line + _NEWLINE for line in lines))
 
     def finish(self) -> None:
-        """Pass on what is left of a last line without a newline."""
+        """Pass on a last line that has no newline, if there is one."""
         if self._rest:
             self._output.write(self._mark + bytes(self._rest) + _NEWLINE)
             self._rest.clear()

@@ -1,9 +1,9 @@
-"""Where the processes of one job find each other: a store of small values over HTTP, on loopback only.
+"""The rendezvous of one job's processes: a store of small values over HTTP, on loopback only.
 
 Horovod's processes publish their addresses with ``PUT /scope/rank``, poll for those of the others with ``GET``
 until they are there, and ``DELETE`` their own once all are connected. Horovod's own server for this listens on
-every interface of the machine, without authentication. Ours listens on 127.0.0.1 and needs no Horovod, and so
-no TensorFlow, in the launcher.
+every interface of the machine, without authentication. Ours listens on 127.0.0.1 and needs neither Horovod nor
+TensorFlow in the launcher.
 
 Source: ``horovod/common/gloo/http_store.cc`` and ``gloo_context.cc`` of Horovod 0.28.1.
 """
@@ -19,20 +19,20 @@ __all__ = ["LOOPBACK", "Rendezvous"]
 
 LOOPBACK = "127.0.0.1"
 
-# A silent client holds a thread, not the job.
+# A silent client blocks one thread, not the job.
 _REQUEST_TIMEOUT_S = 10
 # An address is some hundred bytes long for each peer.
 _LARGEST_VALUE_BYTES = 1 << 20
 
 
 class Rendezvous:
-    """A store that listens from the start, and answers from `serve` on.
+    """A store that listens from the start and answers from `serve` on.
 
-    The two are apart because a process that is to fork must not have threads yet: until `serve`, requests wait
-    in the queue of the socket.
+    A process must not have threads yet when it forks, so the serving thread starts only after the last fork. Until
+    `serve`, requests wait in the socket's queue.
 
     Attributes:
-        port: where it listens.
+        port: the port on which it listens.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Rendezvous:
         self.port: int = self._server.server_address[1]
 
     def serve(self) -> None:
-        """Answer requests, on a thread of its own."""
+        """Answer requests on a separate thread."""
         self._thread = threading.Thread(target=self._server.serve_forever, name="rendezvous", daemon=True)
         self._thread.start()
 
@@ -66,11 +66,11 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         super().__init__(address, handler)
-        # One operation of a dict each, which needs no lock.
+        # Each request, on its own thread, makes a single dict operation, which needs no lock.
         self.values: dict[str, bytes] = {}
 
     def server_bind(self) -> None:
-        # Not HTTPServer's own, which asks the resolver for the name of the machine and may wait for it.
+        # HTTPServer's method would resolve the machine's name, which may block.
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = LOOPBACK, self.server_address[1]

@@ -1,24 +1,23 @@
-"""The process above one trial or job: owns its process group, writes its log, leaves its exit code on disk.
+"""The parent process of one trial or job: starts its process group, writes its log and stores its exit code.
 
-Started by the master as ``python -m det_keras.launch.supervisor <directory>/spec.json`` and from then on alone:
-it talks to nobody, so the master may be killed and started again at any time and will find everything in
-the directory:
+The master starts it as ``python -m det_keras.launch.supervisor <directory>/spec.json``. It communicates only through
+files, so the master may be killed and started again at any time and finds everything in the directory:
 
     spec.json         what to run; unlinked once read, since it holds the task's secrets
     supervisor.lock   locked (flock) for as long as this process lives; holds its pid
-    log.jsonl         one line of the log a line: {"t": time, "s": stream, "m": text, "r": rank, "l": level}
-    exit.json         {"exit_code": n, "time": t}, or {"launch_error": why}; the last thing written
+    log.jsonl         one log entry a line: {"t": time, "s": stream, "m": text, "r": rank, "l": level}
+    exit.json         {"exit_code": n, "time": t}, or {"launch_error": reason}; written last
 
-The lock is what makes a start safe. A master that finds an allocation without a supervisor takes the lock
-itself, unlinks ``spec.json`` and only then launches another; a supervisor that was merely slow to start finds
-no spec under the lock and leaves. So there are never two runs.
+The lock prevents two runs. A master that finds an allocation without a supervisor takes the lock itself, unlinks
+``spec.json`` and only then launches another supervisor. A supervisor that was only slow to start then finds no spec
+under the lock and exits.
 
-Signals: TERM, INT and HUP are passed on to the group of the task, USR1 kills it.
+Signals: TERM, INT and HUP are forwarded to the task's group, USR1 kills it.
 
-If this process is killed itself, its reaper, a fork that does nothing else, kills the task's group. The
-reaper shares the lock, so that an allocation without a lock is one whose group is gone.
+If this process is killed, its reaper, a fork, kills the task's group. The reaper inherits the locked file, so the
+lock is free only when the group has been killed too.
 
-Only the standard library, and little of it: a process per trial should cost little memory.
+This module imports little, and only from the standard library: a process per trial should cost little memory.
 """
 
 from __future__ import annotations
@@ -51,20 +50,21 @@ from det_keras.launch.process_group import (
 __all__ = ["main"]
 
 _READ_BYTES = 1 << 16
-# What the task left running may keep its output open; nobody waits longer for it than this.
+# A process that the task left running may keep its output open. The wait for it is limited.
 _DRAIN_S = 2.0
 _HOOK = "startup-hook.sh"
 
 
 class LaunchError(Exception):
-    """The task could not be started, and would not start next time either."""
+    """The task could not be started; another try would fail too."""
 
 
 def main(arguments: list[str]) -> int:
-    """Run the task that ``spec.json`` at `arguments[0]` describes, to its end."""
+    """Run the task of the ``spec.json`` at `arguments[0]` to its end."""
     spec_path = Path(arguments[0])
     directory = spec_path.parent
-    # Kept open, and so locked, until this process ends.
+    # Open, and so locked, until this process and its reaper have ended. The spec is read only under the lock: a
+    # master that held the lock before may have unlinked it.
     lock = (directory / "supervisor.lock").open("a+", encoding="utf-8")
     fcntl.flock(lock, fcntl.LOCK_EX)
     spec = _take_spec(spec_path)
@@ -74,12 +74,14 @@ def main(arguments: list[str]) -> int:
     lock.write(str(os.getpid()))
     lock.flush()
     log = LogFile(directory / "log.jsonl")
+    # Forked while this process has a single thread.
     reaper = GroupReaper()
     try:
         result: dict[str, Any] = {"exit_code": _run(spec, log, reaper)}
     except LaunchError as error:
         log.note(f"{error}\n", "ERROR")
         result = {"launch_error": str(error)}
+    # The order matters: when the master sees exit.json, the log is complete and on the disk.
     log.close()
     _write_result(directory, {**result, "time": time.time()})
     shutil.rmtree(spec["directory"], ignore_errors=True)
@@ -97,7 +99,7 @@ def _take_spec(path: Path) -> dict[str, Any] | None:
 
 
 def _run(spec: dict[str, Any], log: LogFile, reaper: GroupReaper) -> int:
-    # Every failure must be written to the task's log: it is not reported anywhere else.
+    # Every failure must go to the task's log: it is reported nowhere else.
     try:
         _unpack(spec)
     except (OSError, ValueError, OverflowError, EOFError, tarfile.TarError, zlib.error) as error:
@@ -109,7 +111,7 @@ def _run(spec: dict[str, Any], log: LogFile, reaper: GroupReaper) -> int:
     reaper.watch(task.pid)
     _forward_signals(task.pid)
     _copy_output(task, log)
-    # Before the number of the group is free to be used again.
+    # Before `wait` reaps the leader: afterwards the number may be reused, and the reaper would kill the wrong group.
     reaper.forget(task.pid)
     reaper.dismiss()
     code = task.wait()
@@ -122,8 +124,8 @@ def _unpack(spec: dict[str, Any]) -> None:
     if spec["context"] is None:
         return
     with tarfile.open(spec["context"], "r:gz") as archive:
-        # The master refused entries that leave the context when it stored the archive; the filter, where
-        # this Python has it, looks again.
+        # The master rejected entries that lead out of the context when it stored the archive. The filter, where
+        # this Python has it, checks again.
         if hasattr(tarfile, "tar_filter"):
             archive.extractall(directory, filter="tar")
         else:
@@ -149,7 +151,7 @@ def _forward_signals(group: int) -> None:
 
 
 def _copy_output(task: subprocess.Popen[bytes], log: LogFile) -> None:
-    """Copy what the task prints into the log until it is over and its output is read."""
+    """Copy the task's output into the log until the task has ended and its output is read."""
     assert task.stdout is not None
     assert task.stderr is not None
     splitters = {task.stdout.fileno(): LineSplitter("stdout"), task.stderr.fileno(): LineSplitter("stderr")}
@@ -158,7 +160,7 @@ def _copy_output(task: subprocess.Popen[bytes], log: LogFile) -> None:
             selector.register(descriptor, selectors.EVENT_READ)
         while not has_exited(task):
             _read_ready(selector, splitters, log, timeout_s=None)
-        # The leader is not yet reaped, so its number still names the group and no other.
+        # The leader is not yet reaped, so its number names only its own group.
         signal_group(task.pid, signal.SIGKILL)
         selector.unregister(wake_up)
         deadline = time.monotonic() + _DRAIN_S

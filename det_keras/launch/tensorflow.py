@@ -2,8 +2,8 @@
 
     python3 -m det_keras.launch.tensorflow -- python3 train.py ...
 
-One process uses all GPUs of its machine, so this becomes the command. Several machines would need
-MultiWorkerMirroredStrategy, under which Keras 3 cannot train; Horovod can.
+One process uses all GPUs of its machine, so the command replaces the launcher. Several machines would need
+MultiWorkerMirroredStrategy, under which Keras 3 cannot train; use Horovod there.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Become the command in `arguments`; returns an exit code only where that cannot be."""
+    """Replace this process by the command in `arguments`; return only on failure, with an exit code."""
     logging.basicConfig(format=LOG_FORMAT, level=logging.INFO)
     parser = argparse.ArgumentParser(
         prog="det_keras.launch.tensorflow",
         usage="python3 -m det_keras.launch.tensorflow -- COMMAND ...",
         description="Start a script that trains under a tf.distribute strategy.",
     )
-    parser.add_argument("--port", type=int, default=0, help="of no effect: one machine needs none")
+    parser.add_argument("--port", type=int, default=0, help="has no effect: one machine needs no port")
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     command: list[str] = parser.parse_args(arguments).command
     if command[:1] == ["--"]:

@@ -35,7 +35,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {LOG_FORMAT}")
     for noisy in ("uvicorn.error", "alembic", "httpx"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    # Until the server runs, and after it has ended, a signal simply ends the process, in good order.
+    # Before the server runs and after it has ended, a signal ends the process with exit code 0.
     signal.signal(signal.SIGTERM, _leave)
     signal.signal(signal.SIGINT, _leave)
     try:
@@ -53,15 +53,13 @@ def _run(home: Home, address: Address, port: int | None, slots: int | None) -> i
     if lock is None:
         running = process.find(home)
         where = (
-            "It is only just starting."
-            if running is None
-            else f"It is at {running.url} (process {running.pid})."
+            "It is still starting." if running is None else f"It is at {running.url} (process {running.pid})."
         )
-        return _complain(f"A master runs for {home.root} already. {where}")
+        return _complain(f"A master already runs for {home.root}. {where}")
     with lock:
-        # What a killed master left would otherwise point to a process that is none.
+        # A killed master leaves its file behind, which names a process that no longer exists.
         home.master_file.unlink(missing_ok=True)
-        # A port that was asked for and is taken is no reason to leave a database behind.
+        # Bind a requested port before the database is created: if the port is taken, no database is left behind.
         asked = None if port is None else bind(address.host, port, ())
         notifier = Notifier()
         store = open_store(home, notifier)
@@ -79,7 +77,7 @@ def _run(home: Home, address: Address, port: int | None, slots: int | None) -> i
 
 
 def _preferred_ports(store: Store) -> list[int]:
-    """Return the ports to try: that of the tasks that still run, since they know no other, and the usual one."""
+    """Return the ports to try: the port that running tasks were given, then the usual one."""
     with store.reading() as session:
         urls = [row.master_url for row in allocations.live_allocations(session)]
     known = [port for url in urls if (port := urlsplit(url).port) is not None]
@@ -87,7 +85,7 @@ def _preferred_ports(store: Store) -> list[int]:
 
 
 def _inherited() -> dict[str, str]:
-    """Return the environment for tasks; a master started from within a task hands on nothing of that task."""
+    """Return the environment for tasks, without the variables of a task that started this master."""
     return {name: value for name, value in os.environ.items() if name not in RESERVED_VARIABLES}
 
 
@@ -101,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--host", help="the address to listen on; default 127.0.0.1, others need TLS")
     parser.add_argument("--tls-cert", help="PEM file with the certificate")
-    parser.add_argument("--tls-key", help="PEM file with the key; default: that of the certificate")
+    parser.add_argument("--tls-key", help="PEM file with the key; default: the certificate's file")
     parser.add_argument(
         "--slots",
         type=_count,

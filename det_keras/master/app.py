@@ -60,12 +60,12 @@ _BY_STATUS = {
         errors.UnavailableError,
     )
 }
-# Each waits for the database or the disk for a moment; long polls wait on the event loop instead.
+# Handlers that use the database or the disk run on these threads; long polls wait on the event loop instead.
 _THREADS = 40
 
 
 def create_app(master: EmbeddedMaster) -> FastAPI:
-    """Return the application that serves `master`; starting and stopping it does so with the master."""
+    """Return the application that serves `master`; it starts and stops the master with itself."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -86,7 +86,7 @@ def create_app(master: EmbeddedMaster) -> FastAPI:
         redoc_url=None,
     )
     app.state.master = master
-    # The routers of reports, series and log streams have fixed words where others have ids: they come first.
+    # The routers of reports, series and log streams have fixed words where others have ids, so they come first.
     modules = (
         auth,
         users,
@@ -106,7 +106,7 @@ def create_app(master: EmbeddedMaster) -> FastAPI:
         master_log,
     )
     routers = [module.router for module in modules]
-    # Generated when somebody asks: it takes longer than the rest of the start.
+    # Generated on the first request: it takes longer than the rest of the start.
     app.state.describe = functools.cache(lambda: describe_calls(routers))
     for router in (*routers, reference.router, site.router, unserved.router):
         app.include_router(router)
@@ -114,7 +114,7 @@ def create_app(master: EmbeddedMaster) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _malformed)
     app.add_exception_handler(HTTPException, _not_routed)
     app.add_exception_handler(Exception, _failed)
-    # The last one added is the first that a call meets.
+    # The middleware added last handles a call first.
     app.add_middleware(Express, report_batcher=master.report_batcher)
     app.add_middleware(AuthMiddleware, accounts=master.accounts, notifier=master.notifier)
     app.add_middleware(BodyLimitMiddleware)
@@ -141,7 +141,7 @@ async def _not_routed(request: Request, error: Exception) -> Response:
 
 
 async def _answer(request: Request, error: errors.ApiError) -> Response:
-    """Return an error in the form that its reader takes: a page for a browser that asked for one."""
+    """Return an error as a page if a browser requested a page, as JSON otherwise."""
     if wants_page(request.scope):
         return await error_page(request, error)
     return error_reply(request.url.path, error)
@@ -149,4 +149,4 @@ async def _answer(request: Request, error: errors.ApiError) -> Response:
 
 async def _failed(request: Request, error: Exception) -> Response:
     logger.error("%s %s failed.", request.method, request.url.path, exc_info=error)
-    return await _answer(request, errors.ApiError(f"The master failed: {error!r}. Its log says more."))
+    return await _answer(request, errors.ApiError(f"The master failed: {error!r}. See its log for details."))

@@ -1,4 +1,4 @@
-"""The embedded master, put together from its parts."""
+"""The embedded master, assembled from its parts."""
 
 from __future__ import annotations
 
@@ -33,16 +33,17 @@ __all__ = ["EmbeddedMaster", "open_store"]
 
 
 class EmbeddedMaster:
-    """One master: its parts, built and tested alone, and the order in which they start and stop.
+    """One master: its parts, and the order in which they start and stop.
 
     Args:
         home: the data root; its lock is held by the caller.
-        store: its database, brought up to date.
-        url: the address that tasks are told.
-        slots: what tasks may use.
-        environment: what tasks inherit.
+        store: its database, migrated to the current schema.
+        notifier: wakes waiting requests after commits.
+        url: the address that tasks connect to.
+        slots: the slots that tasks may use.
+        environment: the variables that tasks inherit.
         pool: where tasks run; processes of this machine by default.
-        cert_file: what tasks check the master's certificate with; None without TLS.
+        cert_file: PEM file with which tasks check the master's certificate; None without TLS.
     """
 
     def __init__(
@@ -85,14 +86,14 @@ class EmbeddedMaster:
         )
 
     def start(self) -> None:
-        """Make the accounts and start the threads."""
+        """Create the accounts and start the threads."""
         self.accounts.open()
         self.report_batcher.start()
         self.dispatcher.start()
         self.garbage_collector.start()
 
     def stop(self) -> None:
-        """End the threads; tasks go on under their supervisors."""
+        """End the threads; tasks continue under their supervisors."""
         self.report_batcher.stop()
         self.dispatcher.stop()
         self.garbage_collector.stop()
@@ -100,15 +101,15 @@ class EmbeddedMaster:
 
 
 def open_store(home: Home, notifier: Notifier, environment: Mapping[str, str] = os.environ) -> Store:
-    """Return the database of a data root, brought up to date.
+    """Return the database of a data root, migrated to the current schema.
 
     Args:
         home: the data root.
-        notifier: carries the news of commits.
-        environment: ``DET_KERAS_DB_URL`` names another database than the one of the root.
+        notifier: wakes waiting requests after commits.
+        environment: ``DET_KERAS_DB_URL`` in it replaces the root's own database.
 
     Raises:
-        DetError: a newer release wrote it.
+        DetError: a newer release wrote the database.
     """
     store = Store(environment.get("DET_KERAS_DB_URL") or Store.url_of(home.database), notifier)
     store.migrate()
@@ -116,7 +117,7 @@ def open_store(home: Home, notifier: Notifier, environment: Mapping[str, str] = 
 
 
 def read_setting(session: Session, name: str) -> str | None:
-    """Return what was stored under `name`, None if nothing was."""
+    """Return the value stored under `name`, None if there is none."""
     row = session.get(SettingRow, name)
     return None if row is None else row.value
 

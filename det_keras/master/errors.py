@@ -1,4 +1,4 @@
-"""What the master answers when it refuses a call."""
+"""The errors that the master returns to clients."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = [
 
 
 class ApiError(DetError):
-    """A refusal, with what travels on the wire.
+    """A refused call, and the error fields of its response.
 
     Attributes:
-        status: of HTTP.
-        code: the number of the class in the protocol.
-        reason: the name of the class in the protocol.
+        status: the HTTP status.
+        code: the gRPC number of the error.
+        reason: the gRPC name of the error.
     """
 
     status = 500
@@ -38,42 +38,42 @@ class InvalidArgumentError(ApiError):
 
 
 class FailedPreconditionError(ApiError):
-    """The request is right, but not in this state."""
+    """The request is valid, but not in the current state."""
 
     status, code, reason = 400, 9, "FailedPrecondition"
 
 
 class UnauthenticatedError(ApiError):
-    """Nobody, or somebody unknown, asks."""
+    """The request has no credentials, or unknown ones."""
 
     status, code, reason = 401, 16, "Unauthenticated"
 
 
 class PermissionDeniedError(ApiError):
-    """The caller is known and may not."""
+    """The caller is known but not allowed to do this."""
 
     status, code, reason = 403, 7, "PermissionDenied"
 
 
 class NotFoundError(ApiError):
-    """There is no such thing."""
+    """The requested object does not exist."""
 
     status, code, reason = 404, 5, "NotFound"
 
 
 class AlreadyExistsError(ApiError):
-    """There is such a thing already."""
+    """The object exists already."""
 
     status, code, reason = 409, 6, "AlreadyExists"
 
 
 class UnimplementedError(ApiError):
-    """A call of the protocol that this master does not serve."""
+    """A call of Determined's API that this master does not serve."""
 
     status, code, reason = 501, 12, "Unimplemented"
 
 
 class UnavailableError(ApiError):
-    """Not now; clients ask again."""
+    """Temporarily unavailable; clients retry."""
 
     status, code, reason = 503, 14, "Unavailable"

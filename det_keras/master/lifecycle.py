@@ -1,6 +1,6 @@
-"""The states of experiments and trials, and what the end of a process means; no database, no processes.
+"""The states of experiments and trials, and what the end of a process means, as pure functions.
 
-Source: the tables of Determined 0.38.1's protocol, and this project's decisions about them.
+Source: the state tables of Determined 0.38.1, with this project's changes.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ __all__ = [
     "trial_may_become",
 ]
 
-# Infrastructure's fault does not count as a restart, but a task that takes its supervisor along every time
-# must not go round for ever.
+# A run lost with its supervisor does not count as a restart. The limit stops a task that kills its own
+# supervisor each time.
 _MOST_LOST_RUNS = 20
 
 _TERMINAL_OF = {
@@ -64,12 +64,12 @@ _EXPERIMENT_NEXT: dict[str, frozenset[str]] = {
 
 
 def experiment_may_become(state: str, wanted: str) -> bool:
-    """Tell whether an experiment in `state` may go to `wanted`."""
+    """Return whether an experiment in `state` may go to `wanted`."""
     return wanted in _EXPERIMENT_NEXT[state]
 
 
 def trial_may_become(state: str, wanted: str) -> bool:
-    """Tell whether a trial in `state` may go to `wanted`: a stopping trial only to a more severe stop."""
+    """Return whether a trial in `state` may go to `wanted`; a stopping trial only to a more severe stop."""
     if state in TERMINAL:
         return False
     if state in _STOPPING:
@@ -80,17 +80,17 @@ def trial_may_become(state: str, wanted: str) -> bool:
 
 
 def is_stopping(state: str) -> bool:
-    """Tell whether `state` is one of those on the way to an end."""
+    """Return whether `state` is a stopping state."""
     return state in _STOPPING
 
 
 def terminal_of(stopping: str) -> str:
-    """Return where a stopping state ends."""
+    """Return the terminal state that follows a stopping state."""
     return _TERMINAL_OF[stopping]
 
 
 class Ending(str, enum.Enum):
-    """How the last process of an allocation went away."""
+    """How the last process of an allocation ended."""
 
     EXITED = "exited"
     LOST = "lost"
@@ -102,11 +102,11 @@ class Exit:
     """The end of one allocation.
 
     Attributes:
-        ending: how.
-        code: of the process, 128 + N for a death by signal N; None where it is not known.
+        ending: how the process ended.
+        code: exit code of the process, 128 + N after signal N; None if unknown.
         is_killed: the master killed it.
-        is_acknowledged: the process said that it stops because it was asked to and wants to go on later.
-        detail: in words, for what was not launched.
+        is_acknowledged: the process reported that it stops on request and can resume later.
+        detail: why the process was not launched, or was lost.
     """
 
     ending: Ending
@@ -117,7 +117,7 @@ class Exit:
 
     @property
     def is_failure(self) -> bool:
-        """Whether it counts against the task: not for what was killed or acknowledged."""
+        """Whether the end counts against the task: not if it was killed or acknowledged."""
         if self.is_killed or self.is_acknowledged:
             return False
         return self.ending is not Ending.EXITED or self.code != 0
@@ -125,18 +125,18 @@ class Exit:
 
 @dataclass(frozen=True)
 class ExitedRun:
-    """What has to be known of a trial to judge the end of its run.
+    """The facts about a trial that decide what the end of its run means.
 
     Attributes:
-        state: of the trial.
+        state: the trial's state.
         is_invalid_hp: the script refused its hyperparameters.
-        is_retry_cancelled: a log policy said that a failure is final.
-        is_out_of_work: it reached all lengths that the search gave it, and will get no further one.
+        is_retry_cancelled: a log policy made the next failure final.
+        is_out_of_work: it reached all lengths that the search gave it, and gets no further length.
         is_waiting: it stopped at the length that the search gave it, and may get a longer one.
-        restarts: counted so far.
-        max_restarts: of the config.
-        lost_runs: in a row, before this one, that ended without an exit code.
-        lacks_validation: the search compares trials, and this one never reported its metric.
+        restarts: restarts counted so far.
+        max_restarts: the limit in the config.
+        lost_runs: consecutive earlier runs that ended without an exit code.
+        lacks_validation: the search compares trials, and this trial never reported its metric.
     """
 
     state: str
@@ -164,7 +164,7 @@ class Verdict(str, enum.Enum):
 def judge_exit(run: ExitedRun, exit_: Exit) -> Verdict:
     """Return what the end of a run means; the first rule that applies decides.
 
-    RESTART and RELAUNCH leave the trial as it is: it runs again when it is active and has work.
+    RESTART and RELAUNCH do not change the trial's state: it runs again when it is active and has work.
     """
     if run.state in _STOPPING:
         return _judge_stopped(run.state, exit_)
@@ -175,7 +175,7 @@ def judge_exit(run: ExitedRun, exit_: Exit) -> Verdict:
     if exit_.is_killed or exit_.is_acknowledged:
         return Verdict.COMPLETE if run.is_out_of_work else Verdict.RELAUNCH
     if run.is_waiting:
-        # Not every client acknowledges that it stopped because it has no work.
+        # Some clients do not acknowledge that they stopped because they have no work.
         return Verdict.RELAUNCH
     return Verdict.FAIL if run.lacks_validation else Verdict.COMPLETE
 

@@ -1,6 +1,6 @@
-"""The master as a process: found, started and stopped by others.
+"""The master as a process: how other processes find, start and stop it.
 
-Importing this costs next to nothing: the command line and scripts look here first.
+Importing this module is cheap: the command line and scripts import it first.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ __all__ = ["Listening", "RunningMaster", "find", "forget", "hold", "lock_file", 
 _PROBE_S = 0.02
 _ANSWER_S = 5.0
 _LINES_OF_LOG = 15
-# A look at the lock holds it for an instant; a master that starts just then tries again.
+# `_is_held` takes the lock for an instant. A master that starts at that moment retries for this long.
 _LOCK_PATIENCE_S = 1.0
 
 
 @dataclass(frozen=True)
 class RunningMaster:
-    """A master that answers.
+    """A running master.
 
     Attributes:
-        url: with scheme and port.
-        pid: of its process.
-        cert_file: what its certificate is checked with; None without TLS.
+        url: its address, with scheme and port.
+        pid: its process id.
+        cert_file: PEM file with which its certificate is checked; None without TLS.
     """
 
     url: str
@@ -49,14 +49,14 @@ class RunningMaster:
 
 @dataclass(frozen=True)
 class Listening:
-    """Where a master is to listen; None for what it chooses itself.
+    """Where a master listens; None leaves the choice to the master.
 
     Attributes:
         host: address; loopback by default, others need TLS.
         port: 8080 by default or, if that is taken, a free one.
         tls_cert: PEM file with the certificate.
-        tls_key: PEM file with its key.
-        trusted: what its clients check the certificate with; None for what ``DET_MASTER_CERT_FILE`` says.
+        tls_key: PEM file with the certificate's key.
+        trusted: PEM file with which clients check the certificate; None for ``DET_MASTER_CERT_FILE``.
     """
 
     host: str | None = None
@@ -66,7 +66,7 @@ class Listening:
     trusted: str | None = None
 
     def absolute(self) -> Listening:
-        """Return the same with files that are found from anywhere."""
+        """Return the same with absolute paths."""
         files = {name: getattr(self, name) for name in ("tls_cert", "tls_key", "trusted")}
         found: dict[str, Any] = {
             name: str(Path(file).absolute()) for name, file in files.items() if file is not None
@@ -75,7 +75,7 @@ class Listening:
 
 
 def find(home: Home) -> RunningMaster | None:
-    """Return the master that serves a data root; None if none does, or one is only just starting."""
+    """Return the master that serves a data root; None if there is none, or it is still starting."""
     if not _is_held(home):
         return None
     try:
@@ -93,18 +93,18 @@ def start(
     *,
     listening: Listening | None = None,
 ) -> RunningMaster:
-    """Start a master for a data root and return it when it is ready; one that runs already is returned.
+    """Start a master for a data root, or return the running master. Returns when it is ready.
 
     Args:
-        home: the data root; made if it does not exist.
-        port: to listen on loopback; None for 8080 or, if that is taken, a free one.
-        slots: how many tasks may use; None for all of the machine.
-        timeout_s: how long it may take, in seconds.
-        listening: where else to listen, instead of `port`. One with a certificate is remembered until `forget`: who
-            starts the master again after it crashed, and says nothing, has it listen there.
+        home: the data root; created if it does not exist.
+        port: the port on loopback; None for 8080 or, if that is taken, a free one.
+        slots: number of slots for tasks; None for all of the machine.
+        timeout_s: limit for the start, in seconds.
+        listening: where to listen, instead of `port`. With a certificate it is remembered until `forget`: a
+            later start without `port` and `listening`, as after a crash, uses it again.
 
     Raises:
-        DetError: it did not come up; its last words are in the message.
+        DetError: the master did not start; the message has the end of its log.
     """
     running = find(home)
     if running is not None:
@@ -119,31 +119,32 @@ def start(
     while time.monotonic() < deadline:
         has_ended = child.poll() is not None
         running = find(home)
-        # Somebody else may have started one at the same time: then that is the one.
+        # Another process may have started a master at the same time. Only one of the two gets the lock; the
+        # other ends. Return the one that holds it.
         if running is not None:
             if asked is not None:
                 _remember(home, asked.absolute())
             return running
         if has_ended and not _is_held(home):
-            raise DetError(f"The master did not start. {_last_words(home.master_log, begins_at)}")
+            raise DetError(f"The master did not start. {_last_output(home.master_log, begins_at)}")
         time.sleep(_PROBE_S)
     raise DetError(
-        f"The master was not ready after {timeout_s:g} s. {_last_words(home.master_log, begins_at)}"
+        f"The master was not ready after {timeout_s:g} s. {_last_output(home.master_log, begins_at)}"
     )
 
 
 def stop(home: Home, *, kill_tasks: bool = False, timeout_s: float = 30.0) -> RunningMaster | None:
-    """Stop the master of a data root; return which one it was, None if none ran.
+    """Stop the master of a data root and return it; None if none ran.
 
-    Trials and jobs go on under their supervisors, and the next master takes them up again.
+    Trials and jobs continue under their supervisors. The next master finds them again.
 
     Args:
         home: the data root.
         kill_tasks: kill trials and jobs as well; the next master runs trials again from their checkpoints.
-        timeout_s: how long stopping may take, in seconds.
+        timeout_s: limit for stopping, in seconds.
 
     Raises:
-        DetError: it does not stop.
+        DetError: the master does not stop in time.
     """
     running = _owner(home)
     if running is not None:
@@ -162,17 +163,20 @@ def stop(home: Home, *, kill_tasks: bool = False, timeout_s: float = 30.0) -> Ru
 
 
 def forget(home: Home) -> None:
-    """Let the next master that is told nothing listen on loopback again."""
+    """Let the next master that is started without an address listen on loopback again."""
     _listening_file(home).unlink(missing_ok=True)
 
 
 def lock_file(home: Home) -> Path:
-    """Return the file that a master holds locked while it lives."""
+    """Return the file that a master keeps locked while it runs."""
     return home.root / "master.lock"
 
 
 def hold(home: Home) -> IO[str] | None:
-    """Become the master of a data root: return what keeps it locked, None if another process is it."""
+    """Lock a data root for this process; return the open lock file, None if another master holds it.
+
+    The lock ends with the process, however it ends: a kill leaves no stale lock.
+    """
     file = lock_file(home).open("a", encoding="utf-8")
     deadline = time.monotonic() + _LOCK_PATIENCE_S
     while True:
@@ -188,12 +192,12 @@ def hold(home: Home) -> IO[str] | None:
 
 
 def _owner(home: Home) -> RunningMaster | None:
-    """Return the process that holds a data root, whether it answers or not."""
+    """Return the process that holds a data root, even if it does not answer."""
     deadline = time.monotonic() + _ANSWER_S
     while _is_held(home) and time.monotonic() < deadline:
         with contextlib.suppress(OSError, ValueError, KeyError):
             return _announced(home)
-        # It is only just starting.
+        # The master takes the lock before it writes its file: it is still starting.
         time.sleep(_PROBE_S)
     return None
 
@@ -230,7 +234,7 @@ def _connection(running: RunningMaster) -> http.client.HTTPConnection:
     host = address.hostname or ""
     if address.scheme != "https":
         return http.client.HTTPConnection(host, address.port, timeout=_ANSWER_S)
-    # Imported here: it costs more than the rest of this module, and most masters are on loopback.
+    # Imported here: it takes longer than the rest of this module, and most masters are on loopback.
     import ssl
 
     trust = ssl.create_default_context(cafile=running.cert_file)
@@ -282,14 +286,14 @@ def _spawn(home: Home, listening: Listening, slots: int | None) -> subprocess.Po
         )
 
 
-def _last_words(log: Path, begins_at: int) -> str:
-    """Return the end of what a master printed since it was started."""
+def _last_output(log: Path, begins_at: int) -> str:
+    """Return the end of a master's output since it was started."""
     with contextlib.suppress(OSError), log.open("rb") as file:
         file.seek(begins_at)
         lines = list(_tail(file))
         if lines:
-            return "Its last words:\n" + "\n".join(lines)
-    return f"It said nothing; see {log}."
+            return "Its last output:\n" + "\n".join(lines)
+    return f"It printed nothing; see {log}."
 
 
 def _tail(file: IO[bytes]) -> Iterator[str]:

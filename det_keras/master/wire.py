@@ -1,4 +1,4 @@
-"""How values travel: camelCase messages, strict JSON, times in UTC."""
+"""The encoding of requests and responses: camelCase messages, strict JSON, times in UTC."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ __all__ = [
 
 MessageT = TypeVar("MessageT", bound="Message")
 
-# Made once: to make it takes as long as to write a small answer.
+# Created once: creating it takes as long as encoding a small response.
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 _MOST_LEVELS = 64
 _TOO_DEEP = f"The body is nested too deeply: more than {_MOST_LEVELS} lists and objects in each other."
-# What may be a number that a float holds as infinity only.
+# Matches numbers that may be too large for a float, which would become infinity.
 _HUGE = re.compile(rb"[eE]\+?\d{3}|\d{300}")
-# What may be half of a character: JSON can escape one, but no other text can hold it.
+# Matches a possible half of a character (a surrogate): JSON can escape one, but UTF-8 cannot encode it.
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
-_LETTERS_SHOWN = 40
-# Kept as text: their numbers may be of any size.
+_CHARACTERS_SHOWN = 40
+# Stored as JSON text: their numbers may be of any size.
 _FREE_FORM = frozenset(
     {"avg_metrics", "batch_metrics", "checkpoint_storage", "config", "metadata", "metrics"}
 )
 
 
 class Message(BaseModel):
-    """A request body: camelCase or snake_case, null means absent, unknown keys are passed over."""
+    """A request body: camelCase or snake_case, null means absent, unknown keys are ignored."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore")
 
@@ -62,27 +62,27 @@ class Message(BaseModel):
                 value.values() if isinstance(value, dict) else value if isinstance(value, list) else (value,)
             )
             if name not in _FREE_FORM and any(
-                isinstance(one, int) and not fits_64_bits(one) for one in values
+                isinstance(item, int) and not fits_64_bits(item) for item in values
             ):
                 raise ValueError(f"`{to_camel(name)}` must be a number of 64 bits")
         return self
 
 
 def fits_64_bits(number: int) -> bool:
-    """Tell whether the database can keep a number."""
+    """Return whether the database can store an integer."""
     return -(1 << 63) <= number < 1 << 63
 
 
 def parse_message(kind: type[MessageT], body: bytes, bare_list: str | None = None) -> MessageT:
-    """Return the message of `kind` that a request body holds; an empty body is an empty message.
+    """Parse a request body; an empty body is an empty message.
 
     Args:
-        kind: of the message.
+        kind: the class of the message.
         body: JSON text.
-        bare_list: the body is a list, and the message has it under this name.
+        bare_list: if the body is a list, the field of the message that receives it; None accepts no list.
 
     Raises:
-        InvalidArgumentError: the body is no JSON object, or not of this kind; every wrong field is named.
+        InvalidArgumentError: the body is not a JSON object, or does not match; every wrong field is named.
     """
     content = decode_json(body) if body.strip() else {}
     if bare_list is not None and isinstance(content, list):
@@ -96,21 +96,21 @@ def parse_message(kind: type[MessageT], body: bytes, bare_list: str | None = Non
 
 
 def validation_text(problems: list[Any]) -> str:
-    """Return one line for all that pydantic found wrong."""
+    """Return one line with all problems that pydantic found."""
     texts = [f"`{'.'.join(str(part) for part in problem['loc'])}`: {problem['msg']}" for problem in problems]
     return "; ".join(texts) + "."
 
 
 def decode_json(body: bytes) -> Any:
-    """Return the value of JSON text, whatever the Content-Type said.
+    """Return the value of JSON text; the Content-Type is ignored.
 
     Raises:
-        InvalidArgumentError: it is no JSON, nested too deeply, or has half of a character in a text.
+        InvalidArgumentError: it is not JSON, is nested too deeply, or contains an unpaired surrogate.
     """
     try:
-        # Not left to `json`, which takes bytes that are half of a character.
+        # Decoded here, because `json` would accept bytes that encode half of a character.
         text = body.decode(json.detect_encoding(body))
-        # A name that JSON does not know stands for itself as text.
+        # NaN and infinities, which strict JSON does not allow, become text.
         value = json.loads(text, parse_constant=str)
     except RecursionError:
         raise InvalidArgumentError(_TOO_DEEP) from None
@@ -124,12 +124,12 @@ def decode_json(body: bytes) -> Any:
 
 
 def _refuse_halves(value: Any) -> None:
-    """Refuse text that could neither be stored nor shown, be it a name or a value."""
+    """Refuse names and values with text that can be neither stored nor shown."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         at = error.start
-        before = error.object[max(0, at - _LETTERS_SHOWN) : at]
+        before = error.object[max(0, at - _CHARACTERS_SHOWN) : at]
         raise InvalidArgumentError(
             f"The body has half of a character, \\u{ord(error.object[at]):04x} (a surrogate without its other half), "
             f"after {before!r}."
@@ -137,7 +137,7 @@ def _refuse_halves(value: Any) -> None:
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
-    """Tell whether lists and objects are nested deeper than `levels`."""
+    """Return whether lists and objects are nested deeper than `levels`."""
     inner = [value]
     for _ in range(levels + 1):
         inner = [
@@ -161,15 +161,15 @@ def encode_json(value: Any) -> bytes:
 
 
 def int64_map(values: Mapping[str, int]) -> dict[str, str]:
-    """Return a map of 64-bit integers as they travel: as text."""
+    """Return a map of 64-bit integers as clients expect them: as text."""
     return {name: str(value) for name, value in values.items()}
 
 
 def from_timestamp(text: str) -> datetime:
-    """Return the time that a client sent; without an offset it is UTC.
+    """Parse a time that a client sent; without an offset it is UTC.
 
     Raises:
-        InvalidArgumentError: it is no RFC 3339 time.
+        InvalidArgumentError: it is not an RFC 3339 time.
     """
     try:
         return parse_timestamp(text)

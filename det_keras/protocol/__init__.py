@@ -1,1 +1,1 @@
-"""What travels between a client, a training process and the master: names, states, values and calls."""
+"""What clients, training processes and the master exchange: names, states, values and calls."""

@@ -1,4 +1,4 @@
-"""Passwords as they travel: never in clear text."""
+"""Passwords as clients send them: never in clear text."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import hashlib
 
 __all__ = ["hash_password"]
 
-# Fixed by Determined's protocol, so that every client sends the same for the same password.
+# Fixed by Determined's protocol, so that every client sends the same text for a password.
 _SALT = "GubPEmmotfiK9TMD6Zdw"
 
 
 def hash_password(password: str) -> str:
-    """Return what a client sends in place of a password; an empty one stays empty."""
+    """Return the text that a client sends in place of a password; an empty password stays empty."""
     return hashlib.sha512((_SALT + password).encode()).hexdigest() if password else ""

@@ -1,4 +1,4 @@
-"""States of experiments and trials, by the names that travel, without their prefix ``STATE_``.
+"""States of experiments and trials, by their names in the protocol without the prefix ``STATE_``.
 
 Source: the tables of Determined 0.38.1's protocol.
 """
@@ -35,10 +35,10 @@ DELETING = "DELETING"
 DELETE_FAILED = "DELETE_FAILED"
 DELETED = "DELETED"
 
-#: States in which nothing runs any more.
+#: States of experiments and trials that have ended.
 TERMINAL = frozenset({COMPLETED, CANCELED, ERROR})
 
 
 def is_over(state: str) -> bool:
-    """Return whether a state that a master answered, with its prefix or without it, is the last one."""
+    """Return whether a state that a master returned, with or without its prefix, is final."""
     return state.removeprefix("STATE_") in TERMINAL | {DELETED}

@@ -1,4 +1,4 @@
-"""Values as strict JSON carries them, and times in UTC."""
+"""Values in strict JSON, and times in UTC."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _TIME = re.compile(r"(.*?)(?:\.(\d+))?(Z|z|[+-]\d\d:\d\d)?")
 
 
 def finite(value: Any) -> Any:
-    """Return `value` as strict JSON can carry it.
+    """Return `value` in a form that strict JSON can represent.
 
-    NumPy values become Python's, tuples become lists, names of fields become text, and NaN and the infinities become
+    NumPy values become Python values, tuples become lists, names of fields become text, and NaN and infinities become
     the text ``NaN``, ``Infinity`` and ``-Infinity``.
     """
     if isinstance(value, float) and not math.isfinite(value):
@@ -31,12 +31,12 @@ def finite(value: Any) -> Any:
 
 
 def now() -> datetime:
-    """Return the present time in UTC."""
+    """Return the current time in UTC."""
     return datetime.now(timezone.utc)
 
 
 def timestamp(time: datetime | None) -> str | None:
-    """Return a time as it travels, None for none."""
+    """Return a time as text for the protocol, None for None."""
     if time is None:
         return None
     return time.astimezone(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
@@ -46,17 +46,17 @@ def parse_timestamp(text: str) -> datetime:
     """Return an RFC 3339 time; without an offset it is UTC.
 
     Args:
-        text: with any number of digits after the second, which Python 3.10 does not read.
+        text: the time, with any number of digits after the second; Python 3.10 cannot parse that.
 
     Raises:
-        ValueError: it is no such time.
+        ValueError: `text` is not such a time.
     """
     match = _TIME.fullmatch(text.strip())
     if match is None or not match[1]:
-        raise ValueError(f"{text!r} is no time such as 2026-01-02T03:04:05.678901Z.")
+        raise ValueError(f"{text!r} is not a time such as 2026-01-02T03:04:05.678901Z.")
     offset = (match[3] or "Z").upper().replace("Z", "+00:00")
     try:
         moment = datetime.fromisoformat(match[1] + offset)
     except ValueError:
-        raise ValueError(f"{text!r} is no time such as 2026-01-02T03:04:05.678901Z.") from None
+        raise ValueError(f"{text!r} is not a time such as 2026-01-02T03:04:05.678901Z.") from None
     return moment + timedelta(microseconds=int((match[2] or "0").ljust(6, "0")[:6]))

@@ -1,8 +1,8 @@
-"""The contract of a search method: events in, actions out, nothing else.
+"""The contract of a search method: it receives events and returns actions.
 
-A method is a pure state machine. It has no clock, no files and no generator of its own: whatever it draws
-comes from the experiment's stream, through `Draw`, so that the same config, seed and order of events give
-the same search. After every event its state can be written down as JSON and read back.
+A method is a pure state machine. It has no clock, no files and no random generator of its own: it draws from the
+experiment's stream, through `Draw`. The same config, seed and order of events therefore give the same search. After
+every event its state can be stored as JSON and restored.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ __all__ = [
     "refused_too_often",
 ]
 
-#: What a trial that failed or diverged ranks as: behind everything that was measured.
+#: The metric of a trial that failed or diverged: it ranks after every measured metric.
 WORST = sys.float_info.max
 
-# A space whose points are nearly all refused would otherwise draw for ever.
+# Without this limit, a space whose points are nearly all refused would draw for ever.
 _REPLACEMENTS_PER_TRIAL = 10
 
 
 class ExitedReason(str, enum.Enum):
-    """Why a trial ended before the search was done with it."""
+    """Why a trial ended before the search ended it."""
 
     ERRORED = "ERRORED"
     USER_CANCELED = "USER_CANCELED"
@@ -59,9 +59,9 @@ class Create:
     """Start a trial.
 
     Attributes:
-        request_id: UUID by which the search names it.
+        request_id: UUID of the trial in the search.
         hparams: its hyperparameters, nested as in the config.
-        seed: of everything random in it.
+        seed: seed of the trial's random streams.
     """
 
     request_id: str
@@ -79,7 +79,7 @@ class ValidateAfter:
 
 @dataclass(frozen=True)
 class Close:
-    """No more work for the trial: it ends when it has done what it was given."""
+    """The trial gets no further length: it ends after its last one."""
 
     request_id: str
 
@@ -97,8 +97,8 @@ class Shutdown:
 
     Attributes:
         cancel: every trial was cancelled by the user.
-        failure: every trial failed, or the search itself cannot go on.
-        reason: in words, for a failure that the trials do not explain.
+        failure: every trial failed, or the search itself cannot continue.
+        reason: text for a failure that the trials do not explain.
     """
 
     cancel: bool = False
@@ -111,12 +111,12 @@ Action = Create | ValidateAfter | Close | Stop | Shutdown
 
 @dataclass(frozen=True)
 class TrialProgress:
-    """How far one trial is.
+    """The progress of one trial.
 
     Attributes:
-        length: in searcher units where the search gives lengths, otherwise a fraction 0..1.
-        is_closed: whether it is over.
-        is_invalid: whether it ended because its hyperparameters were no good.
+        length: in searcher units if the search gives lengths, otherwise a fraction from 0 to 1.
+        is_closed: whether it has ended.
+        is_invalid: whether it ended because its hyperparameters were invalid.
     """
 
     length: float
@@ -126,13 +126,13 @@ class TrialProgress:
 
 @dataclass(frozen=True)
 class FilledRung:
-    """How far a rung is.
+    """The results of a rung.
 
     Attributes:
         bracket: counted from 0.
-        length: at which trials are compared there.
-        trials: how many its bracket tries in all.
-        results: (request id, metric) of those that reached it, best first.
+        length: the length at which trials are compared.
+        trials: total number of trials of its bracket.
+        results: (request id, metric) of the trials that reached it, best first.
     """
 
     bracket: int
@@ -142,11 +142,11 @@ class FilledRung:
 
 
 class Draw:
-    """What a method needs to create trials.
+    """Creates trials for a method.
 
     Args:
-        space: of hyperparameters.
-        stream: the experiment's only source of randomness.
+        space: the space of hyperparameters.
+        stream: the experiment's stream of random numbers.
     """
 
     def __init__(self, space: Space, stream: RandomStream) -> None:
@@ -154,8 +154,8 @@ class Draw:
         self._stream = stream
 
     def create(self, hparams: Mapping[str, Any] | None = None) -> Create:
-        """Return a new trial at a fresh sample of the space, or at `hparams`."""
-        # The order of the draws is part of the format: hyperparameters, then the id, then the seed.
+        """Return a new trial with a new sample of the space, or with `hparams`."""
+        # The order of draws is part of the format: hyperparameters, then the id, then the seed.
         point = self.space.sample(self._stream) if hparams is None else hparams
         request_id = self._stream.request_id()
         return Create(request_id, point, self._stream.trial_seed())
@@ -166,21 +166,21 @@ class Draw:
 
 
 class SearchMethod(abc.ABC):
-    """One algorithm that decides which trials run and for how long.
+    """An algorithm that decides which trials run and for how long.
 
-    Metrics come in so that smaller is always better.
+    It receives metrics with the sign with which smaller is better.
     """
 
-    #: Whether the method decides by comparing trials, so that one that never reports the searcher's metric fails.
+    #: Whether the method compares trials; a trial that never reports the searcher's metric then fails.
     compares_trials = False
 
-    #: Whether a validation without the searcher's metric is an error: in every search, as its best trial is wanted.
+    #: Whether a validation without the searcher's metric is an error. Every search needs it to find its best trial.
     needs_metric = True
 
-    #: Whether it gives trials lengths, and therefore hears only of the validation at each length.
+    #: Whether it gives trials lengths, and therefore receives only the validation at each length.
     gives_lengths = False
 
-    #: The reported metric that says how long a trial has trained, for methods that ask for one.
+    #: The reported metric for how long a trial has trained; None if the method needs none.
     time_metric: str | None = None
 
     @abc.abstractmethod
@@ -188,48 +188,54 @@ class SearchMethod(abc.ABC):
         """Return the first actions of the search."""
 
     def trial_created(self, draw: Draw, request_id: str) -> list[Action]:
-        """Return what follows from a trial's being there."""
+        """Return the actions after the creation of a trial."""
         return []
 
     def validation_completed(
         self, draw: Draw, request_id: str, metric: float, metrics: Mapping[str, Any]
     ) -> list[Action]:
-        """Return what follows from a validation.
+        """Return the actions after a validation.
 
         Args:
-            draw: makes new trials.
+            draw: creates new trials.
             request_id: the trial.
             metric: the searcher's metric, smaller is better.
-            metrics: everything that was reported, as it was reported.
+            metrics: all reported metrics, with their original sign.
         """
         return []
 
     def trial_exited_early(self, draw: Draw, request_id: str, reason: ExitedReason) -> list[Action]:
-        """Return what follows from a trial's ending before its time; told at most once a trial."""
+        """Return the actions after a trial ended early; called at most once per trial.
+
+        Args:
+            draw: creates new trials.
+            request_id: the trial.
+            reason: why it ended.
+        """
         return []
 
     def trial_exited(self, draw: Draw, request_id: str) -> list[Action]:
-        """Return what follows from a trial's end; told once a trial, after any early exit."""
+        """Return the actions after the end of a trial; called once per trial, after any early exit."""
         return []
 
     @abc.abstractmethod
     def progress(self, trials: Sequence[TrialProgress]) -> float:
-        """Return how much of the search is done, 0 to 1; NaN counts as 0."""
+        """Return the progress of the search, 0 to 1; NaN counts as 0."""
 
     @abc.abstractmethod
     def planned_trials(self) -> int:
-        """Return how many trials the search intends to run."""
+        """Return the planned number of trials."""
 
     def planned_endings(self) -> Mapping[int, int]:
-        """Return how many trials would end at which length in a balanced search; empty if all train in full."""
+        """Return the number of trials that end at each length in a balanced search; empty if all train fully."""
         return {}
 
     def compared_lengths(self) -> Sequence[int]:
-        """Return the lengths at which trials are compared, shortest first; empty if they are not."""
+        """Return the lengths at which trials are compared, shortest first; empty if they are not compared."""
         return ()
 
     def filled_rungs(self) -> Sequence[FilledRung]:
-        """Return who reached which rung; empty if there are none."""
+        """Return the results at all rungs; empty if there are no rungs."""
         return ()
 
     @abc.abstractmethod
@@ -238,15 +244,15 @@ class SearchMethod(abc.ABC):
 
     @abc.abstractmethod
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on where the method was whose `snapshot` returned `state`."""
+        """Restore the state that `snapshot` returned."""
 
 
 def refused_too_often(replaced: int, max_trials: int) -> Shutdown | None:
-    """Return the end of a search whose script keeps refusing its hyperparameters, None while it may go on.
+    """Return the end of a search whose script refused hyperparameters too often; None while it may continue.
 
     Args:
-        replaced: trials that were made in the place of refused ones.
-        max_trials: that count.
+        replaced: number of trials that replaced refused trials.
+        max_trials: number of trials that count.
     """
     limit = _REPLACEMENTS_PER_TRIAL * max_trials
     if replaced < limit:

@@ -1,6 +1,6 @@
-"""A bracket at work: its rungs filling up, and the rule that every kind of bracket has to state.
+"""A bracket with its rungs and trials, and the contract of its kinds.
 
-Nobody waits for a rung to fill: each result is judged against those that are there, at the moment it comes.
+A result is compared at once with the results that its rung has already; it does not wait until the rung is full.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Rung:
     """The results at one length, best first."""
 
     def __init__(self) -> None:
-        # Side by side, so that looking for a place runs over plain numbers.
+        # Two lists, so that the bisection compares plain numbers.
         self._metrics: list[float] = []
         self._ids: list[str] = []
 
@@ -40,15 +40,15 @@ class Rung:
         return self._ids[index]
 
     def insert_before_equal(self, metric: float, request_id: str) -> int:
-        """Add a result and return its rank; among equals the newcomer is first."""
+        """Add a result and return its rank; it ranks before equal results."""
         return self._insert(bisect.bisect_left(self._metrics, metric), metric, request_id)
 
     def insert_after_equal(self, metric: float, request_id: str) -> int:
-        """Add a result and return its rank; among equals the newcomer is last."""
+        """Add a result and return its rank; it ranks after equal results."""
         return self._insert(bisect.bisect_right(self._metrics, metric), metric, request_id)
 
     def remove(self, request_id: str) -> None:
-        """Take a trial's result out, if it is there."""
+        """Remove a trial's result, if there is one."""
         if request_id in self._ids:
             index = self._ids.index(request_id)
             del self._metrics[index], self._ids[index]
@@ -66,7 +66,7 @@ class Rung:
         return [list(self._metrics), list(self._ids)]
 
     def restore(self, state: list[Any]) -> None:
-        """Go on where the rung was whose `snapshot` returned `state`."""
+        """Restore the state that `snapshot` returned."""
         self._metrics, self._ids = list(state[0]), list(state[1])
 
     def _insert(self, index: int, metric: float, request_id: str) -> int:
@@ -76,11 +76,11 @@ class Rung:
 
 
 class Bracket(abc.ABC):
-    """One ladder of rungs and the trials on it.
+    """A set of rungs and its trials.
 
     Args:
-        plan: how many trials, and at which lengths they are compared.
-        gives_lengths: whether trials are told how far to train; otherwise they train on until they are stopped.
+        plan: the number of trials, and the lengths at which they are compared.
+        gives_lengths: whether trials are given lengths; otherwise they train until they are stopped.
     """
 
     def __init__(self, plan: BracketPlan, *, gives_lengths: bool) -> None:
@@ -91,7 +91,7 @@ class Bracket(abc.ABC):
         self._created = 0
         self._invalid = 0
         self._exited = 0
-        # Those that the bracket is done with, whether they know already or not.
+        # The trials that get no further length, even if they have not ended yet.
         self._closed: set[str] = set()
 
     def initial(self, draw: Draw) -> list[Action]:
@@ -100,38 +100,44 @@ class Bracket(abc.ABC):
 
     @abc.abstractmethod
     def completed(self, draw: Draw, request_id: str, metric: float, time: int) -> list[Action]:
-        """Return what follows from a validation of a trial.
+        """Return the actions after a validation of a trial.
 
         Args:
-            draw: makes new trials.
+            draw: creates new trials.
             request_id: the trial.
             metric: finite, smaller is better.
-            time: how long it trained; of no matter where the bracket gives lengths.
+            time: how long it has trained; not used if the bracket gives lengths.
         """
 
     def exited_early(self, draw: Draw, request_id: str, reason: ExitedReason) -> list[Action]:
-        """Return what follows from a trial's ending before its time."""
+        """Return the actions after a trial ended early.
+
+        Args:
+            draw: creates new trials.
+            request_id: the trial.
+            reason: why it ended.
+        """
         if reason.is_invalid_hp:
             return self._replace(draw, request_id)
         return self._failed(draw, request_id)
 
     def exited(self, draw: Draw, request_id: str) -> list[Action]:
-        """Return what follows from a trial's end."""
+        """Return the actions after the end of a trial."""
         self._exited += 1
         return []
 
     def progress(self) -> float:
-        """Return how much is done: mostly how many got to the first rung, as that is most of the work."""
+        """Return the progress: mainly the number of trials at the first rung, which is most of the work."""
         trials, reached = self.plan.trials, len(self._rungs[0])
         done = reached / (1.2 * trials)
         return done if reached < trials else max(done, (self._exited - self._invalid) / trials)
 
     def request_ids(self) -> list[str]:
-        """Return all trials of this bracket, in the order in which they were made."""
+        """Return all trials of this bracket, in the order of their creation."""
         return list(self._rung_of)
 
     def filled_rungs(self, number: int) -> list[FilledRung]:
-        """Return who reached which rung, in the bracket that has this number."""
+        """Return the results at all rungs; `number` is the number of this bracket."""
         return [
             FilledRung(number, length, self.plan.trials, rung.results())
             for length, rung in zip(self.plan.lengths, self._rungs, strict=True)
@@ -149,7 +155,7 @@ class Bracket(abc.ABC):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on where the bracket was whose `snapshot` returned `state`."""
+        """Restore the state that `snapshot` returned."""
         for rung, saved in zip(self._rungs, state["rungs"], strict=True):
             rung.restore(saved)
         self._rung_of = dict(state["rung_of"])
@@ -158,10 +164,10 @@ class Bracket(abc.ABC):
 
     @abc.abstractmethod
     def _failed(self, draw: Draw, request_id: str) -> list[Action]:
-        """Return what follows from a failure or a cancellation; it counts as a trial."""
+        """Return the actions after a failure or a cancellation, which counts as a trial."""
 
     def _replace(self, draw: Draw, request_id: str) -> list[Action]:
-        """Forget a trial whose hyperparameters were refused, and try others."""
+        """Replace a trial whose hyperparameters were refused by a new trial."""
         refused = refused_too_often(self._invalid, self.plan.trials)
         self._invalid += 1
         for rung in self._rungs[: self._rung_of[request_id] + 1]:
@@ -170,14 +176,14 @@ class Bracket(abc.ABC):
         return [*self._close(request_id), *following]
 
     def _close(self, request_id: str) -> list[Action]:
-        """Be done with a trial."""
+        """End a trial, unless this was done before."""
         if request_id in self._closed:
             return []
         self._closed.add(request_id)
         return [Close(request_id) if self._gives_lengths else Stop(request_id)]
 
     def _next_trial(self, draw: Draw) -> list[Action]:
-        """Make another trial if there is one left."""
+        """Create another trial if the number of trials is not reached."""
         return self._create(draw) if self._created - self._invalid < self.plan.trials else []
 
     def _create(self, draw: Draw) -> list[Action]:

@@ -1,7 +1,7 @@
-"""Points of a space as flat numbers, the form in which statistical samplers think.
+"""Points of a space as flat numbers, for statistical samplers.
 
-A leaf that varies has one number: its value, of a `log` leaf the exponent, of a `categorical` one the index.
-Leaves are named by their place in the order in which names are visited; names may contain anything.
+A leaf that varies is one number: its value, the exponent for a `log` leaf, the index for a `categorical` leaf.
+Leaves are named by their position in the space, since the names of hyperparameters may contain any characters.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["coordinates_of", "point_at", "varying_leaves"]
 
 
 def varying_leaves(space: Space) -> dict[str, Hyperparameter]:
-    """Return all leaves that are not const, by their place."""
+    """Return all leaves that are not const, by position."""
     return {str(place): leaf for place, (_, leaf) in enumerate(space.leaves()) if not isinstance(leaf, Const)}
 
 
@@ -61,10 +61,10 @@ def _nested(space: Space, values: Iterator[Any]) -> dict[str, Any]:
 
 def _number(leaf: Hyperparameter, value: Any) -> float:
     if isinstance(leaf, Categorical):
-        # True equals 1 and 1.0, and is another value all the same.
-        return next(i for i, one in enumerate(leaf.vals) if one == value and type(one) is type(value))
+        # True equals 1 and 1.0, but is a different value.
+        return next(i for i, known in enumerate(leaf.vals) if known == value and type(known) is type(value))
     if isinstance(leaf, LogRange):
-        # The way to the power and back may end a hair outside.
+        # Rounding of power and logarithm may give a result slightly outside of the range.
         return min(max(math.log(value) / math.log(leaf.base), leaf.minval), leaf.maxval)
     number: float = value
     return number

@@ -1,4 +1,4 @@
-"""Grid search: every point of a grid over the space, each trained in full."""
+"""Grid search: every point of a grid over the space, each trained fully."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class GridSearch(SearchMethod):
     """Trains every point, at most `max_concurrent_trials` at a time, from the end of the list.
 
     Args:
-        points: in the order of the grid, the first name varying slowest.
-        max_concurrent_trials: how many run at a time; 0 for all.
-        max_length: the length of each, in the unit of the config; None if the scripts decide.
+        points: in the order of the grid; the first name varies slowest.
+        max_concurrent_trials: maximum number of running trials; 0 for all.
+        max_length: the length of each trial, in the unit of the config; None if the scripts decide.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class GridSearch(SearchMethod):
 
     def progress(self, trials: Sequence[TrialProgress]) -> float:
         full = float(self._max_length or 1)
-        done = math.fsum(full if one.is_closed else min(one.length, full) for one in trials)
+        done = math.fsum(full if trial.is_closed else min(trial.length, full) for trial in trials)
         return done / (full * len(self._points))
 
     def planned_trials(self) -> int:

@@ -1,4 +1,4 @@
-"""Asynchronous successive halving, in one bracket or in several side by side (adaptive)."""
+"""Asynchronous successive halving, in one bracket or in several brackets at the same time (adaptive)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class HalvingSearch(SearchMethod):
     """Spends most of the training on the trials that do best.
 
     Args:
-        brackets: of one kind, the tallest first; they share nothing but the stream of random numbers.
-        time_metric: the reported metric that says how long a trial has trained; None if it is given lengths.
+        brackets: of one kind, tallest first; they share only the stream of random numbers.
+        time_metric: the reported metric for how long a trial has trained; None if trials are given lengths.
     """
 
     compares_trials = True
@@ -78,7 +78,7 @@ class HalvingSearch(SearchMethod):
             self._bracket_of.update(dict.fromkeys(bracket.request_ids(), bracket))
 
     def _adopted(self, bracket: Bracket, actions: list[Action]) -> list[Action]:
-        """Remember whose the new trials are."""
+        """Record the bracket of new trials."""
         for action in actions:
             if isinstance(action, Create):
                 self._bracket_of[action.request_id] = bracket

@@ -1,4 +1,4 @@
-"""Which search method a config asks for."""
+"""Creates the search method of a config."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from det_keras.search.tpe import TpeSearch
 
 __all__ = ["from_config"]
 
-# Lengths are whole numbers, so that more rungs than this only repeat the shortest.
+# Lengths are integers, so more rungs than this would only repeat the shortest length.
 _MOST_RUNGS = 100
 
 
 def from_config(config: ExperimentConfig) -> Searcher:
-    """Return the searcher that a config asks for, before its first event.
+    """Return the searcher of a config, before its first event.
 
     Raises:
-        ConfigError: the method does not exist here, or cannot be carried out as it is configured.
+        ConfigError: the method is unknown, or cannot be run with this config.
     """
     section = config.searcher
     if section.name not in _METHODS:
         raise ConfigError.at(
             "searcher.name",
-            f"{section.name!r} is not available here. Use one of {', '.join(f'`{name}`' for name in _METHODS)}.",
+            f"{section.name!r} is not available. Use one of {', '.join(f'`{name}`' for name in _METHODS)}.",
         )
     return Searcher(
         _METHODS[section.name](config),
@@ -64,7 +64,7 @@ def _grid(config: ExperimentConfig) -> SearchMethod:
 def _tpe(config: ExperimentConfig) -> SearchMethod:
     if importlib.util.find_spec("optuna") is None:
         raise ConfigError.at(
-            "searcher.name", "`tpe` needs Optuna. Install it with `pip install 'det_keras[search]'`."
+            "searcher.name", "`tpe` requires Optuna. Install it with `pip install 'det_keras[search]'`."
         )
     section = config.searcher
     assert section.max_trials is not None
@@ -79,9 +79,9 @@ def _halving(config: ExperimentConfig) -> SearchMethod:
         plans = _plans(section)
     except OverflowError:
         raise ConfigError.at(
-            "searcher.divisor", f"{section.divisor!r} is too large to divide by so often."
+            "searcher.divisor", f"{section.divisor!r} is too large for this number of rungs."
         ) from None
-    # With a length of its own, the config is of the era in which the search told trials how far to train.
+    # A config with `max_length` has the older form, in which the search gives trials lengths.
     gives_lengths = section.max_length is not None
     kind: type[Bracket] = StoppingBracket if section.stop_once else PromotionBracket
     brackets = [kind(plan, gives_lengths=gives_lengths) for plan in plans]

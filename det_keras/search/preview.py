@@ -1,4 +1,4 @@
-"""What a search would do, before it does."""
+"""Previews of searches: the planned trials, and a simulated run."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from det_keras.search.simulate import Outcome, seeded_curve, simulate
 
 __all__ = ["Preview", "preview"]
 
-# A larger search would keep the one who asks waiting.
+# Simulating a larger search would take too long for a request.
 _MOST_SIMULATED_TRIALS = 5000
 
 
 @dataclass(frozen=True)
 class Preview:
-    """A search on paper, and one run of it in the simulator.
+    """The plan of a search, and one simulated run.
 
     Attributes:
-        trials: how many count.
-        unit: in which lengths are; empty where the scripts decide them.
-        full_length: of a trial that nobody stops; None where its script decides.
-        endings: how many trials end at which length, were the search balanced; empty if all train in full.
-        simulated: one run of the search; None without lengths, or for a search too large to wait for.
+        trials: number of trials that count.
+        unit: unit of lengths; empty if the scripts decide them.
+        full_length: length of a trial that is not stopped; None if its script decides.
+        endings: number of trials that end at each length in a balanced search; empty if all train fully.
+        simulated: one run of the search; None without lengths, or for a large search.
     """
 
     trials: int
@@ -35,10 +35,10 @@ class Preview:
 
 
 def preview(config: ExperimentConfig, slots: int) -> Preview:
-    """Return what a config's search would do on a number of slots.
+    """Return the preview of a config's search on a number of slots.
 
     Raises:
-        ConfigError: the method does not exist here.
+        ConfigError: the method is unknown.
     """
     searcher = from_config(config)
     section = config.searcher
@@ -49,7 +49,7 @@ def preview(config: ExperimentConfig, slots: int) -> Preview:
     trials = searcher.method.planned_trials()
     simulated = None
     if full is not None and trials <= _MOST_SIMULATED_TRIALS:
-        # Rank groups train side by side as often as they fit.
+        # As many trials train at the same time as fit on the slots.
         at_once = max(1, slots // max(1, config.resources.slots_per_trial))
         if config.resources.max_slots is not None and config.resources.slots_per_trial:
             at_once = min(at_once, config.resources.max_slots // config.resources.slots_per_trial)

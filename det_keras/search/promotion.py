@@ -1,7 +1,7 @@
-"""Asynchronous halving that promotes: every trial pauses at each rung until it proves to be among the best.
+"""Asynchronous halving with promotion: every trial pauses at each rung until it is among the best.
 
-Each report yields one new piece of work, a promotion if there is one due and a new trial otherwise, so that as
-many train at a time as did at the start. A trial that waits for its promotion holds no slot.
+Each report starts one new piece of work, a promotion if one is due and a new trial otherwise. The number of running
+trials therefore stays the same. A trial that waits for its promotion uses no slot.
 
 Source: Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, algorithm 2.
 """
@@ -19,20 +19,20 @@ __all__ = ["PromotionBracket"]
 
 
 class PromotionBracket(Bracket):
-    """Moves a trial up once it is in the top 1/divisor of those that reached its rung.
+    """Promotes a trial once it is in the top 1/divisor of the trials that reached its rung.
 
-    Among equals the older one is first. Who moved up stays there, and whoever fell behind may still be promoted
-    when enough worse ones have come.
+    Among equal results the older one is first. A promotion is final. Other trials may still be promoted later, after
+    enough worse results.
     """
 
     def __init__(self, plan: BracketPlan, *, gives_lengths: bool = True) -> None:
         super().__init__(plan, gives_lengths=gives_lengths)
         self._promoted: list[set[str]] = [set() for _ in plan.lengths]
-        # Those on their way to a rung.
+        # The trials that are training for a rung.
         self._outstanding: list[set[str]] = [set() for _ in plan.lengths]
-        # Those whose process cannot go on.
+        # The trials whose process cannot continue.
         self._gone: set[str] = set()
-        # Below it all are closed, so that nobody looks through full rungs again and again.
+        # All trials below this rung are closed, so that full rungs are not searched again.
         self._first_open = 0
 
     def completed(self, draw: Draw, request_id: str, metric: float, time: int) -> list[Action]:
@@ -65,7 +65,7 @@ class PromotionBracket(Bracket):
         self._gone.add(request_id)
         self._closed.add(request_id)
         if request_id not in self._outstanding[self._rung_of[request_id]]:
-            # It was waiting: its results stay, and no work was lost.
+            # It was paused: its results stay, and no work was lost.
             return []
         return self._recorded(draw, request_id, WORST)
 
@@ -79,11 +79,11 @@ class PromotionBracket(Bracket):
         return super()._replace(draw, request_id)
 
     def _recorded(self, draw: Draw, request_id: str, metric: float) -> list[Action]:
-        """Enter a result and return the work that follows from it."""
+        """Enter a result and return the actions that follow from it."""
         actions: list[Action] = []
         promoted = self._enter(request_id, metric, actions)
         while promoted is not None and self._is_gone(promoted):
-            # As if it had run there and come back with the worst result.
+            # As if it had trained there and reported the worst result.
             promoted = self._enter(promoted, WORST, actions)
         if promoted is not None:
             actions.append(ValidateAfter(promoted, self.plan.lengths[self._rung_of[promoted]]))
@@ -94,7 +94,7 @@ class PromotionBracket(Bracket):
         return actions
 
     def _enter(self, request_id: str, metric: float, actions: list[Action]) -> str | None:
-        """Record a result at a trial's rung; return who is promoted from there."""
+        """Record a result at a trial's rung; return the trial that is promoted from this rung."""
         index = self._rung_of[request_id]
         rung = self._rungs[index]
         self._outstanding[index].discard(request_id)
@@ -116,11 +116,11 @@ class PromotionBracket(Bracket):
         return chosen
 
     def _is_gone(self, request_id: str) -> bool:
-        # One that was closed can be promoted when a late refusal has opened its rung again.
+        # A closed trial can be promoted after a late refusal has opened its rung again.
         return request_id in self._gone or request_id in self._closed
 
     def _close_finished_rungs(self) -> list[Action]:
-        """Be done with those who cannot be promoted any more: nobody is on the way to their rung or below it."""
+        """End the trials that cannot be promoted any more: no trial is training for their rung or a lower rung."""
         actions: list[Action] = []
         while self._first_open < len(self._rungs) and not self._outstanding[self._first_open]:
             promoted = self._promoted[self._first_open]

@@ -1,4 +1,4 @@
-"""Random search: a number of trials, each at a fresh sample, each trained in full."""
+"""Random search: a number of trials with random samples, each trained fully."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ __all__ = ["RandomSearch"]
 class RandomSearch(SearchMethod):
     """Trains `max_trials` samples of the space, at most `max_concurrent_trials` at a time.
 
-    A trial that refuses its hyperparameters does not count and is replaced; one that fails or is
-    cancelled counts.
+    A trial whose script refuses its hyperparameters does not count and is replaced. A trial that fails or is cancelled
+    counts.
 
     Args:
-        max_trials: how many trials count.
-        max_concurrent_trials: how many run at a time; 0 for all.
-        max_length: the length of each, in the unit of the config; None if the scripts decide.
+        max_trials: number of trials that count.
+        max_concurrent_trials: maximum number of running trials; 0 for all.
+        max_length: the length of each trial, in the unit of the config; None if the scripts decide.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class RandomSearch(SearchMethod):
     def progress(self, trials: Sequence[TrialProgress]) -> float:
         full = float(self._max_length or 1)
         done = math.fsum(
-            full if one.is_closed else min(one.length, full) for one in trials if not one.is_invalid
+            full if trial.is_closed else min(trial.length, full) for trial in trials if not trial.is_invalid
         )
         return done / (full * self._max_trials)
 

@@ -1,11 +1,11 @@
-"""The arithmetic of successive halving: rungs, brackets and how trials are split over them.
+"""The arithmetic of successive halving: rungs, brackets and the number of trials in each.
 
-A bracket is a ladder of lengths, its rungs: all of its trials train to the first, the best of them to the next,
-and so on. More rungs stop poor trials earlier, fewer judge them by more; an adaptive search hedges by running
-several brackets side by side.
+A bracket has a list of lengths, its rungs. All of its trials train to the first rung, the best of them to the next,
+and so on. More rungs stop poor trials earlier, fewer rungs compare trials after more training. An adaptive search
+combines several brackets.
 
-Source: Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020; the rounding is
-Determined's, so that a config plans the same search here and there.
+Source: Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020. The rounding is Determined's, so
+that a config gives the same search in both.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ __all__ = ["BracketPlan", "adaptive_brackets", "plan_bracket", "plan_brackets", 
 
 @dataclass(frozen=True)
 class BracketPlan:
-    """What one bracket sets out to do.
+    """The plan of one bracket.
 
     Attributes:
-        lengths: at which trials are compared, shortest first.
-        trials: how many count.
-        concurrency: how many train at a time; 0 for as many as can fill the ladder.
-        divisor: about one trial in so many moves up.
+        lengths: the lengths at which trials are compared, shortest first.
+        trials: number of trials that count.
+        concurrency: number of trials that train at the same time; 0 for as many as can fill all rungs.
+        divisor: about one trial in `divisor` is promoted.
     """
 
     lengths: tuple[int, ...]
@@ -38,12 +38,12 @@ class BracketPlan:
 
     @property
     def first_trials(self) -> int:
-        """How many trials start at once."""
+        """Number of trials that start at once."""
         wanted = self.concurrency or int(self.divisor ** (len(self.lengths) - 1))
         return min(max(wanted, 1), self.trials)
 
     def endings(self) -> Mapping[int, int]:
-        """Return how many trials would end at which length, were every rung full before anyone moved up."""
+        """Return the number of trials that end at each length if every rung is full before a promotion."""
         ending: Counter[int] = Counter()
         staying = self.trials
         for length in self.lengths[:-1]:
@@ -55,23 +55,29 @@ class BracketPlan:
 
 
 def rung_lengths(rungs: int, divisor: float, max_length: int) -> tuple[int, ...]:
-    """Return the lengths of a bracket's rungs; the last is `max_length`, and short ones may be equal."""
+    """Return the lengths of a bracket's rungs; short ones may be equal.
+
+    Args:
+        rungs: number of rungs.
+        divisor: ratio of the lengths of two neighbouring rungs.
+        max_length: length of the last rung.
+    """
     return tuple(max(int(max_length / divisor ** (rungs - 1 - index)), 1) for index in range(rungs))
 
 
 def adaptive_brackets(
     mode: str, max_rungs: int, divisor: float, max_length: int, max_trials: int
 ) -> list[int]:
-    """Return the number of rungs of each bracket, most first, no more than length and trials can use.
+    """Return the number of rungs of each bracket, largest first, limited by length and trials.
 
     Args:
-        mode: `aggressive` for the tallest bracket alone, `standard` for the taller half, `conservative` for all.
-        max_rungs: of the tallest.
-        divisor: from one rung to the next.
-        max_length: of a fully trained trial.
-        max_trials: of the whole search.
+        mode: `aggressive` for only the tallest bracket, `standard` for the taller half, `conservative` for all.
+        max_rungs: number of rungs of the tallest bracket.
+        divisor: ratio of the lengths of two neighbouring rungs.
+        max_length: length of a fully trained trial.
+        max_trials: number of trials of the whole search.
     """
-    # The plain quotient of logarithms counts one too few for exact powers of some divisors; so does Determined.
+    # The quotient of logarithms is one too small for exact powers of some divisors, as in Determined.
     useful = min(int(math.log(amount) / math.log(divisor)) + 1 for amount in (max_length, max_trials))
     return bracket_rungs(mode, min(max_rungs, useful))
 
@@ -79,7 +85,15 @@ def adaptive_brackets(
 def plan_bracket(
     rungs: int, divisor: float, max_length: int, max_trials: int, max_concurrent_trials: int
 ) -> BracketPlan:
-    """Return the plan of a search of one bracket."""
+    """Return the plan of a search with one bracket.
+
+    Args:
+        rungs: number of rungs.
+        divisor: ratio of the lengths of two neighbouring rungs.
+        max_length: length of a fully trained trial.
+        max_trials: number of trials.
+        max_concurrent_trials: number of trials that train at the same time; 0 for as many as can fill all rungs.
+    """
     return BracketPlan(
         rung_lengths(rungs, divisor, max_length), max_trials, max_concurrent_trials, float(divisor)
     )
@@ -88,14 +102,14 @@ def plan_bracket(
 def plan_brackets(
     brackets: Sequence[int], divisor: float, max_length: int, max_trials: int, max_concurrent_trials: int
 ) -> list[BracketPlan]:
-    """Return the plans of a search of several brackets, the tallest first.
+    """Return the plans of a search with several brackets, tallest first.
 
     Args:
-        brackets: the number of rungs of each.
-        divisor: from one rung to the next.
-        max_length: of a fully trained trial.
-        max_trials: to split over the brackets; each gets at least one, even beyond this number.
-        max_concurrent_trials: to split over the brackets, likewise; 0 for as few as keep the brackets going.
+        brackets: number of rungs of each bracket.
+        divisor: ratio of the lengths of two neighbouring rungs.
+        max_length: length of a fully trained trial.
+        max_trials: split over the brackets; each gets at least one, even beyond this number.
+        max_concurrent_trials: split over the brackets in the same way; 0 for the minimum that keeps them running.
     """
     ordered = sorted(brackets, reverse=True)
     trials = _split_trials(ordered, divisor, max_trials)
@@ -107,7 +121,7 @@ def plan_brackets(
 
 
 def _split_trials(brackets: Sequence[int], divisor: float, max_trials: int) -> list[int]:
-    # In proportion to what makes the brackets cost about the same.
+    # With these weights all brackets take about the same amount of training.
     weights = [divisor ** (rungs - 1) / rungs for rungs in brackets]
     trials = [max(int(weight / sum(weights) * max_trials), 1) for weight in weights]
     trials[0] += max(max_trials - sum(trials), 0)

@@ -1,7 +1,7 @@
-"""The searcher of one experiment: a search method, and the account of its trials.
+"""The searcher of one experiment: a search method, and the state of its trials.
 
-The method knows its algorithm; the searcher knows which trials were asked for, which exist, which are over
-and how, what length each has to reach, and when all of it is done. Its whole state is one JSON value.
+The method contains the algorithm. The searcher tracks which trials were requested, created and ended, and how, which
+length each has to reach, and when the search is complete. Its whole state is one JSON value.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Operation:
 
     Attributes:
         length: absolute, in the unit of ``searcher.max_length``.
-        completed: the trial reported that it reached it, and no longer one was given.
+        completed: the trial reported that it reached the length, and the search has given no longer length since.
     """
 
     length: int
@@ -44,12 +44,12 @@ class Operation:
 
 
 class Searcher:
-    """Feeds events to a search method and keeps account.
+    """Passes events to a search method and tracks its trials.
 
     Args:
         method: the algorithm.
-        space: of hyperparameters.
-        seed: of the experiment.
+        space: the space of hyperparameters.
+        seed: the experiment's seed.
         smaller_is_better: how the searcher's metric compares.
     """
 
@@ -70,12 +70,20 @@ class Searcher:
         return self._account(self.method.initial(self._draw))
 
     def trial_created(self, request_id: str) -> list[Action]:
-        """Tell that a requested trial exists."""
+        """Record that a requested trial was created; return the actions that follow."""
         self._sets["created"].add(request_id)
         return self._account(self.method.trial_created(self._draw, request_id))
 
     def validation_reported(self, request_id: str, metric: float, metrics: Mapping[str, Any]) -> list[Action]:
-        """Tell of any validation; a method that gives lengths hears of those at its lengths only."""
+        """Record a validation; return the actions that follow.
+
+        A method that gives lengths is called only for validations at its lengths, by `operation_completed`.
+
+        Args:
+            request_id: the trial.
+            metric: the searcher's metric.
+            metrics: all reported metrics.
+        """
         if self.method.gives_lengths or request_id in self._sets["exited"] | self._sets["reopened"]:
             return []
         return self._validated(request_id, metric, metrics)
@@ -83,10 +91,16 @@ class Searcher:
     def operation_completed(
         self, request_id: str, length: int, metric: float, metrics: Mapping[str, Any]
     ) -> list[Action]:
-        """Tell that a trial reached the length that it was given.
+        """Record that a trial reached its length; return the actions that follow.
+
+        Args:
+            request_id: the trial.
+            length: in the unit of ``searcher.max_length``.
+            metric: the searcher's metric at that length.
+            metrics: all metrics of the same validation.
 
         Raises:
-            ValueError: it has no such operation, or reported it complete before.
+            ValueError: the trial was not given this length, or reported it complete before.
         """
         operation = self.operation(request_id)
         if operation is None:
@@ -99,12 +113,12 @@ class Searcher:
         return self._validated(request_id, metric, metrics)
 
     def progress_reported(self, request_id: str, progress: float) -> None:
-        """Tell how far a trial is, in searcher units or as a fraction."""
+        """Record the progress of a trial, in searcher units or as a fraction."""
         if math.isfinite(progress):
             self._progress[request_id] = max(0.0, progress)
 
     def trial_exited_early(self, request_id: str, reason: ExitedReason) -> list[Action]:
-        """Tell that a trial ended before its time; a second report for it is ignored."""
+        """Record that a trial ended early, and return the actions that follow; a second report is ignored."""
         if any(request_id in self._sets[name] for name in ("failed", "cancelled", "invalid", "exited")):
             return []
         if reason.is_invalid_hp:
@@ -118,7 +132,7 @@ class Searcher:
         return self._account(self.method.trial_exited_early(self._draw, request_id, reason))
 
     def trial_exited(self, request_id: str) -> list[Action]:
-        """Tell that a trial is over; a second report for it is ignored."""
+        """Record that a trial ended, and return the actions that follow; a second report is ignored."""
         if request_id in self._sets["exited"]:
             return []
         self._sets["exited"].add(request_id)
@@ -128,9 +142,9 @@ class Searcher:
         return self._account(self.method.trial_exited(self._draw, request_id))
 
     def reopen(self, request_ids: Sequence[str]) -> None:
-        """Go on with a search that is over, while these of its trials run once more.
+        """Continue an ended search, for trials that run again.
 
-        The method has drawn its conclusions from them and hears no more of them; the search waits for their ends.
+        The method has already used their results and receives no more of their events. The search waits for their ends.
         """
         for name in ("exited", "failed", "cancelled", "invalid"):
             self._sets[name] -= set(request_ids)
@@ -138,35 +152,35 @@ class Searcher:
         self._is_shut_down = False
 
     def gave_up(self, request_id: str) -> list[Action]:
-        """Tell that a trial whose script has come to its end cannot reach the length that it was given."""
+        """Record that a trial's script ended before the trial's length; return the actions that follow."""
         return self._account(
             self.method.trial_exited_early(self._draw, request_id, ExitedReason.USER_REQUESTED_STOP)
         )
 
     def operation(self, request_id: str) -> Operation | None:
-        """Return what a trial has to reach, None where the search gives no lengths."""
+        """Return the length that a trial has to reach; None if the search gives no lengths."""
         return self._operations.get(request_id)
 
     def has_work(self, request_id: str) -> bool:
-        """Tell whether a trial has something to run for."""
+        """Return whether a trial has a length to reach, or the search gives no lengths."""
         operation = self.operation(request_id)
         return operation is None or not operation.completed
 
     def is_closed(self, request_id: str) -> bool:
-        """Tell whether a trial gets no further work."""
+        """Return whether a trial gets no further length."""
         return request_id in self._sets["closed"]
 
     def is_over(self, request_id: str) -> bool:
-        """Tell whether a trial was reported to be over."""
+        """Return whether the end of a trial was recorded."""
         return request_id in self._sets["exited"]
 
     def progress(self) -> float:
-        """Return how much of the search is done, 0 to 1."""
+        """Return the progress of the search, 0 to 1."""
         sets = self._sets
-        # A closed trial is one that is over: single and random close theirs as soon as they give the length.
+        # `is_closed` means ended here: single and random close their trials together with giving the length.
         trials = [
-            TrialProgress(self._progress.get(one, 0.0), one in sets["exited"], one in sets["invalid"])
-            for one in sets["created"]
+            TrialProgress(self._progress.get(trial, 0.0), trial in sets["exited"], trial in sets["invalid"])
+            for trial in sets["created"]
         ]
         value = self.method.progress(trials)
         return min(1.0, max(0.0, value)) if math.isfinite(value) else 0.0
@@ -177,18 +191,18 @@ class Searcher:
             "method": self.method.snapshot(),
             "stream": self._stream.getstate(),
             "sets": {name: sorted(members) for name, members in self._sets.items()},
-            "operations": {one: [op.length, op.completed] for one, op in self._operations.items()},
+            "operations": {trial: [op.length, op.completed] for trial, op in self._operations.items()},
             "progress": dict(self._progress),
             "is_shut_down": self._is_shut_down,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on where the searcher was whose `snapshot` returned `state`."""
+        """Restore the state that `snapshot` returned."""
         self.method.restore(state["method"])
         self._stream.setstate(state["stream"])
         self._sets = {name: set(state["sets"].get(name, ())) for name in _SETS}
         self._operations = {
-            one: Operation(length, done) for one, (length, done) in state["operations"].items()
+            trial: Operation(length, done) for trial, (length, done) in state["operations"].items()
         }
         self._progress = dict(state["progress"])
         self._is_shut_down = bool(state["is_shut_down"])
@@ -197,7 +211,7 @@ class Searcher:
         if request_id in self._sets["reopened"]:
             return []
         signed = metric if self._smaller_is_better else -metric
-        # One that diverged, to whichever side, ranks last; as NaN it would spoil every order that it enters.
+        # A metric that diverged in either direction ranks last. NaN would break the order of a rung.
         signed = signed if math.isfinite(signed) else WORST
         return self._account(self.method.validation_completed(self._draw, request_id, signed, metrics))
 

@@ -1,8 +1,8 @@
-"""Searches without processes: any method against a synthetic objective, thousands of trials a second.
+"""Simulated searches: any method with a synthetic objective, thousands of trials per second.
 
-A simulated trial trains one unit of length per unit of time, and a number of slots train trials side by side, in
-the order in which the trials were made, as the master's scheduler does. What a search costs, how its trials end
-and what it finds can so be told before anything runs; tests drive every method through the same code.
+A simulated trial trains one unit of length per unit of time. Trials are trained on a number of slots, in the order of
+their creation, as by the master's scheduler. This shows the cost of a search, the ends of its trials and its result
+before anything runs. Tests run every method through the same code.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ __all__ = ["Objective", "Outcome", "SimulatedExit", "SimulatedTrial", "seeded_cu
 
 @dataclass
 class SimulatedTrial:
-    """A trial that only exists here.
+    """A trial of a simulated search.
 
     Attributes:
         number: 1 for the first.
-        request_id: by which the search names it.
+        request_id: its id in the search.
         hparams: its hyperparameters.
-        seed: of everything random in it.
-        length: how long it has trained.
-        metrics: what it reported, by length.
-        reason: why it ended before its time, None if it did not.
+        seed: seed of its random streams.
+        length: length that it has trained.
+        metrics: reported metrics by length.
+        reason: why it ended early; None if it did not.
     """
 
     number: int
@@ -45,7 +45,7 @@ class SimulatedTrial:
     reason: ExitedReason | None = None
 
     def best(self, *, smaller_is_better: bool = True) -> float | None:
-        """Return its best metric, None if it reported none that can be ranked."""
+        """Return its best finite metric; None if there is none."""
         finite = [metric for metric in self.metrics.values() if math.isfinite(metric)]
         return (min if smaller_is_better else max)(finite, default=None)
 
@@ -54,11 +54,11 @@ class SimulatedTrial:
 Objective = Callable[[SimulatedTrial, int], float]
 
 
-class SimulatedExit(Exception):  # noqa: N818 - it tells of an end, which is not always an error
-    """Ends a simulated trial before its time.
+class SimulatedExit(Exception):  # noqa: N818 - it reports an end, which is not always an error
+    """Ends a simulated trial early.
 
     Args:
-        reason: why.
+        reason: why it ends.
     """
 
     def __init__(self, reason: ExitedReason) -> None:
@@ -68,14 +68,14 @@ class SimulatedExit(Exception):  # noqa: N818 - it tells of an end, which is not
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a simulated search went.
+    """The result of a simulated search.
 
     Attributes:
-        trials: all of them, in the order in which they were made.
+        trials: all trials, in the order of their creation.
         ending: how the search ended.
-        decisions: events that the search was told of.
-        time: how long it took, where a unit of length takes a unit of time.
-        most_at_once: how many trials trained side by side at most.
+        decisions: number of events that the search received.
+        time: simulated duration; a unit of length takes a unit of time.
+        most_at_once: maximum number of trials that trained at the same time.
     """
 
     trials: Sequence[SimulatedTrial]
@@ -86,15 +86,15 @@ class Outcome:
 
     @property
     def total_length(self) -> int:
-        """What all trials together trained."""
+        """Sum of the lengths of all trials."""
         return sum(trial.length for trial in self.trials)
 
     def endings(self) -> Mapping[int, int]:
-        """Return how many trials ended at which length."""
+        """Return the number of trials that ended at each length."""
         return dict(sorted(Counter(trial.length for trial in self.trials).items()))
 
     def best(self, *, smaller_is_better: bool = True) -> float | None:
-        """Return the best metric of all trials, None if there is none."""
+        """Return the best metric of all trials; None if there is none."""
         values = [trial.best(smaller_is_better=smaller_is_better) for trial in self.trials]
         known = [value for value in values if value is not None]
         return (min if smaller_is_better else max)(known, default=None)
@@ -149,10 +149,10 @@ def simulate(
 
 
 def seeded_curve(max_length: int) -> Objective:
-    """Return an objective whose curves fall from about 1, each to a floor and at a pace drawn from the trial's seed.
+    """Return an objective whose curves fall from about 1, with a limit and speed drawn from the trial's seed.
 
     Args:
-        max_length: at which a typical trial is nearly where it will get to.
+        max_length: length at which a typical trial is near its limit.
     """
 
     def loss(trial: SimulatedTrial, length: int) -> float:
@@ -164,7 +164,7 @@ def seeded_curve(max_length: int) -> Objective:
 
 
 class _Simulation:
-    """One search under way."""
+    """The state of a running simulation."""
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ class _Simulation:
         self._on_event = on_event
         self._trials: dict[str, SimulatedTrial] = {}
         self._waiting: list[tuple[int, str]] = []
-        # When a running trial reports next.
+        # The times of the next reports of running trials.
         self._reports: list[tuple[float, int, str]] = []
         self._running: set[str] = set()
         self._stopped: set[str] = set()
@@ -216,10 +216,10 @@ class _Simulation:
             _, request_id = heapq.heappop(self._waiting)
             self._free_slots -= 1
             self._running.add(request_id)
-            self._go_on(self._trials[request_id])
+            self._continue(self._trials[request_id])
         self._most_at_once = max(self._most_at_once, len(self._running))
 
-    def _go_on(self, trial: SimulatedTrial) -> None:
+    def _continue(self, trial: SimulatedTrial) -> None:
         step = self._next_length(trial) - trial.length
         at = self._time + step * self._pace(trial)
         heapq.heappush(self._reports, (at, trial.number, trial.request_id))
@@ -249,16 +249,16 @@ class _Simulation:
         self._follow(trial)
 
     def _follow(self, trial: SimulatedTrial) -> None:
-        """Let a trial that has reported do what it now has to."""
+        """Continue, pause or end a trial after its report."""
         request_id = trial.request_id
         if self._searcher.operation(request_id) is None:
             is_done = request_id in self._stopped or trial.length >= self._full_length
             if is_done:
                 self._end(trial)
             else:
-                self._go_on(trial)
+                self._continue(trial)
         elif self._searcher.has_work(request_id):
-            self._go_on(trial)
+            self._continue(trial)
         elif self._searcher.is_closed(request_id):
             self._end(trial)
         else:
@@ -304,7 +304,7 @@ class _Simulation:
         if isinstance(action, Stop):
             self._stopped.add(request_id)
         elif isinstance(action, ValidateAfter):
-            # A new trial waits already, and one that just reported goes on where it is.
+            # A new trial is already in the queue, and a running trial continues after its report.
             if trial.length and request_id not in self._running:
                 heapq.heappush(self._waiting, (trial.number, request_id))
         elif request_id not in self._running and not self._searcher.has_work(request_id):

@@ -1,4 +1,4 @@
-"""No search: one trial, trained in full."""
+"""No search: one trial, trained fully."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["SingleSearch"]
 
 
 class SingleSearch(RandomSearch):
-    """Random search with one trial and nothing to replace it by.
+    """Random search with one trial, which is never replaced.
 
     Args:
         max_length: the trial's length, in the unit of the config; None if the script decides.

@@ -1,4 +1,4 @@
-"""Asynchronous halving that stops: a trial trains on until it falls behind at a rung, and never resumes."""
+"""Asynchronous halving with stopping: a trial trains until it is stopped at a rung, and is never resumed."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ __all__ = ["StoppingBracket"]
 
 
 class StoppingBracket(Bracket):
-    """Stops a trial at the first rung where it is not among the best 1/divisor that came so far.
+    """Stops a trial at the first rung where it is not among the best 1/divisor of the results so far.
 
-    The first at a rung always passes, a newcomer passes before its equals, and nobody is stopped afterwards.
+    The first trial at a rung always passes. A new result ranks before equal results. A trial that has passed a rung is
+    not stopped there later.
     """
 
     def completed(self, draw: Draw, request_id: str, metric: float, time: int) -> list[Action]:
@@ -23,7 +24,7 @@ class StoppingBracket(Bracket):
             self._rung_of[request_id] = index
             if time < self.plan.lengths[index]:
                 return []
-            # Where validations are sparse, one counts at several rungs.
+            # If validations are sparse, a validation counts at several rungs.
             if not self._passes(index, request_id, metric):
                 break
         return [*self._close(request_id), *self._next_trial(draw)]
@@ -32,7 +33,7 @@ class StoppingBracket(Bracket):
         super().exited(draw, request_id)
         if request_id in self._closed:
             return []
-        # The script came to an end of its own, short of the last rung: somebody else may use its place.
+        # The script ended before the last rung: a new trial may take its place.
         self._closed.add(request_id)
         return self._next_trial(draw)
 

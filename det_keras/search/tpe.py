@@ -1,8 +1,7 @@
-"""Search by a tree-structured Parzen estimator: new trials near those that did well.
+"""Search with a tree-structured Parzen estimator: new trials are near good trials.
 
-The sampler is Optuna's; the search is ours. For every proposal a study is built in memory from the search's own
-account and thrown away again, so that the master's database stays the one source of truth and a search goes on
-exactly where it was.
+Only the sampler is Optuna's. For every proposal a study is built in memory from the search's own state and discarded
+afterwards. All state is therefore in the master's database, and a search resumes exactly.
 
 Source: Bergstra et al., "Algorithms for Hyper-Parameter Optimization", NeurIPS 2011.
 """
@@ -28,14 +27,14 @@ __all__ = ["TpeSearch"]
 
 
 class TpeSearch(RandomSearch):
-    """Random search at first; then every new trial is proposed from the results so far.
+    """Random search at first; later every new trial is proposed from the results so far.
 
     Args:
-        max_trials: how many trials count.
-        max_concurrent_trials: how many run at a time; 0 for all. With more than one, what is proposed depends on
-            which results are there already.
-        max_length: the length of each, in the unit of the config; None if the scripts decide.
-        n_startup_trials: how many results to wait for before the estimator is asked.
+        max_trials: number of trials that count.
+        max_concurrent_trials: maximum number of running trials; 0 for all. With more than 1, proposals depend on the
+            order of results.
+        max_length: the length of each trial, in the unit of the config; None if the scripts decide.
+        n_startup_trials: number of results before the estimator is used.
     """
 
     compares_trials = True
@@ -49,7 +48,7 @@ class TpeSearch(RandomSearch):
     ) -> None:
         super().__init__(max_trials, max_concurrent_trials, max_length)
         self._n_startup_trials = n_startup_trials
-        # In the order in which they were made: the estimator weighs older results less.
+        # In the order of creation: the estimator gives older results less weight.
         self._points: dict[str, Mapping[str, float]] = {}
         self._values: dict[str, float] = {}
         self._exited: set[str] = set()
@@ -62,7 +61,7 @@ class TpeSearch(RandomSearch):
 
     def trial_exited_early(self, draw: Draw, request_id: str, reason: ExitedReason) -> list[Action]:
         if reason is not ExitedReason.USER_CANCELED:
-            # Where trials fail, or refuse their values, is no place to look at again.
+            # The estimator should avoid values for which trials fail or refuse their hyperparameters.
             self._values[request_id] = WORST
         return super().trial_exited_early(draw, request_id, reason)
 
@@ -91,14 +90,14 @@ class TpeSearch(RandomSearch):
         return create
 
     def _proposal(self, draw: Draw) -> Mapping[str, Any]:
-        # Imported here: an optional library, and slow to import.
+        # Imported here: Optuna is optional, and slow to import.
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         with warnings.catch_warnings():
-            # It calls what is asked for here experimental.
+            # Optuna warns that `constant_liar` is experimental.
             warnings.simplefilter("ignore")
-            # Trials that still run count as bad, so that nobody is sent to where another one already is.
+            # Running trials count as bad, so that no new trial gets nearly the same values.
             sampler = optuna.samplers.TPESampler(seed=draw.seed(), n_startup_trials=0, constant_liar=True)
         study = optuna.create_study(sampler=sampler)
         kinds = {place: _distribution(leaf) for place, leaf in varying_leaves(draw.space).items()}
@@ -106,7 +105,7 @@ class TpeSearch(RandomSearch):
         for request_id, point in self._points.items():
             is_over, value = request_id in self._exited, self._values.get(request_id)
             if is_over and value is None:
-                continue  # cancelled before it said anything
+                continue  # cancelled before its first report
             study.add_trial(
                 optuna.trial.create_trial(
                     state=states.COMPLETE if is_over else states.RUNNING,

@@ -1,4 +1,4 @@
-"""Where checkpoint bytes live, one file per kind of storage."""
+"""Storages of checkpoint files; each kind has its own module."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def from_config(section: Mapping[str, Any]) -> Storage:
     """Return the storage that a `checkpoint_storage` section describes.
 
     Args:
-        section: normalised, with `type`.
+        section: the section in normal form, with `type`.
 
     Raises:
         ConfigError: no backend exists for the type.

@@ -1,4 +1,4 @@
-"""Unpacks tar archives without letting their entries out of the directory, on every Python.
+"""Unpacks tar archives so that no entry leaves the directory, on every Python version.
 
 Source: PEP 706, whose filters are in Python 3.12 and in late releases of 3.10 and 3.11 only; Debian 12 has none.
 """

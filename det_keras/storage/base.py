@@ -1,8 +1,7 @@
-"""The contract of a checkpoint storage: where checkpoint bytes live.
+"""The interface of a checkpoint storage.
 
-A storage knows UUIDs and files, nothing of models or masters. Whatever the kind, a checkpoint is there
-as a whole or not at all: `store_path` commits at the end of its block and leaves nothing behind when
-the block, or the process, dies.
+A storage handles UUIDs and files, not models or masters. In every kind of storage, a checkpoint exists
+completely or not at all: `store_path` commits at the end of its block. When the block raises, nothing remains.
 """
 
 from __future__ import annotations
@@ -16,27 +15,27 @@ __all__ = ["Storage"]
 
 
 class Storage(abc.ABC):
-    """Where the files of checkpoints live, by checkpoint UUID."""
+    """Stores the files of checkpoints by checkpoint UUID."""
 
     @abc.abstractmethod
     def store_path(self, uuid: str, hashes: Mapping[str, str] | None = None) -> AbstractContextManager[Path]:
-        """Yield an empty directory that becomes checkpoint `uuid` when the block ends well.
+        """Yield an empty directory that becomes checkpoint `uuid` when the block ends without an error.
 
-        The files are flushed, a manifest is written last, and the whole appears at once. If the block
-        raises, or writing does, nothing of it remains.
+        The files are flushed, the manifest is written last, and the checkpoint appears in one step. If the block
+        or the writing raises, nothing remains.
 
         Args:
-            uuid: of the checkpoint.
-            hashes: SHA-256 in hexadecimal, by relative path, of files that were hashed as they were written;
-                looked at when the block ends. The others are read again for that.
+            uuid: UUID of the checkpoint.
+            hashes: SHA-256 in hexadecimal, by relative path, of files that were hashed as they were written. The
+                mapping is read when the block ends; the other files are read again to hash them.
 
         Raises:
-            OSError: the storage cannot be written (disk full, no permission, gone).
+            OSError: the storage cannot be written (disk full, no permission, not mounted).
         """
 
     @abc.abstractmethod
     def restore_path(self, uuid: str) -> AbstractContextManager[Path]:
-        """Yield a directory with the files of checkpoint `uuid`, verified; do not write to it.
+        """Yield a directory with the verified files of checkpoint `uuid`; do not write to it.
 
         Raises:
             CheckpointError: there is no such checkpoint, or it does not match its manifest.
@@ -44,26 +43,26 @@ class Storage(abc.ABC):
 
     @abc.abstractmethod
     def exists(self, uuid: str) -> bool:
-        """Tell whether a finished checkpoint `uuid` is stored."""
+        """Return whether a finished checkpoint `uuid` is stored."""
 
     @abc.abstractmethod
     def list_files(self, uuid: str) -> dict[str, int]:
-        """Return the relative paths of `uuid` with sizes in bytes; directories end with ``/``; {} if gone."""
+        """Return the relative paths of `uuid` with sizes in bytes; directories end with ``/``; {} if there is none."""
 
     @abc.abstractmethod
     def delete(self, uuid: str, globs: Sequence[str] = ("**/*",)) -> dict[str, int]:
-        """Delete the files of `uuid` that match any of `globs` and return what is left.
+        """Delete the files of `uuid` that match any of `globs` and return the remaining files.
 
-        Deleting everything, or what is not there, is no error and leaves {}.
+        If nothing remains, or there is no such checkpoint, the result is {} and no error.
         """
 
     @abc.abstractmethod
     def store_file(self, name: str, source: Path) -> None:
-        """Store a copy of a file beside the checkpoints, in place of one with the same name, in one step.
+        """Store a copy of a file beside the checkpoints; a file of the same name is replaced in one step.
 
         Args:
-            name: relative path, with ``/``.
-            source: the file.
+            name: relative path with ``/``.
+            source: the file to copy.
 
         Raises:
             OSError: the storage cannot be written.
@@ -71,7 +70,7 @@ class Storage(abc.ABC):
 
     @abc.abstractmethod
     def files_path(self, prefix: str) -> Path:
-        """Return a directory that shows the files stored below `prefix`; it may not exist yet. Do not write to it."""
+        """Return the directory of the files stored below `prefix`; it may not exist yet. Do not write to it."""
 
     @contextmanager
     def raw_path(self, uuid: str) -> Iterator[Path]:

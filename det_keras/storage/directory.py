@@ -1,4 +1,4 @@
-"""Checkpoints in a directory of this machine: one sub-directory per UUID, committed by rename."""
+"""Stores checkpoints in a directory of this machine: one sub-directory per UUID, committed by rename."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ __all__ = ["DirectoryStorage"]
 logger = logging.getLogger(__name__)
 
 _STAGING_PREFIX = ".staging-"
-# Files that clean-up took away on purpose; they do not make the rest of a checkpoint corrupt.
+# Lists the files that were deleted on purpose; without them a checkpoint is not corrupt.
 _DELETED_NAME = ".deleted"
 
 
 class DirectoryStorage(Storage):
-    """Checkpoints as directories below `root`.
+    """Stores checkpoints as directories below `root`.
 
     Args:
-        root: made when the first checkpoint is stored.
+        root: the directory; created when the first checkpoint is stored.
     """
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
-        self._looked_for_stale = False
+        self._has_removed_stale = False
 
     @contextmanager
     def store_path(self, uuid: str, hashes: Mapping[str, str] | None = None) -> Iterator[Path]:
@@ -55,13 +55,16 @@ class DirectoryStorage(Storage):
             write_manifest(staging, hashes)
             if target.exists():
                 raise FileExistsError(f"Checkpoint `{uuid}` is already stored at {target}.")
+            # The manifest and all files are on the disk, so a reader finds either no `target` or all of it. A crash
+            # before the rename leaves only the staging directory, which a later process removes.
             staging.rename(target)
             is_renamed = True
             fsync_directory(self.root)
         except BaseException:
             shutil.rmtree(staging, ignore_errors=True)
             if is_renamed:
-                # Nobody knows whether the disk has it. Without a manifest it is no checkpoint.
+                # It is unknown whether the rename is on the disk. The manifest is removed first: without it, a
+                # directory that is only half removed is not a checkpoint.
                 with contextlib.suppress(OSError):
                     (target / MANIFEST_NAME).unlink()
                 shutil.rmtree(target, ignore_errors=True)
@@ -93,17 +96,20 @@ class DirectoryStorage(Storage):
         directory = self._directory(uuid)
         if not directory.is_dir():
             return {}
-        doomed = _matching_files(directory, globs)
-        kept = [name for name in list_files(directory) if not name.endswith("/") and name not in doomed]
+        selected = _matching_files(directory, globs)
+        kept = [name for name in list_files(directory) if not name.endswith("/") and name not in selected]
         if not [name for name in kept if name not in (MANIFEST_NAME, _DELETED_NAME)] or not kept:
-            # One rename first: a half-deleted directory never passes for a checkpoint.
-            grave = self.root / f"{_STAGING_PREFIX}{socket.gethostname()}-{os.getpid()}-gone-{uuid}"
-            directory.rename(grave)
-            shutil.rmtree(grave, ignore_errors=True)
+            # The rename comes first: a half-deleted directory is never taken for a checkpoint. If this process is
+            # killed in between, a later one removes the renamed directory like stale staging.
+            trash = self.root / f"{_STAGING_PREFIX}{socket.gethostname()}-{os.getpid()}-gone-{uuid}"
+            directory.rename(trash)
+            shutil.rmtree(trash, ignore_errors=True)
             return {}
-        gone = _deleted_names(directory) | doomed
-        (directory / _DELETED_NAME).write_text("\n".join(sorted(gone)), encoding="utf-8")
-        for name in doomed:
+        # The list is written before the files are deleted: if this process is killed in between, the list names
+        # files that still exist, which is harmless; an unlisted missing file would make the checkpoint corrupt.
+        deleted = _deleted_names(directory) | selected
+        (directory / _DELETED_NAME).write_text("\n".join(sorted(deleted)), encoding="utf-8")
+        for name in selected:
             (directory / name).unlink(missing_ok=True)
         _remove_empty_directories(directory)
         return self.list_files(uuid)
@@ -114,6 +120,7 @@ class DirectoryStorage(Storage):
         draft = target.with_name(f".{target.name}.{os.getpid()}.new")
         try:
             shutil.copyfile(source, draft)
+            # A reader opens either the old file or the complete new one.
             draft.replace(target)
         finally:
             draft.unlink(missing_ok=True)
@@ -133,10 +140,14 @@ class DirectoryStorage(Storage):
             raise CheckpointError(f"{uuid!r} is not the UUID of a checkpoint.") from None
 
     def _remove_stale_staging(self) -> None:
-        """Remove what processes of this machine left that died while storing."""
-        if self._looked_for_stale:
+        """Remove the staging directories of processes of this machine that died while storing.
+
+        Directories of living processes are left: they may still be written. The host name is part of the name because
+        another machine's pids say nothing here.
+        """
+        if self._has_removed_stale:
             return
-        self._looked_for_stale = True
+        self._has_removed_stale = True
         mine = f"{_STAGING_PREFIX}{socket.gethostname()}-"
         for path in self.root.glob(f"{mine}*"):
             pid = path.name[len(mine) :].split("-", 1)[0]
@@ -152,7 +163,7 @@ def _matching_files(directory: Path, globs: Sequence[str]) -> set[str]:
             raise ValueError(
                 f"{glob!r} cannot select files of a checkpoint. Use a relative pattern such as 'code/**'."
             )
-        # `a/**` names directories only before Python 3.13; the files below them are meant.
+        # Before Python 3.13 `a/**` matches only directories; the files below them are meant.
         for path in directory.glob(glob):
             below = path.rglob("*") if path.is_dir() else [path]
             found.update(p.relative_to(directory).as_posix() for p in below if not p.is_dir())

@@ -1,7 +1,7 @@
-"""The manifest: what makes a directory of files a checkpoint.
+"""The manifest of a checkpoint.
 
-``manifest.json`` is written last and names every other file with its size and SHA-256. A directory
-without a valid one is not a checkpoint; one byte that differs is found before anything is loaded.
+``manifest.json`` is written last and lists every other file with its size and SHA-256. A directory
+without a valid manifest is not a checkpoint. A single changed byte is found before anything is loaded.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _HASHING_THREADS = 4
 
 
 def list_files(directory: Path) -> dict[str, int]:
-    """Return every path below `directory`, relative, with its size in bytes.
+    """Return every relative path below `directory` with its size in bytes.
 
-    Directories end with ``/`` and count 0 bytes, as the REST API lists them.
+    Directories end with ``/`` and have 0 bytes, as in the REST API.
     """
     found: dict[str, int] = {}
     for path in sorted(directory.rglob("*")):
@@ -42,15 +42,16 @@ def write_manifest(directory: Path, hashes: Mapping[str, str] | None = None) -> 
 
     Args:
         directory: the checkpoint.
-        hashes: SHA-256 in hexadecimal of files whose content was hashed as it was written, by relative path;
-            the others are read.
+        hashes: SHA-256 in hexadecimal of files that were hashed as they were written, by relative path; the other
+            files are read.
 
     Returns:
-        All files with their sizes in bytes, the manifest among them, directories as in `list_files`.
+        All files with their sizes in bytes, including the manifest; directories as in `list_files`.
 
     Raises:
         OSError: the disk is full or failing; the manifest is then not valid.
     """
+    # Every file is flushed before the manifest is written: a valid manifest on the disk means complete files.
     known = hashes or {}
     files = {}
     listed = list_files(directory)
@@ -75,23 +76,23 @@ def verify_manifest(directory: Path, *, ignored: frozenset[str] = frozenset()) -
 
     Args:
         directory: the checkpoint.
-        ignored: files that may be gone, because they were deleted on purpose.
+        ignored: files that may be missing because they were deleted on purpose.
 
     Raises:
-        CheckpointError: there is no manifest, or a file is missing, cut off or altered; it names the first.
+        CheckpointError: there is no manifest, or a file is missing, cut off or altered; names the first such file.
     """
     manifest = directory / MANIFEST_NAME
     try:
         files = json.loads(manifest.read_text(encoding="utf-8"))["files"]
     except FileNotFoundError:
         raise CheckpointError(
-            f"Checkpoint `{directory.name}` has no manifest at {manifest}: it was never finished."
+            f"Checkpoint `{directory.name}` has no manifest at {manifest}: it was never completed."
         ) from None
     except (ValueError, KeyError, TypeError, UnicodeDecodeError):
         raise CheckpointError(
             f"Checkpoint `{directory.name}` is corrupt: {manifest} cannot be read."
         ) from None
-    # Hashing keeps a core busy, and lets go of the interpreter.
+    # Hashing releases the GIL, so several threads use several cores.
     with ThreadPoolExecutor(_HASHING_THREADS) as pool:
         checks = [
             pool.submit(_verify_file, directory, name, entry["size"], entry["sha256"])
@@ -103,7 +104,7 @@ def verify_manifest(directory: Path, *, ignored: frozenset[str] = frozenset()) -
 
 
 def fsync_directory(directory: Path) -> None:
-    """Make the names in `directory` durable; a rename is not, until its directory is flushed."""
+    """Flush the names in `directory` to the disk; a rename is durable only after that."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

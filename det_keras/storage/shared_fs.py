@@ -1,4 +1,4 @@
-"""Checkpoints on a file system that every machine mounts at the same place."""
+"""Stores checkpoints on a file system that every machine mounts at the same path."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["SharedFsStorage"]
 
 
 class SharedFsStorage(DirectoryStorage):
-    """Checkpoints below `host_path`, or below `storage_path` inside it.
+    """Stores checkpoints below `host_path`, or below `storage_path` inside it.
 
     Args:
-        host_path: the mount point, absolute.
-        storage_path: a directory in it, relative or absolute.
+        host_path: absolute path of the mount point.
+        storage_path: a directory inside `host_path`, relative or absolute.
 
     Raises:
         ConfigError: `storage_path` lies outside `host_path`.

@@ -59,7 +59,7 @@ def lines_of_plot(page, name="curves"):
 def test_a_real_search_is_watched_paused_and_brought_to_its_end(page, site):
     page.goto("/experiments")
     number = digits_search(site)
-    # Nobody reloads: the list goes on by itself.
+    # The list updates itself without a reload.
     page.locator(f"tr[data-key='{number}'] a").click()
     heading = page.locator("#heading")
     expect(heading).to_contain_text("running", timeout=30_000)

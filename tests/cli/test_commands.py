@@ -197,7 +197,7 @@ def test_continue_changes_the_config_and_watches(det, tmp_path):
     assert described["state"] == "STATE_COMPLETED"
     assert (described["config"]["description"], described["config"]["max_restarts"]) == ("twice", 2)
     refused = det("experiment", "continue", number, "--config", "searcher.name")
-    assert (refused.returncode, refused.stderr.count("cannot be read")) == (1, 1)
+    assert (refused.returncode, refused.stderr.count("is invalid")) == (1, 1)
 
 
 def test_a_paused_experiment_is_not_activated(det):
@@ -223,8 +223,7 @@ def test_an_interrupt_leaves_the_experiment_running(det, held):
 
     assert process.returncode == 130
     assert (
-        said
-        == f"Experiment {created} goes on without you. Come back with `det experiment logs -f {created}`.\n"
+        said == f"Experiment {created} continues. Follow it again with `det experiment logs -f {created}`.\n"
     )
     gate.touch()
     assert det.out("experiment", "wait", created) == f"Experiment {created} is COMPLETED\n"
@@ -350,7 +349,7 @@ def test_a_token_that_the_master_does_not_know_says_what_to_do(det):
     done = det.with_variables(DET_USER_TOKEN="nonsense")("experiment", "list")
 
     assert done.returncode == 1
-    assert done.stderr.startswith("Unauthenticated: the master does not take the token")
+    assert done.stderr.startswith("Unauthenticated: the master does not accept the token")
     assert "det user login" in done.stderr
 
 
@@ -402,7 +401,7 @@ def test_a_master_is_started_when_none_runs_and_outlives_the_command(det, tmp_pa
     finally:
         stopped = fresh("deploy", "local", "cluster-down", "--kill")
     assert stopped.stdout == f"Stopped the embedded master at {url}.\n"
-    assert fresh("deploy", "local", "cluster-down").stdout == "No embedded master runs.\n"
+    assert fresh("deploy", "local", "cluster-down").stdout == "No embedded master is running.\n"
     with contextlib.suppress(FileNotFoundError):
         assert fresh("deploy", "local", "logs").returncode == 0
 

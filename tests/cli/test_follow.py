@@ -90,8 +90,8 @@ def test_a_pause_and_a_restart_are_told_once(capsys):
     assert follow(master, 1) == 0
 
     assert capsys.readouterr().out.splitlines() == [
-        "Experiment 1 is paused. `det experiment activate 1` lets it go on.",
-        "Trial 4 failed and starts again (restart 1 of 5).",
+        "Experiment 1 is paused. `det experiment activate 1` resumes it.",
+        "Trial 4 failed and is restarted (restart 1 of 5).",
         "Experiment 1 completed.",
         PAGE,
     ]

@@ -57,7 +57,7 @@ print([name for name in {HEAVY!r} if name in sys.modules])
             [],
             ["<config>.entrypoint: an entrypoint is required"],
         ),
-        (GOOD, ["--config", "searcher"], ["<config>: override 'searcher' cannot be read"]),
+        (GOOD, ["--config", "searcher"], ["<config>: override 'searcher' is invalid"]),
         (GOOD, ["nowhere"], ["The context directory"]),
     ],
     ids=["unknown and wrong fields", "broken YAML", "no entrypoint", "bad override", "no directory"],

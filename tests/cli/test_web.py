@@ -29,4 +29,4 @@ def test_no_address_for_what_is_not_there(asked, stub):
 def test_another_master_has_pages_of_its_own(asked):
     done = asked("web")
     assert done.returncode == 1
-    assert "pages of its own" in done.stderr
+    assert "other pages" in done.stderr

@@ -36,7 +36,7 @@ def test_mapping_selects_by_device() -> None:
 
 
 def test_unknown_device_is_refused() -> None:
-    with pytest.raises(ValueError, match="'tpu' is no device"):
+    with pytest.raises(ValueError, match="'tpu' is not a device"):
         environment([]).environment_variables_for("tpu")
 
 

@@ -32,7 +32,7 @@ UUID = "0d4a3a6c-5d0b-4f6a-8a55-5b2f1a5c7b11"
         ({"max_restart": 1}, "max_restart", "Did you mean `max_restarts`?"),
         ({"resources": {"slotsper_trial": 1}}, "resources.slotsper_trial", "Did you mean `slots_per_trial`?"),
         ({"searcher": searcher(max_trails=3)}, "searcher.max_trails", "Did you mean `max_trials`?"),
-        ({"searcher": searcher(max_trials=3)}, "searcher.max_trials", "does not go with `name: single`"),
+        ({"searcher": searcher(max_trials=3)}, "searcher.max_trials", "is not valid for `name: single`"),
         ({"searcher": searcher(divisor=3)}, "searcher.divisor", "`adaptive_asha`, `async_halving`"),
         (
             {"searcher": searcher(max_length={"batches": 1, "epochs": 2})},
@@ -58,17 +58,17 @@ UUID = "0d4a3a6c-5d0b-4f6a-8a55-5b2f1a5c7b11"
         (
             {"searcher": searcher(name="adaptive_asha", max_trials=2)},
             "searcher",
-            "`adaptive_asha` needs a length",
+            "`adaptive_asha` requires a length",
         ),
         (
             {"searcher": searcher(name="adaptive_asha", max_trials=2, max_time=4)},
             "searcher.time_metric",
-            "is required beside `max_time: 4`",
+            "is required with `max_time: 4`",
         ),
         (
             {"searcher": searcher(name="adaptive_asha", max_trials=2, time_metric="epochs")},
             "searcher.max_time",
-            "is required beside `time_metric: epochs`",
+            "is required with `time_metric: epochs`",
         ),
         (
             {"searcher": searcher(name="adaptive_asha", max_trials=2, max_length=4, mode="agressive")},
@@ -125,7 +125,7 @@ UUID = "0d4a3a6c-5d0b-4f6a-8a55-5b2f1a5c7b11"
                 "searcher": searcher(name="grid"),
             },
             "hyperparameters",
-            "a grid search needs a `count` for `a`, `b.c`",
+            "a grid search requires a `count` for `a`, `b.c`",
         ),
         (
             {
@@ -188,7 +188,7 @@ UUID = "0d4a3a6c-5d0b-4f6a-8a55-5b2f1a5c7b11"
             "unknown key",
         ),
         ({"checkpoint_storage": {"type": "s4", "bucket": "x"}}, "checkpoint_storage.type", "must be one of"),
-        ({"checkpoint_storage": {"bucket": "x"}}, "checkpoint_storage.bucket", "needs `type` beside it"),
+        ({"checkpoint_storage": {"bucket": "x"}}, "checkpoint_storage.bucket", "requires `type`"),
         (
             {"checkpoint_storage": {"type": "gcs", "bucket": "x", "prefix": "a/../b"}},
             "checkpoint_storage.prefix",
@@ -217,7 +217,7 @@ UUID = "0d4a3a6c-5d0b-4f6a-8a55-5b2f1a5c7b11"
                 }
             },
             "checkpoint_storage.credential",
-            "goes with `account_url`",
+            "belongs to `account_url`",
         ),
         ({"checkpoint_storage": {"save_trial_best": -1}}, "checkpoint_storage.save_trial_best", "at least 0"),
         ({"checkpoint_policy": "bets"}, "checkpoint_policy", "Did you mean `best`?"),
@@ -237,7 +237,7 @@ UUID = "0d4a3a6c-5d0b-4f6a-8a55-5b2f1a5c7b11"
             "log_policies[0].pattern",
             "'a(?!b)' is not a regular expression in RE2's syntax: invalid perl operator: (?!. RE2 has no back",
         ),
-        ({"log_policies": [{"pattern": "x"}]}, "log_policies[0]", "needs a `name`"),
+        ({"log_policies": [{"pattern": "x"}]}, "log_policies[0]", "requires a `name`"),
         ({"log_policies": [{"name": "a", "action": "retry"}]}, "log_policies[0].action", "must be one of"),
         (
             {"bind_mounts": [{"host_path": "a", "container_path": "/b"}]},
@@ -293,7 +293,7 @@ UUID = "0d4a3a6c-5d0b-4f6a-8a55-5b2f1a5c7b11"
         ({"preemption_timeout": "1h"}, "preemption_timeout", "must be a whole number"),
         ({"integrations": {"pachyderms": 1}}, "integrations.pachyderms", "Did you mean `pachyderm`?"),
         ({"slurm": {"pbsbatch_args": []}}, "slurm.pbsbatch_args", "unknown key"),
-        ({"internal": {"native": 1}}, "internal", "is not for users"),
+        ({"internal": {"native": 1}}, "internal", "is internal"),
         (
             {"environment": {"environment_variables": ["=1"]}},
             "environment.environment_variables[0]",

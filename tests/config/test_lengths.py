@@ -101,7 +101,7 @@ def test_integral_float_and_null_neighbours_are_fine() -> None:
     ids=str,
 )
 def test_wrong_shape_names_the_units(raw: object) -> None:
-    with pytest.raises(ConfigError, match="needs exactly one of batches, records, epochs") as caught:
+    with pytest.raises(ConfigError, match="requires exactly one of batches, records, epochs") as caught:
         Length.parse(raw, path="min_validation_period")
     assert caught.value.problems[0].path == "min_validation_period"
 

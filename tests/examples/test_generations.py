@@ -175,7 +175,7 @@ def test_events_are_kept_and_tensorboard_shows_them(cluster, iris):
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [((), "Say what to show"), (("999",), "999"), (("--run-dir", "nowhere"), "no run directory nowhere")],
+    [((), "Nothing to show"), (("999",), "999"), (("--run-dir", "nowhere"), "no run directory nowhere")],
     ids=["nothing", "unknown", "no_run"],
 )
 def test_tensorboard_over_nothing_is_an_error(cluster, arguments, message):

@@ -12,7 +12,7 @@ DIGITS = EXAMPLES / "digits"
 
 def test_digits_example_is_exact(cluster):
     printed = cluster.det("experiment", "create", DIGITS / "const.yaml", DIGITS, "--verify-resume").stdout
-    assert "killed behind the checkpoint at batch" in printed
+    assert "killed after the checkpoint at batch" in printed
     assert "Resuming is exact: after 60 batches" in printed
 
 

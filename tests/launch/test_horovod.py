@@ -416,7 +416,7 @@ def test_a_host_name_that_stays_on_the_machine_is_no_problem(address, monkeypatc
 def test_a_host_name_that_leads_outside_is_told_with_what_to_do(address, monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(0, 0, 0, "", (address, 0))])
     problem = host_name_problem("box")
-    assert f"leads to {address}" in problem
+    assert f"resolves to {address}" in problem
     assert "`127.0.0.1 box`" in problem
 
 
@@ -425,7 +425,7 @@ def test_a_host_name_that_leads_nowhere_is_told(monkeypatch):
         raise socket.gaierror(-2, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", fail)
-    assert "leads nowhere" in host_name_problem("box")
+    assert "does not resolve" in host_name_problem("box")
 
 
 @needs_horovod

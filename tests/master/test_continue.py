@@ -176,7 +176,7 @@ def test_single_experiment_that_was_cancelled_goes_on(world, client):
     [
         ("searcher: {name: random, metric: loss, max_trials: 3}\n", "must stay `single`"),
         ("searcher: {name: random, max_trials: 3}\n", "must stay `single`"),
-        ("searcher: {source_trial_id: 99999}\n", "`searcher.source_trial_id` can not change"),
+        ("searcher: {source_trial_id: 99999}\n", "`searcher.source_trial_id` cannot change"),
         ("resources: {slots_per_trial: 99}\n", "slots requested exceed capacity"),
         ("searcher: {nonsense: 1}\n", "nonsense"),
         ("- a list\n", "mapping"),
@@ -211,7 +211,7 @@ def test_search_does_not_change_its_config(world, client):
     client.move(number, "kill")
     client.wait_for_state(number, "CANCELED")
     refused = go_on(client, number, "max_restarts: 3\n", status=400)
-    assert "experiment of one trial" in refused["error"]["error"]
+    assert "experiment with the searcher `single`" in refused["error"]["error"]
 
 
 def test_what_is_not_over_archived_or_unknown_is_not_continued(client, ended):

@@ -239,7 +239,7 @@ def test_failures_are_restarted_until_max_restarts(world):
     world.client.wait_for_state(experiment_id, "ERROR")
     notes = [line["log"] for line in world.client.log(trial["id"])]
     assert "restart 1 of 1" in notes[0]
-    assert "given up" in notes[1]
+    assert "is not run again" in notes[1]
 
 
 def test_lost_supervisor_costs_no_restart(world):

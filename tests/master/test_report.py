@@ -127,4 +127,4 @@ def test_a_browser_that_does_not_start_is_told(world, experiment, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "kaleido", types.SimpleNamespace(calc_fig_sync=draw))
     told = fetch(world, f"/experiments/{experiment}/report.png", 501).json()["message"]
-    assert told.endswith("It says: no browser")
+    assert told.endswith("Kaleido reports: no browser")

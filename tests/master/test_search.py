@@ -217,8 +217,8 @@ def test_metric_that_is_never_reported_ends_in_an_error_that_lists_what_was(worl
         trials.run(number)
         world.client.report(trials[number]["id"], "validation", 10, {"epochs": 1, "val_loss": 0.5})
     trials.end("ERROR")
-    hint = "(with `searcher.metric: val_loss` it would have one)"
-    assert f"`loss` {hint}; reported were `epochs`, `val_loss`" in trials.log(1)
+    hint = "(it has one under `val_loss`: set `searcher.metric: val_loss`)"
+    assert f"`loss` {hint}; the reported metrics are `epochs`, `val_loss`" in trials.log(1)
 
 
 @pytest.mark.parametrize("metrics", [{"loss": 0.5}, {"loss": 0.5, "epochs": "NaN"}], ids=["none", "NaN"])
@@ -227,7 +227,7 @@ def test_time_metric_that_is_no_number_ends_the_trial_and_not_the_search(world, 
     trials.run(1)
     world.client.report(trials[1]["id"], "validation", 10, metrics)
     trials.wait(1, "ERROR")
-    assert "time metric `epochs`; reported were `loss`" in trials.log(1)
+    assert "time metric `epochs`; the reported metrics are `loss`" in trials.log(1)
     trials.report(2, 2, 0.5)
     assert trials.state(2) == "RUNNING"
 
@@ -237,14 +237,16 @@ def test_one_trial_without_the_metric_is_only_told(world):
     world.client.report(trial["id"], "validation", 10, {"accuracy": 0.5})
     world.pool.finish(allocation)
     world.client.wait_for_state(experiment_id, "COMPLETED")
-    assert "reported were `accuracy`" in "\n".join(line["message"] for line in world.client.log(trial["id"]))
+    assert "the reported metrics are `accuracy`" in "\n".join(
+        line["message"] for line in world.client.log(trial["id"])
+    )
 
 
 def test_diverged_trial_ranks_last_and_is_told_once(world):
     trials = Trials(world, STOPPING)
     trials.report(1, 1, "NaN")
     trials.report(1, 2, "NaN")
-    assert trials.log(1).count("ranks behind every number") == 1
+    assert trials.log(1).count("ranks after every number") == 1
     trials.report(2, 2, 1e9)
     assert not trials.is_asked_to_stop(2)
     trials.report(1, 3, "-Infinity")

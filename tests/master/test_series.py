@@ -267,7 +267,7 @@ def test_a_comparison_gives_no_more_points_than_were_asked_for(world, trial):
         ({}, "metricNames"),
         ({"metricIds": "loss"}, "group.metric_name"),
         ({"metricNames": "loss", "startBatches": 5, "endBatches": 5}, "above"),
-        ({"metricNames": "loss", "timeSeriesFilter.name": "epoch"}, "not served"),
+        ({"metricNames": "loss", "timeSeriesFilter.name": "epoch"}, "not supported"),
         ({"metricNames": "loss", "smoothing": 1}, "smoothing"),
         ({"metricNames": "loss", "metricType": "METRIC_TYPE_PROFILING"}, "group"),
     ],

@@ -77,7 +77,7 @@ def test_certificate_that_names_another_machine_is_refused_at_once(tmp_path):
 @needs_openssl
 def test_key_of_another_certificate_is_refused_at_once(tmp_path, certificate):
     _, key = make_certificate(tmp_path, "other", "IP:127.0.0.1")
-    with pytest.raises(DetError, match="fit the key"):
+    with pytest.raises(DetError, match="match the key"):
         choose_address(None, certificate[0], key, None)
 
 

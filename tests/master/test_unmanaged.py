@@ -125,7 +125,7 @@ def test_trial_that_falls_silent_is_lost_and_comes_back_when_it_is_heard_of(worl
     make_silent(world, trial["id"])
     eventually(lambda: client.trial(trial["id"])["state"] == "STATE_ERROR")
     assert client.experiment(trial["experimentId"])["state"] == "STATE_ERROR"
-    assert "Nothing was heard of trial 1 for 5 minutes" in client.log(trial["id"])[-1]["message"]
+    assert "Trial 1 has not reported for 5 minutes" in client.log(trial["id"])[-1]["message"]
     say(client, trial["id"])
     assert client.trial(trial["id"])["state"] == "STATE_RUNNING"
     back = client.experiment(trial["experimentId"])
@@ -189,14 +189,14 @@ def test_experiment_that_a_user_ends_is_canceled_though_some_of_its_trials_were_
 @pytest.mark.parametrize("verb", ["pause", "activate"])
 def test_what_only_the_user_can_do_is_refused(client, trial, verb):
     refused = client.move(trial["experimentId"], verb, status=400)
-    assert "only whoever started its script" in refused["error"]["error"]
+    assert "its script runs outside of this master" in refused["error"]["error"]
 
 
 def test_trials_of_the_master_are_not_moved_from_outside(client):
     experiment_id = client.create(activate=False)
     trial_id = client.trials(experiment_id)[0]["id"]
     refused = say(client, trial_id, "COMPLETED", status=400)
-    assert "is run by the master" in refused["error"]["error"]
+    assert "The master runs experiment" in refused["error"]["error"]
     client.post(f"/api/v1/trials/{trial_id}/start", status=400)
     client.post("/api/v1/trials", {"experimentId": experiment_id}, status=400)
 

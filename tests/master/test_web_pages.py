@@ -125,7 +125,7 @@ def test_secrets_of_a_config_are_hidden(world, search):
 
 def test_code_is_shown_as_it_is_and_can_be_taken_along(world, search):
     assert "&lt;b&gt;bold&lt;/b&gt;" in page(world, f"/experiments/{search[0]}/code").text
-    assert "is no text" in page(world, f"/experiments/{search[0]}/code?file=data.bin").text
+    assert "is not text" in page(world, f"/experiments/{search[0]}/code?file=data.bin").text
     page(world, f"/experiments/{search[0]}/code?file=../train.py", status=404)
     assert page(world, f"/experiments/{search[0]}/code.tar.gz").content[:2] == b"\x1f\x8b"
 
@@ -298,7 +298,7 @@ def test_scripts_that_report_from_outside_are_not_paused(world):
     experiment_id = answer["experiment"]["id"]
     text = page(world, f"/experiments/{experiment_id}").text
     assert re.findall(rf'data-post="/api/v1/experiments/{experiment_id}/(\w+)"', text) == ["kill"]
-    assert "runs elsewhere and is not told" in text
+    assert "runs outside of this master and is not notified" in text
 
 
 def test_categories_that_begin_alike_stay_apart(world):

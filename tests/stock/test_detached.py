@@ -48,7 +48,7 @@ def test_script_is_killed_resumed_fails_and_completes(stock, script, until):
         # As if nothing had been heard of it for longer than it may be silent.
         database.execute("UPDATE trials SET heartbeat_at = datetime(heartbeat_at, '-6 minutes')")
     client.wait_for_state(number, "ERROR")
-    assert "it is taken for lost" in stock.out("trial", "logs", str(trial), "--tail", "1")
+    assert "counts as lost" in stock.out("trial", "logs", str(trial), "--tail", "1")
 
     # The same external ids: it goes on at its checkpoint, and fails.
     failed = run(stock, 17, "badly")

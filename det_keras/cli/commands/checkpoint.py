@@ -28,7 +28,7 @@ def add_parsers(nouns: Nouns) -> None:
     )
     whose = listing.add_mutually_exclusive_group(required=True)
     whose.add_argument("trial_id", metavar="N", nargs="?", type=positive, help="the trial")
-    whose.add_argument("--experiment", metavar="N", type=positive, help="of all trials of this experiment")
+    whose.add_argument("--experiment", metavar="N", type=positive, help="all trials of this experiment")
     add_json(listing)
     listing.set_defaults(run=_list)
     describing = verbs.add_parser("describe", help="show a checkpoint with its files")
@@ -37,7 +37,7 @@ def add_parsers(nouns: Nouns) -> None:
     describing.set_defaults(run=_describe)
     getting = verbs.add_parser("download", help="download a checkpoint")
     getting.add_argument("uuid", metavar="UUID")
-    getting.add_argument("-o", "--output-dir", metavar="DIR", help="where to (default: checkpoints/UUID)")
+    getting.add_argument("-o", "--output-dir", metavar="DIR", help="target (default: checkpoints/UUID)")
     getting.add_argument(
         "--mode", choices=["auto", "master"], default="auto", help="master: do not read the storage directly"
     )
@@ -129,17 +129,17 @@ def _remove(args: argparse.Namespace, settings: Settings) -> int:
     uuids = _uuids(args.uuids)
     if args.glob:
         patterns = ", ".join(args.glob)
-        if not confirm(f"Delete {patterns} from {_counted(uuids)}, for good?", yes=args.yes):
+        if not confirm(f"Delete {patterns} from {_counted(uuids)} permanently?", yes=args.yes):
             raise DetError("Nothing was deleted.")
     with open_session(settings) as session:
         session.api.checkpoints.remove_files(uuids, args.glob)
-    print(f"{'Deleting files of' if args.glob else 'Looking again at the files of'} {_counted(uuids)}")
+    print(f"{'Deleting files of' if args.glob else 'Listing again the files of'} {_counted(uuids)}")
     return 0
 
 
 def _delete(args: argparse.Namespace, settings: Settings) -> int:
     uuids = _uuids(args.uuids)
-    if not confirm(f"Delete {_counted(uuids)}, for good?", yes=args.yes):
+    if not confirm(f"Delete {_counted(uuids)} permanently?", yes=args.yes):
         raise DetError("Nothing was deleted.")
     with open_session(settings) as session:
         session.api.checkpoints.delete(uuids)

@@ -1,4 +1,4 @@
-"""`det deploy local`: the embedded master's life."""
+"""`det deploy local`: start and stop the embedded master."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from det_keras.cli.arguments import Nouns
     from det_keras.master.process import RunningMaster
 
-# What the master's side brings along is imported inside of the functions, for the sake of `det --help`.
+# The master's modules are imported inside of the functions, so that `det --help` stays fast.
 
 __all__ = ["add_parsers"]
 
@@ -35,25 +35,25 @@ def add_parsers(nouns: Nouns) -> None:
         title="commands", metavar="COMMAND", required=True
     )
     starting = verbs.add_parser("cluster-up", help="start the master")
-    starting.add_argument("--port", type=positive, help="where it listens (default: 8080, else a free one)")
+    starting.add_argument("--port", type=positive, help="its port (default: 8080, else a free port)")
     starting.add_argument(
-        "--host", help="the address it listens on (default: 127.0.0.1; others only with a certificate)"
+        "--host", help="its address (default: 127.0.0.1; other addresses require a certificate)"
     )
-    starting.add_argument("--tls-cert", metavar="FILE", help="its certificate, as PEM: it speaks HTTPS then")
+    starting.add_argument("--tls-cert", metavar="FILE", help="its certificate, as PEM: it then uses HTTPS")
     starting.add_argument("--tls-key", metavar="FILE", help="the key of the certificate, as PEM")
-    starting.add_argument(
-        "--slots", type=positive, help="how many slots it has (default: one per GPU or core)"
-    )
+    starting.add_argument("--slots", type=positive, help="number of slots (default: one per GPU or core)")
     starting.set_defaults(run=_up)
-    stopping = verbs.add_parser("cluster-down", help="stop the master; trials go on unless they are killed")
+    stopping = verbs.add_parser("cluster-down", help="stop the master; trials continue unless killed")
     stopping.add_argument("--kill", action="store_true", help="kill the running trials and jobs as well")
     stopping.set_defaults(run=_down)
-    reading = verbs.add_parser("logs", help="print what the master logged")
-    reading.add_argument("-f", "--follow", action="store_true", help="go on until interrupted")
+    reading = verbs.add_parser("logs", help="print the master's log")
+    reading.add_argument("-f", "--follow", action="store_true", help="follow the log until interrupted")
     reading.set_defaults(run=_logs)
-    credentials = verbs.add_parser("credentials", help="print what another client needs, as shell commands")
+    credentials = verbs.add_parser(
+        "credentials", help="print variables for another client, as shell commands"
+    )
     credentials.add_argument(
-        "--admin", action="store_true", help="of the administrator, who may make and change users"
+        "--admin", action="store_true", help="of the administrator, who may create and change users"
     )
     credentials.set_defaults(run=_credentials)
 
@@ -81,7 +81,7 @@ def _up(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _print_web_address(settings: Settings, running: RunningMaster) -> None:
-    """Print an address that logs a browser in, once: no other account of this machine can read a terminal."""
+    """Print an address that logs a browser in, once. Other accounts of this machine cannot read the terminal."""
     with open_session(dataclasses.replace(settings, master=running.url)) as session:
         print(f"In a browser, once: {session.api.accounts.web_login_url()}")
 
@@ -92,7 +92,7 @@ def _down(args: argparse.Namespace, settings: Settings) -> int:
     stopped = process.stop(settings.home, kill_tasks=args.kill)
     process.forget(settings.home)
     if stopped is None:
-        print("No embedded master runs.")
+        print("No embedded master is running.")
     else:
         print(f"Stopped the embedded master at {stopped.url}.")
     return 0
@@ -101,7 +101,7 @@ def _down(args: argparse.Namespace, settings: Settings) -> int:
 def _logs(args: argparse.Namespace, settings: Settings) -> int:
     path = settings.home.master_log
     if not path.exists():
-        raise DetError(f"There is no log at {path}: no embedded master was started yet.")
+        raise DetError(f"There is no log at {path}: no embedded master has been started yet.")
     _print_file(path, follow=args.follow)
     return 0
 
@@ -127,7 +127,7 @@ def _credentials(args: argparse.Namespace, settings: Settings) -> int:
         password = path.read_text(encoding="utf-8").strip()
     except FileNotFoundError:
         raise DetError(
-            f"The first password of {user!r} was changed, and only its owner knows the new one: "
+            f"The first password of {user!r} was changed, and the new password is not stored: "
             f"set DET_MASTER={running.url} DET_USER={user} DET_PASS=..."
         ) from None
     except OSError as error:
@@ -148,5 +148,5 @@ def _running(settings: Settings) -> RunningMaster:
 
     running = process.find(settings.home)
     if running is None:
-        raise DetError("No embedded master runs. Start one with `det deploy local cluster-up`.")
+        raise DetError("No embedded master is running. Start one with `det deploy local cluster-up`.")
     return running

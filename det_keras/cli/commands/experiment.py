@@ -1,4 +1,4 @@
-"""`det experiment`: create, watch and steer experiments."""
+"""`det experiment`: create, follow and control experiments."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ __all__ = ["add_parsers"]
 
 _WAIT_PERIOD_S = 1.0
 _ACTIONS = {
-    "pause": ("Paused", "stop the trials at a checkpoint; activate lets them go on"),
-    "activate": ("Activated", "let a paused experiment go on"),
+    "pause": ("Paused", "stop the trials at a checkpoint; activate resumes them"),
+    "activate": ("Activated", "resume a paused experiment"),
     "cancel": ("Canceled", "end the experiment; the trials may still write a checkpoint"),
     "kill": ("Killed", "end the experiment at once"),
     "archive": ("Archived", "hide a finished experiment from the list"),
@@ -41,13 +41,17 @@ _ACTIONS = {
 
 def add_parsers(nouns: Nouns) -> None:
     """Add the noun and its verbs to the command line."""
-    parser = nouns.add_parser("experiment", aliases=["e", "exp"], help="create, watch and steer experiments")
+    parser = nouns.add_parser(
+        "experiment", aliases=["e", "exp"], help="create, follow and control experiments"
+    )
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     making = verbs.add_parser("create", help="create an experiment from a config and a directory")
     create.add_arguments(making)
     making.set_defaults(run=create.create)
     listing = verbs.add_parser("list", aliases=["ls"], help="list experiments")
-    listing.add_argument("-a", "--all", action="store_true", help="of all users, archived ones as well")
+    listing.add_argument(
+        "-a", "--all", action="store_true", help="of all users, including archived experiments"
+    )
     add_json(listing)
     listing.set_defaults(run=_list)
     describing = verbs.add_parser("describe", help="show experiments with trials and metrics")
@@ -55,24 +59,24 @@ def add_parsers(nouns: Nouns) -> None:
     add_json(describing)
     describing.set_defaults(run=_describe)
     reading = _numbered(verbs, "logs", "print the log of the first trial", _logs)
-    reading.add_argument("-f", "--follow", action="store_true", help="go on until the trial ends")
+    reading.add_argument("-f", "--follow", action="store_true", help="follow the log until the trial ends")
     _numbered(verbs, "wait", "wait until the experiment ends; the exit code is 0 if it completed", _wait)
     for verb, (_, text) in _ACTIONS.items():
         _numbered(verbs, verb, text, _act).set_defaults(verb=verb)
-    going_on = verbs.add_parser(
-        "continue", help="let an experiment that is over run again, from its checkpoints"
+    resuming = verbs.add_parser(
+        "continue", help="run an experiment that has ended again, from its checkpoints"
     )
-    continuing.add_arguments(going_on)
-    going_on.set_defaults(run=continuing.continue_)
+    continuing.add_arguments(resuming)
+    resuming.set_defaults(run=continuing.continue_)
     add_yes(_numbered(verbs, "delete", "delete a finished experiment with its checkpoints", _delete))
-    listing_trials = _numbered(verbs, "list-trials", "list the trials, the best first", _list_trials, ["lt"])
+    listing_trials = _numbered(verbs, "list-trials", "list the trials, best first", _list_trials, ["lt"])
     listing_trials.add_argument(
         "--sort-by", choices=("metric", "id"), default="metric", help="the searcher's metric, or the number"
     )
     add_json(listing_trials)
     _add_checkpoint_verbs(verbs)
     add_json(_numbered(verbs, "config", "print the complete config", _config))
-    report.add_arguments(_numbered(verbs, "report", "write one page with its plots, to keep", report.report))
+    report.add_arguments(_numbered(verbs, "report", "write one page with its plots", report.report))
 
 
 def _add_checkpoint_verbs(verbs: Nouns) -> None:
@@ -83,7 +87,11 @@ def _add_checkpoint_verbs(verbs: Nouns) -> None:
     add_json(listing)
     getting = _numbered(verbs, "download", "download the best checkpoint", _download)
     getting.add_argument(
-        "-o", "--output-dir", metavar="DIR", default="checkpoints", help="gets one directory each"
+        "-o",
+        "--output-dir",
+        metavar="DIR",
+        default="checkpoints",
+        help="parent of one directory per checkpoint",
     )
     choice = getting.add_mutually_exclusive_group()
     choice.add_argument("--best", action="store_true", help="the best by the searcher's metric (the default)")
@@ -175,9 +183,11 @@ def _print_experiment(session: Session, experiment: dict[str, Any]) -> None:
     render.print_facts(facts)
     print()
     _print_trials(best_first(experiment, trials) if is_search(experiment) else trials)
-    # Of a search, the reports of the best; those of a hundred trials would bury everything else.
+    # For a search, only the reports of the best trial: those of a hundred trials would be too long.
     shown = (
-        [best.trial_id] if best is not None and is_search(experiment) else [one["id"] for one in trials[:1]]
+        [best.trial_id]
+        if best is not None and is_search(experiment)
+        else [trial["id"] for trial in trials[:1]]
     )
     for trial_id in shown:
         print()
@@ -210,7 +220,7 @@ def _act(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _delete(args: argparse.Namespace, settings: Settings) -> int:
-    question = f"Delete experiment {args.experiment_id} with its trials, logs and checkpoints, for good?"
+    question = f"Delete experiment {args.experiment_id} with its trials, logs and checkpoints permanently?"
     if not confirm(question, yes=args.yes):
         raise DetError("Nothing was deleted.")
     with open_session(settings) as session:

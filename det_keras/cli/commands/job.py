@@ -1,4 +1,4 @@
-"""`det job`: run a command on slots that is no trial, such as inference."""
+"""`det job`: run commands on slots that are not trials, such as inference."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _FULL_ID = 36
 
 def add_parsers(nouns: Nouns) -> None:
     """Add the noun and its verbs to the command line."""
-    parser = nouns.add_parser("job", help="run commands that are no trials, such as inference")
+    parser = nouns.add_parser("job", help="run commands that are not trials, such as inference")
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    running = verbs.add_parser("run", help="run a job and print what it prints; exits with its exit code")
+    running = verbs.add_parser("run", help="run a job and print its output; exits with its exit code")
     running.add_argument("config_file", metavar="CONFIG", help="YAML file that describes the job")
     running.add_argument(
         "context_directory",
@@ -38,25 +38,25 @@ def add_parsers(nouns: Nouns) -> None:
         help="directory with the script (default: none)",
     )
     add_overrides(running)
-    running.add_argument("-d", "--detach", action="store_true", help="print the id and leave the job alone")
+    running.add_argument("-d", "--detach", action="store_true", help="print the id and do not follow the job")
     running.set_defaults(run=_run)
     listing = verbs.add_parser("list", aliases=["ls"], help="list jobs")
     add_json(listing)
     listing.set_defaults(run=_list)
     reading = verbs.add_parser("logs", help="print the log")
-    reading.add_argument("job_id", metavar="ID", help="the id, or how it begins")
-    reading.add_argument("-f", "--follow", action="store_true", help="go on until the job ends")
+    reading.add_argument("job_id", metavar="ID", help="the id, or its beginning")
+    reading.add_argument("-f", "--follow", action="store_true", help="follow the log until the job ends")
     reading.set_defaults(run=_logs)
     killing = verbs.add_parser("kill", help="end a job at once")
-    killing.add_argument("job_id", metavar="ID", help="the id, or how it begins")
+    killing.add_argument("job_id", metavar="ID", help="the id, or its beginning")
     killing.set_defaults(run=_kill)
 
 
 def _run(args: argparse.Namespace, settings: Settings) -> int:
-    # First what needs no master, as for experiments.
+    # The files are read before a master is started, as for experiments.
     file = read_job(args.config_file, args.overrides)
     files = read_files(args.context_directory).entries if args.context_directory is not None else ()
-    # Here the protocol has plain numbers, where experiments have text.
+    # The REST API expects numbers here, but text for experiments.
     entries = [{**entry, "mtime": int(entry["mtime"])} for entry in files]
     with open_session(settings) as session:
         answer = session.api.jobs.create(file.raw, entries)
@@ -72,7 +72,7 @@ def _watch(session: Session, job_id: str) -> int:
         logs.print_log(session.api.task_logs(job_id), follow=True)
     except KeyboardInterrupt:
         print(
-            f"Job {job_id} goes on without you. Come back with `det job logs -f {job_id}`, "
+            f"Job {job_id} continues. Follow it again with `det job logs -f {job_id}`, "
             f"or end it with `det job kill {job_id}`.",
             file=sys.stderr,
         )
@@ -124,7 +124,7 @@ def _kill(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _whole_id(session: Session, beginning: str) -> str:
-    """Return the id of the job that begins so."""
+    """Return the id of the only job whose id begins with `beginning`."""
     if len(beginning) == _FULL_ID:
         return beginning
     found = [str(job["id"]) for job in session.api.jobs.all() if job["id"].startswith(beginning)]

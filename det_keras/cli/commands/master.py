@@ -1,4 +1,4 @@
-"""`det master` and `det version`: who answers."""
+"""`det master` and `det version`: facts about the master and this program."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["add_parsers"]
 
 def add_parsers(nouns: Nouns) -> None:
     """Add the nouns and their verbs to the command line."""
-    parser = nouns.add_parser("master", help="ask the master about itself")
+    parser = nouns.add_parser("master", help="show facts about the master")
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     info = verbs.add_parser("info", help="show address, version and ids")
     add_json(info)
@@ -36,7 +36,7 @@ def _info(args: argparse.Namespace, settings: Settings) -> int:
         render.print_facts(
             {
                 "Master": session.url,
-                "Version of the protocol": info["version"],
+                "Version of the API": info["version"],
                 "Master ID": info["masterId"],
                 "Cluster ID": info["clusterId"],
                 "Cluster name": info["clusterName"] or "-",

@@ -1,4 +1,4 @@
-"""`det preview-search`: what a search would do, before it does."""
+"""`det preview-search`: the trials that a search would run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _length(unit: dict[str, Any]) -> str:
 
 
 def _simulation_text(simulation: dict[str, Any]) -> str:
-    """Return what one simulated run of the search came to."""
+    """Return a sentence about one simulated run of the search."""
     endings = simulation["trials"]
     count = sum(ending["count"] for ending in endings)
     longest = max(ending["unit"]["value"] for ending in endings)
@@ -58,4 +58,4 @@ def _simulation_text(simulation: dict[str, Any]) -> str:
     text = f"Simulated with made-up metrics: {count} trials train {simulation['totalLength']} {unit} in all"
     if saved > 0:
         text += f", {render.percent_text(saved)} less than in full; they end {spread}"
-    return f"{text}. At most {simulation['mostAtOnce']} train side by side."
+    return f"{text}. At most {simulation['mostAtOnce']} train at the same time."

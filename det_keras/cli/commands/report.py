@@ -1,4 +1,4 @@
-"""`det experiment report`: an experiment as one file to keep."""
+"""`det experiment report`: writes the report of an experiment to one file."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "report"]
 
-# Within the first bytes of every report; another server's page has another generator, if any.
+# Contained in the first bytes of every report, but not in pages of other servers.
 _MARK = b'name="generator" content="det_keras'
 _MARK_WITHIN = 4096
 _PNG = b"\x89PNG\r\n"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command; the experiment's number is there already."""
+    """Add the options of the command; the argument with the experiment's number exists already."""
     parser.add_argument(
         "-o",
         "--output",
         metavar="FILE.html",
         type=Path,
-        help="the page, whole in itself (default: experiment-N.html)",
+        help="the page, which needs no other files (default: experiment-N.html)",
     )
     parser.add_argument(
         "--png",
         metavar="FILE.png",
         type=Path,
-        help="the curves of the searcher's metric as a picture too; the master needs the extra `png`",
+        help="also write the curves of the searcher's metric as a picture; the master needs the extra `png`",
     )
 
 
 def report(args: argparse.Namespace, settings: Settings) -> int:
-    """Write the report of an experiment."""
+    """Write the report of an experiment; return the exit code."""
     page = args.output or Path(f"experiment-{args.experiment_id}.html")
     with open_session(settings) as session:
-        # So that a missing experiment is told from a master that makes no reports.
+        # Distinguishes a missing experiment from a master that makes no reports.
         session.api.experiments.get(args.experiment_id)
         _save(session, f"/experiments/{args.experiment_id}/report", page, _MARK)
         if args.png is not None:
@@ -55,7 +55,7 @@ def report(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _save(session: Session, path: str, target: Path, mark: bytes) -> None:
-    # Not as a browser asks: an error comes as data, not as a page.
+    # Without `text/html`, so that errors are JSON and not a page.
     content = _checked(session, session.download(path, accept="*/*"), mark)
     try:
         size_bytes = _write(target, content)
@@ -67,14 +67,14 @@ def _save(session: Session, path: str, target: Path, mark: bytes) -> None:
 
 
 def _checked(session: Session, parts: Iterable[bytes], mark: bytes) -> Iterator[bytes]:
-    """Yield what a master sent, once its beginning shows that it is what was asked for."""
+    """Yield a response, after checking that it begins like a report or picture."""
     rest = iter(parts)
     head = b""
     for part in rest:
         head += part
         if len(head) >= _MARK_WITHIN:
             break
-    # The original's master answers addresses that it does not know with the page of its web interface.
+    # Determined's own master returns the page of its web interface for unknown addresses.
     if mark not in head[:_MARK_WITHIN]:
         raise _no_reports(session)
     yield from itertools.chain([head], rest)
@@ -88,7 +88,7 @@ def _no_reports(session: Session) -> DetError:
 
 
 def _write(target: Path, parts: Iterable[bytes]) -> int:
-    """Write a file that is there as a whole or not at all; return its size in bytes."""
+    """Write a file, which appears complete or not at all; return its size in bytes."""
     beside = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         with beside.open("wb") as file:

@@ -1,4 +1,4 @@
-"""`det tensorboard`: a real TensorBoard over the events of experiments, or of runs alone."""
+"""`det tensorboard`: opens TensorBoard with the events of experiments, trials or local runs."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _END_S = 5.0
 
 def add_parsers(nouns: Nouns) -> None:
     """Add the commands to the command line."""
-    parser = nouns.add_parser("tensorboard", help="look at metrics with TensorBoard")
+    parser = nouns.add_parser("tensorboard", help="inspect metrics with TensorBoard")
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    start = verbs.add_parser("start", help="open TensorBoard over experiments, until Ctrl-C")
+    start = verbs.add_parser("start", help="open TensorBoard for experiments, until Ctrl-C")
     start.add_argument(
         "experiment_ids", metavar="EXPERIMENT_ID", type=int, nargs="*", help="numbers of experiments"
     )
@@ -43,23 +43,23 @@ def add_parsers(nouns: Nouns) -> None:
         default=[],
         help="numbers of single trials",
     )
-    start.add_argument("--run-dir", metavar="DIR", type=Path, action="append", default=[], help="a run alone")
+    start.add_argument("--run-dir", metavar="DIR", type=Path, action="append", default=[], help="a local run")
     start.add_argument(
         "--port",
         type=int,
         default=6006,
-        help="where to listen on 127.0.0.1; 0 for a free one (default: 6006)",
+        help="port on 127.0.0.1; 0 for a free port (default: 6006)",
     )
     start.set_defaults(run=_start)
 
 
 def _start(args: argparse.Namespace, settings: Settings) -> int:
-    # Imported here, as all that `det --help` would load for nothing.
+    # Imported here: `det --help` does not need them.
     import importlib.util
     import tempfile
 
     if not (args.experiment_ids or args.trial_ids or args.run_dir):
-        raise DetError("Say what to show: numbers of experiments, `--trial-ids`, or `--run-dir`.")
+        raise DetError("Nothing to show: name experiments, `--trial-ids` or `--run-dir`.")
     if importlib.util.find_spec("tensorboard") is None:
         raise DetError("TensorBoard is not installed: `pip install 'det_keras[tensorboard]'`.")
     with tempfile.TemporaryDirectory(prefix="det-tensorboard-") as folder:
@@ -68,7 +68,7 @@ def _start(args: argparse.Namespace, settings: Settings) -> int:
         process = launch(
             Path(folder),
             args.port,
-            # Ctrl-C is for us; it would have the other print a traceback while it starts.
+            # Ctrl-C is handled here; TensorBoard would print a traceback if it is still starting.
             start_new_session=True,
         )
         try:
@@ -80,13 +80,13 @@ def _start(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def launch(folder: Path, port: int, **options: Any) -> subprocess.Popen[str]:
-    """Start TensorBoard over the links in `folder`, on a port of loopback; 0 for a free one."""
+    """Start TensorBoard with the links in `folder`, on a port of loopback; 0 for a free port."""
     import subprocess
 
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder), "--host", "127.0.0.1"]
     return subprocess.Popen(
         [*command, "--port", str(port), "--reload_interval", str(int(_REFRESH_S))],
-        # TensorFlow's own start-up messages tell nothing of the events.
+        # Hides TensorFlow's messages at the start.
         env={"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ},
         text=True,
         **options,
@@ -94,7 +94,7 @@ def launch(folder: Path, port: int, **options: Any) -> subprocess.Popen[str]:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End a TensorBoard; one that is still starting, or whose threads do not end, does not hear of it in time."""
+    """End TensorBoard; kill it if it does not end in time, as when it is still starting."""
     import subprocess
 
     process.terminate()
@@ -106,20 +106,20 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def refresh_until_end(process: subprocess.Popen[str], refresh: Callable[[], object]) -> int:
-    """Return the exit code of a TensorBoard; as long as it runs, look for new trials once in a while."""
+    """Wait for TensorBoard's end, and refresh the links regularly; return its exit code."""
     import subprocess
 
     while True:
         try:
             return process.wait(_REFRESH_S)
         except subprocess.TimeoutExpired:
-            # Searches make new trials as they go on; a master that is away comes back.
+            # A running search creates new trials. If the master is unavailable, the next refresh finds them.
             with contextlib.suppress(DetError):
                 refresh()
 
 
 def _refresh(args: argparse.Namespace, settings: Settings, folder: Path) -> int:
-    """Make a link for each trial and run, and return how many have events."""
+    """Create a link for each trial and run; return the number of those with events."""
     targets = {
         f"run-{number}-{path.resolve().name}": path / "tensorboard"
         for number, path in enumerate(args.run_dir, 1)
@@ -134,7 +134,7 @@ def _refresh(args: argparse.Namespace, settings: Settings, folder: Path) -> int:
 
 
 def link_events(folder: Path, targets: dict[str, Path]) -> int:
-    """Make symbolic links to directories in `folder`, where they are missing; return how many targets exist."""
+    """Create missing symbolic links to directories in `folder`; return the number of existing targets."""
     for name, target in targets.items():
         link = folder / name
         if not link.is_symlink():
@@ -143,7 +143,13 @@ def link_events(folder: Path, targets: dict[str, Path]) -> int:
 
 
 def events_of(session: Session, experiment_ids: list[int], trial_ids: list[int]) -> dict[str, Path]:
-    """Return where the events of each trial are stored, by a name to show."""
+    """Return the directories of the trials' events, by the names that TensorBoard shows.
+
+    Args:
+        session: of the master that has the trials.
+        experiment_ids: all trials of these experiments.
+        trial_ids: these trials.
+    """
     from det_keras import storage
     from det_keras.storage.events import events_prefix
 

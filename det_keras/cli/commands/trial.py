@@ -1,4 +1,4 @@
-"""`det trial`: look at single trials."""
+"""`det trial`: inspect single trials."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ __all__ = ["add_parsers"]
 
 def add_parsers(nouns: Nouns) -> None:
     """Add the noun and its verbs to the command line."""
-    parser = nouns.add_parser("trial", aliases=["t"], help="look at single trials")
+    parser = nouns.add_parser("trial", aliases=["t"], help="inspect single trials")
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     add_json(_numbered(verbs, "describe", "show a trial with its metrics", _describe))
     reading = _numbered(verbs, "logs", "print the log", _logs)
     way = reading.add_mutually_exclusive_group()
     way.add_argument("--head", metavar="K", type=positive, help="only the first K lines")
     way.add_argument("--tail", metavar="K", type=positive, help="only the last K lines")
-    reading.add_argument("-f", "--follow", action="store_true", help="go on until the trial ends")
+    reading.add_argument("-f", "--follow", action="store_true", help="follow the log until the trial ends")
     _numbered(verbs, "kill", "end the trial at once", _kill)
     getting = _numbered(verbs, "download", "download a checkpoint", _download)
     choice = getting.add_mutually_exclusive_group()
     choice.add_argument("--best", action="store_true", help="the best by the searcher's metric (the default)")
-    choice.add_argument("--latest", action="store_true", help="the one with the most batches")
-    choice.add_argument("--uuid", metavar="UUID", help="this one")
-    getting.add_argument("-o", "--output-dir", metavar="DIR", help="where to (default: checkpoints/UUID)")
+    choice.add_argument("--latest", action="store_true", help="the checkpoint with the most batches")
+    choice.add_argument("--uuid", metavar="UUID", help="the checkpoint with this UUID")
+    getting.add_argument("-o", "--output-dir", metavar="DIR", help="target (default: checkpoints/UUID)")
 
 
 def _numbered(
@@ -62,7 +62,7 @@ def _describe(args: argparse.Namespace, settings: Settings) -> int:
                 "Trial": str(trial["id"]),
                 "Experiment": str(trial["experimentId"]),
                 "State": render.state_text(trial["state"]),
-                "Doing": trial.get("runnerState") or "-",
+                "Activity": trial.get("runnerState") or "-",
                 "Started": render.time_text(trial["startTime"]),
                 "Ended": render.time_text(trial.get("endTime")),
                 "Restarts": str(trial["restarts"]),

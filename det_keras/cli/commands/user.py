@@ -1,4 +1,4 @@
-"""`det user`: log in to a master and out of it."""
+"""`det user`: log in to a master and log out."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def add_parsers(nouns: Nouns) -> None:
     entering = verbs.add_parser("login", help="log in; the password is asked for, or taken from DET_PASS")
     entering.add_argument("name", metavar="U", nargs="?", help="the user (default: -u, DET_USER, determined)")
     entering.set_defaults(run=_login)
-    asking = verbs.add_parser("whoami", help="show who you are to the master")
+    asking = verbs.add_parser("whoami", help="show the user as whom you are logged in")
     add_json(asking)
     asking.set_defaults(run=_whoami)
-    leaving = verbs.add_parser("logout", help="forget a login")
+    leaving = verbs.add_parser("logout", help="log out")
     leaving.set_defaults(run=_logout)
 
 
@@ -68,8 +68,8 @@ def _logout(args: argparse.Namespace, settings: Settings) -> int:
     cache = TokenCache(settings.home)
     known = cache.find(url, settings.user)
     if known is None:
-        # The token that the embedded master leaves for its owner is no login: without it the owner is locked out.
-        raise DetError(f"Nobody has logged in to {url} with `det user login`, so there is nothing to forget.")
+        # The token that the embedded master writes for its owner is not a login: without it the owner is locked out.
+        raise DetError(f"There is no login to {url} by `det user login`, so there is nothing to log out of.")
     name, token = known
     cache.forget(url, name)
     from det_keras.client import Session
@@ -78,7 +78,7 @@ def _logout(args: argparse.Namespace, settings: Settings) -> int:
         Session(url, token, cert_file=find_cert_file(settings, url)) as session,
         contextlib.suppress(MasterError),
     ):
-        # One that the master refuses has expired: forgotten is forgotten.
+        # If the master refuses the token, it has expired, and the logout is complete.
         session.api.accounts.log_out()
     print(f"Logged out {name} of {url}")
     return 0

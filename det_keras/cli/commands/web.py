@@ -37,9 +37,9 @@ def _web(args: argparse.Namespace, settings: Settings) -> int:
         except MasterError as error:
             if error.status != _NOT_FOUND:
                 raise
-            raise DetError("This master has pages of its own: open its address in a browser.") from None
+            raise DetError("This master has other pages: open its address in a browser.") from None
     if args.experiment_id is not None:
         url += f"&next={quote(f'/experiments/{args.experiment_id}', safe='')}"
-    # Printed, and not opened: no other account of this machine can read a terminal, a browser's command line they can.
+    # Printed, not opened: other accounts of this machine can read a browser's command line, but not the terminal.
     print(url)
     return 0

@@ -1,1 +1,1 @@
-"""What the terminal shows of a running experiment: its trials, metrics and logs."""
+"""The display of a running experiment in the terminal: its trials, metrics and logs."""

@@ -1,6 +1,6 @@
 """Watching an experiment until it ends: a live bar on a terminal, one line per epoch elsewhere.
 
-The master is asked, not listened to: a question that a restarting master cannot answer is asked again.
+The master is polled. A request that fails because the master restarts is repeated.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ _Trials = list[dict[str, Any]]
 
 
 def follow(session: Session, experiment_id: int) -> int:
-    """Show how an experiment goes on until it ends; return 0 if it completed.
+    """Show the progress of an experiment until it ends; return 0 if it completed.
 
-    An interrupt ends the watching, never the experiment.
+    An interrupt ends the display, not the experiment.
     """
     try:
         with _display() as display:
             experiment, trials = _watch(session, experiment_id, display)
     except KeyboardInterrupt:
         print(
-            f"Experiment {experiment_id} goes on without you. "
-            f"Come back with `det experiment logs -f {experiment_id}`.",
+            f"Experiment {experiment_id} continues. "
+            f"Follow it again with `det experiment logs -f {experiment_id}`.",
             file=sys.stderr,
         )
         return _INTERRUPTED
@@ -57,7 +57,13 @@ def follow(session: Session, experiment_id: int) -> int:
 
 
 def wait(session: Session, experiment_id: int, period_s: float) -> str:
-    """Return the state in which an experiment ends or is paused."""
+    """Wait until an experiment ends or is paused; return its state.
+
+    Args:
+        session: of the experiment's master.
+        experiment_id: number of the experiment.
+        period_s: time between two requests, in seconds.
+    """
     while True:
         state = str(_patiently(lambda: session.api.experiments.get(experiment_id))["state"])
         if is_over(state) or state == "STATE_PAUSED":
@@ -66,7 +72,13 @@ def wait(session: Session, experiment_id: int, period_s: float) -> str:
 
 
 def first_trial(session: Session, experiment_id: int, *, wait_for_it: bool) -> int | None:
-    """Return the lowest trial id of an experiment, None if it has no trials yet."""
+    """Return the lowest trial id of an experiment; None if it has no trials.
+
+    Args:
+        session: of the experiment's master.
+        experiment_id: number of the experiment.
+        wait_for_it: wait for the first trial, until the experiment ends.
+    """
     while True:
         trials = _patiently(lambda: session.api.experiments.trials(experiment_id))
         if trials:
@@ -87,12 +99,12 @@ def _watch(session: Session, experiment_id: int, display: _Display) -> tuple[dic
         time.sleep(_PERIOD_S)
 
 
-def _patiently(ask: Callable[[], T]) -> T:
-    """Ask until the master answers: it may be in the middle of a restart."""
+def _patiently(request: Callable[[], T]) -> T:
+    """Repeat a request until the master answers: it may be restarting."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
-            return ask()
+            return request()
         except MasterUnavailableError:
             if time.monotonic() > deadline:
                 raise
@@ -100,7 +112,7 @@ def _patiently(ask: Callable[[], T]) -> T:
 
 
 def _conclude(session: Session, experiment: Mapping[str, Any], trials: _Trials) -> int:
-    """Say how it ended."""
+    """Print how the experiment ended; return the exit code."""
     state, number = str(experiment["state"]), experiment["id"]
     failed = [trial for trial in trials if trial["state"] == "STATE_ERROR"]
     if state == "STATE_ERROR" and failed:
@@ -141,7 +153,7 @@ def _print_last_lines(session: Session, trial_id: int) -> None:
 
 
 def _next_steps(session: Session, experiment_id: int, checkpoint: Mapping[str, Any] | None) -> Iterator[str]:
-    """Yield lines with what a user does next: look at the page, and load the best model."""
+    """Yield lines about the next steps: the page, and the code to load the best model."""
     yield f"Its page: {session.url}/experiments/{experiment_id} (`det web {experiment_id}` logs a browser in)"
     if checkpoint is None or _MODEL_FILE not in (checkpoint.get("resources") or {}):
         return
@@ -158,13 +170,13 @@ def _best_checkpoint(session: Session, experiment_id: int) -> dict[str, Any] | N
     try:
         found = session.api.experiments.checkpoints(experiment_id, **order)
     except MasterError:
-        # Deleted while it was watched.
+        # The experiment was deleted in the meantime.
         return None
     return dict(found[0]) if found else None
 
 
 class _Display:
-    """Shows an experiment's changes; the kinds differ in how."""
+    """Shows an experiment's changes; one subclass per kind of output."""
 
     def __init__(self) -> None:
         self._restarts: dict[int, int] = {}
@@ -180,22 +192,22 @@ class _Display:
         return None
 
     def show(self, session: Session, experiment: Mapping[str, Any], trials: _Trials) -> None:
-        """Show where the experiment is."""
+        """Show the current state of the experiment."""
         raise NotImplementedError
 
     def events(self, experiment: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Return what happened since the last time and is worth a line of its own."""
+        """Return lines about changes since the last call."""
         found = []
         is_paused = experiment["state"] == "STATE_PAUSED"
         if is_paused and not self._was_paused:
             number = experiment["id"]
-            found.append(f"Experiment {number} is paused. `det experiment activate {number}` lets it go on.")
+            found.append(f"Experiment {number} is paused. `det experiment activate {number}` resumes it.")
         self._was_paused = is_paused
         allowed = experiment["config"].get("max_restarts")
         for trial in trials:
             number, restarts = int(trial["id"]), int(trial["restarts"])
             if restarts > self._restarts.get(number, 0) and trial["state"] != "STATE_ERROR":
-                found.append(f"Trial {number} failed and starts again (restart {restarts} of {allowed}).")
+                found.append(f"Trial {number} failed and is restarted (restart {restarts} of {allowed}).")
             self._restarts[number] = restarts
             if is_over(trial["state"]) and number not in self._ended:
                 self._ended.add(number)
@@ -207,7 +219,7 @@ class _Display:
 class _Lines(_Display):
     """One line per epoch, and per validation between epochs, for files and pipes.
 
-    Training and validation of the same batch are two reports and one line, so that a line waits for both, or for a
+    Training and validation of the same batch are two reports but one line. A line therefore waits for both, for a
     report of a later batch, or for the end of the trial.
     """
 
@@ -217,7 +229,7 @@ class _Lines(_Display):
         self._epochs: dict[int, int] = {}
         self._lines_at: dict[int, float] = {}
         self._seen: dict[int, tuple[Any, ...]] = {}
-        # What was reported of the newest batch of a trial, by kind, as long as more may come.
+        # The reports of a trial's newest batch by kind, while more may follow.
         self._waiting: dict[int, dict[str, Mapping[str, Any]]] = {}
 
     def show(self, session: Session, experiment: Mapping[str, Any], trials: _Trials) -> None:
@@ -236,12 +248,12 @@ class _Lines(_Display):
         latest = trial.get("latestValidation") or {}
         summary = (trial.get("summaryMetrics") or {}).get("avg_metrics")
         mark = (trial["state"], trial["totalBatchesProcessed"], latest.get("endTime"), summary)
-        # Asking every trial of a large search for its reports, twice a second, would be most of the traffic.
+        # Requesting the reports of every trial of a large search twice a second would be most of the traffic.
         if self._seen.get(number) == mark:
             return
         self._seen[number] = mark
         offset = self._offsets.get(number, 0)
-        # After a restart the reports behind the checkpoint are gone, and come again.
+        # After a restart the reports after the checkpoint are removed, and made again.
         workloads, self._offsets[number] = _patiently(
             lambda: session.api.trials.workloads(number, offset=offset)
         )
@@ -283,7 +295,7 @@ class _Lines(_Display):
 
 
 class _Live(_Display):
-    """A bar with what is known about the training, and of a search its trials below; for terminals."""
+    """A progress bar and, for a search, a table of its trials; for terminals."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -296,11 +308,11 @@ class _Live(_Display):
             TextColumn("{task.fields[state]}", markup=False),
             BarColumn(bar_width=24),
             TaskProgressColumn(),
-            # On a narrow terminal the end of the metrics goes first.
+            # On a narrow terminal the metrics are cut off first.
             TextColumn("{task.fields[text]}", markup=False, table_column=Column(no_wrap=True, ratio=1)),
             TimeRemainingColumn(),
             TextColumn("left"),
-            # The speed of the whole run, as epochs come at long intervals.
+            # The mean speed of the whole run, since reports of epochs are rare.
             speed_estimate_period=3600,
         )
         self._task = self._progress.add_task("", total=1.0, state="WAITING", text="")
@@ -327,8 +339,8 @@ class _Live(_Display):
             text=printable(snapshot.text),
         )
         if is_search(experiment):
-            room = max(_FEWEST_ROWS, self._live.console.height - _LINES_AROUND_TABLE)
-            self._table = trial_table(experiment, trials, room)
+            most_rows = max(_FEWEST_ROWS, self._live.console.height - _LINES_AROUND_TABLE)
+            self._table = trial_table(experiment, trials, most_rows)
 
     def _renderable(self) -> Any:
         from rich.console import Group

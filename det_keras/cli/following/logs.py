@@ -1,4 +1,4 @@
-"""Printing the logs of trials and jobs, from their end or as they grow."""
+"""Prints the logs of trials and jobs, from their end or as they grow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["follow_log", "print_log"]
 
 _PAUSE_S = 0.5
-#: How long a master may be away before a command that watches something gives up.
+#: How long a master may be unavailable before a command that follows a task fails.
 PATIENCE_S = 120.0
 
 
@@ -23,10 +23,10 @@ def print_log(log: Logs, *, follow: bool = False, head: int | None = None, last:
     """Print a log.
 
     Args:
-        log: of a trial or a job.
-        follow: continue until the task is over.
-        head: only so many lines from the start; not with `follow`.
-        last: only so many lines from the end, and with `follow` what comes after them.
+        log: the log of a trial or a job.
+        follow: continue until the task has ended.
+        head: number of lines from the start; None for all. Not with `follow`.
+        last: number of lines from the end, and with `follow` all later lines; None for all.
     """
     after = None
     if last is not None:
@@ -43,14 +43,14 @@ def print_log(log: Logs, *, follow: bool = False, head: int | None = None, last:
 
 
 def follow_log(log: Logs, *, after: str | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a log until its task is over, through restarts of the master.
+    """Yield the lines of a log until its task has ended, across restarts of the master.
 
     Args:
-        log: of a trial or a job.
-        after: the id of the last line that is known already.
+        log: the log of a trial or a job.
+        after: the id of the last known line; None for none.
 
     Raises:
-        MasterUnavailableError: the master stayed away.
+        MasterUnavailableError: the master was unavailable for too long.
     """
     gone_since = None
     while True:
@@ -67,7 +67,7 @@ def follow_log(log: Logs, *, after: str | None = None) -> Iterator[dict[str, Any
 
 
 def _behind(lines: Iterator[dict[str, Any]], after: str | None) -> Iterator[dict[str, Any]]:
-    """Yield the lines behind the one with id `after`: a stream always begins at the log's start."""
+    """Yield the lines after the line with id `after`: a stream always begins at the start of the log."""
     if after is not None:
         for line in lines:
             if str(line["id"]) == after:
@@ -77,7 +77,7 @@ def _behind(lines: Iterator[dict[str, Any]], after: str | None) -> Iterator[dict
 
 def _print(line: dict[str, Any]) -> str:
     message = str(line["message"])
-    # The messages of this protocol carry their own newline, except where a writer left it out.
+    # Messages end with a line break, except when their writer omitted it.
     sys.stdout.write(message if message.endswith("\n") else message + "\n")
     sys.stdout.flush()
     return str(line["id"])

@@ -1,4 +1,4 @@
-"""What there is to say about a running experiment, worked out from the answers of the master."""
+"""The state and progress of a running experiment, from the responses of the master."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from det_keras.protocol.states import is_over
 
 __all__ = ["COUNTERS", "Best", "Snapshot", "best_validation", "named_metrics", "report_line"]
 
-#: States that an experiment or trial does not leave by itself.
-#: Reported beside the metrics: how much was trained.
+#: Reported together with the metrics: how much was trained.
 COUNTERS = ("batches", "epochs", "records")
 
 _SHOWN_METRICS = 8
@@ -26,8 +25,8 @@ class Best:
     Attributes:
         metric: the searcher's metric.
         value: its value.
-        trial_id: whose it is.
-        batches: at which batch.
+        trial_id: the trial that reported it.
+        batches: batches trained at that validation.
     """
 
     metric: str
@@ -41,9 +40,9 @@ class Snapshot:
     """An experiment at one instant.
 
     Attributes:
-        state: of the experiment, as the REST API has it.
-        fraction: how much of it is done, 0 to 1.
-        text: one line for a person.
+        state: the experiment's state, as in the REST API.
+        fraction: its progress, 0 to 1.
+        text: one line of text.
     """
 
     state: str
@@ -52,7 +51,7 @@ class Snapshot:
 
     @classmethod
     def take(cls, experiment: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Snapshot:
-        """Return what the master's answers say."""
+        """Return the snapshot for an experiment and its trials, as in the REST API."""
         state = str(experiment["state"])
         done = state == "STATE_COMPLETED"
         fraction = 1.0 if done else min(1.0, max(0.0, float(experiment.get("progress") or 0.0)))
@@ -66,7 +65,7 @@ class Snapshot:
 
 
 def best_validation(experiment: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Best | None:
-    """Return the best validation of all trials by the searcher's metric, None while there is none."""
+    """Return the best validation of all trials by the searcher's metric; None if there is none."""
     searcher = experiment["config"].get("searcher") or {}
     metric = str(searcher.get("metric"))
     smaller = bool(searcher.get("smaller_is_better", True))
@@ -74,7 +73,7 @@ def best_validation(experiment: Mapping[str, Any], trials: Sequence[Mapping[str,
     for trial in trials:
         validation = trial.get("bestValidation") or {}
         value = _metrics(validation).get(metric)
-        # Not-a-number travels as text.
+        # NaN is text in JSON.
         if isinstance(value, int | float) and not isinstance(value, bool):
             found.append(Best(metric, float(value), int(trial["id"]), int(validation["totalBatches"])))
     return min(found, key=lambda best: rank(best.value, smaller_is_better=smaller), default=None)
@@ -84,9 +83,9 @@ def report_line(trial_id: int, reports: Mapping[str, Mapping[str, Any]], *, with
     """Return one line about one batch: ``epoch 3  training  loss 0.15  validation  val_loss 0.12``.
 
     Args:
-        trial_id: whose it is.
+        trial_id: the trial that reported it.
         reports: MetricsWorkloads of the same batch, by ``training`` and ``validation``; at least one.
-        with_trial: several trials run, so say which.
+        with_trial: whether the line begins with the trial.
     """
     found = {kind: _metrics(reports[kind]) for kind in ("training", "validation") if kind in reports}
     epochs = next((metrics["epochs"] for metrics in found.values() if "epochs" in metrics), None)

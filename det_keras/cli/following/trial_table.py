@@ -1,4 +1,4 @@
-"""The trials of a search as rows of a table: who trains, who did best, and with which hyperparameters."""
+"""The trials of a search as rows of a table: states, progress, metrics and hyperparameters."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _WAITING = "STATE_QUEUED"
 
 
 def is_search(experiment: Mapping[str, Any]) -> bool:
-    """Tell whether an experiment is made to have several trials."""
+    """Return whether an experiment is a search with several trials."""
     return (experiment["config"].get("searcher") or {}).get("name") != "single"
 
 
 def best_first(experiment: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return trials by their best searcher metric, those without one last."""
+    """Return trials by their best searcher metric; those without the metric are last."""
     searcher = experiment["config"].get("searcher") or {}
     smaller = bool(searcher.get("smaller_is_better", True))
 
@@ -31,7 +31,7 @@ def best_first(experiment: Mapping[str, Any], trials: Sequence[Mapping[str, Any]
 
 
 def end_line(experiment: Mapping[str, Any], trial: Mapping[str, Any]) -> str:
-    """Return one line about a trial that came to its end: ``Trial 3 COMPLETED after epoch 4, val_loss 0.31``."""
+    """Return one line about an ended trial: ``Trial 3 COMPLETED after epoch 4, val_loss 0.31``."""
     text = f"Trial {trial['id']} {state_text(trial['state'])} after {_progress(trial)}"
     metric = trial.get("searcherMetricValue")
     return (
@@ -44,14 +44,14 @@ def end_line(experiment: Mapping[str, Any], trial: Mapping[str, Any]) -> str:
 def trial_rows(
     experiment: Mapping[str, Any], trials: Sequence[Mapping[str, Any]], most: int
 ) -> tuple[list[list[str]], int]:
-    """Return rows of id, state, progress, metric and hyperparameters, and how many trials have no row.
+    """Return rows of id, state, progress, metric and hyperparameters, and the number of trials without a row.
 
-    Those that train come first, as they change; then the others, the best first.
+    Running trials come first, then the others, best first.
 
     Args:
-        experiment: as the REST API has it.
-        trials: all of it.
-        most: how many rows there is room for.
+        experiment: as in the REST API.
+        trials: all its trials.
+        most: maximum number of rows.
     """
     training = [trial for trial in trials if not is_over(trial["state"]) and trial["state"] != _WAITING]
     others = best_first(experiment, [trial for trial in trials if trial not in training])
@@ -60,8 +60,14 @@ def trial_rows(
 
 
 def trial_table(experiment: Mapping[str, Any], trials: Sequence[Mapping[str, Any]], most: int) -> Any:
-    """Return the rows of `trial_rows` as a table of rich, one line each whatever the width of the terminal."""
-    # Imported here, as rich takes longer to load than most commands take to run.
+    """Return the rows of `trial_rows` as a table of rich, with one line per row on a terminal of any width.
+
+    Args:
+        experiment: as in the REST API.
+        trials: all its trials.
+        most: maximum number of rows.
+    """
+    # Imported here: importing rich takes longer than most commands.
     from rich.table import Table
     from rich.text import Text
 
@@ -70,7 +76,7 @@ def trial_table(experiment: Mapping[str, Any], trials: Sequence[Mapping[str, Any
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     names = ["Trial", "State", "Trained", f"Best {metric}", "Hyperparameters"]
     for index, name in enumerate(names):
-        # Only the hyperparameters give way where the terminal is narrow.
+        # On a narrow terminal only the hyperparameters are cut off.
         least = (
             max(len(name), *(len(row[index]) for row in rows)) if index < len(names) - 1 and rows else None
         )
@@ -96,7 +102,7 @@ def _row(trial: Mapping[str, Any]) -> list[str]:
 
 
 def _progress(trial: Mapping[str, Any]) -> str:
-    """Return how much a trial has trained, and of one that still trains which part that is."""
+    """Return how much a trial has trained, with the percentage if it is running."""
     metrics = (trial.get("summaryMetrics") or {}).get("validation_metrics") or {}
     training = (trial.get("summaryMetrics") or {}).get("avg_metrics") or {}
     epochs = (training.get("epochs") or metrics.get("epochs") or {}).get("last")

@@ -1,4 +1,4 @@
-"""The reports of a trial as a table: what was trained, validated and checkpointed at which batch."""
+"""The reports of a trial as a table: metrics and checkpoints by batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ __all__ = ["print_workloads"]
 
 
 def print_workloads(session: Session, trial_id: int, *, title: str | None = None) -> None:
-    """Print the reports of a trial, one row for each batch that has any."""
+    """Print the reports of a trial, one row for each batch with a report.
+
+    Args:
+        session: of the trial's master.
+        trial_id: number of the trial.
+        title: printed above the table; None for no title.
+    """
     workloads, _ = session.api.trials.workloads(trial_id)
     columns = ["Batch>", "Epoch>", "Reported", "Training", "Validation", "UUID of the checkpoint", "State"]
     render.print_table(columns, _rows(workloads), title=title)

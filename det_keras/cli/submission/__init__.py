@@ -1,1 +1,1 @@
-"""What `det experiment create` and `det job run` send, or run at once: a config and a directory of files."""
+"""The config and the files that `det experiment create` and `det job run` send to a master or run locally."""

@@ -1,4 +1,4 @@
-"""A config file on its way to a master: read and checked here, so that a wrong one needs none."""
+"""Config files: read and checked before a master is started."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class ExperimentFile:
     """An experiment's config.
 
     Attributes:
-        text: the YAML, as written unless something was changed on the command line.
-        config: what it means, with all defaults.
-        notices: what to tell the user about it.
+        text: the YAML, as written unless the command line changes it.
+        config: the parsed config, with all defaults.
+        notices: notices for the user.
     """
 
     text: str
@@ -35,8 +35,8 @@ class JobFile:
     """A generic job's config.
 
     Attributes:
-        raw: what is sent.
-        config: what it means, with all defaults.
+        raw: the config to send.
+        config: the parsed config, with all defaults.
     """
 
     raw: dict[str, Any]
@@ -47,24 +47,24 @@ def read_experiment(path: str, overrides: Sequence[str]) -> ExperimentFile:
     """Return the experiment config in a file, changed by `overrides`.
 
     Raises:
-        ConfigError: with everything that is wrong in it.
+        ConfigError: the config is invalid; the message names all problems.
         DetError: the file cannot be read.
     """
-    # Imported here: reading YAML is for the commands that have a config.
+    # Imported here: only commands with a config need YAML.
     from det_keras.config import load_experiment_config, load_yaml
 
     text = _read(path)
-    # Once more than needed, so that a syntax error names the file.
+    # Parsed once more than needed, so that a syntax error names the file.
     load_yaml(text, source=path)
     loaded = load_experiment_config(text, overrides=overrides)
     return ExperimentFile(loaded.original, loaded.config, loaded.notices)
 
 
 def read_changes(path: str | None, overrides: Sequence[str]) -> str:
-    """Return as YAML what is to change in a config: what a file says, if there is one, changed by `overrides`.
+    """Return changes of a config as YAML: the content of a file, if there is one, changed by `overrides`.
 
     Raises:
-        ConfigError: the file is no YAML, or an override cannot be read.
+        ConfigError: the file is not YAML, or an override is invalid.
         DetError: the file cannot be read.
     """
     from det_keras.config import apply_overrides, dump_yaml, load_yaml
@@ -78,7 +78,7 @@ def read_job(path: str, overrides: Sequence[str]) -> JobFile:
     """Return the job config in a file, changed by `overrides`.
 
     Raises:
-        ConfigError: with everything that is wrong in it.
+        ConfigError: the config is invalid; the message names all problems.
         DetError: the file cannot be read.
     """
     from det_keras.config import load_job_config, load_yaml

@@ -1,4 +1,4 @@
-"""The directory that travels with an experiment or a job: everything in it that `.detignore` does not name."""
+"""The directory that is sent with an experiment or a job: all files that `.detignore` does not name."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from det_keras.errors import DetError
 
 __all__ = ["LARGEST_BYTES", "ContextFiles", "bundle"]
 
-#: How much a context directory may hold.
+#: Limit for the files of a context directory.
 LARGEST_BYTES = 95 * 1024 * 1024
 
 _IGNORE_FILE = ".detignore"
-# No script needs these, and they would change the bundle between two equal submissions. Not even `!*/`,
-# which lists of what to send begin with, means them.
+# No script needs these, and they would change the bundle between two equal submissions. They are not sent even with the
+# pattern `!*/`, with which lists of files to send begin.
 _NEVER_SENT = frozenset({".git", "__pycache__"})
 _BIGGEST_SHOWN = 3
 # The ASCII codes of tar's type flags.
@@ -31,13 +31,13 @@ _DIRECTORY = 53
 
 @dataclass(frozen=True)
 class ContextFiles:
-    """A directory as it travels.
+    """The files of a directory, as sent to the master.
 
     Attributes:
         entries: parents before children.
-        file_count: how many of them are files.
-        size_bytes: what those hold.
-        skipped: paths that could not go along: links that lead nowhere, sockets and the like.
+        file_count: number of files.
+        size_bytes: total size of the files.
+        skipped: paths that cannot be sent: broken links, sockets and the like.
     """
 
     entries: tuple[dict[str, Any], ...]
@@ -68,10 +68,10 @@ class _Found:
 def bundle(root: Path) -> ContextFiles:
     """Read a context directory.
 
-    Links are followed: what they lead to travels in their place.
+    Links are followed: their targets are sent in their place.
 
     Raises:
-        DetError: it is no directory, something in it cannot be read or has a name that is not UTF-8, or it is
+        DetError: it is not a directory, a file cannot be read or has a name that is not UTF-8, or it is
             too large.
     """
     if not root.is_dir():
@@ -80,16 +80,16 @@ def bundle(root: Path) -> ContextFiles:
     try:
         found = list(_walk(root, _rules(root)))
         _check_size(root, found)
-        entries = tuple(_entry(one) for one in found if one.is_directory or one.is_file)
+        entries = tuple(_entry(item) for item in found if item.is_directory or item.is_file)
     except OSError as error:
         raise DetError(
             f"The context directory cannot be read: {error.filename}: {error.strerror}."
         ) from error
     return ContextFiles(
         entries,
-        file_count=sum(one.is_file for one in found),
-        size_bytes=sum(one.size_bytes for one in found),
-        skipped=tuple(one.name for one in found if not one.is_directory and not one.is_file),
+        file_count=sum(item.is_file for item in found),
+        size_bytes=sum(item.size_bytes for item in found),
+        skipped=tuple(item.name for item in found if not item.is_directory and not item.is_file),
     )
 
 
@@ -104,18 +104,18 @@ def _rules(root: Path) -> IgnoreRules:
 def _walk(
     root: Path, rules: IgnoreRules, within: str = "", parents: tuple[str, ...] = ()
 ) -> Iterator[_Found]:
-    # A link to a directory above itself would go round for ever.
+    # A link to a directory above itself would lead to an endless loop.
     real = os.path.realpath(root)
     if real in parents:
         return
     for path in sorted(root.iterdir()):
-        one = _Found(f"{within}{path.name}", path, _status(path))
-        if path.name in _NEVER_SENT or rules.is_ignored(one.name, is_directory=one.is_directory):
+        item = _Found(f"{within}{path.name}", path, _status(path))
+        if path.name in _NEVER_SENT or rules.is_ignored(item.name, is_directory=item.is_directory):
             continue
-        _check_name(one.name)
-        yield one
-        if one.is_directory:
-            yield from _walk(path, rules, f"{one.name}/", (*parents, real))
+        _check_name(item.name)
+        yield item
+        if item.is_directory:
+            yield from _walk(path, rules, f"{item.name}/", (*parents, real))
 
 
 def _check_name(name: str) -> None:
@@ -124,8 +124,8 @@ def _check_name(name: str) -> None:
     except UnicodeEncodeError:
         shown = name.encode(errors="surrogateescape").decode(errors="backslashreplace")
         raise DetError(
-            f"The name of '{shown}' in the context directory is not UTF-8, so it cannot travel. Rename it, or have "
-            f"a pattern in a {_IGNORE_FILE} file leave it out."
+            f"The name of '{shown}' in the context directory is not UTF-8, so it cannot be sent. Rename it, or "
+            f"exclude it by a pattern in a {_IGNORE_FILE} file."
         ) from None
 
 
@@ -141,27 +141,27 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def _check_size(root: Path, found: Sequence[_Found]) -> None:
-    total = sum(one.size_bytes for one in found)
+    total = sum(item.size_bytes for item in found)
     if total <= LARGEST_BYTES:
         return
-    biggest = sorted(found, key=lambda one: one.size_bytes, reverse=True)[:_BIGGEST_SHOWN]
-    listed = ", ".join(f"{one.name} ({size_text(one.size_bytes)})" for one in biggest)
+    biggest = sorted(found, key=lambda item: item.size_bytes, reverse=True)[:_BIGGEST_SHOWN]
+    listed = ", ".join(f"{item.name} ({size_text(item.size_bytes)})" for item in biggest)
     raise DetError(
-        f"The context directory {str(root)!r} holds {size_text(total)}, and the limit is "
-        f"{size_text(LARGEST_BYTES)}. The biggest files are {listed}. Name what the script does not need "
+        f"The context directory {str(root)!r} has {size_text(total)}, and the limit is "
+        f"{size_text(LARGEST_BYTES)}. The biggest files are {listed}. Name files that the script does not need "
         f"in a {_IGNORE_FILE} file."
     )
 
 
-def _entry(one: _Found) -> dict[str, Any]:
-    assert one.status is not None
-    content = one.path.read_bytes() if one.is_file else b""
+def _entry(item: _Found) -> dict[str, Any]:
+    assert item.status is not None
+    content = item.path.read_bytes() if item.is_file else b""
     return {
-        "path": one.name,
-        "type": _REGULAR_FILE if one.is_file else _DIRECTORY,
+        "path": item.name,
+        "type": _REGULAR_FILE if item.is_file else _DIRECTORY,
         "content": base64.b64encode(content).decode(),
-        "mtime": str(int(one.status.st_mtime)),
-        "mode": one.status.st_mode,
+        "mtime": str(int(item.status.st_mtime)),
+        "mode": item.status.st_mode,
         "uid": 0,
         "gid": 0,
     }

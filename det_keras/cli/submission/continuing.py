@@ -1,4 +1,4 @@
-"""`det experiment continue`: an experiment that is over runs again."""
+"""`det experiment continue`: continues an ended experiment."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ __all__ = ["add_arguments", "continue_"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command line."""
+    """Add the arguments of the command."""
     parser.add_argument("experiment_id", metavar="N", type=positive)
     parser.add_argument(
-        "--config-file", metavar="FILE", help="YAML file of what changes in the config of a single trial"
+        "--config-file", metavar="FILE", help="YAML file with changes to the config of a single trial"
     )
     add_overrides(parser)
-    parser.add_argument("-f", "--follow", action="store_true", help="watch the experiment until it ends")
+    parser.add_argument("-f", "--follow", action="store_true", help="follow the experiment until it ends")
 
 
 def continue_(args: argparse.Namespace, settings: Settings) -> int:
-    """Let an experiment that is over run again, and watch it if the arguments say so."""
+    """Continue an ended experiment, and follow it if requested; return the exit code."""
     changes = read_changes(args.config_file, args.overrides)
     with open_session(settings) as session:
         print_notices(session.api.experiments.continue_(args.experiment_id, changes))

@@ -1,4 +1,4 @@
-"""`det experiment create`: from a config file and a directory to an experiment that runs."""
+"""`det experiment create`: creates an experiment from a config file and a directory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["add_arguments", "create"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command line."""
+    """Add the arguments of the command."""
     parser.add_argument("config_file", metavar="CONFIG", help="YAML file that describes the experiment")
     parser.add_argument(
         "context_directory",
@@ -30,19 +30,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_overrides(parser)
     way = parser.add_mutually_exclusive_group()
-    way.add_argument("-f", "--follow", action="store_true", help="watch the experiment until it ends")
+    way.add_argument("-f", "--follow", action="store_true", help="follow the experiment until it ends")
     way.add_argument("--paused", action="store_true", help="do not activate the experiment")
-    way.add_argument("--local", action="store_true", help="run the script here and now, without a master")
+    way.add_argument("--local", action="store_true", help="run the script locally, without a master")
     way.add_argument(
         "--verify-resume",
         action="store_true",
-        help="train briefly here, kill and resume, and compare with an undisturbed training",
+        help="train briefly, kill and resume, and compare with an uninterrupted training",
     )
 
 
 def create(args: argparse.Namespace, settings: Settings) -> int:
-    """Create an experiment, activate it and watch it, as the arguments say."""
-    # First what needs no master: a mistake in the config leaves nothing behind, not even one that runs.
+    """Create an experiment, activate and follow it as requested; return the exit code."""
+    # Config and files are read first: after a mistake in them, not even a master is started.
     file = read_experiment(args.config_file, args.overrides)
     if args.local:
         print_notices({"notices": file.notices})

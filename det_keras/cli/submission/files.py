@@ -1,4 +1,4 @@
-"""What sending something to run has in common for experiments and jobs."""
+"""Functions shared by the submission of experiments and jobs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["print_notices", "read_files"]
 
 
 def read_files(directory: str) -> ContextFiles:
-    """Read a context directory, and say so."""
+    """Read a context directory, and print its size."""
     root = Path(directory).resolve()
     found = bundle(root)
     files = "1 file" if found.file_count == 1 else f"{found.file_count} files"
@@ -26,6 +26,6 @@ def read_files(directory: str) -> ContextFiles:
 
 
 def print_notices(answer: Mapping[str, Any]) -> None:
-    """Print what the master wants the user to know about a config."""
+    """Print the master's notices about a config."""
     for notice in answer.get("notices") or ():
         print(printable(str(notice)), file=sys.stderr)

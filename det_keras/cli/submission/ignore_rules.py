@@ -1,6 +1,6 @@
-"""Which files a `.detignore` keeps at home: the rules of gitignore.
+"""The rules of a `.detignore`, which are those of gitignore.
 
-The translation follows git's own `wildmatch`, corner cases included; the tests compare it with
+The translation follows git's own `wildmatch`, including corner cases; the tests compare it with
 `git check-ignore`.
 
 Source: gitignore(5), section "Pattern format"; git's wildmatch.c.
@@ -30,8 +30,8 @@ _POSIX_CLASSES = {
 }
 
 
-class _NeverMatches(Exception):  # noqa: N818 - not an error of anybody's: git skips such patterns in silence
-    """A pattern that is malformed in a way that lets it match nothing."""
+class _NeverMatches(Exception):  # noqa: N818 - not an error: git skips such patterns without a message
+    """A malformed pattern that matches nothing."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class _Rule:
 
 
 class IgnoreRules:
-    """The rules of one file; among those that match a path, the last decides.
+    """The rules of one file; the last rule that matches a path decides.
 
     Args:
-        lines: as they stand in the file.
+        lines: the lines of the file.
     """
 
     def __init__(self, lines: Iterable[str]) -> None:
@@ -54,18 +54,18 @@ class IgnoreRules:
 
     @classmethod
     def parse(cls, text: str) -> IgnoreRules:
-        """Return the rules that the text of a file holds."""
+        """Return the rules in the text of a file."""
         return cls(text.removeprefix("\ufeff").split("\n"))
 
     def is_ignored(self, path: str, *, is_directory: bool) -> bool:
-        """Tell whether the rules name `path` itself.
+        """Return whether the rules ignore `path` itself.
 
-        What is inside of an ignored directory is ignored with it, whatever the rules say of it: callers
-        do not go into such a directory.
+        Everything inside of an ignored directory is ignored, whatever the rules say about it: callers do not enter such
+        a directory.
 
         Args:
             path: relative to the root, with ``/``.
-            is_directory: whether a directory is there.
+            is_directory: whether it is a directory.
         """
         name = path.rpartition("/")[2]
         for rule in reversed(self._rules):
@@ -96,7 +96,7 @@ def _rule(line: str) -> _Rule | None:
 
 
 def _without_trailing_spaces(line: str) -> str:
-    """Drop spaces at the end, except for one that a backslash protects and those before it."""
+    """Remove spaces at the end, except for a space that a backslash protects and those before it."""
     kept = len(line.rstrip(" "))
     backslashes = kept - len(line[:kept].rstrip("\\"))
     return line[: kept + 1] if backslashes % 2 else line[:kept]
@@ -125,12 +125,12 @@ def _expression(pattern: str) -> str:
 
 
 def _stars(pattern: str, start: int) -> tuple[str, int]:
-    """Translate one star or several; two alone between slashes stand for any number of directories."""
+    """Translate one or more stars; exactly two between slashes match any number of directories."""
     end = start
     while end < len(pattern) and pattern[end] == "*":
         end += 1
     rest = pattern[end:]
-    # Git compares what comes before the first wildcard by itself and begins to translate behind it, so
+    # Git compares the text before the first wildcard separately and begins to translate after it, so
     # that `a**/b` means `a` and then `**/b`.
     is_first_wildcard = not any(special in pattern[:start] for special in "*?[\\")
     at_name_start = is_first_wildcard or pattern[start - 1] == "/"
@@ -142,7 +142,7 @@ def _stars(pattern: str, start: int) -> tuple[str, int]:
 
 
 def _character_class(pattern: str, start: int) -> tuple[str, int]:
-    """Translate what follows a ``[``; return the expression and where the pattern goes on."""
+    """Translate the text after a ``[``; return the expression and the position after it."""
     at = start
     is_negated = pattern[at : at + 1] in ("!", "^")
     at += is_negated
@@ -160,15 +160,15 @@ def _character_class(pattern: str, start: int) -> tuple[str, int]:
             previous, at = _one_character(pattern, at)
             item = re.escape(previous)
         items.append(item)
-    # A class never matches the slash between two names, not even a negated one.
+    # A class never matches the slash between two names, not even a negated class.
     inside = "".join(items)
     return f"(?!/)[{'^' if is_negated else ''}{inside}]", at + 1
 
 
 def _posix_class(pattern: str, at: int, name_end: int) -> tuple[str, int, str]:
-    """Translate ``[:name:]``; return also which character could begin a range now."""
+    """Translate ``[:name:]``; return also the character that may begin a range."""
     if pattern[name_end - 1] != ":" or name_end - 1 < at + 2:
-        # Not such a name after all: the bracket stands for itself.
+        # Not a class name: the bracket is a plain character.
         return re.escape("["), at + 1, "["
     name = pattern[at + 2 : name_end - 1]
     if name not in _POSIX_CLASSES:

@@ -1,4 +1,4 @@
-"""`det experiment create --local`: the script in the foreground, without any master."""
+"""`det experiment create --local`: runs the script in the foreground, without a master."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command_of", "environment_of", "run_locally"]
 
-#: Where `det.keras.init()` finds the config of a script that runs this way.
+#: The variable from which `det.keras.init()` reads the path of the config in a local run.
 CONFIG_VARIABLE = "DET_KERAS_LOCAL_CONFIG"
 
 
@@ -25,15 +25,15 @@ def run_locally(file: ExperimentFile, directory: Path) -> int:
     """Run the entrypoint in `directory` and return its exit code.
 
     Raises:
-        DetError: the directory is none, or the command cannot be started.
+        DetError: the directory does not exist, or the command cannot be started.
     """
-    # Imported here, as all that `det --help` would load for nothing.
+    # Imported here: `det --help` does not need them.
     import subprocess
     import tempfile
 
     if not directory.is_dir():
         raise DetError(f"The context directory {str(directory)!r} does not exist.")
-    # Its mode is 0600: the config may hold secrets.
+    # Its mode is 0600: the config may contain secrets.
     with tempfile.NamedTemporaryFile("w", suffix=".yaml", prefix="det-config-", encoding="utf-8") as config:
         config.write(file.text)
         config.flush()
@@ -56,13 +56,19 @@ def command_of(file: ExperimentFile) -> list[str]:
 
 
 def environment_of(inherited: Mapping[str, str], config: str, file: ExperimentFile) -> dict[str, str]:
-    """Return an environment in which the script takes itself to be alone, with the config at hand."""
+    """Return the environment of a local run.
+
+    Args:
+        inherited: the environment of this process; variables of a surrounding task are removed.
+        config: path of the config file.
+        file: the config.
+    """
     kept = {
         name: value
         for name, value in inherited.items()
         if not name.startswith("DET_") or name.startswith("DET_KERAS_")
     }
-    # `python3` is the Python that has det_keras, as it is in a trial.
+    # `python3` is the Python with det_keras, as in a trial.
     search_path = [str(Path(sys.executable).parent), kept.get("PATH", os.defpath)]
     environment = {
         **kept,
@@ -80,5 +86,5 @@ def _exit_code(process: subprocess.Popen[bytes]) -> int:
             # Death by signal N is 128 + N, as shells report it.
             return 128 - code if code < 0 else code
         except KeyboardInterrupt:
-            # The terminal interrupts the script as well; what it makes of it decides.
+            # The terminal interrupts the script as well, which may handle it: wait for its end.
             continue

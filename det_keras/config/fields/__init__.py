@@ -1,1 +1,1 @@
-"""The fields of a config about what runs, where, and what is kept of it."""
+"""The fields of a config that describe what runs, where, and what is stored."""

@@ -1,4 +1,4 @@
-"""The `checkpoint_storage` section: where checkpoints go, and which are kept at the end."""
+"""The `checkpoint_storage` section: where checkpoints are stored, and which are kept at the end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Prefix(Kind[str]):
 
 @dataclass(frozen=True)
 class CheckpointStorage(TaggedSection, Mapping[str, Any]):
-    """Where checkpoints go. It also reads as the mapping that `to_dict` returns.
+    """Where checkpoints are stored. It is also the mapping that `to_dict` returns.
 
     Attributes:
         type: the kind of storage. By default the master stores checkpoints in a directory of its data root. The types
@@ -81,14 +81,20 @@ class CheckpointStorage(TaggedSection, Mapping[str, Any]):
 
     @classmethod
     def unknown_key(cls, name: Any, raw: Mapping[str, Any], known: Mapping[str, Any]) -> str:
-        """Return the message; none about the keys of `hdfs` beside the one that it was removed."""
+        """Return the message about an unknown key; empty for keys of `hdfs`, which has a message of its own.
+
+        Args:
+            name: the unknown key.
+            raw: the section.
+            known: the known keys.
+        """
         if raw.get("type") == "hdfs" and name in _HDFS_KEYS:
             return ""
         return super().unknown_key(name, raw, known)
 
     @classmethod
     def check(cls, values: Mapping[str, Any], place: Place) -> Iterator[ConfigProblem]:
-        """Yield what is wrong between fields."""
+        """Yield problems between fields."""
         if values.get("type") == "directory" and values.get("container_path", "") is None:
             yield place.below("container_path").problem("is required: the absolute path of a directory.")
         host, inside = values.get("host_path"), values.get("storage_path")
@@ -99,10 +105,10 @@ class CheckpointStorage(TaggedSection, Mapping[str, Any]):
                 values[name] is not None for name in ("connection_string", "account_url")
             )
             if has_connection == has_url:
-                yield place.problem("`azure` needs exactly one of `connection_string` and `account_url`.")
+                yield place.problem("`azure` requires exactly one of `connection_string` and `account_url`.")
             if has_connection and values.get("credential") is not None:
                 yield place.below("credential").problem(
-                    "goes with `account_url`, not with `connection_string`."
+                    "belongs to `account_url`, not to `connection_string`."
                 )
 
     def __getitem__(self, key: str) -> Any:

@@ -1,4 +1,4 @@
-"""What a task executes: a shell command, an argument list, or a trial class of the older API."""
+"""The command of a task: a shell command, an argument list, or a trial class of the older API."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TRIAL_CLASS = re.compile(r"[A-Za-z0-9_.]+:[A-Za-z0-9_.]+")
 
 
 class _Argument(Kind[str]):
-    """Text that a process can be started with."""
+    """Text that can be an argument of a process."""
 
     def parse(self, raw: Any, place: Place) -> str:
         text = Text().parse(raw, place)
@@ -25,7 +25,7 @@ class _Argument(Kind[str]):
 
 
 class EntrypointKind(Kind[Entrypoint]):
-    """Text for the shell, or a list of texts that is executed as it is."""
+    """Text for the shell, or a list of arguments that is executed directly."""
 
     def parse(self, raw: Any, place: Place) -> Entrypoint:
         if isinstance(raw, (list, tuple)) and raw:
@@ -41,14 +41,14 @@ class EntrypointKind(Kind[Entrypoint]):
 
 
 def trial_class(entrypoint: Entrypoint | None, *, is_script: bool) -> str | None:
-    """Return `entrypoint` if it is of the form `module:Class`, unless it is known to be a script."""
+    """Return `entrypoint` if it has the form `module:Class` and is not known to be a script; else None."""
     if is_script or not isinstance(entrypoint, str) or not _TRIAL_CLASS.fullmatch(entrypoint):
         return None
     return entrypoint
 
 
 def command(entrypoint: Entrypoint | None, *, is_script: bool) -> list[str]:
-    """Return the arguments to execute: of a trial class, the program that runs it.
+    """Return the arguments to execute; for a trial class, the program that runs it.
 
     Raises:
         ValueError: there is no entrypoint.

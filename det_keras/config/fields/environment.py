@@ -1,4 +1,4 @@
-"""The `environment` section: the variables of a task, and what only containers would need."""
+"""The `environment` section: the variables of a task, and fields for containers, which have no effect."""
 
 # ruff: noqa: RUF009 - `setting` and `optional` return dataclass fields
 from __future__ import annotations
@@ -20,10 +20,10 @@ __all__ = [
     "RegistryAuth",
 ]
 
-#: The devices that a per-device mapping may name.
+#: The devices in a mapping by device.
 DEVICES = ("cpu", "cuda", "rocm")
 
-#: What the master and the launchers set for every task; a config cannot override it.
+#: The variables that the master and the launchers set for every task; a config cannot override them.
 RESERVED_VARIABLES = frozenset(
     {
         "DET_AGENT_ID",
@@ -68,7 +68,7 @@ RESERVED_VARIABLES = frozenset(
 
 @dataclass(frozen=True)
 class EnvironmentVariables:
-    """`NAME=VALUE` entries for each device; later ones win."""
+    """`NAME=VALUE` entries for each device; later entries override earlier ones."""
 
     cpu: tuple[str, ...] = ()
     cuda: tuple[str, ...] = ()
@@ -78,16 +78,16 @@ class EnvironmentVariables:
         """Return the entries for `device`: `cpu`, `cuda` (also called `gpu`) or `rocm`.
 
         Raises:
-            ValueError: there is no such device.
+            ValueError: the device is unknown.
         """
         device = "cuda" if device == "gpu" else device
         if device not in DEVICES:
-            raise ValueError(f"{device!r} is no device. Use one of {', '.join(DEVICES)}.")
+            raise ValueError(f"{device!r} is not a device. Use one of {', '.join(DEVICES)}.")
         entries: tuple[str, ...] = getattr(self, device)
         return entries
 
     def without_value(self) -> list[str]:
-        """Return the entries that have no `=`, each once."""
+        """Return the entries without `=`, each once."""
         return list(
             dict.fromkeys(entry for name in DEVICES for entry in self.entries(name) if "=" not in entry)
         )
@@ -144,7 +144,7 @@ class _ImageKind(Kind[Any]):
 
 @dataclass(frozen=True)
 class RegistryAuth(Section):
-    """Who pulls images."""
+    """The account of an image registry."""
 
     username: str | None = optional(Text())
     password: str | None = optional(Text(secret=True))
@@ -154,7 +154,7 @@ class RegistryAuth(Section):
 
 @dataclass(frozen=True)
 class ProxyPort(Section):
-    """A port that a container would offer."""
+    """A port of a container."""
 
     proxy_port: int | None = optional(Integer(minimum=0, maximum=65535), required=True)
     proxy_tcp: bool = setting(Boolean(), False)
@@ -184,13 +184,13 @@ class Environment(Section):
     def environment_variables_for(self, device: str) -> dict[str, str]:
         """Return the variables of a task that runs on `device`: `cpu`, `cuda` (or `gpu`) or `rocm`.
 
-        An entry without `=` sets an empty value; of two entries with one name the later wins.
+        An entry without `=` sets an empty value. Of two entries with the same name, the later counts.
         """
         pairs = (entry.partition("=") for entry in self.environment_variables.entries(device))
         return {name: value for name, _, value in pairs}
 
     def notices(self, place: Place) -> Iterator[ConfigProblem]:
-        """Yield what the user should know about the variables."""
+        """Yield notices about the variables."""
         for entry in self.environment_variables.without_value():
             message = f"{entry!r} has no `=`; the variable is set to an empty value."
             yield place.below("environment_variables").problem(message)

@@ -1,6 +1,6 @@
-"""Regular expressions that are searched for in the lines of a log.
+"""Regular expressions for the lines of a log.
 
-RE2 matches them, not Python's `re`: its time grows with the length of the line alone. With `re`, a pattern such as
+They are matched by RE2, whose time is linear in the length of the line. With Python's `re`, a pattern such as
 ``(a+)+$`` can take hours for one line, and stops every thread of the master for as long.
 """
 
@@ -34,7 +34,7 @@ class LogPattern:
         try:
             self._compiled = re2.compile(text, options)
         except re2.error as error:
-            # RE2 says what is wrong as bytes.
+            # RE2's message is bytes.
             reason = error.args[0].decode() if error.args else "it is too complex"
             raise LogPatternError(
                 f"{text!r} is not a regular expression in RE2's syntax: {reason}. "
@@ -44,6 +44,6 @@ class LogPattern:
             raise LogPatternError(f"{text!r} is not a regular expression: it is not Unicode text.") from None
 
     def is_in(self, line: str) -> bool:
-        """Return whether a line contains the pattern; ``$`` stands before the line's end."""
+        """Return whether a line contains the pattern; ``$`` matches before the line break at the end."""
         found = self._compiled.search(line.removesuffix("\n").encode(errors="replace"))
         return found is not None

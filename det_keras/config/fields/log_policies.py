@@ -1,4 +1,4 @@
-"""The `log_policies` field: what a line in a trial's log leads to."""
+"""The `log_policies` field: actions for lines in a trial's log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from det_keras.errors import ConfigProblem
 
 __all__ = ["BUILTIN_LOG_POLICIES", "LogPoliciesKind", "LogPolicy"]
 
-#: In force unless the config has an item of the same name.
+#: Used unless the config has an item with the same name.
 BUILTIN_LOG_POLICIES: Sequence[Mapping[str, Any]] = (
     {"name": "CUDA OOM", "pattern": ".*CUDA out of memory.*"},
     {"name": "ECC Error", "pattern": ".*uncorrectable ECC error encountered.*"},
@@ -33,12 +33,12 @@ class _PatternKind(Kind[str]):
 
 @dataclass(frozen=True)
 class LogPolicy(Section):
-    """One pattern to look for in each line of a trial's log.
+    """A pattern for each line of a trial's log, and its action.
 
     Attributes:
-        name: the label that a match gives the run; None for an item of the old form.
-        pattern: a regular expression in RE2's syntax; None switches the policy of that name off.
-        action: `cancel_retries`, `exclude_node`, or None to give the label only.
+        name: the label of a run with a match; None for an item of the old form.
+        pattern: a regular expression in RE2's syntax; None disables the policy with this name.
+        action: `cancel_retries`, `exclude_node`, or None for only the label.
     """
 
     name: str | None = optional(Text(empty=False))
@@ -47,14 +47,14 @@ class LogPolicy(Section):
 
     @classmethod
     def check(cls, values: Mapping[str, Any], place: Place) -> Iterator[ConfigProblem]:
-        """Yield what is wrong between fields."""
+        """Yield problems between fields."""
         absent = {name for name in ("name", "pattern", "action") if values.get(name, "") is None}
         if "name" in absent and absent & {"pattern", "action"}:
-            yield place.problem("needs a `name`, or both `pattern` and `action`.")
+            yield place.problem("requires a `name`, or both `pattern` and `action`.")
 
 
 class LogPoliciesKind(ListOf[LogPolicy]):
-    """A list of policies whose names differ."""
+    """A list of policies with different names."""
 
     def __init__(self) -> None:
         super().__init__(SectionKind(LogPolicy))

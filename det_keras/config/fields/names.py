@@ -1,4 +1,4 @@
-"""Names for what its owner did not name: `Experiment (quiet-amber-falcon)`."""
+"""Generated names for experiments and jobs without a name: `Experiment (quiet-amber-falcon)`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ _WORDS = tuple(
 
 
 def generated_name(noun: str) -> str:
-    """Return `noun` with three random words; independent of every seed a user sets."""
+    """Return `noun` with three random words; independent of all seeds."""
     words = random.SystemRandom()
     return f"{noun} ({'-'.join(words.choice(choices) for choices in _WORDS)})"

@@ -1,4 +1,4 @@
-"""The `resources` section: slots, priority, and what only containers would need."""
+"""The `resources` section: slots, priority, and fields for containers, which have no effect."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _SizeKind(Kind[Any]):
 
 @dataclass(frozen=True)
 class Device(Section):
-    """A device file that a container would see."""
+    """A device file of a container."""
 
     host_path: str | None = optional(Text(empty=False), required=True)
     container_path: str | None = optional(Text(empty=False), required=True)
@@ -101,11 +101,11 @@ class Resources(_SharedResources):
 
     @classmethod
     def check(cls, values: Mapping[str, Any], place: Place) -> Iterator[ConfigProblem]:
-        """Yield what is wrong between fields."""
+        """Yield problems between fields."""
         per_trial, most = values.get("slots_per_trial"), values.get("max_slots")
         if per_trial is not None and most is not None and most < per_trial:
             yield place.below("max_slots").problem(
-                f"is {most}, fewer than the {per_trial} slots that one trial needs (`slots_per_trial`)."
+                f"is {most}, fewer than the {per_trial} slots of one trial (`slots_per_trial`)."
             )
 
 

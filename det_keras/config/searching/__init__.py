@@ -1,1 +1,1 @@
-"""The parts of a config that say what is searched, by which method, and for how long."""
+"""The fields of a config that describe what is searched, by which method, and for how long."""

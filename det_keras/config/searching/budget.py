@@ -1,4 +1,4 @@
-"""How many trials the budget of an old search bought, for searches that now count trials."""
+"""Converts the budget of an old search to a number of trials."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ def bracket_rungs(mode: str, max_rungs: int) -> list[int]:
 
     Args:
         mode: `aggressive`, `standard` or `conservative`.
-        max_rungs: of the largest bracket.
+        max_rungs: number of rungs of the largest bracket.
     """
     fewest = {"aggressive": max_rungs, "standard": (max_rungs - 1) // 2 + 1, "conservative": 1}[mode]
     return list(range(max_rungs, fewest - 1, -1))
 
 
 def trials_for_budget(length: int, budget: int, brackets: Sequence[int], divisor: float) -> int:
-    """Return how many trials a search over `brackets` starts with `budget`.
+    """Return the number of trials that a search over `brackets` starts with a budget.
 
     Args:
-        length: of a fully trained trial.
-        budget: of the whole search, in the same unit.
-        brackets: the number of rungs of each.
-        divisor: from one rung to the next.
+        length: length of a fully trained trial.
+        budget: total length of the search, in the same unit.
+        brackets: number of rungs of each bracket.
+        divisor: ratio of the lengths of two neighbouring rungs.
     """
     share = budget // len(brackets)
     return sum(_bracket_trials(length, share, rungs, divisor) for rungs in brackets)

@@ -1,4 +1,4 @@
-"""The kinds of hyperparameter: how each is written, sampled and laid out for a grid."""
+"""The kinds of hyperparameters: how each is written, sampled and divided for a grid."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Hyperparameter(ABC):
 
     Attributes:
         type_name: the `type` in a config.
-        keys: the keys it takes beside `type`, and whether each is required.
+        keys: the valid keys in addition to `type`, and whether each is required.
     """
 
     type_name: ClassVar[str]
@@ -49,7 +49,7 @@ class Hyperparameter(ABC):
 
     @abstractmethod
     def point_count(self) -> int | None:
-        """Return how many grid points there are; None when a `count` is missing."""
+        """Return the number of grid points; None if a `count` is missing."""
 
     @abstractmethod
     def points(self) -> list[Any]:
@@ -104,7 +104,7 @@ class Categorical(Hyperparameter):
 
 @dataclass(frozen=True)
 class IntRange(Hyperparameter):
-    """A whole number, both ends included."""
+    """An integer from a range, both ends included."""
 
     type_name: ClassVar[str] = "int"
     keys: ClassVar[Mapping[str, bool]] = {"minval": True, "maxval": True, "count": False}
@@ -131,7 +131,7 @@ class IntRange(Hyperparameter):
 
 @dataclass(frozen=True)
 class DoubleRange(Hyperparameter):
-    """A float between two ends."""
+    """A float from a range."""
 
     type_name: ClassVar[str] = "double"
     keys: ClassVar[Mapping[str, bool]] = {"minval": True, "maxval": True, "count": False}
@@ -185,10 +185,10 @@ _KINDS: dict[str, type[Hyperparameter]] = {
 
 
 def parse_hyperparameter(raw: Any, path: str) -> Hyperparameter:
-    """Return the leaf that `raw` describes: a mapping with a `type`, or a plain value for a const.
+    """Parse a leaf: a mapping with a `type`, or a plain value for a const.
 
     Raises:
-        ConfigError: with everything that is wrong in it.
+        ConfigError: `raw` is invalid; the error has all problems.
     """
     if not isinstance(raw, Mapping):
         return Const(to_plain(raw, path))
@@ -227,10 +227,12 @@ def _key_problems(raw: Mapping[str, Any], kind: type[Hyperparameter], path: str)
     for name in raw:
         if name != "type" and name not in kind.keys:
             known = ", ".join(f"`{key}`" for key in kind.keys)
-            message = f"is not a key of type `{kind.type_name}`, which takes {known}.{did_you_mean(name, kind.keys)}"
+            message = (
+                f"is not a key of type `{kind.type_name}`, which has {known}.{did_you_mean(name, kind.keys)}"
+            )
             problems.append(ConfigProblem(f"{path}.{name}", message))
     for name, required in kind.keys.items():
-        # A const may well be null; every other key needs a value.
+        # The value of a const may be null; every other key requires a value.
         missing = name not in raw if kind is Const else raw.get(name) is None
         if required and missing:
             problems.append(ConfigProblem(f"{path}.{name}", f"is required for type `{kind.type_name}`."))
@@ -332,18 +334,18 @@ def _range_dict(leaf: IntRange | DoubleRange | LogRange, **bounds: float) -> dic
 def _counted(leaf: IntRange | DoubleRange | LogRange) -> int:
     count = leaf.point_count()
     if count is None:
-        raise ValueError(f"A grid needs a `count` for {leaf.to_dict()!r}.")
+        raise ValueError(f"A grid requires a `count` for {leaf.to_dict()!r}.")
     return count
 
 
 def _even_floats(low: float, high: float, count: int) -> list[float]:
     if count == 1:
         return [(low + high) / 2]
-    # The product first: dividing first gives other last digits than the original.
+    # Multiplied before the division, to get the same last digits as Determined.
     return [low + index * (high - low) / (count - 1) for index in range(count)]
 
 
 def _round_half_away(numerator: int, denominator: int) -> int:
-    """Return the fraction as a whole number, halves away from zero; Python's `round` goes to even."""
+    """Return the fraction rounded to an integer, halves away from zero; Python's `round` rounds halves to even."""
     quotient = (2 * abs(numerator) + denominator) // (2 * denominator)
     return quotient if numerator >= 0 else -quotient

@@ -11,15 +11,15 @@ from det_keras.errors import ConfigError
 
 __all__ = ["INT64_MAX", "LENGTH_PATHS", "Length", "Unit"]
 
-#: The largest number that databases and clients of other languages hold.
+#: The largest integer of databases and of clients in other languages.
 INT64_MAX = 2**63 - 1
 
-#: Where lengths stand in a config. Each is one value, although it is written as a mapping.
+#: The paths of lengths in a config. A length is one value, although it is written as a mapping.
 LENGTH_PATHS = ("min_validation_period", "min_checkpoint_period", "searcher.max_length", "searcher.budget")
 
 
 class Unit(str, Enum):
-    """What a length counts."""
+    """The unit of a length."""
 
     BATCHES = "batches"
     RECORDS = "records"
@@ -31,8 +31,8 @@ class Length:
     """An amount of training.
 
     Attributes:
-        unit: what is counted.
-        value: how many, at least 0; 0 stands for "no limit" or "never".
+        unit: the unit of `value`.
+        value: at least 0; 0 means "no limit" or "never".
     """
 
     unit: Unit
@@ -45,28 +45,28 @@ class Length:
 
     @classmethod
     def parse(cls, raw: Any, *, path: str = "", minimum: int = 0) -> Length:
-        """Return the length that `raw` describes, such as ``{"batches": 1000}``.
+        """Parse a length such as ``{"batches": 1000}``.
 
         Args:
-            raw: a mapping of one unit to a whole number.
-            path: where it is in the config, for the error.
-            minimum: the smallest number allowed.
+            raw: a mapping of one unit to an integer.
+            path: its path in the config, for the error.
+            minimum: the smallest valid number.
 
         Raises:
-            ConfigError: `raw` is anything else.
+            ConfigError: `raw` is not a valid length.
         """
         units = ", ".join(unit.value for unit in Unit)
         if not isinstance(raw, Mapping):
             example = raw if isinstance(raw, int) and not isinstance(raw, bool) and raw >= minimum else 5
             raise ConfigError.at(
                 path,
-                f"{raw!r} has no unit. A length needs exactly one of {units}, such as `{{batches: {example}}}`.",
+                f"{raw!r} has no unit. A length requires exactly one of {units}, such as `{{batches: {example}}}`.",
             )
         given = {key: value for key, value in raw.items() if value is not None}
         if len(given) != 1 or not set(given) <= {unit.value for unit in Unit}:
             raise ConfigError.at(
                 path,
-                f"a length needs exactly one of {units}, such as `{{epochs: 5}}`, received {dict(raw)!r}.",
+                f"a length requires exactly one of {units}, such as `{{epochs: 5}}`, received {dict(raw)!r}.",
             )
         ((name, value),) = given.items()
         if isinstance(value, float) and value.is_integer():
@@ -92,7 +92,7 @@ class Length:
 
     @property
     def is_unlimited(self) -> bool:
-        """Whether the length is 0, which sets no limit."""
+        """Whether the length is 0, which means no limit."""
         return self.value == 0
 
     def to_batches(
@@ -102,22 +102,22 @@ class Length:
         *,
         batches_per_epoch: int | None = None,
     ) -> int:
-        """Return the length in batches; never below 1, except that 0 in any unit stays 0.
+        """Return the length in batches, at least 1; a length of 0 stays 0.
 
         Args:
             global_batch_size: records in a batch, over all workers.
-            records_per_epoch: the config's value; 0 if it has none. If given, it defines the epoch.
-            batches_per_epoch: the length of one pass over the data, which is the epoch otherwise.
+            records_per_epoch: the config's value; 0 if it has none. A value above 0 defines the epoch.
+            batches_per_epoch: the length of one pass over the data, which otherwise defines the epoch.
 
         Raises:
-            ValueError: what the conversion needs is missing or below 1.
+            ValueError: an argument that the conversion needs is missing or below 1.
         """
         if self.is_unlimited or self.unit is Unit.BATCHES:
             return self.value
         if self.unit is Unit.RECORDS:
             return max(self.value // self._checked(global_batch_size), 1)
         if records_per_epoch > 0:
-            # Multiply first: 10 epochs of 60000 records at 128 are 4687 batches, not 10 times 468.
+            # Multiplied before the division: 10 epochs of 60000 records at 128 are 4687 batches, not 10 times 468.
             return max(self.value * records_per_epoch // self._checked(global_batch_size), 1)
         if batches_per_epoch is None or batches_per_epoch < 1:
             raise ValueError(
@@ -134,16 +134,20 @@ class Length:
         *,
         batches_per_epoch: int | None = None,
     ) -> float:
-        """Return how much `batches` batches are in the unit of this length; may be a fraction.
+        """Convert a number of batches to the unit of this length; the result may be a fraction.
 
-        The arguments are those of `to_batches`.
+        Args:
+            batches: number of batches.
+            global_batch_size: as in `to_batches`.
+            records_per_epoch: as in `to_batches`.
+            batches_per_epoch: as in `to_batches`.
         """
         if self.unit is Unit.BATCHES:
             return float(batches)
         if self.unit is Unit.RECORDS:
             return float(batches * self._checked(global_batch_size))
-        one = Length(Unit.EPOCHS, 1)
-        return batches / one.to_batches(
+        epoch = Length(Unit.EPOCHS, 1)
+        return batches / epoch.to_batches(
             global_batch_size, records_per_epoch, batches_per_epoch=batches_per_epoch
         )
 
@@ -155,9 +159,13 @@ class Length:
         *,
         batches_per_epoch: int | None = None,
     ) -> float:
-        """Return which part of this length `batches` batches are, 0.0 to 1.0; 0.0 if it is unlimited.
+        """Return a number of batches as a fraction of this length, 0.0 to 1.0; 0.0 if it is unlimited.
 
-        The arguments are those of `to_batches`.
+        Args:
+            batches: number of batches.
+            global_batch_size: as in `to_batches`.
+            records_per_epoch: as in `to_batches`.
+            batches_per_epoch: as in `to_batches`.
         """
         whole = self.to_batches(global_batch_size, records_per_epoch, batches_per_epoch=batches_per_epoch)
         return min(max(batches / whole, 0.0), 1.0) if whole else 0.0

@@ -1,4 +1,4 @@
-"""Old search methods and lengths, mapped to those of today once all layers of a config are merged."""
+"""Converts old search methods and lengths to the current ones, after the layers of a config are merged."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _REMOVED = {
     "pbt": "was removed. Use `adaptive_asha` or `random`.",
     "custom": "was removed. Use one of the built-in methods, such as `adaptive_asha` or `random`.",
 }
-# What the removed methods are replaced by, so that the rest of the config is still checked.
+# Replaces removed methods, so that the rest of the config is still checked.
 _PLACEHOLDER = {"name": "random", "metric": "unknown", "max_trials": 1}
 _SIMPLE_MOST_TRIALS = 2000
-# Beyond this a rung would hold more trials than any budget buys.
+# With more rungs, a rung would have more trials than any budget allows.
 _MOST_RUNGS = 30
 
 
 def refuse_removed_method(folding: Folding) -> None:
-    """Refuse a searcher whose method is gone for good."""
+    """Refuse a searcher with a removed method."""
     name = section_of(folding.config, "searcher").get("name")
     if isinstance(name, str) and name in _REMOVED:
         folding.refuse("searcher.name", f"`{name}` {_REMOVED[name]}")
@@ -34,7 +34,7 @@ def refuse_removed_method(folding: Folding) -> None:
 
 
 def settle_searcher(folding: Folding) -> None:
-    """Map the searcher of a merged config to a method and a length of today."""
+    """Convert the searcher of a merged config to a current method and length."""
     searcher = section_of(folding.config, "searcher")
     _settle_method(folding, searcher)
     if searcher.get("name") in ASHA:
@@ -64,8 +64,8 @@ def _settle_adaptive_simple(folding: Folding, searcher: dict[str, Any]) -> None:
             "searcher.max_trials", f"is {trials}; `adaptive_simple` takes at most {_SIMPLE_MOST_TRIALS}."
         )
     folding.notices.append(
-        "`searcher.name: adaptive_simple` is read as `adaptive_asha`, which splits the trials over its brackets in "
-        "another way and does not wait for a rung to fill."
+        "`searcher.name: adaptive_simple` is read as `adaptive_asha`, which splits the trials over its brackets "
+        "differently and does not wait for a rung to fill."
     )
 
 
@@ -79,7 +79,7 @@ def _settle_budgeted(folding: Folding, searcher: dict[str, Any], method: str) ->
     if trials is None:
         if given is None:
             folding.refuse("searcher.budget", f"is required for `{old}`, or give `max_trials`.")
-        # One trial stands in for what cannot be computed, so that only the cause is reported.
+        # One trial is a placeholder if the number cannot be computed, so that only the cause is reported.
         trials = searcher["max_trials"] = _trials(folding, searcher, budget, method) or 1
         folding.notices.append(
             f"`searcher.name: {old}` with a budget is read as `{method}` with `max_trials: {trials}`."
@@ -94,7 +94,7 @@ def _settle_budgeted(folding: Folding, searcher: dict[str, Any], method: str) ->
 
 
 def _length(folding: Folding, path: str, raw: Any) -> Length | None:
-    """Return the length that stands at `path`; None if there is none, or if it is wrong, which is noted."""
+    """Return the length at `path`; None if there is none, or if it is invalid, which is recorded."""
     if raw is None:
         return None
     try:
@@ -111,18 +111,18 @@ def _trials(folding: Folding, searcher: Mapping[str, Any], budget: Length | None
     try:
         length = Length.parse(raw_length, minimum=1)
     except ConfigError:
-        return None  # validation will say so
+        return None  # validation reports it
     rungs = _rungs(folding, searcher, method)
     divisor = _valid(searcher, "divisor", 4)
     lengths = _same_unit(folding, length, budget)
     if rungs is None or divisor is None or lengths is None:
         return None
-    one, most = lengths
-    if most <= one:
-        folding.refuse("searcher.budget", f"is {budget}; it must exceed the {length} that one trial takes.")
+    full, total = lengths
+    if total <= full:
+        folding.refuse("searcher.budget", f"is {budget}; it must exceed the {length} of one trial.")
         return None
     try:
-        return trials_for_budget(one, most, rungs, divisor)
+        return trials_for_budget(full, total, rungs, divisor)
     except OverflowError:
         folding.refuse("searcher.divisor", f"is too large for {rungs[0]} rungs, received {shown(divisor)}.")
         return None
@@ -148,7 +148,7 @@ def _rungs(folding: Folding, searcher: Mapping[str, Any], method: str) -> list[i
 
 
 def _valid(searcher: Mapping[str, Any], name: str, default: Any) -> Any:
-    """Return the field's value or `default`; None if it is wrong, which validation will report."""
+    """Return the field's value or `default`; None if it is invalid, which the validation reports."""
     raw = searcher.get(name)
     if raw is None:
         return default
@@ -186,7 +186,7 @@ def _settle_asha_length(folding: Folding, searcher: dict[str, Any]) -> None:
         if searcher["stop_once"] is False and searcher.get("max_length") is None:
             _give_length(folding, searcher)
         return
-    # The lengths era paused trials and promoted them; stopping is what came later.
+    # Configs with lengths are of releases that paused and promoted trials; stopping was added later.
     _default(searcher, "stop_once", False)
     if searcher["name"] == "adaptive_asha":
         _give_unit(folding, searcher)
@@ -202,7 +202,7 @@ def _settle_asha_length(folding: Folding, searcher: dict[str, Any]) -> None:
 
 
 def _ignore_length(folding: Folding, searcher: dict[str, Any]) -> None:
-    """Drop the length of a search that counts by `time_metric`, once it has been read: it may be a slip."""
+    """Remove the length of a search with a `time_metric`, after checking it, with a notice."""
     length = searcher.pop("max_length")
     has_no_unit = searcher["name"] == "adaptive_asha" and (as_int(length) or 0) >= 1
     if has_no_unit or _length(folding, "searcher.max_length", length) is not None:
@@ -213,17 +213,17 @@ def _ignore_length(folding: Folding, searcher: dict[str, Any]) -> None:
 
 
 def _give_length(folding: Folding, searcher: dict[str, Any]) -> None:
-    """Give a search that promotes the length that it has to tell its trials."""
+    """Set the length of a search that promotes trials, which must give them lengths."""
     metric, time = searcher.get("time_metric"), as_int(searcher.get("max_time"))
     if metric is None or time is None or time < 1:
-        return  # validation will say so
+        return  # validation reports it
     if metric in [unit.value for unit in Unit]:
         searcher["max_length"] = {metric: time}
     else:
         folding.refuse(
             "searcher.stop_once",
-            f"false lets trials pause at a length, which has to be in batches, records or epochs, not in {metric!r}. "
-            "Use one of them as `time_metric`, or `stop_once: true`.",
+            f"false pauses trials at a length, which must be in batches, records or epochs, not in {metric!r}. "
+            "Use one of these as `time_metric`, or `stop_once: true`.",
         )
 
 
@@ -234,7 +234,7 @@ def _give_unit(folding: Folding, searcher: dict[str, Any]) -> None:
         return
     if number < 1:
         folding.refuse("searcher.max_length", f"must be at least 1, received {shown(given)}.")
-        # A length in its place, so that nobody hears that one is missing.
+        # A valid placeholder, so that a missing length is not reported as well.
         number = 1
     else:
         folding.notices.append(f"`searcher.max_length: {number}` has no unit and is read as {number} epochs.")

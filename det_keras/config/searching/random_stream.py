@@ -1,8 +1,8 @@
-"""The stream of random numbers that an experiment's search draws from.
+"""The stream of random numbers of an experiment's search.
 
-It is the 32-bit Mersenne Twister seeded by one integer as NumPy's legacy ``RandomState(seed)`` is, so that a
-search is the same in every version of Python and NumPy. The standard library has the same generator under
-another seeding; only the seeding is done here, and the master need not import NumPy.
+It is the 32-bit Mersenne Twister, seeded by one integer like NumPy's legacy ``RandomState(seed)``, so that a search is
+the same in every version of Python and NumPy. The standard library has the same generator with another seeding. Only
+the seeding is implemented here, so that the search does not need NumPy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _STATE_VERSION = 3
 
 
 class RandomStream:
-    """Random draws that coincide with NumPy's legacy ``RandomState(seed)``.
+    """Random draws that are the same as with NumPy's legacy ``RandomState(seed)``.
 
     Args:
         seed: 0 to 2**32 - 1.
@@ -41,7 +41,7 @@ class RandomStream:
         return self._twister.random()
 
     def randbelow(self, n: int) -> int:
-        """Return an integer in 0..n-1 as ``randint(0, n, dtype=int64)`` does; for n = 1 without a draw.
+        """Return an integer in 0..n-1 like ``randint(0, n, dtype=int64)``; for n = 1 without a draw.
 
         Raises:
             ValueError: `n` is below 1 or above 2**64.
@@ -62,7 +62,7 @@ class RandomStream:
         return b"".join(self._word().to_bytes(4, "little") for _ in range(4))
 
     def request_id(self) -> str:
-        """Return the UUID that names a new trial, version 4."""
+        """Return the UUID (version 4) of a new trial."""
         return str(uuid.UUID(bytes=self.bytes16(), version=4))
 
     def trial_seed(self) -> int:
@@ -70,12 +70,12 @@ class RandomStream:
         return self.randbelow(2**31)
 
     def getstate(self) -> dict[str, Any]:
-        """Return the state as plain values for JSON; `setstate` goes on from it."""
+        """Return the state as plain values for JSON."""
         words: tuple[int, ...] = self._twister.getstate()[1]
         return {"words": list(words[:_WORDS]), "position": words[_WORDS]}
 
     def setstate(self, state: Mapping[str, Any]) -> None:
-        """Go on where the stream was whose `getstate` returned `state`."""
+        """Restore the state that `getstate` returned."""
         self._twister.setstate((_STATE_VERSION, (*state["words"], state["position"]), None))
 
     def _word(self) -> int:

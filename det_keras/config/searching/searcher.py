@@ -1,4 +1,4 @@
-"""The `searcher` section: which search method, by which metric, over how many trials and how long."""
+"""The `searcher` section: the search method, its metric, and the number and length of trials."""
 
 # ruff: noqa: RUF009 - `setting` and `optional` return dataclass fields
 from __future__ import annotations
@@ -26,7 +26,7 @@ from det_keras.errors import ConfigProblem
 
 __all__ = ["ASHA", "DEFAULT_SEARCHER", "METHODS", "Searcher"]
 
-#: What a submitted config without a `searcher` gets; its training length is the script's own.
+#: The searcher of a submitted config without one; the script decides the length of the training.
 DEFAULT_SEARCHER: Mapping[str, Any] = {"name": "single", "metric": "val_loss", "smaller_is_better": True}
 
 METHODS = ("single", "random", "grid", "adaptive_asha", "async_halving", "tpe")
@@ -47,7 +47,7 @@ class _Uuid(Kind[str]):
 
 @dataclass(frozen=True)
 class Searcher(TaggedSection):
-    """How trials are chosen. A field that the method does not have holds its default.
+    """How trials are chosen. Fields that the method does not use have their defaults.
 
     Attributes:
         name: the search method.
@@ -94,8 +94,8 @@ class Searcher(TaggedSection):
 
     @classmethod
     def check(cls, values: Mapping[str, Any], place: Place) -> Iterator[ConfigProblem]:
-        """Yield what is wrong between fields."""
-        # One that is wrong by itself is given all the same.
+        """Yield problems between fields."""
+        # A field with an invalid value counts as given.
         if all(
             values.get(name, "wrong") is not None for name in ("source_trial_id", "source_checkpoint_uuid")
         ):
@@ -108,12 +108,12 @@ class Searcher(TaggedSection):
         if metric is None and time is None:
             if values["max_length"] is None:
                 yield place.problem(
-                    f"`{values['name']}` needs a length. Give `time_metric` and `max_time`, such as `epochs` and 64, "
-                    "or `max_length: {epochs: 64}`."
+                    f"`{values['name']}` requires a length. Give `time_metric` and `max_time`, such as `epochs` and 64,"
+                    " or `max_length: {epochs: 64}`."
                 )
         elif time is None:
-            yield place.below("max_time").problem(f"is required beside `time_metric: {metric}`.")
+            yield place.below("max_time").problem(f"is required with `time_metric: {metric}`.")
         elif metric is None:
             yield place.below("time_metric").problem(
-                f"is required beside `max_time: {time}`, such as `epochs` or `batches`."
+                f"is required with `max_time: {time}`, such as `epochs` or `batches`."
             )

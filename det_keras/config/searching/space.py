@@ -1,8 +1,8 @@
-"""The space of hyperparameters that a search explores: nested mappings of leaves.
+"""The space of hyperparameters of a search: nested mappings of leaves.
 
-A mapping with a `type` is a leaf, one without is a level of nesting, and everything else is a constant.
-Names are visited in ascending byte order at every level, in sampling and in grids alike, so that the same
-config and seed give the same trials however the file is laid out.
+A mapping with a `type` is a leaf, a mapping without a `type` is a nested level, and all other values are constants.
+Names are visited in ascending byte order at every level, both in sampling and in grids, so that the same config and
+seed give the same trials, whatever the order in the file.
 """
 
 from __future__ import annotations
@@ -44,30 +44,30 @@ class Space:
 
     @classmethod
     def parse(cls, raw: Any, *, path: str = "hyperparameters") -> Space:
-        """Return the space that a mapping as written in a config describes.
+        """Parse a `hyperparameters` section.
 
         Args:
-            raw: names to values; see the module.
-            path: where it is in the config, for errors.
+            raw: names to values, as described in the module.
+            path: its path in the config, for errors.
 
         Raises:
-            ConfigError: with everything that is wrong in it.
+            ConfigError: `raw` is invalid; the error has all problems.
         """
         return _parse_level(raw, path, _parse_top_entry)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the normal form: every leaf a mapping with its `type`. `parse` reads it back."""
+        """Return the normal form, in which every leaf is a mapping with its `type`; `parse` reads it."""
         return {name: entry.to_dict() for name, entry in self.entries.items()}
 
     def sample(self, stream: RandomStream) -> dict[str, Any]:
-        """Return one point, nested as the space is; constants draw nothing from `stream`."""
+        """Return one point, nested like the space; constants draw nothing from `stream`."""
         return {name: entry.sample(stream) for name, entry in self.entries.items()}
 
     def constants(self) -> dict[str, Any]:
         """Return the only point of a space of constants.
 
         Raises:
-            ValueError: something in the space varies.
+            ValueError: a leaf is not const.
         """
         if not self.is_constant:
             names = ", ".join(f"`{name}`" for name in self.variable_names())
@@ -75,19 +75,19 @@ class Space:
         return self.sample(RandomStream(0))
 
     def grid(self) -> list[dict[str, Any]]:
-        """Return all grid points; the first name varies slowest. An empty space has one, empty, point.
+        """Return all grid points; the first name varies slowest. An empty space has one empty point.
 
         Raises:
-            ConfigError: an int, double or log leaf has no `count`; all of them are named.
+            ConfigError: int, double or log leaves have no `count`; the message names all of them.
         """
         missing = self.uncounted_names()
         if missing:
             names = ", ".join(f"`{name}`" for name in missing)
-            raise ConfigError.at("hyperparameters", f"a grid search needs a `count` for {names}.")
+            raise ConfigError.at("hyperparameters", f"a grid search requires a `count` for {names}.")
         return [dict(point) for point in self._grid_points()]
 
     def grid_size(self) -> int:
-        """Return how many points `grid` returns, without making them; leaves without `count` count once."""
+        """Return the number of points of `grid` without creating them; leaves without `count` count once."""
         return math.prod(leaf.point_count() or 1 for _, leaf in self.leaves())
 
     @property
@@ -108,7 +108,7 @@ class Space:
         return self._names_where(lambda leaf: not isinstance(leaf, Const))
 
     def uncounted_names(self) -> list[str]:
-        """Return the dotted names of all leaves that lack the `count` that a grid needs."""
+        """Return the dotted names of all leaves without the `count` that a grid requires."""
         return self._names_where(lambda leaf: leaf.point_count() is None)
 
     def _names_where(self, wanted: Callable[[Hyperparameter], bool]) -> list[str]:
@@ -121,12 +121,12 @@ class Space:
 
 
 def _axis(entry: Hyperparameter | Space) -> list[Any]:
-    # The product over a nested space, taken as one axis in its place, is the product over its leaves.
+    # A nested space is one axis, whose points are the product over its leaves.
     return list(entry._grid_points()) if isinstance(entry, Space) else entry.points()
 
 
 def _fresh(value: Any) -> Any:
-    """Return a copy of the containers, so that no two points share any."""
+    """Return a copy of the containers, so that two points never share them."""
     if isinstance(value, dict):
         return {key: _fresh(item) for key, item in value.items()}
     return [_fresh(item) for item in value] if isinstance(value, list) else value
@@ -171,7 +171,7 @@ def _parse_top_entry(value: Any, path: str) -> Hyperparameter | Space:
 
 
 def _as_batch_size(entry: Hyperparameter | Space) -> Hyperparameter | None:
-    # 32.0 becomes 32: scripts pass the value on to `range` and array shapes, which take no float.
+    # 32.0 becomes 32: scripts use the value in `range` and array shapes, which accept no floats.
     if isinstance(entry, IntRange):
         return entry if entry.minval >= 1 else None
     if isinstance(entry, Const):

@@ -1,4 +1,4 @@
-"""Where a training process reports to: the master of its trial, or a run directory."""
+"""The destinations of a training process's reports: the master of its trial, or a run directory."""
 
 from __future__ import annotations
 

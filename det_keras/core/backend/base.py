@@ -1,7 +1,7 @@
-"""The contract of backends: the difference between a training process in a trial and in a local run.
+"""The contract of backends: the difference between a training process in a trial and a local run.
 
-Everything above (metrics, checkpoints, preemption, the searcher's lengths) works the same wherever it
-runs; a backend says where reports go and who may ask the process to stop.
+Everything above (metrics, checkpoints, preemption, the searcher's lengths) is the same in both. A backend defines where
+reports go and what can request the process to stop.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 
 __all__ = ["ENGINE_FORMAT", "Backend", "CheckpointRecord", "Operation"]
 
-#: ``format`` in the metadata of the checkpoints that `context.fit` writes, and looks after.
+#: ``format`` in the metadata of the checkpoints that `context.fit` writes and prunes.
 ENGINE_FORMAT = "keras"
 
 
 @dataclass(frozen=True)
 class CheckpointRecord:
-    """A committed checkpoint as it is reported and listed.
+    """A committed checkpoint, as reported and listed.
 
     Attributes:
         uuid: its name in the storage.
@@ -32,16 +32,16 @@ class CheckpointRecord:
     uuid: str
     steps_completed: int
     resources: Mapping[str, int] = field(default_factory=dict)
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Operation:
-    """What the searcher wants of this trial: train until `length`, validate, report.
+    """A request of the searcher to this trial: train until `length`, validate, report.
 
     Attributes:
         length: absolute, in the unit of ``searcher.max_length``.
-        completed: it was reported complete and no longer one was issued.
+        completed: it was reported complete, and the searcher has given no longer length since.
     """
 
     length: int
@@ -49,30 +49,36 @@ class Operation:
 
 
 class Backend(abc.ABC):
-    """Where a training process reports to and who may ask it to stop.
+    """The destination of reports, and the source of requests to stop.
 
     Attributes:
-        is_preemptible: whether anybody but a signal can ask the process to stop.
+        is_preemptible: whether requests to stop may come from elsewhere than signals.
     """
 
     is_preemptible: bool = True
 
     @property
     def unshared(self) -> Backend:
-        """The backend whose calls do not wait for other workers; on the chief the one that all of them share."""
+        """The backend whose calls do not wait for other workers; on the chief, the backend behind the shared one."""
         return self
 
     @property
     def tensorboard_directory(self) -> Path | None:
-        """Where TensorBoard events stay; None where they go to the checkpoint storage."""
+        """The directory that keeps TensorBoard events; None if they go to the checkpoint storage."""
         return None
 
     @abc.abstractmethod
-    def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, Any]) -> None:
-        """Record `metrics` of `group` at a batch count; returns at once, the same report twice is one."""
+    def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, object]) -> None:
+        """Record metrics; returns at once. The same report twice counts once.
+
+        Args:
+            group: ``training``, ``validation`` or a name chosen by the user.
+            steps_completed: batches trained so far.
+            metrics: values by name.
+        """
 
     @abc.abstractmethod
-    def report_system_metrics(self, group: str, metrics: Mapping[str, Any]) -> None:
+    def report_system_metrics(self, group: str, metrics: Mapping[str, object]) -> None:
         """Record a sample of the machine's load, in a profiler group such as ``cpu``; returns at once."""
 
     @abc.abstractmethod
@@ -81,7 +87,7 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def set_status(self, status: str) -> None:
-        """Record what the process is doing, such as ``training``; returns at once."""
+        """Record the activity of the process, such as ``training``; returns at once."""
 
     @abc.abstractmethod
     def report_checkpoint(self, record: CheckpointRecord) -> None:
@@ -89,7 +95,7 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def checkpoints(self) -> list[CheckpointRecord]:
-        """Return this run's committed checkpoints, the newest first."""
+        """Return this run's committed checkpoints, newest first."""
 
     @abc.abstractmethod
     def checkpoint_metadata(self, uuid: str) -> dict[str, Any]:
@@ -101,64 +107,64 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def report_checkpoint_deleted(self, uuid: str) -> None:
-        """Record that a checkpoint's files are gone; returns at once."""
+        """Record that a checkpoint's files were deleted; returns at once."""
 
     @abc.abstractmethod
     def run_metadata(self) -> dict[str, Any]:
-        """Return what `set_run_metadata` stored; {} if nothing was."""
+        """Return the values that `set_run_metadata` stored; {} if there are none."""
 
     @abc.abstractmethod
-    def set_run_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        """Store JSON values for this run, in place of those stored before, and return them."""
+    def set_run_metadata(self, metadata: Mapping[str, object]) -> dict[str, Any]:
+        """Store JSON values for this run, replacing earlier values, and return them."""
 
     @abc.abstractmethod
     def context_directory(self) -> bytes:
-        """Return the submitted code as a gzip-compressed tar archive; empty where nothing was submitted.
+        """Return the submitted code as a gzip-compressed tar archive; empty if none was submitted.
 
         Raises:
-            DetError: the master does not hand it out.
+            DetError: the master refuses it.
         """
 
     @abc.abstractmethod
     def original_config(self) -> str | None:
-        """Return the config as the user wrote it, as YAML text; None where nothing was submitted.
+        """Return the config as the user wrote it, as YAML text; None if none was submitted.
 
         Raises:
-            DetError: the master does not hand it out.
+            DetError: the master refuses it.
         """
 
     @abc.abstractmethod
     def rewind(self, steps_completed: int) -> None:
-        """Discard reports after a batch count, because training resumes from there."""
+        """Discard reports after a batch count, from which training resumes."""
 
     @abc.abstractmethod
     def best_validation(self) -> float | None:
-        """Return the best searcher metric so far over the experiment, None while there is none."""
+        """Return the experiment's best searcher metric so far; None if there is none."""
 
     @abc.abstractmethod
     def current_operation(self) -> Operation | None:
-        """Return what the searcher wants, None where no searcher gives lengths."""
+        """Return the searcher's current request; None if no searcher gives lengths."""
 
     @abc.abstractmethod
-    def complete_operation(self, operation: Operation, metric: Any) -> None:
-        """Report the searcher's metric at the end of `operation`; returns when it has arrived."""
+    def complete_operation(self, operation: Operation, metric: object) -> None:
+        """Report the searcher's metric at the end of `operation`; returns after the report has arrived."""
 
     @abc.abstractmethod
     def report_early_exit(self, reason: str) -> None:
-        """Report to the searcher that the trial ends early, and why; returns when the report has arrived."""
+        """Report to the searcher why the trial ends early; returns after the report has arrived."""
 
     @abc.abstractmethod
     def wait_for_preemption(self, timeout_s: float) -> bool:
-        """Block until the process is asked to stop, at most `timeout_s`; return whether it was."""
+        """Wait for a request to stop, at most `timeout_s` seconds; return whether there is one."""
 
     @abc.abstractmethod
     def acknowledge_preemption(self) -> None:
-        """Promise to exit soon and ask to be resumed."""
+        """Report that the process will exit soon and is to be resumed later."""
 
     @abc.abstractmethod
     def flush(self) -> None:
-        """Return when every report has arrived, or can no longer arrive."""
+        """Wait until every report has arrived, or was given up."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Flush and give back what the backend holds; a second call does nothing."""
+        """Flush and release all resources; a second call has no effect."""

@@ -2,7 +2,7 @@
 
 <run_dir>/lock               held while a process uses the directory; names its pid
 <run_dir>/run.json           the seed, and whether the training is finished
-<run_dir>/metrics.jsonl      one report a line: time, group, steps_completed, metrics
+<run_dir>/metrics.jsonl      one report per line: time, group, steps_completed, metrics
 <run_dir>/checkpoints/       a checkpoint storage
 """
 
@@ -30,29 +30,30 @@ __all__ = ["LocalBackend", "RunDirectory"]
 
 logger = logging.getLogger(__name__)
 
-# A forked child, such as a worker that loads data, would hold a lock for as long as it lives.
+# The open lock files. A forked child, such as a worker that loads data, inherits them and with them the locks, which
+# would then last as long as the child.
 _held: weakref.WeakSet[IO[str]] = weakref.WeakSet()
 
 
-def _let_go_in_child() -> None:
+def _release_in_child() -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for file in list(_held):
-        # Not closed: the file object in the child would close whatever gets that number next.
+        # Replaced, not closed: the child's file object would later close another file that got the same number.
         os.dup2(nothing, file.fileno())
     os.close(nothing)
 
 
-os.register_at_fork(after_in_child=_let_go_in_child)
+os.register_at_fork(after_in_child=_release_in_child)
 
 
 class RunDirectory:
-    """The directory of one run alone, locked while it is open.
+    """The directory of one local run, locked while it is open.
 
     Args:
-        path: made if it does not exist.
+        path: created if it does not exist.
 
     Raises:
-        DetError: another process uses it; its pid is named.
+        DetError: another process uses it; the message has its pid.
     """
 
     def __init__(self, path: Path) -> None:
@@ -67,16 +68,16 @@ class RunDirectory:
 
     @property
     def metrics(self) -> Path:
-        """The file of reported metrics, one JSON object a line."""
+        """The file of reported metrics, one JSON object per line."""
         return self.path / "metrics.jsonl"
 
     @property
     def tensorboard(self) -> Path:
-        """Where TensorBoard events go."""
+        """The directory of TensorBoard events."""
         return self.path / "tensorboard"
 
     def read(self) -> dict[str, Any]:
-        """Return what `update` stored; {} in a fresh directory."""
+        """Return the values that `update` stored; {} in a new directory."""
         try:
             content = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -85,7 +86,8 @@ class RunDirectory:
         return content
 
     def update(self, **values: Any) -> None:
-        """Store `values`, beside those stored before, in one step."""
+        """Store `values`, together with earlier values, in one step."""
+        # Flushed before the rename: a kill or a power loss leaves the old file or the new file, both complete.
         draft = self.path / ".run.json.new"
         with draft.open("w", encoding="utf-8") as file:
             json.dump({**self.read(), **values}, file, indent=1)
@@ -94,7 +96,7 @@ class RunDirectory:
         draft.replace(self.path / "run.json")
 
     def close(self) -> None:
-        """Let other processes use the directory."""
+        """Release the directory for other processes."""
         _held.discard(self._lock)
         self._lock.close()
 
@@ -108,7 +110,7 @@ class RunDirectory:
             file.close()
             raise DetError(
                 f"The run directory {self.path} is in use by process {pid}. "
-                "Wait for it, or give another `run_dir`."
+                "Wait for it, or use another `run_dir`."
             ) from None
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
@@ -118,12 +120,12 @@ class RunDirectory:
 
 
 class LocalBackend(Backend):
-    """Keeps what a master would keep in a run directory.
+    """Stores reports in a run directory, in place of a master.
 
     Args:
         run: the open directory; closed with the backend.
-        smaller_is_better: how the best validation is told.
-        metric: name of the searcher's metric, None if there is none.
+        metric: name of the searcher's metric; None if there is none.
+        smaller_is_better: how the metric compares.
     """
 
     is_preemptible = False
@@ -134,8 +136,9 @@ class LocalBackend(Backend):
         self.run = run
         self._metric = metric
         self._smaller_is_better = smaller_is_better
+        # The profiler reports from its own thread.
         self._lock = threading.Lock()
-        # Of each report only a digest is kept: a long training makes hundreds of thousands of them.
+        # Only a digest of each report is stored: a long training makes hundreds of thousands of reports.
         self._reported: set[bytes] = set()
         self._best: float | None = None
         for row in _read_rows(run.metrics):
@@ -146,7 +149,7 @@ class LocalBackend(Backend):
     def tensorboard_directory(self) -> Path | None:
         return self.run.tensorboard
 
-    def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, Any]) -> None:
+    def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, object]) -> None:
         row = {"group": group, "steps_completed": steps_completed, "metrics": finite(metrics)}
         with self._lock:
             if _digest(row) in self._reported:
@@ -155,7 +158,7 @@ class LocalBackend(Backend):
                 file.write(json.dumps({"time": timestamp(now()), **row}) + "\n")
             self._remember(row)
 
-    def report_system_metrics(self, group: str, metrics: Mapping[str, Any]) -> None:
+    def report_system_metrics(self, group: str, metrics: Mapping[str, object]) -> None:
         row = {"time": timestamp(now()), "group": group, "metrics": finite(metrics)}
         with self._lock, (self.run.path / "system.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
@@ -167,7 +170,7 @@ class LocalBackend(Backend):
         return
 
     def report_checkpoint(self, record: CheckpointRecord) -> None:
-        # The directory in the storage is the record; the run only prunes what it no longer needs.
+        # The directory in the storage is the record; only superfluous checkpoints are pruned here.
         self._prune()
 
     def checkpoints(self) -> list[CheckpointRecord]:
@@ -181,7 +184,7 @@ class LocalBackend(Backend):
                 steps_completed = int(metadata["steps_completed"])
             except (OSError, ValueError, KeyError):
                 logger.warning(
-                    "Checkpoint %s has no readable metadata.json and is left out.", path.parent.name
+                    "Checkpoint %s has no readable metadata.json and is ignored.", path.parent.name
                 )
                 continue
             uuid = path.parent.name
@@ -206,7 +209,7 @@ class LocalBackend(Backend):
         metadata: dict[str, Any] = self.run.read().get("metadata", {})
         return metadata
 
-    def set_run_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    def set_run_metadata(self, metadata: Mapping[str, object]) -> dict[str, Any]:
         self.run.update(metadata=dict(metadata))
         return self.run_metadata()
 
@@ -233,7 +236,7 @@ class LocalBackend(Backend):
     def current_operation(self) -> Operation | None:
         return None
 
-    def complete_operation(self, operation: Operation, metric: Any) -> None:
+    def complete_operation(self, operation: Operation, metric: object) -> None:
         return
 
     def report_early_exit(self, reason: str) -> None:
@@ -267,11 +270,11 @@ class LocalBackend(Backend):
         return float(value) if isinstance(value, int | float) else None
 
     def _prune(self) -> None:
-        """Keep the two newest checkpoints of `fit`, its best, and the last of each phase.
+        """Delete all checkpoints of `fit` except the two newest, the best, and the last of each phase.
 
-        A resume may need the one before the newest, and what a script does between two phases the weights of then.
+        A resume may need the checkpoint before the newest. A script may need the weights at the end of a phase.
         """
-        # What a script stores by itself is its own.
+        # Checkpoints that a script stores itself are not pruned.
         records = [record for record in self.checkpoints() if record.metadata.get("format") == ENGINE_FORMAT]
         last_of_phase: dict[Any, str] = {}
         for record in records:
@@ -292,7 +295,7 @@ class LocalBackend(Backend):
 
 
 def _digest(row: Mapping[str, Any]) -> bytes:
-    """Return what tells a report from every other one, whenever it is made."""
+    """Return a digest of a report, independent of its time."""
     content = json.dumps([row["group"], row["steps_completed"], row["metrics"]], sort_keys=True)
     return hashlib.blake2b(content.encode(), digest_size=16).digest()
 
@@ -303,7 +306,7 @@ def _read_rows(path: Path) -> list[dict[str, Any]]:
     rows = []
     lines = path.read_text(encoding="utf-8").splitlines()
     for line in lines:
-        # A line that a kill cut off is no report; it is made again.
+        # A line that a kill cut off is ignored; the resumed training makes the report again.
         with contextlib.suppress(ValueError):
             rows.append(json.loads(line))
     if len(rows) < len(lines):

@@ -1,7 +1,10 @@
-"""Reports on their way to the master: in order, in the background, as often as it takes.
+"""A queue of reports to the master, sent in order, in the background, with retries.
 
-Training never waits for the master and never fails because it is away. Reports keep their order; a
-report that the master refuses is logged and dropped, since sending it again would not help.
+Training never waits for the master, and never fails if the master is unavailable. Reports keep their order. A report
+that the master refuses is logged and dropped, since sending it again would not help.
+
+A report stays at the head of the queue while it is sent, so an empty queue means that all reports have arrived or were
+dropped. It is sent without the lock: `put` never waits for the network.
 """
 
 from __future__ import annotations
@@ -29,16 +32,16 @@ class _Report:
 
 
 class ReportQueue:
-    """Sends reports from a thread of its own.
+    """Sends reports from its own thread.
 
     Args:
-        name: of the thread.
-        close_timeout_s: how long `flush` waits for a master that is away, in seconds.
-        retry_s: pause between two attempts while the master is away, in seconds.
+        name: name of the thread.
+        close_timeout_s: how long `flush` waits for an unavailable master, in seconds.
+        retry_s: pause between two attempts while the master is unavailable, in seconds.
     """
 
     def __init__(self, name: str, *, close_timeout_s: float = 600.0, retry_s: float = 1.0) -> None:
-        self._letters: deque[_Report] = deque()
+        self._waiting: deque[_Report] = deque()
         self._changed = threading.Condition()
         self._closing = False
         self._give_up_at = float("inf")
@@ -51,23 +54,27 @@ class ReportQueue:
         """Send a report after those before it; return at once.
 
         Args:
-            label: what it is, for the log.
-            send: makes the call; may be made again when the answer was lost.
-            replaces: drop waiting reports with the same label first; only the newest counts.
+            label: name of the report in the log.
+            send: makes the call. It is called again if the response was lost.
+            replaces: drop waiting reports with the same label, since only the newest counts.
         """
         with self._changed:
             if replaces:
-                waiting = list(self._letters)
-                self._letters = deque(waiting[:1] + [one for one in waiting[1:] if one.label != label])
-            self._letters.append(_Report(label, send))
+                # The first report stays: it may be being sent at this moment.
+                waiting = list(self._waiting)
+                self._waiting = deque(
+                    waiting[:1] + [report for report in waiting[1:] if report.label != label]
+                )
+            self._waiting.append(_Report(label, send))
             self._changed.notify_all()
 
     def flush(self) -> None:
-        """Return when nothing is waiting, or when the master has been away for too long."""
+        """Wait until no report is waiting, or until the master has been unavailable for too long."""
         with self._changed:
             self._give_up_at = time.monotonic() + self._close_timeout_s
             self._changed.notify_all()
-            while self._letters and self._thread.is_alive():
+            # Reports that others put meanwhile are waited for, too. The timeout notices a thread that has ended.
+            while self._waiting and self._thread.is_alive():
                 self._changed.wait(1.0)
             self._give_up_at = float("inf")
 
@@ -82,41 +89,44 @@ class ReportQueue:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not self._letters and not self._closing:
+                while not self._waiting and not self._closing:
                     self._changed.wait()
-                if not self._letters:
+                # Closing ends the thread only after the last report.
+                if not self._waiting:
                     return
-                letter = self._letters[0]
-            self._deliver(letter)
+                report = self._waiting[0]
+            self._deliver(report)
             with self._changed:
-                if self._letters and self._letters[0] is letter:
-                    self._letters.popleft()
+                if self._waiting and self._waiting[0] is report:
+                    self._waiting.popleft()
                 self._changed.notify_all()
 
-    def _deliver(self, letter: _Report) -> None:
+    def _deliver(self, report: _Report) -> None:
         reminded_at = 0.0
         while True:
             try:
-                letter.send()
+                report.send()
                 return
             except MasterUnavailableError as error:
                 now = time.monotonic()
                 if now > self._give_up_at:
-                    logger.error("Gave up sending %s: %s", letter.label, error)
+                    logger.error("Gave up sending %s: %s", report.label, error)
                     return
                 if now - reminded_at > _REMIND_S:
                     reminded_at = now
-                    logger.warning("%s waits for the master and will be sent again. %s", letter.label, error)
+                    logger.warning("%s waits for the master and will be sent again. %s", report.label, error)
             except MasterError as error:
                 if error.status < 500:
-                    logger.error("The master refused %s: %s", letter.label, error)
+                    logger.error("The master refused %s: %s", report.label, error)
                     return
-                logger.warning("The master failed at %s and will be asked again: %s", letter.label, error)
+                logger.warning("The master failed at %s, which will be sent again: %s", report.label, error)
                 if time.monotonic() > self._give_up_at:
                     return
             except Exception:
-                # A fault of ours must not end the thread: the reports behind this one would be lost.
-                logger.exception("Could not send %s; it is dropped and the next reports go on.", letter.label)
+                # An error in this package must not end the thread: the next reports would be lost.
+                logger.exception(
+                    "Could not send %s; it is dropped and the next reports are sent.", report.label
+                )
                 return
             with self._changed:
                 self._changed.wait(self._retry_s)

@@ -1,6 +1,6 @@
 """The backend of a training with several workers: the chief communicates with the master.
 
-Only the chief sends reports. Only the chief requests information, and broadcasts the answer, so that all workers
+Only the chief sends reports. Only the chief requests information, and broadcasts the response, so that all workers
 decide the same. These calls are collective and must be made on the training thread.
 """
 
@@ -20,17 +20,17 @@ T = TypeVar("T")
 
 
 class SharedBackend(Backend):
-    """One worker's side of the backend that the workers share.
+    """A worker's access to the backend of the chief.
 
     Args:
-        chief: the backend itself, on the chief; None elsewhere.
+        chief: the backend on the chief; None on other workers.
         distributed: the workers.
     """
 
     def __init__(self, chief: Backend | None, distributed: DistributedContext) -> None:
         self.chief = chief
         self._distributed = distributed
-        # A request to stop reaches the others with the chief's next decision.
+        # A request to stop reaches the other workers with the chief's next decision.
         self.is_preemptible = chief is not None and chief.is_preemptible
 
     @property
@@ -41,11 +41,11 @@ class SharedBackend(Backend):
     def tensorboard_directory(self) -> Path | None:
         return None if self.chief is None else self.chief.tensorboard_directory
 
-    def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, Any]) -> None:
+    def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, object]) -> None:
         if self.chief is not None:
             self.chief.report_metrics(group, steps_completed, metrics)
 
-    def report_system_metrics(self, group: str, metrics: Mapping[str, Any]) -> None:
+    def report_system_metrics(self, group: str, metrics: Mapping[str, object]) -> None:
         if self.chief is not None:
             self.chief.report_system_metrics(group, metrics)
 
@@ -62,47 +62,47 @@ class SharedBackend(Backend):
             self.chief.report_checkpoint(record)
 
     def checkpoints(self) -> list[CheckpointRecord]:
-        return self._ask(lambda chief: chief.checkpoints())
+        return self._on_chief(lambda chief: chief.checkpoints())
 
     def checkpoint_metadata(self, uuid: str) -> dict[str, Any]:
-        return self._chiefs_own("the metadata of checkpoints").checkpoint_metadata(uuid)
+        return self._require_chief("the metadata of checkpoints").checkpoint_metadata(uuid)
 
     def report_checkpoint_deleted(self, uuid: str) -> None:
         if self.chief is not None:
             self.chief.report_checkpoint_deleted(uuid)
 
     def run_metadata(self) -> dict[str, Any]:
-        return self._chiefs_own("the run's metadata").run_metadata()
+        return self._require_chief("the run's metadata").run_metadata()
 
-    def set_run_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        return self._chiefs_own("the run's metadata").set_run_metadata(metadata)
+    def set_run_metadata(self, metadata: Mapping[str, object]) -> dict[str, Any]:
+        return self._require_chief("the run's metadata").set_run_metadata(metadata)
 
     def context_directory(self) -> bytes:
-        return self._chiefs_own("the submitted code").context_directory()
+        return self._require_chief("the submitted code").context_directory()
 
     def original_config(self) -> str | None:
-        return self._chiefs_own("the submitted config").original_config()
+        return self._require_chief("the submitted config").original_config()
 
     def rewind(self, steps_completed: int) -> None:
         if self.chief is not None:
             self.chief.rewind(steps_completed)
 
     def best_validation(self) -> float | None:
-        return self._ask(lambda chief: chief.best_validation())
+        return self._on_chief(lambda chief: chief.best_validation())
 
     def current_operation(self) -> Operation | None:
-        return self._ask(lambda chief: chief.current_operation())
+        return self._on_chief(lambda chief: chief.current_operation())
 
-    def complete_operation(self, operation: Operation, metric: Any) -> None:
-        self._ask(lambda chief: chief.complete_operation(operation, metric))
+    def complete_operation(self, operation: Operation, metric: object) -> None:
+        self._on_chief(lambda chief: chief.complete_operation(operation, metric))
 
     def report_early_exit(self, reason: str) -> None:
-        # Not collective: whoever finds out that the hyperparameters are no good may be alone with it, and the others
-        # fail once it is gone. The master counts that as no failure if it knows.
+        # Not collective: a single worker may find the hyperparameters invalid. When it exits, the others fail, which
+        # the master does not count as a failure after this report.
         if self.chief is not None:
             self.chief.report_early_exit(reason)
         elif (info := get_cluster_info()) is not None and info.trial is not None:
-            # Imported here: nobody else but the chief needs HTTP.
+            # Imported here: otherwise only the chief needs HTTP.
             from det_keras.core.backend.trial import report_early_exit
 
             report_early_exit(info, reason)
@@ -123,17 +123,17 @@ class SharedBackend(Backend):
         if self.chief is not None:
             self.chief.close()
 
-    def _chiefs_own(self, what: str) -> Backend:
+    def _require_chief(self, what: str) -> Backend:
         if self.chief is None:
             raise RuntimeError(
-                f"Rank {self._distributed.rank} asked for {what}, which only the chief can. Ask on rank 0 and "
-                "`distributed.broadcast` the answer."
+                f"Rank {self._distributed.rank} requested {what}, which only the chief may. Request it on rank 0 and "
+                "`distributed.broadcast` the result."
             )
         return self.chief
 
-    def _ask(self, question: Callable[[Backend], T]) -> T:
-        def ask() -> T:
+    def _on_chief(self, call: Callable[[Backend], T]) -> T:
+        def call_chief() -> T:
             assert self.chief is not None
-            return question(self.chief)
+            return call(self.chief)
 
-        return self._distributed.on_chief(ask)
+        return self._distributed.on_chief(call_chief)

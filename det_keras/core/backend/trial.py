@@ -1,4 +1,4 @@
-"""A training process in a trial: it reports to the master that launched it."""
+"""The backend of a trial: reports go to the master that launched the process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["TrialBackend", "open_task_session", "report_early_exit", "to_record"
 
 logger = logging.getLogger(__name__)
 
-# How long calls that training cannot go on without wait for a master that is away: a day.
+# How long calls whose results training needs wait for an unavailable master: a day.
 _PATIENCE_S = 24 * 3600.0
 
 
@@ -25,8 +25,8 @@ class TrialBackend(Backend):
     """Reports to the master through its REST API.
 
     Args:
-        info: where the process runs; it must be a trial.
-        session: calls with the task token; by default one is made from `info`.
+        info: the process's task, which must be a trial.
+        session: an authenticated session; None for a new session with the task token.
     """
 
     def __init__(self, info: ClusterInfo, session: Session | None = None) -> None:
@@ -41,10 +41,10 @@ class TrialBackend(Backend):
         self._api = self._session.api
         self._storage_id = self._api.trials.start_run(self._trial.trial_id, storage, patience_s=_PATIENCE_S)
 
-    def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, Any]) -> None:
+    def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, object]) -> None:
         self._put_metrics(f"{group} metrics at batch {steps_completed}", group, steps_completed, metrics)
 
-    def report_system_metrics(self, group: str, metrics: Mapping[str, Any]) -> None:
+    def report_system_metrics(self, group: str, metrics: Mapping[str, object]) -> None:
         self._put_metrics(f"{group} load", group, None, {self._info.agent_id: metrics})
 
     def report_progress(self, fraction: float) -> None:
@@ -74,7 +74,7 @@ class TrialBackend(Backend):
     def checkpoints(self) -> list[CheckpointRecord]:
         shapes = self._api.trials.checkpoints(self._trial.trial_id, patience_s=_PATIENCE_S)
         found = [to_record(shape) for shape in shapes]
-        # The launcher's choice first: a warm start comes from another trial and is not in this list.
+        # The launcher's checkpoint may be missing in this list: a warm start uses a checkpoint of another trial.
         latest = self._info.latest_checkpoint
         if latest and all(record.uuid != latest for record in found):
             found.append(to_record(self._api.checkpoints.get(latest)))
@@ -91,7 +91,7 @@ class TrialBackend(Backend):
     def run_metadata(self) -> dict[str, Any]:
         return self._api.trials.metadata(self._trial.trial_id, patience_s=_PATIENCE_S)
 
-    def set_run_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    def set_run_metadata(self, metadata: Mapping[str, object]) -> dict[str, Any]:
         return self._api.trials.set_metadata(self._trial.trial_id, metadata, patience_s=_PATIENCE_S)
 
     def context_directory(self) -> bytes:
@@ -110,11 +110,13 @@ class TrialBackend(Backend):
         try:
             return self._api.experiments.best_validation(number, patience_s=1.0, timeout_s=5.0)
         except MasterUnavailableError as error:
-            logger.info("The experiment's best metric is not known now, only this trial's counts. %s", error)
+            logger.info(
+                "The experiment's best metric is unavailable; only this trial's metric counts. %s", error
+            )
             return None
         except MasterError as error:
             if error.status != 404:
-                logger.warning("The master did not tell the experiment's best metric: %s", error)
+                logger.warning("The master did not return the experiment's best metric: %s", error)
             return None
 
     def current_operation(self) -> Operation | None:
@@ -126,8 +128,8 @@ class TrialBackend(Backend):
             raise
         return None if length is None else Operation(length, completed)
 
-    def complete_operation(self, operation: Operation, metric: Any) -> None:
-        # The searcher must have seen the validation before it is told that the length is reached.
+    def complete_operation(self, operation: Operation, metric: object) -> None:
+        # The validation is queued and must reach the searcher before the report that the length is reached.
         self.flush()
         number = self._trial.trial_id
         self._api.trials.complete_operation(number, operation.length, metric, patience_s=_PATIENCE_S)
@@ -147,9 +149,9 @@ class TrialBackend(Backend):
     def flush(self) -> None:
         self._reports.flush()
 
-    def _put_metrics(self, label: str, group: str, steps: int | None, metrics: Mapping[str, Any]) -> None:
+    def _put_metrics(self, label: str, group: str, steps: int | None, metrics: Mapping[str, object]) -> None:
         number = self._trial.trial_id
-        # Made now: its time is that of the report, however late it is sent.
+        # Created now, with the time of the report, however late it is sent.
         body = self._api.trials.metrics_body(number, self._trial.trial_run_id, group, steps, metrics)
         self._reports.put(label, lambda: self._api.trials.report_metrics(number, body))
 
@@ -158,22 +160,22 @@ class TrialBackend(Backend):
             return
         self._closed = True
         self._reports.close()
-        # The preemption session stays open: its thread may sit in a long poll, and dies with the process.
+        # The preemption session stays open: its thread may be in a long poll, and ends with the process.
         self._session.close()
 
 
 def open_task_session(info: ClusterInfo) -> Session:
-    """Return a session that presents the token of this process's task."""
+    """Return a session with the token of this process's task."""
     return Session(info.master_url, info.session_token, is_task=True, cert_file=info.master_cert_file)
 
 
 def report_early_exit(info: ClusterInfo, reason: str, session: Session | None = None) -> None:
-    """Tell the master that the trial is to end and why; see `Backend.report_early_exit`.
+    """Report to the master why the trial ends early; see `Backend.report_early_exit`.
 
     Args:
-        info: where the process runs; it must be a trial.
-        reason: as the master names it.
-        session: calls with the task token; by default one is made from `info`.
+        info: the process's task, which must be a trial.
+        reason: its name in the REST API.
+        session: an authenticated session; None for a new session with the task token.
     """
     assert info.trial is not None
     api = (session or open_task_session(info)).api
@@ -181,7 +183,13 @@ def report_early_exit(info: ClusterInfo, reason: str, session: Session | None = 
 
 
 def wait_for_preemption(session: Session, info: ClusterInfo, timeout_s: float) -> bool:
-    """Return whether the master asks this process's allocation to stop, within `timeout_s`."""
+    """Return whether the master requests this process's allocation to stop.
+
+    Args:
+        session: an authenticated session.
+        info: the process's task.
+        timeout_s: how long to wait, in seconds.
+    """
     return session.api.tasks.wait_for_preemption(info.allocation_id, timeout_s)
 
 

@@ -57,6 +57,9 @@ class Code(Protocol):
 class TrainingState:
     """All state that the next step depends on, copied at a batch boundary.
 
+    It is made on the training thread. `fill` runs there or on the writer's thread, `plan` on the writer's thread, while
+    training continues. The tensors do not change meanwhile: TensorFlow copies a variable's value at its next write.
+
     Attributes:
         model_file: the model's file without the values of its variables.
         places: the place of each variable in that file.

@@ -45,6 +45,7 @@ def load_batches(dataset: Any, indices: Iterable[int]) -> Iterator[Any]:
     try:
         yield from _in_order(executor, item, indices, ahead)
     finally:
+        # Do not wait for batches that are still being loaded: nothing will use them.
         executor.shutdown(wait=False, cancel_futures=True)
 
 

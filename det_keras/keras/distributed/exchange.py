@@ -44,10 +44,10 @@ class HorovodExchange(Exchange):
             )
         self._machine = worker.cross_rank
 
-    def allgather(self, value: Any, *, local: bool = False) -> list[Any]:
+    def allgather(self, value: object, *, local: bool = False) -> list[Any]:
         """Return every worker's `value`, by rank; with `local`, of the workers on this machine only."""
         gathered = self._hvd.allgather_object((self._machine, value))
-        return [one for machine, one in gathered if not local or machine == self._machine]
+        return [item for machine, item in gathered if not local or machine == self._machine]
 
     def close(self) -> None:
         """Do nothing: Horovod runs until the process ends, because a later context may need it."""
@@ -65,7 +65,8 @@ def sum_over_workers(tensors: Sequence[tf.Tensor], *, name: str, half: bool = Fa
     """
     hvd = _horovod()
     results: list[Any] = list(tensors)
-    for dtype in sorted({tensor.dtype for tensor in tensors}, key=lambda one: one.name):
+    # Sorted: a set has no fixed order, and every worker must make the calls in the same order.
+    for dtype in sorted({tensor.dtype for tensor in tensors}, key=lambda dtype: dtype.name):
         chosen = [index for index, tensor in enumerate(tensors) if tensor.dtype == dtype]
         flat, starts = _flattened([tensors[index] for index in chosen])
         compression = hvd.Compression.fp16 if half and dtype == tf.float32 else hvd.Compression.none

@@ -136,6 +136,7 @@ class GradientExchange:
             sent = _weighted([gradients[index] for index in dense], weight)
             *sums, total, told = sum_over_workers([*sent, weight, wishes], name=name)
             averaged = [one / tf.cast(total, one.dtype) for one in sums]
+        # Every worker receives the same sums, so all act on a request at the same later boundary.
         step.told.assign(told)
         result = list(gradients)
         for index, one in zip(dense, averaged, strict=True):

@@ -101,6 +101,7 @@ class Replica:
     def averages(self) -> list[np.ndarray[Any, Any]]:
         """Return the moving statistics, averaged over workers and weighted by the rows that they trained on."""
         own = [np.asarray(variable.value) for variable in self.statistics]
+        # The workers have the same model, so all of them take part in the exchange, or none.
         if not own:
             return []
         gathered = self._distributed.allgather((int(self._trained), own))
@@ -183,6 +184,7 @@ class Replica:
         """
         variables = self._model.trainable_variables
         sums = tf.constant([[_checksum(variable) for variable in variables]], tf.int64)
+        # Every worker compares the same gathered rows, so all of them raise, or none: no worker waits for another.
         gathered = allgather_rows(sums, name="checksums").numpy().tolist()
         for index, variable in enumerate(variables):
             different = [rank for rank, other in enumerate(gathered) if other[index] != gathered[0][index]]

@@ -1,7 +1,7 @@
-"""Who calls: users, passwords and tokens.
+"""The identity of callers: users, passwords and tokens.
 
-Tokens are random and only their hashes are stored. All that are valid are held in memory as well, so that
-checking one costs no query.
+Tokens are random and only their hashes are stored. All valid tokens are also held in memory, so that checking
+a token needs no query.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from det_keras.protocol.values import now
 
 __all__ = ["DEFAULT_USER", "Accounts", "Caller", "page_token", "password_hash"]
 
-#: The ordinary user that the command line is.
+#: The ordinary user as which the command line logs in.
 DEFAULT_USER = "determined"
 
 _ADMIN = "admin"
-# What stock clients put before the password that they hash.
+# How long a login is valid.
 _SESSION = timedelta(days=7)
-# Final metrics may be on their way when the process is seen to have ended.
+# Final metrics may still be on their way when the process has ended.
 _GRACE = timedelta(seconds=30)
-# From the terminal to the browser.
+# How long a code for a browser's login is valid.
 _WEB_CODE = timedelta(minutes=10)
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Who a token speaks for.
+    """The user or task that a token identifies.
 
     Attributes:
         user_id: the user, or the owner of the task.
-        username: of the same.
+        username: the name of that user.
         is_task: whether it is a task's token.
-        token_hash: which token.
-        allocation_id: the allocation that the token was made for, None for a login.
+        token_hash: the hash of the token.
+        allocation_id: the allocation that the token was issued for; None for a login.
     """
 
     user_id: int
@@ -72,19 +72,21 @@ class Accounts:
 
     Args:
         store: the database.
-        home: where the first token and password are left for the owner of the machine's account.
+        home: the data root, in which the first token and passwords are written for the owner of the account.
     """
 
     def __init__(self, store: Store, home: Home) -> None:
         self._store = store
         self._home = home
         self._entries: dict[str, _Entry] = {}
-        # Codes that log a browser in once: not worth remembering over a restart.
+        # Codes that log a browser in once; they do not survive a restart.
         self._web_codes: dict[str, tuple[int, datetime]] = {}
+        # Guards changes of both dicts by handlers on several threads. `caller` reads without it: a single `get` is
+        # atomic.
         self._lock = threading.Lock()
 
     def open(self) -> None:
-        """Make the accounts at the first start, and the CLI's token whenever it is not valid; load all tokens."""
+        """Create the accounts at the first start, and the CLI's token if it is not valid; load all tokens."""
         with self._store.writing() as tx:
             self._create_users(tx)
             self._give_admin_a_password(tx)
@@ -93,11 +95,11 @@ class Accounts:
             self._ensure_cli_token(tx)
 
     def caller(self, token: str) -> Caller:
-        """Return who presents `token`.
+        """Return the caller that `token` identifies.
 
         Raises:
-            UnauthenticatedError: it is unknown or expired.
-            PermissionDeniedError: its user was made inactive.
+            UnauthenticatedError: the token is unknown or expired.
+            PermissionDeniedError: the user is inactive.
         """
         entry = self._entries.get(_digest(token))
         if entry is None or (entry.expires_at is not None and entry.expires_at < now()):
@@ -107,15 +109,20 @@ class Accounts:
         return entry.caller
 
     def login(self, username: str, password: str, *, is_hashed: bool) -> tuple[str, UserRow]:
-        """Return a session token and the user.
+        """Check a password; return a new session token and the user.
+
+        Args:
+            username: upper and lower case are the same.
+            password: the password, or its hash as clients send it.
+            is_hashed: whether `password` is the hash.
 
         Raises:
-            InvalidArgumentError: no name was given.
+            InvalidArgumentError: `username` is empty.
             UnauthenticatedError: unknown user or wrong password.
             PermissionDeniedError: the user is inactive.
         """
         if not username:
-            raise InvalidArgumentError("A username is needed.")
+            raise InvalidArgumentError("A username is required.")
         with self._store.reading() as session:
             user = session.scalar(select(UserRow).where(UserRow.username == username.lower()))
         wire_password = password if is_hashed or not password else hash_password(password)
@@ -131,25 +138,26 @@ class Accounts:
         return token, stored
 
     def web_code(self, caller: Caller) -> str:
-        """Return a code that logs a browser in as the caller, once and soon.
+        """Return a code that logs a browser in as the caller, once, within 10 minutes.
 
         Raises:
-            PermissionDeniedError: a task asks.
+            PermissionDeniedError: the caller is a task.
         """
         if caller.is_task or caller.allocation_id is not None:
-            raise PermissionDeniedError("A task has no use for a web login.")
+            raise PermissionDeniedError("A task cannot log in to the web pages.")
         code = secrets.token_urlsafe(16)
         with self._lock:
-            self._web_codes = {key: one for key, one in self._web_codes.items() if one[1] > now()}
+            self._web_codes = {key: value for key, value in self._web_codes.items() if value[1] > now()}
             self._web_codes[_digest(code)] = (caller.user_id, now() + _WEB_CODE)
         return code
 
     def redeem(self, code: str) -> str:
-        """Return a session token for a code, which is worthless from then on.
+        """Return a session token for a code. The code cannot be used again.
 
         Raises:
             UnauthenticatedError: the code is unknown, used or old.
         """
+        # Taken out under the lock: of two requests with the same code only one gets a token.
         with self._lock:
             user_id, expires_at = self._web_codes.pop(_digest(code), (0, now()))
         with self._store.writing() as tx:
@@ -159,10 +167,10 @@ class Accounts:
             return self.issue(tx, user, expires_at=now() + _SESSION)
 
     def logout(self, caller: Caller) -> None:
-        """Make the caller's session token worthless.
+        """Delete the caller's session token.
 
         Raises:
-            InvalidArgumentError: it is a task's token.
+            InvalidArgumentError: the token belongs to a task.
         """
         if caller.is_task or caller.allocation_id is not None:
             raise InvalidArgumentError("A task cannot log out.")
@@ -171,12 +179,12 @@ class Accounts:
             tx.after_commit(lambda: self._drop(caller.token_hash))
 
     def forget_sessions(self, tx: Transaction, user_id: int, *, but: str | None = None) -> None:
-        """End the logins of a user, as a new password does; the token file of the machine's owner stays.
+        """End the logins of a user; the token in the CLI's file stays valid.
 
         Args:
-            tx: they are forgotten once it is committed.
-            user_id: of the user.
-            but: the hash of a token that is kept.
+            tx: the logins end when it is committed.
+            user_id: the user's number.
+            but: hash of a token that stays valid; None for no exception.
         """
         query = select(TokenRow).where(
             TokenRow.user_id == user_id, TokenRow.expires_at.is_not(None), TokenRow.allocation_id.is_(None)
@@ -187,7 +195,7 @@ class Accounts:
                 tx.after_commit(functools.partial(self._drop, row.hash))
 
     def reload(self, tx: Transaction) -> None:
-        """Let changes of users count for the tokens that they have."""
+        """Apply changes of users to their existing tokens once `tx` is committed."""
         tx.after_commit(self._load_again)
 
     def issue(
@@ -199,7 +207,15 @@ class Accounts:
         allocation_id: str | None = None,
         expires_at: datetime | None = None,
     ) -> str:
-        """Return a new token; it is valid once `tx` is committed."""
+        """Return a new token; it is valid once `tx` is committed.
+
+        Args:
+            tx: stores the token's hash.
+            user: the user that the token identifies, or the owner of the task.
+            is_task: whether it is a task's token.
+            allocation_id: the allocation with which the token expires; None for a login.
+            expires_at: None for no expiry.
+        """
         token = secrets.token_urlsafe(32)
         row = TokenRow(
             hash=_digest(token),
@@ -213,7 +229,7 @@ class Accounts:
         return token
 
     def end_allocation(self, tx: Transaction, allocation_id: str) -> None:
-        """Let the tokens of an allocation die, after a short grace for reports that are on their way."""
+        """Let the tokens of an allocation expire, after a short delay for reports that are on their way."""
         expires_at = now() + _GRACE
         rows = tx.scalars(select(TokenRow).where(TokenRow.allocation_id == allocation_id)).all()
         for row in rows:
@@ -227,7 +243,7 @@ class Accounts:
         password = secrets.token_urlsafe(12)
         _write_secret(self._home.password_file, password)
         tx.add(UserRow(username=_ADMIN, admin=True, modified_at=now()))
-        # The ordinary user second, so that `admin` keeps number 1 as clients know it.
+        # The ordinary user is created second, so that `admin` has number 1, as clients expect.
         tx.flush()
         tx.add(
             UserRow(
@@ -273,7 +289,7 @@ class Accounts:
             for digest in hashes:
                 if digest in self._entries:
                     self._entries[digest].expires_at = expires_at
-            for digest in [one for one, entry in self._entries.items() if _is_over(entry.expires_at)]:
+            for digest in [digest for digest, entry in self._entries.items() if _is_over(entry.expires_at)]:
                 del self._entries[digest]
 
     def _drop(self, digest: str) -> None:
@@ -282,9 +298,9 @@ class Accounts:
 
 
 def page_token(token: str) -> str:
-    """Return what a page of ours sends back with every change that it makes by a cookie.
+    """Return the token that a page of this master sends with every change that a cookie authenticates.
 
-    A page of another site makes a browser send the cookie, but can read neither it nor our pages.
+    A page of another site can make a browser send the cookie, but can read neither the cookie nor these pages.
     """
     return hmac.new(token.encode(), b"det_keras page", hashlib.sha256).hexdigest()
 
@@ -302,7 +318,7 @@ def _forget_expired(tx: Transaction) -> None:
 
 
 def password_hash(wire_password: str) -> str:
-    """Return what is stored of a password that came over the wire."""
+    """Return the hash that is stored for a password as clients send it."""
     # Imported here: only logins and the first start need it.
     import argon2
 
@@ -312,7 +328,7 @@ def password_hash(wire_password: str) -> str:
 def _is_right(stored: str | None, wire_password: str) -> bool:
     import argon2
 
-    # Unknown users take as long as wrong passwords.
+    # A hash is checked for unknown users too, so that they take as long as wrong passwords.
     known = stored or password_hash(secrets.token_hex(8))
     try:
         argon2.PasswordHasher().verify(known, wire_password)
@@ -322,7 +338,7 @@ def _is_right(stored: str | None, wire_password: str) -> bool:
 
 
 def _write_secret(path: Path, text: str) -> None:
-    """Write a file that nobody else can read, not even for an instant, and that is there as a whole or not."""
+    """Write a file that no other user can ever read. The rename at the end makes it appear complete or not at all."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Changing users: who may make them, rename them, and give them another password."""
+"""Creating and changing users, and the permissions this needs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LONGEST_NAME = 255
 
 @dataclass(frozen=True)
 class UserChanges:
-    """What of a user is to change; None stays.
+    """Changes of a user; None leaves a field as it is.
 
     Attributes:
         is_hashed: the password is the hash that clients send.
@@ -45,17 +45,17 @@ class UserChanges:
 
     @property
     def needs_admin(self) -> bool:
-        """Whether it is more than what users may do to themselves."""
+        """Whether the changes include fields that only administrators may change."""
         return any(value is not None for value in (self.username, self.admin, self.active))
 
 
 class Users:
-    """Makes and changes users.
+    """Creates and changes users.
 
     Args:
         store: the database.
-        accounts: their tokens.
-        home: where the first passwords are.
+        accounts: the users' tokens.
+        home: the data root with the files of the first passwords.
     """
 
     def __init__(self, store: Store, accounts: Accounts, home: Home) -> None:
@@ -64,12 +64,12 @@ class Users:
         self._home = home
 
     def create(self, caller: Caller, changes: UserChanges) -> int:
-        """Make a user, who needs a password; return the number.
+        """Create a user and return its number; a password is required.
 
         Raises:
-            PermissionDeniedError: the caller is no administrator.
-            InvalidArgumentError: the name or password cannot be.
-            AlreadyExistsError: there is such a user.
+            PermissionDeniedError: the caller is not an administrator.
+            InvalidArgumentError: the name or password is invalid.
+            AlreadyExistsError: the name is taken.
         """
         with self._store.writing() as tx:
             _require_admin(tx, caller)
@@ -82,14 +82,19 @@ class Users:
             return user.id
 
     def change(self, caller: Caller, user_id: int, changes: UserChanges) -> None:
-        """Change a user: administrators anybody, others their own display name and password.
+        """Change a user. Administrators may change any user, others their own display name and password.
 
         A new password ends the other logins of the user.
 
+        Args:
+            caller: the user that makes the change; a task may not.
+            user_id: the user to change.
+            changes: the new values.
+
         Raises:
-            PermissionDeniedError: the caller may not.
-            NotFoundError: there is no such user.
-            InvalidArgumentError: the name or password cannot be.
+            PermissionDeniedError: the caller may not make this change.
+            NotFoundError: the user does not exist.
+            InvalidArgumentError: the name or password is invalid.
             AlreadyExistsError: the name is taken.
         """
         with self._store.writing() as tx:
@@ -111,7 +116,7 @@ class Users:
     def _set_password(self, tx: Transaction, caller: Caller, user: UserRow, changes: UserChanges) -> None:
         user.password_hash = password_hash(_checked_password(changes))
         self._accounts.forget_sessions(tx, user.id, but=caller.token_hash)
-        # What the files say does not hold any more.
+        # The files contain the first passwords, which are no longer valid.
         first = {DEFAULT_USER: self._home.password_file, "admin": self._home.admin_password_file}
         if user.username in first:
             path = first[user.username]
@@ -119,10 +124,10 @@ class Users:
 
 
 def find_user(session: Session, user_id: int) -> UserRow:
-    """Return a user.
+    """Return the user with a number.
 
     Raises:
-        NotFoundError: there is none of that number.
+        NotFoundError: it does not exist.
     """
     row = session.get(UserRow, user_id)
     if row is None:
@@ -140,7 +145,7 @@ def _require_admin(session: Session, caller: Caller) -> None:
 
 
 def _refuse_tasks(caller: Caller) -> None:
-    # A script that trains for somebody must not be able to take over the account.
+    # A training script must not be able to take over its owner's account.
     if caller.is_task or caller.allocation_id is not None:
         raise PermissionDeniedError("A task may not change users.")
 
@@ -159,7 +164,7 @@ def _free_name(session: Session, name: str) -> str:
     clean = name.strip().lower()
     if not clean or len(clean) > _LONGEST_NAME or not clean.isprintable():
         raise InvalidArgumentError(
-            f"A username must have 1 to {_LONGEST_NAME} printable letters, received {name!r}."
+            f"A username must have 1 to {_LONGEST_NAME} printable characters, received {name!r}."
         )
     if session.scalar(select(UserRow.id).where(UserRow.username == clean)) is not None:
         raise AlreadyExistsError(f"user '{clean}' already exists")
@@ -167,14 +172,14 @@ def _free_name(session: Session, name: str) -> str:
 
 
 def _checked_password(changes: UserChanges) -> str:
-    """Return the password as it travels. An empty one would be a door without a key."""
+    """Return the password as clients send it. An empty password is refused."""
     password = changes.password or ""
     if changes.is_hashed:
         if not _WIRE_PASSWORD.fullmatch(password):
             raise InvalidArgumentError(
-                "A password must not be empty, and hashed it has 128 hexadecimal digits."
+                "A password must not be empty, and a hashed password must have 128 hexadecimal digits."
             )
         return password
     if len(password) < _SHORTEST_PASSWORD:
-        raise InvalidArgumentError(f"A password must have {_SHORTEST_PASSWORD} letters or more.")
+        raise InvalidArgumentError(f"A password must have at least {_SHORTEST_PASSWORD} characters.")
     return hash_password(password)

@@ -1,1 +1,1 @@
-"""The routes, one file per section of the protocol."""
+"""The routes of the REST API, one file per section."""

@@ -1,4 +1,4 @@
-"""What allocations are asked, and what they answer: the request to stop, readiness, their place in a group."""
+"""Calls of allocations: the request to stop, readiness, rendezvous."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LONGEST_POLL_S = 600.0
 
 
 class ProxyBody(Message):
-    """Where something is served."""
+    """The address of a service."""
 
     proxy_address: str = Field("", max_length=255)
 
@@ -52,8 +52,10 @@ async def preemption(
     deadline = time.monotonic() + min(timeout_seconds, _LONGEST_POLL_S)
     with master.notifier.waiting(allocation_topic(allocation_id)) as news:
         look = await anyio.to_thread.run_sync(_look, master, allocation_id)
-        # One that was over before anybody asked is never told to stop; one that ends while its request to stop
-        # wakes those who wait still is.
+        # Registered before the first look, so a request to stop after the look sets the event. A thread is used for
+        # the query only, not for the wait.
+        # An allocation that had ended before this call is not preempted any more. If it ends while this call waits,
+        # after a request to stop, the call still returns that request.
         was_over = look.is_over
         while True:
             is_preempted = look.is_preempted and not was_over
@@ -124,7 +126,7 @@ def noted(master: MasterDep, allocation_id: str) -> Response:
 
 
 class _Look(NamedTuple):
-    """What one look at an allocation sees; an unknown one is taken as over: clients expect a plain no."""
+    """The state of an allocation; an unknown allocation counts as ended, since clients expect no error."""
 
     is_preempted: bool
     is_over: bool

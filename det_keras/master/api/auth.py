@@ -1,4 +1,4 @@
-"""Who is there: the master introduces itself, users log in and out."""
+"""Information about the master; login and logout."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def web_code(master: MasterDep, caller: CallerDep) -> Response:
 
 @router.get("/login")
 def web_login(master: MasterDep, request: Request, code: str = "", next: str = "/") -> Response:  # noqa: A002
-    """Log a browser in by the code of an address that a terminal printed, and show it the page it came for."""
+    """Log a browser in by the code of an address that `det web` printed, and redirect it to `next`."""
     response = RedirectResponse(own_address(next), status_code=303)
     try:
         token = master.accounts.redeem(code)
@@ -75,10 +75,10 @@ def web_login(master: MasterDep, request: Request, code: str = "", next: str = "
         if _is_logged_in(master, request):
             return response
         raise UnauthenticatedError(
-            "This address logs in once, within ten minutes of its printing. `det web` prints another."
+            "This address logs in once, within ten minutes. `det web` prints another address."
         ) from None
     _set_cookie(master, response, token)
-    # The code is worthless by now, and still nobody else's business.
+    # The code is used up, but other sites should still not see it.
     response.headers["Referrer-Policy"] = "no-referrer"
     return response
 

@@ -1,4 +1,4 @@
-"""Checkpoints: reported, listed, described, downloaded and deleted."""
+"""Checkpoints: report, list, describe, download and delete."""
 
 from __future__ import annotations
 
@@ -45,6 +45,12 @@ _ARCHIVES = {
 }
 _CHUNK_BYTES = 1 << 20
 
+StatesQuery = Annotated[list[str], Query(description="Only checkpoints in these states; empty for all.")]
+SortQuery = Annotated[str, Query(alias="sortByAttr", description="Such as `SORT_BY_BATCH_NUMBER`.")]
+MetricSortQuery = Annotated[
+    str, Query(alias="sortByMetric", description="Sort by this validation metric, best first by default.")
+]
+
 
 class ReportBody(Message):
     """A checkpoint whose files are stored."""
@@ -60,26 +66,26 @@ class ReportBody(Message):
 
 
 class ResourcesLeft(Message):
-    """The files that are left."""
+    """The remaining files."""
 
     resources: dict[str, int] = Field(default_factory=dict)
 
 
 class CheckpointPatch(Message):
-    """What changed of one checkpoint."""
+    """Changes of one checkpoint."""
 
     uuid: str
     resources: ResourcesLeft | None = None
 
 
 class PatchBody(Message):
-    """What changed of checkpoints."""
+    """Changes of checkpoints."""
 
     checkpoints: list[CheckpointPatch] = Field(default_factory=list)
 
 
 class CheckpointMetadata(Message):
-    """The metadata that a checkpoint gets."""
+    """The new metadata of a checkpoint."""
 
     metadata: dict[str, Any] = Field(default_factory=dict)
 
@@ -105,7 +111,7 @@ class _UnsupportedError(ApiError):
 def report(master: MasterDep, request: Annotated[ReportBody, body(ReportBody)]) -> Response:
     """Record a checkpoint."""
     if choice(request.state, "STATE_", _STATES) not in ("COMPLETED", "UNSPECIFIED"):
-        raise InvalidArgumentError(f"Only complete checkpoints are reported, received {request.state!r}.")
+        raise InvalidArgumentError(f"Only complete checkpoints can be reported, received {request.state!r}.")
     sent = checkpoints.CheckpointReport(
         uuid=request.uuid,
         task_id=request.task_id,
@@ -168,9 +174,9 @@ def of_experiment(
     master: MasterDep,
     experiment_id: int,
     page: PageDep,
-    states: Annotated[list[str], Query()] = [],  # noqa: B006 - FastAPI copies it
-    sort_by: Annotated[str, Query(alias="sortByAttr")] = "",
-    sort_by_metric: Annotated[str, Query(alias="sortByMetric")] = "",
+    states: StatesQuery = [],  # noqa: B006 - FastAPI copies it
+    sort_by: SortQuery = "",
+    sort_by_metric: MetricSortQuery = "",
 ) -> Response:
     """List the checkpoints of an experiment."""
     with master.store.reading() as session:
@@ -185,9 +191,9 @@ def of_trial(
     master: MasterDep,
     trial_id: int,
     page: PageDep,
-    states: Annotated[list[str], Query()] = [],  # noqa: B006
-    sort_by: Annotated[str, Query(alias="sortByAttr")] = "",
-    sort_by_metric: Annotated[str, Query(alias="sortByMetric")] = "",
+    states: StatesQuery = [],  # noqa: B006
+    sort_by: SortQuery = "",
+    sort_by_metric: MetricSortQuery = "",
 ) -> Response:
     """List the checkpoints of a trial."""
     with master.store.reading() as session:
@@ -199,11 +205,18 @@ def of_trial(
 def preview_pruning(
     master: MasterDep,
     experiment_id: int,
-    experiment_best: Annotated[int, Query(alias="save_experiment_best", ge=0)] = 0,
-    trial_best: Annotated[int, Query(alias="save_trial_best", ge=0)] = 1,
-    trial_latest: Annotated[int, Query(alias="save_trial_latest", ge=0)] = 1,
+    experiment_best: Annotated[
+        int,
+        Query(alias="save_experiment_best", ge=0, description="Best checkpoints of the experiment to keep."),
+    ] = 0,
+    trial_best: Annotated[
+        int, Query(alias="save_trial_best", ge=0, description="Best checkpoints of each trial to keep.")
+    ] = 1,
+    trial_latest: Annotated[
+        int, Query(alias="save_trial_latest", ge=0, description="Latest checkpoints of each trial to keep.")
+    ] = 1,
 ) -> Response:
-    """List what a policy of retention would delete."""
+    """List the checkpoints that a retention policy would delete."""
     retention = Retention(experiment_best, trial_best, trial_latest)
     with master.store.reading() as session:
         experiment = find_experiment(session, experiment_id)
@@ -219,7 +232,7 @@ def preview_pruning(
 
 @router.get("/checkpoints/{uuid}")
 def download(master: MasterDep, request: Request, uuid: str) -> Response:
-    """Return the files of a checkpoint in one archive."""
+    """Return the files of a checkpoint as one archive, of the kind in the Accept header."""
     accepted = request.headers.get("accept", "").split(",")[0].split(";")[0].strip()
     mode = _ARCHIVES.get(accepted)
     if mode is None:
@@ -229,15 +242,15 @@ def download(master: MasterDep, request: Request, uuid: str) -> Response:
 
 
 def archive_reply(master: EmbeddedMaster, uuid: str, media_type: str) -> Response:
-    """Return the files of a checkpoint in one archive.
+    """Return the files of a checkpoint as one archive.
 
     Args:
-        master: that has the checkpoint.
-        uuid: of it.
-        media_type: the kind of the archive.
+        master: the master that has the checkpoint.
+        uuid: UUID of the checkpoint.
+        media_type: kind of the archive, such as ``application/zip``.
 
     Raises:
-        NotFoundError: there is no such checkpoint, or its files are gone.
+        NotFoundError: the checkpoint does not exist, or its files were deleted.
     """
     mode = _ARCHIVES[media_type]
     with master.store.reading() as session:
@@ -248,7 +261,7 @@ def archive_reply(master: EmbeddedMaster, uuid: str, media_type: str) -> Respons
     try:
         place = storage.from_config(section)
         with place.raw_path(row.uuid) as directory:
-            # Not whatever lies there: the storage keeps notes of its own beside the files.
+            # Only the listed files: the directory also contains files of the storage itself.
             archive = _archived(directory, sorted(place.list_files(row.uuid)), mode)
     except (CheckpointError, ConfigError, OSError) as error:
         raise NotFoundError(str(error)) from error
@@ -298,7 +311,7 @@ def _sort_key(shape: dict[str, Any], name: str) -> Any:
 def _sort_by_metric(
     shapes: list[dict[str, Any]], metric: str, is_descending: bool | None, *, smaller_is_better: bool
 ) -> None:
-    """Sort by a validation metric: the best first if no order is asked for; those without one last."""
+    """Sort by a validation metric: best first if no order is given; checkpoints without the metric last."""
     descending = (not smaller_is_better) if is_descending is None else is_descending
 
     def key(shape: dict[str, Any]) -> tuple[tuple[bool, float], int]:
@@ -312,7 +325,7 @@ def _sort_by_metric(
 
 
 def _archived(directory: Path, names: Sequence[str], mode: str) -> IO[bytes]:
-    """Return a temporary file with files below `directory`; it is gone once it is closed."""
+    """Return an archive of files below `directory` as a temporary file, deleted when it is closed."""
     file = cast("IO[bytes]", tempfile.TemporaryFile())  # noqa: SIM115 - closed when it is sent
     if mode == "zip":
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:

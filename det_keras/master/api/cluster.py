@@ -1,4 +1,4 @@
-"""The machine as a cluster of one: its agent, pool, queue and workspace, and previews of searches."""
+"""The machine as a cluster of one agent: agent, pool, queue and workspace; previews of searches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _QUEUE_STATES = ("UNSPECIFIED", "QUEUED", "SCHEDULED", "SCHEDULED_BACKFILLED")
 
 
 class PreviewBody(Message):
-    """A config whose search is asked about."""
+    """A config whose search is previewed."""
 
     config: dict[str, Any] = Field(default_factory=dict)
 
@@ -60,10 +60,12 @@ def resource_pools(master: MasterDep, page: PageDep) -> Response:
 def job_queue(
     master: MasterDep,
     page: PageDep,
-    pool: Annotated[str, Query(alias="resourcePool")] = "",
-    states: Annotated[list[str], Query()] = [],  # noqa: B006 - FastAPI copies it
+    pool: Annotated[str, Query(alias="resourcePool", description="Only this pool; empty for all.")] = "",
+    states: Annotated[
+        list[str], Query(description="Only `STATE_QUEUED` or `STATE_SCHEDULED`; empty for both.")
+    ] = [],  # noqa: B006 - FastAPI copies it
 ) -> Response:
-    """List experiments and jobs that run or wait."""
+    """List running and waiting experiments and jobs."""
     shown = [f"STATE_{state}" for state in choices(states, "STATE_", _QUEUE_STATES)]
     with master.store.reading() as session:
         entries = [
@@ -82,7 +84,7 @@ def workspaces(master: MasterDep, page: PageDep, name: str = "") -> Response:
     with master.store.reading() as session:
         count = session.scalar(select(func.count()).select_from(ExperimentRow)) or 0
     shapes = [workspace_shape(1, count)]
-    return reply(paged("workspaces", [one for one in shapes if name in ("", one["name"])], page, list))
+    return reply(paged("workspaces", [shape for shape in shapes if name in ("", shape["name"])], page, list))
 
 
 @router.get("/notebooks")

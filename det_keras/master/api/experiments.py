@@ -1,4 +1,4 @@
-"""Experiments: made, listed, moved through their states, changed and deleted."""
+"""Experiments: create, list, change state, change and delete."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ __all__ = ["router"]
 router = APIRouter(prefix="/api/v1")
 
 _STATES = (*TRIAL_STATES, "DELETING", "DELETE_FAILED", "DELETED")
-# What a list shows for rows that are stored as ACTIVE.
+# The states that a list may show for rows with the stored state ACTIVE.
 _SHOWN_ACTIVE = frozenset({"ACTIVE", "QUEUED", "PULLING", "STARTING", "RUNNING"})
 _LIST_LIMIT = 100
-# A statement has room for some 30,000 parameters.
+# A statement may have about 30,000 parameters.
 _IDS_PER_QUERY = 10_000
 _LONGEST_EXTERNAL_ID = 255
 
@@ -83,7 +83,7 @@ _TRIAL_KEYS: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 class CreateBody(Message):
-    """An experiment to make."""
+    """An experiment to create."""
 
     config: str
     model_definition: list[FileEntry] = Field(default_factory=list)
@@ -95,14 +95,14 @@ class CreateBody(Message):
 
 
 class ContinueBody(Message):
-    """An experiment that is over and is to go on."""
+    """An ended experiment to continue."""
 
     id: int
     override_config: str = ""
 
 
 class ResourceChanges(Message):
-    """What of its resources changes."""
+    """Changes of an experiment's resources."""
 
     max_slots: int | None = None
     weight: float | None = None
@@ -110,7 +110,7 @@ class ResourceChanges(Message):
 
 
 class StorageChanges(Message):
-    """What of its retention changes."""
+    """Changes of an experiment's retention policy."""
 
     save_experiment_best: int | None = None
     save_trial_best: int | None = None
@@ -118,7 +118,7 @@ class StorageChanges(Message):
 
 
 class PatchBody(Message):
-    """What of an experiment changes; what is absent stays."""
+    """Changes of an experiment; absent fields stay as they are."""
 
     name: str | None = None
     description: str | None = None
@@ -170,19 +170,35 @@ def listing(
     master: MasterDep,
     page: PageDep,
     sort_by: Annotated[str, Query(alias="sortBy")] = "SORT_BY_ID",
-    archived: bool | None = None,
-    users: Annotated[list[str], Query()] = [],  # noqa: B006 - FastAPI copies it
-    user_ids: Annotated[list[int], Query(alias="userIds")] = [],  # noqa: B006
-    states: Annotated[list[str], Query()] = [],  # noqa: B006
-    labels: Annotated[list[str], Query()] = [],  # noqa: B006
-    name: str = "",
-    description: str = "",
-    included: Annotated[list[int], Query(alias="experimentIdFilter.incl")] = [],  # noqa: B006
-    excluded: Annotated[list[int], Query(alias="experimentIdFilter.notIn")] = [],  # noqa: B006
-    above: Annotated[int | None, Query(alias="experimentIdFilter.gt")] = None,
-    at_least: Annotated[int | None, Query(alias="experimentIdFilter.gte")] = None,
-    below: Annotated[int | None, Query(alias="experimentIdFilter.lt")] = None,
-    at_most: Annotated[int | None, Query(alias="experimentIdFilter.lte")] = None,
+    archived: Annotated[bool | None, Query(description="Only archived, or only other, experiments.")] = None,
+    users: Annotated[list[str], Query(description="Only experiments of users with these names.")] = [],  # noqa: B006 - FastAPI copies it
+    user_ids: Annotated[
+        list[int], Query(alias="userIds", description="Only experiments of users with these numbers.")
+    ] = [],  # noqa: B006
+    states: Annotated[
+        list[str], Query(description="Only experiments in these states, such as `STATE_ACTIVE`.")
+    ] = [],  # noqa: B006
+    labels: Annotated[list[str], Query(description="Only experiments with all of these.")] = [],  # noqa: B006
+    name: Annotated[str, Query(description="Part of the name, in upper or lower case.")] = "",
+    description: Annotated[str, Query(description="Part of the description, in upper or lower case.")] = "",
+    included: Annotated[
+        list[int], Query(alias="experimentIdFilter.incl", description="Only these ids.")
+    ] = [],  # noqa: B006
+    excluded: Annotated[
+        list[int], Query(alias="experimentIdFilter.notIn", description="Without these ids.")
+    ] = [],  # noqa: B006
+    above: Annotated[
+        int | None, Query(alias="experimentIdFilter.gt", description="Only ids above it.")
+    ] = None,
+    at_least: Annotated[
+        int | None, Query(alias="experimentIdFilter.gte", description="Only this id and above.")
+    ] = None,
+    below: Annotated[
+        int | None, Query(alias="experimentIdFilter.lt", description="Only ids below it.")
+    ] = None,
+    at_most: Annotated[
+        int | None, Query(alias="experimentIdFilter.lte", description="Only this id and below.")
+    ] = None,
 ) -> Response:
     """List experiments."""
     shown = choices(states, "STATE_", _STATES)
@@ -208,7 +224,7 @@ def listing(
         ids = [row.id for row in session.execute(marked) if not labels or set(labels) <= set(row.labels)]
         order = _sort_name(sort_by, _EXPERIMENT_KEYS)
         if order == "ID" and not shown:
-            # Which of them are shown is known before anything more is read about them.
+            # The page is chosen by id first, so that only its experiments are read completely.
             ids.sort(reverse=bool(page.is_descending))
             present = functools.partial(_texts, session)
             return list_reply(paged("experiments", ids, page, present, _LIST_LIMIT))
@@ -224,7 +240,7 @@ def listing(
         is_descending=bool(page.is_descending),
     )
     return list_reply(
-        paged("experiments", pairs, page, lambda part: [one.to_json() for _, one in part], _LIST_LIMIT)
+        paged("experiments", pairs, page, lambda part: [shown.to_json() for _, shown in part], _LIST_LIMIT)
     )
 
 
@@ -328,17 +344,17 @@ def trials(
 
 
 def _rows(session: Session, ids: Sequence[int]) -> list[Any]:
-    """Return what a list needs of experiments, in the order of their ids as given."""
+    """Return the columns `LIST_COLUMNS` of experiments, in the order of `ids`."""
     found: dict[int, Any] = {}
     for start in range(0, len(ids), _IDS_PER_QUERY):
         wanted = ExperimentRow.id.in_(ids[start : start + _IDS_PER_QUERY])
         rows = session.connection().execute(select(*LIST_COLUMNS).where(wanted))
         found.update({row.id: row for row in rows})
-    return [found[one] for one in ids]
+    return [found[experiment_id] for experiment_id in ids]
 
 
 def _texts(session: Session, ids: Sequence[int]) -> list[str]:
-    return [one.to_json() for one in listed_experiments(session, _rows(session, ids))]
+    return [listed.to_json() for listed in listed_experiments(session, _rows(session, ids))]
 
 
 def _detail(master: EmbeddedMaster, experiment_id: int) -> dict[str, Any]:
@@ -409,7 +425,7 @@ def _in_states(query: Select[Any], shown: Sequence[str]) -> Select[Any]:
 
 
 def _also(shown: Sequence[str]) -> set[str]:
-    """Return the states that are meant: ACTIVE is any of those that it is shown as."""
+    """Return the requested states; ACTIVE includes all states as which it is shown."""
     return set(shown) | (_SHOWN_ACTIVE if "ACTIVE" in shown else frozenset())
 
 
@@ -422,14 +438,14 @@ def _sort_name(value: str, known: dict[str, Any]) -> str:
 def _sorted(
     rows: Sequence[T], key: Callable[[T], Any], number_of: Callable[[T], int], *, is_descending: bool
 ) -> list[T]:
-    """Return rows in order; whoever has no value is last, in whichever direction."""
+    """Return rows in order; rows without a value are last in both directions."""
     known = [row for row in rows if key(row) is not None]
     known.sort(key=lambda row: (key(row), number_of(row)), reverse=is_descending)
     return known + [row for row in rows if key(row) is None]
 
 
 def _latest(shape: dict[str, Any], metric: str) -> float | None:
-    """Return the searcher's metric of a trial's latest validation; None for what cannot be compared."""
+    """Return the searcher's metric of a trial's latest validation; None if it is missing or not finite."""
     latest = shape["latestValidation"]
     value = None if latest is None else number(latest["metrics"]["avgMetrics"].get(metric))
     return value if value is not None and math.isfinite(value) else None

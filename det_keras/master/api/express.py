@@ -1,8 +1,8 @@
-"""A short way for the call that a master gets most of: a report of metrics.
+"""A fast path for the most frequent call: a report of metrics.
 
-The web framework finds the route, resolves what it depends on and looks after many things that this call does not
-need; that takes longer than storing the report. What the call means is the route's own business
-(`api.reports`), which is described and works without this as well.
+The web framework resolves the route and its dependencies and does other work that this call does not need. This takes
+longer than storing the report. The route itself (`api.reports`) defines the call, and works without this middleware.
+It parses bodies with the same function.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _REPORT = re.compile(r"/api/v1/trials/([0-9]+)/metrics", re.ASCII)
 
 
 class Express:
-    """Takes reports of metrics and leaves every other call to `app`, as ASGI middleware behind the gate.
+    """ASGI middleware that handles reports of metrics and passes every other call to `app`.
 
     Args:
-        app: what is behind.
+        app: the next application.
         report_batcher: stores reports.
     """
 

@@ -1,4 +1,4 @@
-"""Generic jobs, which the protocol calls commands."""
+"""Generic jobs, which the REST API calls commands."""
 
 from __future__ import annotations
 
@@ -45,8 +45,10 @@ def create(
 def listing(
     master: MasterDep,
     page: PageDep,
-    users: Annotated[list[str], Query()] = [],  # noqa: B006 - FastAPI copies it
-    user_ids: Annotated[list[int], Query(alias="userIds")] = [],  # noqa: B006
+    users: Annotated[list[str], Query(description="Only jobs of users with these names.")] = [],  # noqa: B006 - FastAPI copies it
+    user_ids: Annotated[
+        list[int], Query(alias="userIds", description="Only jobs of users with these numbers.")
+    ] = [],  # noqa: B006
 ) -> Response:
     """List jobs."""
     query = jobs.jobs_of(jobs.COMMAND, users, user_ids, is_descending=bool(page.is_descending))

@@ -1,4 +1,4 @@
-"""Logs: taken in from shippers, read at once or followed to the task's end."""
+"""Logs: stored for shippers, read at once or followed to the end of the task."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ __all__ = ["router"]
 router = APIRouter()
 
 _LEVELS = ("UNSPECIFIED", "TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
-# How many lines are fetched at a time.
+# Number of lines per query.
 _CHUNK = 1000
-# Waiters are woken by news; this is only in case of a lost one.
+# Waiting requests are woken by events; this is the period without events.
 _LOOK_AGAIN_S = 15.0
 
 
@@ -48,7 +48,7 @@ class ShippedLine(Message):
     source: str | None = None
     container_id: str | None = None
     agent_id: str | None = None
-    # `rank` in the lines of scripts that report from outside.
+    # Named `rank` in the lines of unmanaged scripts.
     rank_id: int | None = Field(None, validation_alias=AliasChoices("rankId", "rank_id", "rank"))
 
 
@@ -60,7 +60,7 @@ class ShippedBody(Message):
 
 @dataclass(frozen=True)
 class _Source:
-    """Whose log is read."""
+    """The tasks whose log is read."""
 
     task_ids: Sequence[str]
     trial_id: int | None
@@ -71,7 +71,7 @@ def take_in(master: MasterDep, request: Annotated[ShippedBody, body(ShippedBody)
     """Store log lines of a task."""
     task_ids = {line.task_id for line in request.logs}
     if len(task_ids) != 1:
-        raise InvalidArgumentError("The lines must be at least one, and all of one task.")
+        raise InvalidArgumentError("There must be at least one line, and all lines must belong to one task.")
     if any(line.id is not None for line in request.logs):
         raise InvalidArgumentError("A line must not have an `id`: the master numbers them.")
     _store(master, request.logs)
@@ -99,17 +99,21 @@ def _store(master: EmbeddedMaster, lines: Sequence[ShippedLine]) -> None:
 
 
 async def _filter(
-    levels: Annotated[list[str], Query()] = [],  # noqa: B006 - FastAPI copies it
+    levels: Annotated[
+        list[str], Query(description="Such as `LOG_LEVEL_INFO`; lines without a level count as INFO.")
+    ] = [],  # noqa: B006 - FastAPI copies it
     allocation_ids: Annotated[list[str], Query(alias="allocationIds")] = [],  # noqa: B006
     agent_ids: Annotated[list[str], Query(alias="agentIds")] = [],  # noqa: B006
     container_ids: Annotated[list[str], Query(alias="containerIds")] = [],  # noqa: B006
     rank_ids: Annotated[list[int], Query(alias="rankIds")] = [],  # noqa: B006
     sources: Annotated[list[str], Query()] = [],  # noqa: B006
     stdtypes: Annotated[list[str], Query()] = [],  # noqa: B006
-    before: Annotated[str, Query(alias="timestampBefore")] = "",
-    after: Annotated[str, Query(alias="timestampAfter")] = "",
-    search: Annotated[str, Query(alias="searchText")] = "",
-    is_regex: Annotated[bool, Query(alias="enableRegex")] = False,
+    before: Annotated[str, Query(alias="timestampBefore", description="Only earlier lines; RFC 3339.")] = "",
+    after: Annotated[str, Query(alias="timestampAfter", description="Only later lines; RFC 3339.")] = "",
+    search: Annotated[str, Query(alias="searchText", description="Text that lines must contain.")] = "",
+    is_regex: Annotated[
+        bool, Query(alias="enableRegex", description="Whether `searchText` is a regular expression.")
+    ] = False,
 ) -> LogFilter:
     wanted = LogFilter(
         levels=choices(levels, "LOG_LEVEL_", _LEVELS),
@@ -135,7 +139,7 @@ FilterDep = Annotated[LogFilter, Depends(_filter)]
 def trial_logs(
     master: MasterDep, trial_id: int, page: PageDep, wanted: FilterDep, follow: bool = False
 ) -> Response:
-    """Stream the log of a trial."""
+    """Stream the log of a trial; with `follow` also lines that are still to come, until its end."""
     with master.store.reading() as session:
         trial = find_trial(session, trial_id)
         source = _Source([*trial.earlier_task_ids, trial.task_id], trial_id)
@@ -146,7 +150,7 @@ def trial_logs(
 def logs_of_task(
     master: MasterDep, task_id: str, page: PageDep, wanted: FilterDep, follow: bool = False
 ) -> Response:
-    """Stream the log of any task."""
+    """Stream the log of any task; with `follow` also lines that are still to come, until its end."""
     if follow and page.limit > 0:
         raise InvalidArgumentError("`limit` and `follow` exclude each other.")
     with master.store.reading() as session:
@@ -169,7 +173,7 @@ def _stream(
 async def _present(
     master: EmbeddedMaster, source: _Source, wanted: LogFilter, limit: int, *, descending: bool
 ) -> AsyncIterator[bytes]:
-    """Yield what there is."""
+    """Yield the stored lines."""
     last_id, left = None, limit
     while True:
         count = min(left, _CHUNK) if limit else _CHUNK
@@ -183,11 +187,12 @@ async def _present(
 
 
 async def _followed(master: EmbeddedMaster, source: _Source, wanted: LogFilter) -> AsyncIterator[bytes]:
-    """Yield what there is and what comes, until the task is over and all of its lines were sent."""
+    """Yield the stored lines and all later lines, until the task has ended and all of its lines are sent."""
     last_id = None
     with master.notifier.waiting(task_topic(source.task_ids[-1])) as news:
         while True:
-            # Whether it is over first: its last line was stored before its end.
+            # The state is read before the lines: the last line is stored before the end, so if the task has ended, this
+            # query finds all of its lines. A line that is stored after the query sets the waiter's event.
             is_over = await anyio.to_thread.run_sync(_is_over, master, source)
             rows = await anyio.to_thread.run_sync(_read, master, source, wanted, last_id, _CHUNK, False)
             if rows:

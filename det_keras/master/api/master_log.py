@@ -1,4 +1,4 @@
-"""What the master itself says: its log, and how it was set up."""
+"""The master's own log and settings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["router"]
 router = APIRouter(prefix="/api/v1/master")
 
 _LOOK_AGAIN_S = 0.5
-# As `logging` begins a line: `2026-01-02 03:04:05,678 INFO: ...`; others belong to the entry above.
+# The beginning of an entry, `2026-01-02 03:04:05,678 INFO: ...`. Other lines continue the entry before.
 _BEGINNING = re.compile(
     r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),(\d{3}) .*?\b(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b"
 )
@@ -33,11 +33,13 @@ _BEGINNING = re.compile(
 @router.get("/logs")
 def logs(
     master: MasterDep,
-    offset: Annotated[int, Query()] = 0,
-    limit: Annotated[int, Query(ge=0)] = 0,
+    offset: Annotated[
+        int, Query(description="Index of the first line; a negative value counts from the end.")
+    ] = 0,
+    limit: Annotated[int, Query(ge=0, description="Number of lines; 0 for all.")] = 0,
     follow: bool = False,
 ) -> Response:
-    """Stream the master's own log; a negative offset counts from its end."""
+    """Stream the master's own log; with `follow` also lines that are still to come."""
     return stream_reply(_lines(master, offset, limit, follow=follow))
 
 
@@ -72,13 +74,13 @@ async def _lines(master: EmbeddedMaster, offset: int, limit: int, *, follow: boo
                 return
         if not follow or master.notifier.is_closing:
             return
-        # Nobody tells of a new line: the log is a file that any part of the master writes to.
+        # The log is a plain file: new lines cause no event, so it is polled.
         await anyio.sleep(_LOOK_AGAIN_S)
         entries, position = await anyio.to_thread.run_sync(_read, path, position)
 
 
 def _read(path: Path, position: int) -> tuple[list[dict[str, Any]], int]:
-    """Return the whole lines behind `position`, and where they end."""
+    """Return the complete lines after `position`, and the position after them."""
     try:
         with path.open("rb") as file:
             file.seek(position)

@@ -1,4 +1,4 @@
-"""What training processes say: their start, metrics, progress, state, and what the search wants of them."""
+"""Calls of training processes: start, metrics, progress, state, and the lengths that the search gives."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class MetricValues(Message):
 
 
 class TrialMetrics(Message):
-    """Where a report belongs, and its values."""
+    """The trial, run and batch of a report, and its values."""
 
     trial_id: int | None = None
     trial_run_id: int
@@ -63,7 +63,7 @@ class MetricsBody(Message):
 
 
 class OldMetricsBody(Message):
-    """A report in the form of old clients: flat, or nested like today's."""
+    """A report in the form of old clients: flat, or nested as in the current form."""
 
     trial_run_id: int
     steps_completed: int = 0
@@ -72,26 +72,26 @@ class OldMetricsBody(Message):
 
 
 class ProgressBody(Message):
-    """How far a trial is."""
+    """The progress of a trial."""
 
     progress: float | None = None
     is_raw: bool = False
 
 
 class StateBody(Message):
-    """What a trial is doing."""
+    """The activity of a trial."""
 
     state: str = ""
 
 
 class EarlyExitBody(Message):
-    """Why a trial leaves."""
+    """The reason for which a trial ends early."""
 
     reason: str = ""
 
 
 class RunMetadataBody(Message):
-    """What a user wants to have kept beside a run."""
+    """Metadata that a user stores with a run."""
 
     metadata: dict[str, Any] = Field(default_factory=dict)
 
@@ -131,10 +131,10 @@ async def report(
 
 
 async def read_report(trial_id: int, request: Request) -> metrics.Report:
-    """Return the report that a request to `report` holds.
+    """Parse the body of a request to `report`.
 
     Raises:
-        InvalidArgumentError: it is malformed, or too long.
+        InvalidArgumentError: the body is malformed or too long.
     """
     return _report(trial_id, await read_body(request, MetricsBody, most_bytes=_MOST_REPORT_BYTES))
 
@@ -168,7 +168,7 @@ def report_progress(
     """Record a trial's progress."""
     with master.store.writing() as tx:
         trial = find_trial(tx, trial_id)
-        # Raw is today's form, a fraction; without it, units of the searcher.
+        # `isRaw` is the current form, a fraction. Without it, the value is in the unit of the searcher.
         controller_of(tx, find_experiment(tx, trial.experiment_id)).progressed(
             trial, request.progress or 0.0, is_fraction=request.is_raw
         )
@@ -192,7 +192,7 @@ def early_exit(
     """Record that a trial rejects its hyperparameters."""
     with master.store.writing() as tx:
         trial = find_trial(tx, trial_id)
-        controller_of(tx, _going_on(tx, trial)).early_exit(trial, request.reason)
+        controller_of(tx, _unfinished_experiment(tx, trial)).early_exit(trial, request.reason)
     return reply()
 
 
@@ -218,10 +218,10 @@ def replace_run_metadata(
 
 @router.get("/trials/{trial_id}/searcher/operation")
 def current_operation(master: MasterDep, trial_id: int) -> Response:
-    """Return the length that a trial has to reach; 404 where the search gives none."""
+    """Return the length that a trial has to reach; 404 if the search gives no lengths."""
     with master.store.writing() as tx:
         trial = find_trial(tx, trial_id)
-        operation = controller_of(tx, _going_on(tx, trial)).operation(trial)
+        operation = controller_of(tx, _unfinished_experiment(tx, trial)).operation(trial)
     if operation is None:
         raise NotFoundError(f"The search gives trial {trial_id} no length.")
     target = {"requestId": trial.request_id, "length": str(operation.length)}
@@ -240,7 +240,7 @@ def complete_operation(
         )
     with master.store.writing() as tx:
         trial = find_trial(tx, trial_id)
-        experiment = _going_on(tx, trial)
+        experiment = _unfinished_experiment(tx, trial)
         named = {config_of(experiment).searcher.metric: value}
         controller_of(tx, experiment).operation_completed(trial, request.op.length, value, named)
     return reply()
@@ -248,7 +248,7 @@ def complete_operation(
 
 @router.get("/experiments/{experiment_id}/searcher/best_searcher_validation_metric")
 def best_validation(master: MasterDep, experiment_id: int) -> Response:
-    """Return the best of all validations; 404 while there is none, since clients take null for a number."""
+    """Return the best validation metric; 404 if there is none, since clients expect a number."""
     with master.store.reading() as session:
         searcher = config_of(find_experiment(session, experiment_id)).searcher
         value = metrics.best_validation(session, experiment_id, smaller_is_better=searcher.smaller_is_better)
@@ -288,7 +288,7 @@ def _modern(trial_id: int, group: str, old: OldMetricsBody) -> metrics.Report:
     )
 
 
-def _going_on(tx: Transaction, trial: TrialRow) -> ExperimentRow:
+def _unfinished_experiment(tx: Transaction, trial: TrialRow) -> ExperimentRow:
     experiment = find_experiment(tx, trial.experiment_id)
     if experiment.state in states.TERMINAL:
         raise NotFoundError(f"experiment '{experiment.id}' not found")

@@ -1,4 +1,4 @@
-"""How far an adaptive search is: who reached which rung. Not of the original's protocol."""
+"""The rungs of an adaptive search, and the trials that reached them. Not in Determined's API."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rungs(master: MasterDep, experiment_id: int) -> Response:
     searcher = search.from_config(config)
     if state:
         searcher.restore(state)
-    # Inside, smaller is always better.
+    # In the search, smaller is always better.
     sign = 1.0 if config.searcher.smaller_is_better else -1.0
     brackets: dict[int, dict[str, Any]] = {}
     for rung in searcher.method.filled_rungs():

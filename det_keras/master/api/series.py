@@ -1,4 +1,4 @@
-"""Metrics of several trials side by side, thinned for plots."""
+"""Metrics of several trials, downsampled for plots."""
 
 from __future__ import annotations
 
@@ -34,27 +34,46 @@ _GROUP_OF_TYPE = {"TRAINING": TRAINING, "VALIDATION": VALIDATION}
 def compare(
     request: Request,
     master: MasterDep,
-    trial_ids: Annotated[list[int], Query(alias="trialIds")] = [],  # noqa: B006 - FastAPI copies it
-    metric_names: Annotated[list[str], Query(alias="metricNames")] = [],  # noqa: B006
-    metric_ids: Annotated[list[str], Query(alias="metricIds")] = [],  # noqa: B006
-    group: str = "",
+    trial_ids: Annotated[
+        list[int], Query(alias="trialIds", description="The trials, in the order of the response.")
+    ] = [],  # noqa: B006 - FastAPI copies it
+    metric_names: Annotated[
+        list[str], Query(alias="metricNames", description="Names of metrics in `group` or `metricType`.")
+    ] = [],  # noqa: B006
+    metric_ids: Annotated[
+        list[str], Query(alias="metricIds", description="Metrics in the form `group.name`.")
+    ] = [],  # noqa: B006
+    group: Annotated[str, Query(description="The group of `metricNames`.")] = "",
     metric_type: Annotated[str, Query(alias="metricType")] = "METRIC_TYPE_UNSPECIFIED",
-    max_points: Annotated[int, Query(alias="maxDatapoints", ge=0, le=_MOST_POINTS)] = 0,
-    start_batches: Annotated[int, Query(alias="startBatches", ge=0, lt=1 << 63)] = 0,
-    end_batches: Annotated[int, Query(alias="endBatches", ge=0, lt=1 << 63)] = 0,
-    smoothing: Annotated[float, Query(ge=0.0, lt=1.0)] = 0.0,
+    max_points: Annotated[
+        int,
+        Query(alias="maxDatapoints", ge=0, le=_MOST_POINTS, description="Points per curve; 0 for 200."),
+    ] = 0,
+    start_batches: Annotated[
+        int, Query(alias="startBatches", ge=0, lt=1 << 63, description="Earlier points are omitted.")
+    ] = 0,
+    end_batches: Annotated[
+        int,
+        Query(alias="endBatches", ge=0, lt=1 << 63, description="Later points are omitted; 0 for no end."),
+    ] = 0,
+    smoothing: Annotated[
+        float,
+        Query(
+            ge=0.0, lt=1.0, description="Weight of the moving average; 0 for none. Not in Determined's API."
+        ),
+    ] = 0.0,
 ) -> Response:
-    """Return curves of metrics, each thinned to `maxDatapoints` points that look the same. Smoothing is ours."""
+    """Return curves of metrics, each downsampled to `maxDatapoints` points that look the same."""
     for name in request.query_params:
         if name.startswith("timeSeriesFilter"):
             raise InvalidArgumentError(
-                f"`{name}` is not served: `startBatches` and `endBatches` say which part is wanted."
+                f"`{name}` is not supported. Use `startBatches` and `endBatches` to select a part."
             )
     if end_batches and end_batches <= start_batches:
         raise InvalidArgumentError("`endBatches` must be above `startBatches`.")
     wanted = _wanted(metric_ids, metric_names, _groups(group, metric_type))
     view: dict[str, Any] = {
-        # Fewer than the ends and the extremes make no curve.
+        # A curve needs at least its ends and extremes.
         "most_points": max(4, max_points or _DEFAULT_POINTS),
         "smoothing": smoothing,
         "start_batches": start_batches,
@@ -65,9 +84,9 @@ def compare(
         trials: dict[int, dict[str, Any]] = {
             shape["id"]: {"trial": shape, "metrics": []} for shape in trial_shapes(session, rows)
         }
-    for one in wanted:
-        for trial_id, points in _points(master, list(trials), one, wanted[one], view).items():
-            trials[trial_id]["metrics"].append({"data": points, "group": one, "type": _type_of(one)})
+    for name, metrics in wanted.items():
+        for trial_id, points in _points(master, list(trials), name, metrics, view).items():
+            trials[trial_id]["metrics"].append({"data": points, "group": name, "type": _type_of(name)})
     return reply({"trials": list(trials.values())})
 
 
@@ -76,17 +95,17 @@ def _groups(group: str, metric_type: str) -> list[str]:
     if group:
         return [group]
     if kind == "PROFILING":
-        raise InvalidArgumentError("Metrics of a profiler are asked for by their `group`.")
+        raise InvalidArgumentError("Use `group` for metrics of a profiler.")
     return [_GROUP_OF_TYPE[kind]] if kind in _GROUP_OF_TYPE else [TRAINING, VALIDATION]
 
 
 def _wanted(ids: Sequence[str], names: Sequence[str], groups: Sequence[str]) -> Mapping[str, list[str]]:
-    """Return the names of metrics that are asked for, by group."""
+    """Return the names of the requested metrics, by group."""
     result: dict[str, list[str]] = defaultdict(list)
-    for one in ids:
-        group, dot, name = one.partition(".")
+    for metric_id in ids:
+        group, dot, name = metric_id.partition(".")
         if not (group and dot and name):
-            raise InvalidArgumentError(f"{one!r} in `metricIds` is not in the form group.metric_name.")
+            raise InvalidArgumentError(f"{metric_id!r} in `metricIds` is not in the form group.metric_name.")
         result[group].append(name)
     for group in groups if names else ():
         result[group] += names
@@ -102,7 +121,7 @@ def _points(
     names: Sequence[str],
     view: Mapping[str, Any],
 ) -> dict[int, list[dict[str, Any]]]:
-    """Return the points of each trial that has any, those of one report joined."""
+    """Return the points of each trial that has any; the metrics of one report are one point."""
     found: dict[int, dict[tuple[int, float], dict[str, Any]]] = defaultdict(dict)
     for name in names:
         for series in master.curves.read(trial_ids, group=group, metric=name, **view):
@@ -117,7 +136,7 @@ def _join(points: dict[tuple[int, float], dict[str, Any]], series: Series, name:
         point = points.get((batches, seconds))
         if point is None:
             time = timestamp(series.started + timedelta(seconds=seconds))
-            # NaN where this one report came without its epoch.
+            # NaN if this report had no epoch.
             point = {
                 "batches": batches,
                 "time": time,

@@ -1,4 +1,4 @@
-"""Tasks of every kind: what runs, and their files."""
+"""Tasks of every kind: the running tasks, and their files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def listing(master: MasterDep) -> Response:
 
 @router.get("/{task_id}")
 def detail(master: MasterDep, task_id: str) -> Response:
-    """Describe a task and its allocations, the latest first."""
+    """Describe a task and its allocations, latest first."""
     with master.store.reading() as session:
         task = _find(session, task_id)
         query = select(AllocationRow).where(AllocationRow.task_id == task_id)

@@ -1,8 +1,8 @@
-"""TensorBoards as tasks: each a job on this machine, without a slot, until somebody kills it.
+"""TensorBoards as tasks: each is a job on this machine, without a slot, until it is killed.
 
-They listen on loopback, and the master sends browsers there instead of handing everything through: what a page of
-TensorBoard asks its server would otherwise arrive with the browser's login to the master, which pages of
-other programs are refused to use.
+They listen on loopback, and the master redirects browsers there instead of proxying. Through a proxy, the requests of
+TensorBoard's pages would carry the browser's login to the master, which pages of other programs are not allowed to
+use.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ router = APIRouter()
 
 _PATH = "/api/v1/tensorboards"
 _PROGRAM = "det_keras.cli.tensorboard_task"
-# Wherever else a task may say that it serves, no browser is sent there.
+# Browsers are redirected to this form of address only, whatever a task reports.
 _LOOPBACK = re.compile(r"127\.0\.0\.1:[0-9]{1,5}", re.ASCII)
 
 
 class CreateBody(Message):
-    """What a TensorBoard is to show."""
+    """The experiments or trials that a TensorBoard shows."""
 
     config: dict[str, Any] = Field(default_factory=dict)
     experiment_ids: list[int] = Field(default_factory=list)
@@ -56,10 +56,10 @@ def create(
     """Start a TensorBoard."""
     if importlib.util.find_spec("tensorboard") is None:
         raise FailedPreconditionError(
-            "TensorBoard is not installed where the master runs: `pip install 'det_keras[tensorboard]'` there."
+            "TensorBoard is not installed on the master: run `pip install 'det_keras[tensorboard]'` there."
         )
     if not (request.experiment_ids or request.trial_ids):
-        raise InvalidArgumentError("Say what to show: `experimentIds` or `trialIds`.")
+        raise InvalidArgumentError("`experimentIds` or `trialIds` must name what to show.")
     with master.store.reading() as session:
         for number in request.experiment_ids:
             find_experiment(session, number)
@@ -73,8 +73,10 @@ def create(
 def listing(
     master: MasterDep,
     page: PageDep,
-    users: Annotated[list[str], Query()] = [],  # noqa: B006 - FastAPI copies it
-    user_ids: Annotated[list[int], Query(alias="userIds")] = [],  # noqa: B006
+    users: Annotated[list[str], Query(description="Only TensorBoards of users with these names.")] = [],  # noqa: B006 - FastAPI copies it
+    user_ids: Annotated[
+        list[int], Query(alias="userIds", description="Only TensorBoards of users with these numbers.")
+    ] = [],  # noqa: B006
 ) -> Response:
     """List TensorBoards."""
     query = jobs.jobs_of(jobs.TENSORBOARD, users, user_ids, is_descending=bool(page.is_descending))
@@ -104,12 +106,12 @@ def show(master: MasterDep, task_id: str, rest: str) -> Response:
         jobs.find_job(session, task_id, jobs.TENSORBOARD)
         live = allocations.live_allocation(session, task_id)
     if live is None or not live.is_ready or not _LOOPBACK.fullmatch(live.proxy_address or ""):
-        raise UnavailableError(f"TensorBoard {task_id} does not run, or not yet.")
+        raise UnavailableError(f"TensorBoard {task_id} is not running yet, or not any more.")
     return RedirectResponse(f"http://{live.proxy_address}/", 302)
 
 
 def _config(request: CreateBody) -> dict[str, Any]:
-    numbers = [str(one) for one in request.experiment_ids]
+    numbers = [str(number) for number in request.experiment_ids]
     shown = [f"experiments {', '.join(numbers)}"] if numbers else []
     argv = [sys.executable, "-m", _PROGRAM, *numbers]
     if request.trial_ids:
@@ -120,7 +122,7 @@ def _config(request: CreateBody) -> dict[str, Any]:
         "description": f"TensorBoard ({'; '.join(shown)})",
         **request.config,
         "entrypoint": argv,
-        # What is no mapping is refused with the rest of what is wrong.
+        # A value that is not a mapping is refused later, together with other problems of the config.
         "resources": {**resources, "slots": 0} if isinstance(resources, dict) else resources,
         "data": {"experiment_ids": request.experiment_ids, "trial_ids": request.trial_ids},
     }

@@ -1,4 +1,4 @@
-"""Trials: described, ended, with what they reported."""
+"""Trials: describe, kill, and read their reports."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def kill(master: MasterDep, trial_id: int) -> Response:
         trial = find_trial(tx, trial_id)
         experiment = find_experiment(tx, trial.experiment_id)
         if experiment.state in states.TERMINAL:
-            raise NotFoundError(f"experiment '{experiment.id}' not found among those that run")
+            raise NotFoundError(f"experiment '{experiment.id}' not found among running experiments")
         controller_of(tx, experiment).stop_trial(trial, states.STOPPING_KILLED)
     return reply()
 
@@ -63,7 +63,9 @@ def workloads(
     master: MasterDep,
     trial_id: int,
     page: PageDep,
-    wanted: Annotated[str, Query(alias="filter")] = "FILTER_OPTION_UNSPECIFIED",
+    wanted: Annotated[
+        str, Query(alias="filter", description="Such as `FILTER_OPTION_CHECKPOINT`.")
+    ] = "FILTER_OPTION_UNSPECIFIED",
     include_batch_metrics: Annotated[bool, Query(alias="includeBatchMetrics")] = False,
     metric_type: Annotated[str, Query(alias="metricType")] = "METRIC_TYPE_UNSPECIFIED",
     remove_deleted: Annotated[bool, Query(alias="removeDeletedCheckpoints")] = False,
@@ -90,7 +92,7 @@ def metrics(
 ) -> Response:
     """Stream all reports of a group."""
     if not group:
-        raise InvalidArgumentError("`group` is needed: the name of a group of metrics.")
+        raise InvalidArgumentError("`group` is required: the name of a group of metrics.")
     return _stream(master, group, trial_ids)
 
 

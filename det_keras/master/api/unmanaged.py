@@ -1,4 +1,4 @@
-"""Trials of scripts that run wherever their users start them: made, started, heard of and ended."""
+"""Unmanaged trials, whose scripts users start themselves: create, start, heartbeat and end."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ router = APIRouter(prefix="/api/v1/trials")
 
 
 class CreateBody(Message):
-    """A trial that will report."""
+    """An unmanaged trial to create."""
 
     experiment_id: int
     hparams: dict[str, Any] = Field(default_factory=dict)
 
 
 class PutBody(Message):
-    """A trial that will report, or reported before, under an id of its script's."""
+    """An unmanaged trial to create or find, under an id chosen by its script."""
 
     create_trial_request: CreateBody
     external_trial_id: str = Field(min_length=1, max_length=255)
 
 
 class StartBody(Message):
-    """A run that begins."""
+    """The beginning of a run."""
 
     resume: bool = False
 
 
 class PatchBody(Message):
-    """A sign of life, or how a trial ended."""
+    """A heartbeat, or the state with which a trial ended."""
 
     state: str | None = None
 
@@ -105,6 +105,6 @@ def _described(master: EmbeddedMaster, trial_id: int) -> Response:
 def _controller(tx: Transaction, experiment: ExperimentRow) -> UnmanagedController:
     if not experiment.is_unmanaged:
         raise FailedPreconditionError(
-            f"Experiment {experiment.id} is run by the master: only those made with `unmanaged` report from outside."
+            f"The master runs experiment {experiment.id}; only experiments created with `unmanaged` accept this call."
         )
     return UnmanagedController(tx, experiment)

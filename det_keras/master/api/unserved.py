@@ -1,4 +1,4 @@
-"""Calls of the protocol that this master does not serve: it says so, and names the call."""
+"""Calls of Determined's API that this master does not serve: status 501 with the name of the call."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ router = APIRouter()
 
 @router.api_route("/api/v1/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
 async def unserved(request: Request, path: str) -> Response:
-    """Refuse."""
+    """Refuse a call that is not served."""
     raise UnimplementedError(f"{request.method} /api/v1/{path} is not served by this master.")

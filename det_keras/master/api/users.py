@@ -1,4 +1,4 @@
-"""Users: listed, made and changed."""
+"""Users: list, create and change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ router = APIRouter()
 
 
 class PatchBody(Message):
-    """What of a user changes; what is absent stays."""
+    """Changes of a user; absent fields stay as they are."""
 
     username: str | None = None
     display_name: str | None = None
@@ -35,7 +35,7 @@ class PatchBody(Message):
 
 
 class NewUser(Message):
-    """A user to make."""
+    """A user to create."""
 
     username: str = ""
     display_name: str | None = None
@@ -44,7 +44,7 @@ class NewUser(Message):
 
 
 class CreateBody(Message):
-    """A user to make, and the password."""
+    """A user to create, and the password."""
 
     user: NewUser = Field(default_factory=NewUser)
     password: str = ""
@@ -53,7 +53,7 @@ class CreateBody(Message):
 
 @router.get("/api/v1/users")
 def users(master: MasterDep, page: PageDep, active: bool | None = None) -> Response:
-    """List the users."""
+    """List the users; with `active` only active, or only inactive, users."""
     with master.store.reading() as session:
         rows = session.scalars(select(UserRow).order_by(UserRow.id)).all()
         rows = [row for row in rows if active is None or row.active == active]

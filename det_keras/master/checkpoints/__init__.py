@@ -1,1 +1,1 @@
-"""The records of checkpoints, and which of them are kept."""
+"""The records of checkpoints, and the selection of checkpoints to keep."""

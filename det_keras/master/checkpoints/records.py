@@ -1,4 +1,4 @@
-"""The records of checkpoints: reported, listed, pruned; the files are in a storage."""
+"""The records of checkpoints: reporting, listing and pruning. The files are in a storage."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ PARTIALLY_DELETED = "PARTIALLY_DELETED"
 
 @dataclass(frozen=True)
 class CheckpointReport:
-    """A checkpoint whose files are in the storage.
+    """A report of a checkpoint whose files are in the storage.
 
     Attributes:
         resources: relative path -> size in bytes.
-        metadata: with `steps_completed`.
+        metadata: includes `steps_completed`.
     """
 
     uuid: str
@@ -72,10 +72,10 @@ class CheckpointReport:
 
 
 def valid_uuid(text: str) -> str:
-    """Return a UUID in its usual spelling.
+    """Return a UUID in its canonical spelling.
 
     Raises:
-        InvalidArgumentError: it is none.
+        InvalidArgumentError: `text` is not a UUID.
     """
     try:
         return str(UUID(text))
@@ -87,8 +87,8 @@ def find_checkpoint(session: Session, uuid: str) -> CheckpointRow:
     """Return a checkpoint's record.
 
     Raises:
-        InvalidArgumentError: `uuid` is none.
-        NotFoundError: no such checkpoint was reported.
+        InvalidArgumentError: `uuid` is not a UUID.
+        NotFoundError: no checkpoint with this UUID was reported.
     """
     row = session.get(CheckpointRow, valid_uuid(uuid))
     if row is None:
@@ -97,11 +97,11 @@ def find_checkpoint(session: Session, uuid: str) -> CheckpointRow:
 
 
 def report_checkpoint(tx: Transaction, report: CheckpointReport) -> None:
-    """Record a checkpoint; a second report of the same changes nothing.
+    """Record a checkpoint; a second report of the same checkpoint changes nothing.
 
     Raises:
-        InvalidArgumentError: it is malformed, or not of a trial.
-        NotFoundError: there is no such task.
+        InvalidArgumentError: the report is malformed, or its task is not a trial.
+        NotFoundError: the task does not exist.
     """
     uuid = valid_uuid(report.uuid)
     if tx.get(CheckpointRow, uuid) is not None:
@@ -137,20 +137,20 @@ def _trial_of(tx: Transaction, task_id: str) -> TrialRow:
     task = tx.get(TaskRow, task_id)
     if task is None:
         raise NotFoundError(f"task '{task_id}' not found")
-    # One that was continued has had other tasks.
+    # A continued trial had other tasks before.
     continued = tx.scalars(select(TrialRow).where(TrialRow.earlier_task_ids != []))
     earlier = next((trial for trial in continued if task_id in trial.earlier_task_ids), None)
     if earlier is None:
-        raise InvalidArgumentError(f"Task {task_id!r} is no trial, and only trials have checkpoints.")
+        raise InvalidArgumentError(f"Task {task_id!r} is not a trial. Only trials have checkpoints.")
     return earlier
 
 
 def latest_checkpoint(session: Session, trial_id: int) -> CheckpointRow | None:
-    """Return where a trial would go on: its complete checkpoint with the most batches."""
+    """Return the checkpoint from which a trial resumes: the complete checkpoint with the most batches."""
     return session.scalar(
         select(CheckpointRow)
         .where(CheckpointRow.trial_id == trial_id, CheckpointRow.state == COMPLETED)
-        # One whose files are about to be deleted is none; to look again at what is there does no harm.
+        # Not a checkpoint whose files are about to be deleted. An empty list only requests a new list of the files.
         .where(or_(CheckpointRow.pending_deletion.is_(None), CheckpointRow.pending_deletion == []))
         .order_by(CheckpointRow.steps_completed.desc(), CheckpointRow.report_time.desc())
         .limit(1)
@@ -158,7 +158,7 @@ def latest_checkpoint(session: Session, trial_id: int) -> CheckpointRow | None:
 
 
 def register_storage(tx: Transaction, section: Mapping[str, Any]) -> int:
-    """Return the number of a storage; the same section has the same number."""
+    """Return the number of a storage; equal sections have the same number."""
     fingerprint = hashlib.sha256(encode_json(dict(sorted(section.items())))).hexdigest()
     row = tx.scalar(select(StorageRow).where(StorageRow.fingerprint == fingerprint))
     if row is None:
@@ -169,7 +169,7 @@ def register_storage(tx: Transaction, section: Mapping[str, Any]) -> int:
 
 
 def storage_section(session: Session, checkpoint: CheckpointRow) -> dict[str, Any]:
-    """Return the `checkpoint_storage` section of the place where a checkpoint's files are."""
+    """Return the `checkpoint_storage` section of the storage that has a checkpoint's files."""
     if checkpoint.storage_id is not None:
         row = session.get(StorageRow, checkpoint.storage_id)
         if row is not None:
@@ -180,7 +180,7 @@ def storage_section(session: Session, checkpoint: CheckpointRow) -> dict[str, An
 
 
 def replace_resources(row: CheckpointRow, resources: Mapping[str, int]) -> None:
-    """Record which files of a checkpoint are left; none makes it deleted."""
+    """Record the remaining files of a checkpoint; without files it is deleted."""
     files = {path for path in resources if not path.endswith("/")}
     if not files:
         row.state = DELETED
@@ -192,10 +192,15 @@ def replace_resources(row: CheckpointRow, resources: Mapping[str, int]) -> None:
 
 
 def request_deletion(tx: Transaction, uuids: Sequence[str], globs: Sequence[str]) -> None:
-    """Have files of checkpoints deleted soon; no globs has the storage looked at again.
+    """Have the garbage collector delete files of checkpoints.
+
+    Args:
+        tx: stores the request.
+        uuids: the checkpoints.
+        globs: patterns of the files to delete; empty to only list the remaining files again.
 
     Raises:
-        InvalidArgumentError: a glob is empty or leaves the checkpoint, or a UUID is none.
+        InvalidArgumentError: a glob is empty or points outside of the checkpoint, or a UUID is invalid.
         NotFoundError: a checkpoint is unknown.
     """
     for glob in globs:
@@ -210,7 +215,7 @@ def request_deletion(tx: Transaction, uuids: Sequence[str], globs: Sequence[str]
 
 
 def start_pruning(tx: Transaction, experiment: ExperimentRow) -> None:
-    """Have the checkpoints deleted that a finished experiment's policy does not keep."""
+    """Have the garbage collector delete the checkpoints that a finished experiment's policy does not keep."""
     retention = _retention(experiment)
     for uuid in superfluous(tx, experiment, retention):
         request_deletion(tx, [uuid], ["**/*"])
@@ -218,15 +223,21 @@ def start_pruning(tx: Transaction, experiment: ExperimentRow) -> None:
 
 
 def superfluous(session: Session, experiment: ExperimentRow, retention: Retention) -> list[str]:
-    """Return the UUIDs of complete checkpoints that `retention` does not keep and nobody starts from."""
+    """Return the UUIDs of complete checkpoints that are to be deleted.
+
+    Args:
+        session: to read with.
+        experiment: the experiment.
+        retention: the policy. Checkpoints from which trials start are kept as well.
+    """
     found = candidates(session, experiment)
     smaller_is_better = config_of(experiment).searcher.smaller_is_better
     keep = kept(found, retention, smaller_is_better=smaller_is_better) | _warm_starts(session)
-    return [one.uuid for one in found if one.uuid not in keep]
+    return [candidate.uuid for candidate in found if candidate.uuid not in keep]
 
 
 def candidates(session: Session, experiment: ExperimentRow) -> list[Candidate]:
-    """Return the complete checkpoints of an experiment with the metric of the validation at the same batch."""
+    """Return an experiment's complete checkpoints, with the metric of the validation at the same batch."""
     trial_ids = session.scalars(select(TrialRow.id).where(TrialRow.experiment_id == experiment.id)).all()
     metrics = {
         (row.trial_id, row.total_batches): row

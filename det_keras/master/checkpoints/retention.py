@@ -1,4 +1,4 @@
-"""Which checkpoints of a finished experiment are kept; a pure function of their records.
+"""Selects the checkpoints of a finished experiment to keep, as a pure function of their records.
 
 Source: the garbage collection rules of Determined 0.38.1.
 """
@@ -34,10 +34,10 @@ class Candidate:
     """A completed checkpoint.
 
     Attributes:
-        uuid: of the checkpoint.
-        trial_id: of its trial.
-        steps_completed: when it was taken.
-        metric: the searcher metric of the validation at the same steps; None without one.
+        uuid: UUID of the checkpoint.
+        trial_id: number of its trial.
+        steps_completed: batches trained when it was taken.
+        metric: the searcher metric of the validation at the same batch; None without a validation.
         validated: orders validations by time; any comparable number.
     """
 
@@ -51,26 +51,32 @@ class Candidate:
 def kept(
     candidates: Sequence[Candidate], retention: Retention, *, smaller_is_better: bool = True
 ) -> set[str]:
-    """Return the UUIDs of the checkpoints to keep."""
+    """Return the UUIDs of the checkpoints to keep.
+
+    Args:
+        candidates: the complete checkpoints of one experiment.
+        retention: how many to keep.
+        smaller_is_better: how metrics compare.
+    """
 
     def place(candidate: Candidate) -> tuple[tuple[bool, float], float]:
         return rank(candidate.metric, smaller_is_better=smaller_is_better), candidate.validated
 
     ranked = sorted((candidate for candidate in candidates if candidate.metric is not None), key=place)
-    latest_first = sorted(candidates, key=lambda one: -one.steps_completed)
+    latest_first = sorted(candidates, key=lambda candidate: -candidate.steps_completed)
     survivors = [
         *ranked[: retention.experiment_best],
         *_first_of_each_trial(ranked, retention.trial_best),
         *_first_of_each_trial(latest_first, retention.trial_latest),
     ]
-    return {one.uuid for one in survivors}
+    return {candidate.uuid for candidate in survivors}
 
 
 def _first_of_each_trial(ordered: Iterable[Candidate], count: int) -> list[Candidate]:
     taken: dict[int, int] = defaultdict(int)
     result = []
-    for one in ordered:
-        if taken[one.trial_id] < count:
-            taken[one.trial_id] += 1
-            result.append(one)
+    for candidate in ordered:
+        if taken[candidate.trial_id] < count:
+            taken[candidate.trial_id] += 1
+            result.append(candidate)
     return result

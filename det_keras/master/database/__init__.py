@@ -1,1 +1,1 @@
-"""The database: tables, sessions and transactions, migrations, and the waking of those who wait for a commit."""
+"""The database: tables, sessions, transactions and migrations; waking waiting requests after a commit."""

@@ -1,6 +1,6 @@
-"""Bundles of files: what clients send with an experiment or a job, kept by the hash of its content.
+"""Bundles: the files that clients send with an experiment or a job, stored by the hash of their content.
 
-They travel as a list of tar-like entries. An entry that could write outside of the directory it is unpacked
+Clients send a list of tar-like entries. An entry that could write outside of the directory it is unpacked
 into is refused before anything is stored.
 """
 
@@ -24,7 +24,7 @@ from det_keras.master.wire import Message
 __all__ = ["ContextStore", "FileEntry"]
 
 _MODE_BITS = 0o7777
-# What file systems take; the directory that they are unpacked into comes before it.
+# Limits of file systems, in bytes; the path leaves space for the directory that bundles are unpacked into.
 _LONGEST_NAME = 255
 _LONGEST_PATH = 3500
 # The end of the year 9999.
@@ -53,21 +53,21 @@ class ContextStore:
     """Bundles as compressed archives in a directory.
 
     Args:
-        root: made when the first bundle is stored.
+        root: the directory; created when the first bundle is stored.
     """
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def path(self, digest: str) -> Path:
-        """Return where the archive of a stored bundle is."""
+        """Return the archive file of a stored bundle."""
         return self._root / f"{digest}.tar.gz"
 
     def add(self, entries: Sequence[FileEntry]) -> tuple[str | None, int]:
-        """Store a bundle and return its digest and the size of its files; None for no files.
+        """Store a bundle; return its digest (None without files) and the size of its files in bytes.
 
         Raises:
-            InvalidArgumentError: an entry leaves the bundle, or is broken; nothing is stored.
+            InvalidArgumentError: an entry points outside of the bundle, or is malformed; nothing is stored.
         """
         if not entries:
             return None, 0
@@ -85,17 +85,19 @@ class ContextStore:
             self.add(entries)
 
     def encoded(self, digest: str | None) -> str:
-        """Return a bundle as it travels back: a compressed tar in base64; empty for no files."""
+        """Return a bundle for a response: a compressed tar in base64; empty without files."""
         return "" if digest is None else base64.b64encode(self.path(digest).read_bytes()).decode()
 
     def remove(self, digest: str) -> None:
-        """Delete a bundle that nothing refers to any more."""
+        """Delete a bundle to which nothing refers any more."""
         self.path(digest).unlink(missing_ok=True)
 
     def _write(self, path: Path, content: bytes) -> None:
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.exists():
             return
+        # Flushed before the rename: under its final name an archive is always complete, even after a power loss.
+        # Two requests that store the same files write the same bytes, so the order of their renames is irrelevant.
         with tempfile.NamedTemporaryFile(dir=self._root, delete=False) as file:
             file.write(content)
             file.flush()
@@ -105,7 +107,7 @@ class ContextStore:
 
 def _archive(members: Sequence[tuple[tarfile.TarInfo, bytes]]) -> bytes:
     buffer = io.BytesIO()
-    # No time in the header: the same files have the same digest.
+    # No time in the header, so that the same files have the same digest.
     with (
         gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0, compresslevel=3) as zipped,
         tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as files,
@@ -116,23 +118,23 @@ def _archive(members: Sequence[tuple[tarfile.TarInfo, bytes]]) -> bytes:
 
 
 def _refuse_detours(members: Sequence[tarfile.TarInfo]) -> None:
-    """Refuse what would be written, or would point, through a symbolic link of the same bundle."""
+    """Refuse entries whose path or target leads through a symbolic link of the same bundle."""
     links = {member.name for member in members if member.issym()}
     for member in members:
-        way = member.name
+        route = member.name
         if member.issym():
-            way = posixpath.join(posixpath.dirname(member.name), member.linkname, "end")
-        parts = way.split("/")
+            route = posixpath.join(posixpath.dirname(member.name), member.linkname, "end")
+        parts = route.split("/")
         through = next((link for i in range(1, len(parts)) if (link := "/".join(parts[:i])) in links), None)
         twice = not member.issym() and member.name in links
         if through is not None or twice:
             raise InvalidArgumentError(
-                f"{member.name!r} in the files leads through the link {through or way!r}."
+                f"{member.name!r} in the files leads through the link {through or route!r}."
             )
 
 
 def _refuse_clashes(members: Sequence[tarfile.TarInfo]) -> None:
-    """Refuse a file that stands where another entry needs a directory."""
+    """Refuse a file whose path another entry needs as a directory."""
     files = {member.name for member in members if not member.isdir()}
     for member in members:
         parts = member.name.split("/")
@@ -140,13 +142,13 @@ def _refuse_clashes(members: Sequence[tarfile.TarInfo]) -> None:
         ends = range(1, len(parts) + member.isdir())
         above = next((name for end in ends if (name := "/".join(parts[:end])) in files), None)
         if above is not None:
-            raise InvalidArgumentError(f"{above!r} in the files is a file, and a directory as well.")
+            raise InvalidArgumentError(f"{above!r} in the files is both a file and a directory.")
 
 
 def _member(entry: FileEntry) -> tuple[tarfile.TarInfo, bytes]:
     kind = _KINDS.get(entry.type)
     if kind is None:
-        raise InvalidArgumentError(f"{entry.path!r} in the files has type {entry.type}, which is not taken.")
+        raise InvalidArgumentError(f"{entry.path!r} in the files has the unsupported type {entry.type}.")
     try:
         content = base64.b64decode(entry.content, validate=True)
     except (binascii.Error, ValueError):
@@ -154,7 +156,9 @@ def _member(entry: FileEntry) -> tuple[tarfile.TarInfo, bytes]:
     member = tarfile.TarInfo(_inner_path(entry.path))
     member.type = kind
     if abs(entry.mtime) > _LAST_SECOND:
-        raise InvalidArgumentError(f"The `mtime` of {entry.path!r} in the files is no time: {entry.mtime}.")
+        raise InvalidArgumentError(
+            f"The `mtime` of {entry.path!r} in the files is not a time: {entry.mtime}."
+        )
     member.mtime = entry.mtime
     member.mode = entry.mode & _MODE_BITS
     if kind == tarfile.SYMTYPE:
@@ -167,15 +171,15 @@ def _member(entry: FileEntry) -> tuple[tarfile.TarInfo, bytes]:
 
 
 def _inner_path(path: str) -> str:
-    """Return `path` cleaned, or refuse it when it is not strictly inside."""
+    """Return `path` normalised; refuse it if it is not strictly inside of the directory."""
     clean = posixpath.normpath(path) if path else ""
     if clean in ("", ".") or "\0" in path or path.startswith("/") or clean.split("/")[0] == "..":
         raise InvalidArgumentError(f"{path!r} in the files is not a path inside of the directory.")
     longest = max(len(part.encode()) for part in clean.split("/"))
     if longest > _LONGEST_NAME or len(clean.encode()) > _LONGEST_PATH:
         raise InvalidArgumentError(
-            f"The name {path[:60]!r}... in the files is too long: {longest} bytes between two slashes of "
-            f"{_LONGEST_NAME}, {len(clean.encode())} in all of {_LONGEST_PATH}."
+            f"The name {path[:60]!r}... in the files is too long: {longest} bytes between two slashes (limit "
+            f"{_LONGEST_NAME}), {len(clean.encode())} in all (limit {_LONGEST_PATH})."
         )
     return clean
 

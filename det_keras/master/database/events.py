@@ -1,13 +1,14 @@
-"""Waking those who wait: long polls and followed logs.
+"""Waking waiting requests: long polls and followed logs.
 
-Writers live in threads, waiters on the event loop. A waiter registers first, looks at the state second and
-sleeps third, so that nothing that happens in between is missed.
+Writers run on threads, waiters on the event loop. A waiter first registers, then reads the state, then sleeps.
+A change between the last two steps sets its event, so the sleep ends at once and no change is missed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
@@ -15,13 +16,13 @@ __all__ = ["DELETIONS", "WORK", "Notifier", "Waiter", "allocation_topic", "task_
 
 
 class Waiter:
-    """One who waits for news about a topic."""
+    """A request that waits for events of a topic."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
     async def wait(self, timeout_s: float) -> bool:
-        """Sleep until there is news since the last call, or the time is up; tell which."""
+        """Sleep until an event since the last call, at most `timeout_s`; return whether there was an event."""
         try:
             await asyncio.wait_for(self._event.wait(), timeout_s)
         except asyncio.TimeoutError:
@@ -30,12 +31,12 @@ class Waiter:
         return True
 
     def wake(self) -> None:
-        """Let the waiter look again; on the event loop only."""
+        """Let the waiter read the state again; on the event loop only."""
         self._event.set()
 
 
 class Notifier:
-    """Carries news from any thread to waiters on the event loop."""
+    """Sends events from any thread to waiters on the event loop."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -44,28 +45,28 @@ class Notifier:
         self.is_closing = False
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Name the loop on which the waiters live."""
+        """Set the event loop on which the waiters run."""
         self._loop = loop
 
     def listen(self, topic: str, listener: Callable[[], None]) -> None:
-        """Call `listener` at all news about `topic`, on the thread that brings them; it must be quick."""
+        """Call `listener` at each event of `topic`, on the notifying thread; it must return quickly."""
         self._listeners[topic] = listener
 
     def notify(self, topic: str) -> None:
-        """Wake all who wait for `topic`; from any thread."""
+        """Wake all waiters of `topic`; from any thread."""
         listener = self._listeners.get(topic)
         if listener is not None:
             listener()
-        self._call(self._wake, topic)
+        self._call(functools.partial(self._wake, topic))
 
     def close(self) -> None:
-        """Wake everybody for the last time: the master stops."""
+        """Wake all waiters for the last time: the master stops."""
         self.is_closing = True
         self._call(self._wake_all)
 
     @contextlib.contextmanager
     def waiting(self, topic: str) -> Iterator[Waiter]:
-        """Yield a waiter that hears of everything from now on; on the event loop only."""
+        """Yield a waiter that receives all events from now on; on the event loop only."""
         waiter = Waiter()
         self._waiters[topic].add(waiter)
         try:
@@ -75,12 +76,12 @@ class Notifier:
             if not self._waiters[topic]:
                 del self._waiters[topic]
 
-    def _call(self, function: object, *arguments: object) -> None:
+    def _call(self, function: Callable[[], None]) -> None:
         if self._loop is None:
             return
-        # The loop may be closed already: then nobody waits.
+        # `_waiters` is changed on the loop only, so it needs no lock. If the loop is closed, there are no waiters.
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(function, *arguments)  # type: ignore[arg-type]  # generic on purpose
+            self._loop.call_soon_threadsafe(function)
 
     def _wake(self, topic: str) -> None:
         for waiter in self._waiters.get(topic, ()):
@@ -92,15 +93,15 @@ class Notifier:
                 waiter.wake()
 
 
-#: Something may have to be started, stopped or looked at.
+#: A task may have to be started, stopped or checked.
 WORK = "work"
 
-#: Files wait to be deleted.
+#: Files are to be deleted.
 DELETIONS = "deletions"
 
 
 def allocation_topic(allocation_id: str) -> str:
-    """Return the topic of what one allocation is asked to do."""
+    """Return the topic of one allocation's requests to stop, and of its end."""
     return f"allocation/{allocation_id}"
 
 

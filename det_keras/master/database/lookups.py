@@ -1,4 +1,4 @@
-"""Stored experiments and trials by their numbers, and their configs, each parsed once."""
+"""Looks up experiments and trials by number, and their configs, each parsed once."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["config_of", "config_of_trial", "find_experiment", "find_trial"]
 
 
 def find_experiment(session: Session, experiment_id: int) -> ExperimentRow:
-    """Return an experiment.
+    """Return the experiment with a number.
 
     Raises:
-        NotFoundError: there is none of that number.
+        NotFoundError: it does not exist.
     """
     row = session.get(ExperimentRow, experiment_id)
     if row is None:
@@ -28,10 +28,10 @@ def find_experiment(session: Session, experiment_id: int) -> ExperimentRow:
 
 
 def find_trial(session: Session, trial_id: int) -> TrialRow:
-    """Return a trial.
+    """Return the trial with a number.
 
     Raises:
-        NotFoundError: there is none of that number.
+        NotFoundError: it does not exist.
     """
     row = session.get(TrialRow, trial_id)
     if row is None:
@@ -40,7 +40,7 @@ def find_trial(session: Session, trial_id: int) -> TrialRow:
 
 
 def config_of(experiment: ExperimentRow) -> ExperimentConfig:
-    """Return an experiment's config; it may have been changed since the last call."""
+    """Return an experiment's current config; it may differ from the last call's."""
     return _parsed(encode_json(experiment.config))
 
 

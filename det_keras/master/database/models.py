@@ -1,7 +1,7 @@
 """The tables of the master's database.
 
-Everything the master must not forget is here; what it can derive, such as whether a trial waits for slots, is
-not. Times are UTC. A migration accompanies every change of this file (`migrations/`).
+All state that must survive a restart is stored here. Derived facts, such as whether a trial waits for slots,
+are not. Times are UTC. A migration accompanies every change of this file (`migrations/`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 
 
 class Json(TypeDecorator[Any]):
-    """A plain value as JSON text; NaN and infinities are kept as their names."""
+    """A plain value as JSON text; NaN and infinities are stored as their names."""
 
     impl = Text
     cache_ok = True
@@ -51,7 +51,7 @@ class Json(TypeDecorator[Any]):
 
 
 class UtcTime(TypeDecorator[datetime]):
-    """A time with its zone; SQLite keeps none, so that UTC is meant."""
+    """A time with its zone. SQLite stores no zone: times are stored in UTC."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -103,14 +103,14 @@ class SettingRow(Base):
 
 
 class UserRow(Base):
-    """One who may log in."""
+    """A user account."""
 
     __tablename__ = "users"
 
     id: Mapped[int] = mapped_column(primary_key=True)
     username: Mapped[str] = mapped_column(String(255), unique=True)
     display_name: Mapped[str] = mapped_column(Text, default="")
-    # None: nobody can log in with a password.
+    # None: login with a password is not possible.
     password_hash: Mapped[str | None] = mapped_column(Text)
     admin: Mapped[bool] = mapped_column(default=False)
     active: Mapped[bool] = mapped_column(default=True)
@@ -119,7 +119,7 @@ class UserRow(Base):
 
 
 class TokenRow(Base):
-    """A token, by its hash; with an allocation it dies when that does."""
+    """A token, by its hash; an allocation's token expires when the allocation ends."""
 
     __tablename__ = "tokens"
 
@@ -147,9 +147,9 @@ class ExperimentRow(Base):
     description: Mapped[str] = mapped_column(Text, default="")
     labels: Mapped[list[Any]]
     notes: Mapped[str] = mapped_column(Text, default="")
-    # With its secrets: what the trial sees. Views mask them.
+    # With its secrets, as the trial gets it. Views mask them.
     config: Mapped[dict[str, Any]]
-    # Masked already.
+    # Its secrets are masked already.
     original_config: Mapped[str] = mapped_column(Text)
     # The stored code, by the hash of its bytes.
     context: Mapped[str | None] = mapped_column(String(64), index=True)
@@ -157,18 +157,18 @@ class ExperimentRow(Base):
     searcher: Mapped[dict[str, Any]]
     progress: Mapped[float] = mapped_column(default=0.0)
     warm_start_uuid: Mapped[str | None] = mapped_column(String(36))
-    # Its trials run wherever their user starts them, and report from there.
+    # Its users start its trials themselves, on any machine; the trials report to this master.
     is_unmanaged: Mapped[bool] = mapped_column(default=False, server_default=false())
-    # By which a script finds again the unmanaged experiment that it made.
+    # The name by which a script finds its unmanaged experiment again.
     external_id: Mapped[str | None] = mapped_column(String(255), unique=True, index=True)
-    # The experiment is over and its checkpoints are still to be pruned.
+    # The experiment has ended and its checkpoints are still to be pruned.
     is_pruning_due: Mapped[bool] = mapped_column(default=False)
     start_time: Mapped[datetime]
     end_time: Mapped[datetime | None]
 
 
 class TaskRow(Base):
-    """What runs on slots: a trial or a generic job."""
+    """A task that runs on slots: a trial or a generic job."""
 
     __tablename__ = "tasks"
 
@@ -177,7 +177,7 @@ class TaskRow(Base):
     owner_id: Mapped[int] = mapped_column(ForeignKey("users.id"))
     job_id: Mapped[str] = mapped_column(String(36))
     description: Mapped[str] = mapped_column(Text, default="")
-    # Of jobs only; trials have their experiment's.
+    # For jobs only; trials use their experiment's config.
     config: Mapped[dict[str, Any] | None]
     context: Mapped[str | None] = mapped_column(String(64), index=True)
     slots: Mapped[int]
@@ -199,11 +199,11 @@ class TrialRow(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     experiment_id: Mapped[int] = mapped_column(ForeignKey("experiments.id"), index=True)
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id"), unique=True)
-    # Those that it had before it was continued, oldest first.
+    # The tasks of the trial before it was continued, oldest first.
     earlier_task_ids: Mapped[list[Any]] = mapped_column(default=list, server_default="[]")
-    # By which a script finds again the unmanaged trial that it made.
+    # The name by which a script finds its unmanaged trial again.
     external_id: Mapped[str | None] = mapped_column(String(255))
-    # When an unmanaged trial was last heard of; None once it said how it ended.
+    # The time of an unmanaged trial's last report; None after it has reported its end.
     heartbeat_at: Mapped[datetime | None]
     request_id: Mapped[str] = mapped_column(String(36))
     state: Mapped[str] = mapped_column(String(32), index=True)
@@ -214,11 +214,11 @@ class TrialRow(Base):
     # Runs in a row that ended without an exit code.
     lost_runs: Mapped[int] = mapped_column(default=0)
     early_exit: Mapped[str | None] = mapped_column(String(32))
-    # False while it has reached the length that the search gave it and waits for another.
+    # False while the trial has reached its length and waits for a longer one from the search.
     has_work: Mapped[bool] = mapped_column(default=True)
-    # The search has no further work for it.
+    # The search will give it no further length.
     is_closed: Mapped[bool] = mapped_column(default=False)
-    # A log policy said that the next failure is final.
+    # A log policy made the next failure final.
     is_retry_cancelled: Mapped[bool] = mapped_column(default=False)
     log_policy_matched: Mapped[str | None] = mapped_column(Text)
     runner_state: Mapped[str] = mapped_column(Text, default="")
@@ -245,17 +245,17 @@ class AllocationRow(Base):
     state: Mapped[str] = mapped_column(String(32), index=True)
     resources_id: Mapped[str] = mapped_column(String(36))
     slot_ids: Mapped[list[Any]]
-    # The address that the task was given: it cannot be told another.
+    # The master's address that the task was given; it cannot be changed while the task runs.
     master_url: Mapped[str] = mapped_column(Text)
     is_preempted: Mapped[bool] = mapped_column(default=False)
     is_acknowledged: Mapped[bool] = mapped_column(default=False)
     is_killed: Mapped[bool] = mapped_column(default=False)
-    # Of a service: whether it can be asked, and where.
+    # For a service: whether it accepts requests, and its address.
     is_ready: Mapped[bool] = mapped_column(default=False, server_default=false())
     proxy_address: Mapped[str | None] = mapped_column(Text)
-    # When it is killed unless it ended before.
+    # The time at which it is killed if it has not ended.
     kill_at: Mapped[datetime | None]
-    # Up to which byte of its log file the lines are stored.
+    # The lines of its log file are stored up to this byte.
     log_offset: Mapped[int] = mapped_column(BigInteger, default=0)
     exit_code: Mapped[int | None]
     exit_reason: Mapped[str] = mapped_column(Text, default="")
@@ -276,7 +276,7 @@ class MetricRow(Base):
     trial_id: Mapped[int] = mapped_column(ForeignKey("trials.id"))
     run_id: Mapped[int]
     group: Mapped[str] = mapped_column(String(255))
-    # training, validation, generic or profiler: what is rolled back together.
+    # training, validation, generic or profiler: reports of one partition are rolled back together.
     partition: Mapped[str] = mapped_column(String(16))
     total_batches: Mapped[int | None] = mapped_column(BigInteger)
     archived: Mapped[bool] = mapped_column(default=False)
@@ -287,7 +287,7 @@ class MetricRow(Base):
 
 
 class StorageRow(Base):
-    """A place that checkpoints were written to."""
+    """A storage that checkpoints were written to."""
 
     __tablename__ = "storages"
 
@@ -311,7 +311,7 @@ class CheckpointRow(Base):
     size: Mapped[int] = mapped_column(BigInteger)
     resources: Mapped[dict[str, int]]
     meta: Mapped[dict[str, Any]]
-    # Globs of files that are still to be deleted; [] to look again at what is there; None for nothing to do.
+    # Globs of files that are still to be deleted; [] to list the files again; None if nothing is to be done.
     pending_deletion: Mapped[list[Any] | None]
     report_time: Mapped[datetime]
 

@@ -1,8 +1,8 @@
-"""The database: sessions to read, transactions to write, and the schema brought up to date.
+"""The database: sessions to read, transactions to write, and the migration of the schema.
 
-One master owns its database, so writers simply take turns on a lock of this process; readers never wait for
-them (SQLite in WAL mode, or PostgreSQL). What has to happen outside once a change is certain, such as waking
-a waiter, is queued on the transaction and done after its commit.
+One master owns its database, so writers take turns on a lock of this process. Readers never wait for them
+(SQLite in WAL mode, or PostgreSQL). Actions that must follow a committed change, such as waking a waiter, are
+queued on the transaction and run after its commit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class Transaction(Session):
-    """A session that is committed as a whole, and what follows its commit."""
+    """A session that is committed as a whole, with the actions that follow its commit."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -36,11 +36,11 @@ class Transaction(Session):
         self.topics: set[str] = set()
 
     def after_commit(self, action: Callable[[], object]) -> None:
-        """Call `action` once the change is certain."""
+        """Call `action` after the commit, in the order of registration; not after a rollback."""
         self.consequences.append(action)
 
     def notify(self, topic: str) -> None:
-        """Wake those who wait for `topic` once the change is certain."""
+        """Wake the waiters of `topic` after the commit; not after a rollback."""
         self.topics.add(topic)
 
 
@@ -48,8 +48,8 @@ class Store:
     """The master's database.
 
     Args:
-        url: of SQLAlchemy: ``sqlite:////path/master.db`` or ``postgresql+...``.
-        notifier: carries the news of commits.
+        url: a URL of SQLAlchemy: ``sqlite:////path/master.db`` or ``postgresql+...``.
+        notifier: wakes waiting requests after commits.
     """
 
     def __init__(self, url: str, notifier: Notifier) -> None:
@@ -58,7 +58,8 @@ class Store:
         self._lock = threading.Lock()
         self._readers = sessionmaker(self._engine, expire_on_commit=False)
         self._writers = sessionmaker(self._engine, class_=Transaction, expire_on_commit=False)
-        #: How many transactions were committed: who saw this number knows whether there is anything new.
+        #: The number of committed transactions. A reader compares it with an earlier value to see whether
+        #: anything has changed.
         self.changes = 0
 
     @staticmethod
@@ -68,11 +69,11 @@ class Store:
 
     @property
     def engine(self) -> Engine:
-        """The connections."""
+        """SQLAlchemy's engine."""
         return self._engine
 
     def migrate(self) -> None:
-        """Bring the schema up to date.
+        """Migrate the database to the current schema.
 
         Raises:
             DetError: a newer release wrote the database.
@@ -80,7 +81,7 @@ class Store:
         current = self._schema_version()
         if current == HEAD:
             return
-        # Imported here: it takes as long as the rest of the start, and most starts have nothing to migrate.
+        # Imported here: it takes as long as the rest of the start, and most starts migrate nothing.
         from alembic import command
         from alembic.config import Config
         from alembic.util import CommandError
@@ -101,13 +102,18 @@ class Store:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Session]:
-        """Yield a session that sees one state of the database and changes nothing."""
+        """Yield a session that reads one consistent state of the database and changes nothing."""
         with self._readers() as session:
             yield session
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Transaction]:
-        """Yield a transaction that is committed when the block ends well. It must not be nested."""
+        """Yield a transaction that is committed if the block raises nothing.
+
+        It must not be nested: the lock of writers is not reentrant. Waiters are woken, and the queued actions run,
+        after the commit and after the lock is released. An action may therefore open a transaction of its own, and
+        another thread may have committed a further change before the action runs.
+        """
         with self._lock, self._writers() as transaction:
             with transaction.begin():
                 yield transaction
@@ -119,14 +125,14 @@ class Store:
             try:
                 action()
             except Exception:
-                # The change is made; what failed to follow is found again by the dispatcher.
-                logger.exception("What should follow a committed change failed.")
+                # The change is committed. The dispatcher finds out what the failed action should have done.
+                logger.exception("An action after a committed change failed.")
 
     @contextlib.contextmanager
     def adding(self) -> Iterator[Connection]:
-        """Yield what runs bare statements, committed as `writing` commits; for what nobody has to be told of.
+        """Yield a connection for plain statements, committed as by `writing`, without waking any waiter.
 
-        Making a session takes as long as such a statement does.
+        Creating a session takes as long as such a statement.
         """
         with self._lock, self._engine.begin() as connection:
             yield connection
@@ -152,14 +158,14 @@ def _create_engine(url: str) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _prepare(connection: Any, _: object) -> None:
-        # The driver would open transactions at the first write and leave DDL outside of them. We say BEGIN.
+        # The driver would open transactions at the first write and leave DDL outside of them. `_begin` opens them.
         connection.isolation_level = None
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
             connection.execute(f"PRAGMA {pragma}")
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Any) -> None:
-        # By the driver: SQLAlchemy's own way to say so costs as much as storing a small row.
+        # Sent through the driver: through SQLAlchemy it takes as long as storing a small row.
         connection.connection.driver_connection.execute("BEGIN")
 
     return engine

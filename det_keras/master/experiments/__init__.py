@@ -1,1 +1,1 @@
-"""Experiments: created and changed, and moved by their controllers."""
+"""Experiments: creation, changes, and the controllers that decide about their trials."""

@@ -1,10 +1,9 @@
-"""The contract of what moves an experiment, so that calls need not know who runs its trials."""
+"""The contract of an experiment's controller. It is the same wherever the trials run."""
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
-from typing import Any
 
 from det_keras.master.database.models import TrialRow
 from det_keras.master.errors import InvalidArgumentError
@@ -19,13 +18,13 @@ _EARLY_EXITS = {
 
 
 def early_exit_reason(reason: str) -> ExitedReason:
-    """Return the reason for which a trial ends before its time.
+    """Return the reason for which a trial ends early.
 
     Args:
-        reason: as it travels.
+        reason: its name in the REST API.
 
     Raises:
-        InvalidArgumentError: it is no such reason.
+        InvalidArgumentError: the name is unknown.
     """
     if reason not in _EARLY_EXITS:
         raise InvalidArgumentError(f"reason {reason!r} must be one of {', '.join(_EARLY_EXITS)}.")
@@ -33,10 +32,10 @@ def early_exit_reason(reason: str) -> ExitedReason:
 
 
 class Controller(abc.ABC):
-    """Moves one experiment within one transaction.
+    """Applies events to one experiment within one transaction.
 
-    An experiment that is over stays as it is: `stop` and `stop_trial` do nothing then, and a report about a trial that
-    is over changes neither its state nor that of the experiment.
+    An experiment that has ended does not change any more: `stop` and `stop_trial` have no effect, and a report about an
+    ended trial changes neither its state nor that of the experiment.
     """
 
     @abc.abstractmethod
@@ -44,15 +43,15 @@ class Controller(abc.ABC):
         """Let the experiment run.
 
         Raises:
-            FailedPreconditionError: it is over or about to be, or nothing of it can be started here.
+            FailedPreconditionError: the experiment has ended or is stopping, or its trials do not run here.
         """
 
     @abc.abstractmethod
     def pause(self) -> None:
-        """Ask all trials to stop where they are and to resume later.
+        """Request all trials to take a checkpoint and stop, to be resumed later.
 
         Raises:
-            FailedPreconditionError: the experiment is over or about to be, or its trials do not run here.
+            FailedPreconditionError: the experiment has ended or is stopping, or its trials do not run here.
         """
 
     @abc.abstractmethod
@@ -60,51 +59,51 @@ class Controller(abc.ABC):
         """End the experiment.
 
         Args:
-            stopping: the state on the way to the end, such as ``STOPPING_CANCELED``.
+            stopping: the state until all trials have ended, such as ``STOPPING_CANCELED``.
         """
 
     @abc.abstractmethod
     def stop_trial(self, trial: TrialRow, stopping: str) -> None:
-        """End one trial; arguments as in `stop`."""
+        """End one trial; `stopping` as in `stop`."""
 
     @abc.abstractmethod
     def early_exit(self, trial: TrialRow, reason: str) -> None:
-        """Record that a trial refuses its hyperparameters.
+        """Record that a trial's script refused its hyperparameters.
 
         Raises:
-            InvalidArgumentError: `reason` is no such reason.
+            InvalidArgumentError: `reason` is unknown.
         """
 
     @abc.abstractmethod
-    def validated(self, trial: TrialRow, metrics: Mapping[str, Any]) -> None:
+    def validated(self, trial: TrialRow, metrics: Mapping[str, object]) -> None:
         """Pass a validation to the search."""
 
     @abc.abstractmethod
     def operation(self, trial: TrialRow) -> Operation | None:
-        """Return the length that a trial has to reach; None where the search gives none."""
+        """Return the length that a trial has to reach; None if the search gives no lengths."""
 
     @abc.abstractmethod
     def operation_completed(
-        self, trial: TrialRow, length: int, metric: float, metrics: Mapping[str, Any]
+        self, trial: TrialRow, length: int, metric: float, metrics: Mapping[str, object]
     ) -> None:
-        """Record that a trial reached the length that it was given; a second report of it changes nothing.
+        """Record that a trial reached its length; a second report of the same length changes nothing.
 
         Args:
-            trial: it.
+            trial: a trial of the experiment.
             length: in the unit of the config's ``max_length``.
-            metric: the searcher's metric there.
-            metrics: all metrics of that validation.
+            metric: the searcher's metric at that length.
+            metrics: all metrics of the same validation.
 
         Raises:
-            InvalidArgumentError: it was given another length, or none.
+            InvalidArgumentError: the trial was given another length, or none.
         """
 
     @abc.abstractmethod
     def progressed(self, trial: TrialRow, progress: float, *, is_fraction: bool) -> None:
-        """Record how far a trial is.
+        """Record the progress of a trial.
 
         Args:
-            trial: it.
-            progress: 0 to 1 with `is_fraction`, else in the unit of the config's ``max_length``.
-            is_fraction: what `progress` is.
+            trial: a trial of the experiment.
+            progress: 0 to 1 with `is_fraction`, otherwise in the unit of the config's ``max_length``.
+            is_fraction: whether `progress` is a fraction.
         """

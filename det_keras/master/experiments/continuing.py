@@ -1,8 +1,8 @@
-"""Experiments that were over and go on: which of their trials run again, and from where.
+"""Continuing ended experiments: which trials run again, and from which checkpoint.
 
-A trial goes on as the same trial, at its latest checkpoint, with all of its restarts again; only its task is a new
-one, as a task that ended is over for those who follow its log. Everything is written in one transaction, so that a
-master that dies meanwhile leaves the experiment ended as before, or going on.
+A trial continues as the same trial, from its latest checkpoint, with its restarts counted from 0. It gets a new task,
+because clients that follow a log treat an ended task as final. Everything is written in one transaction: a master
+that is killed meanwhile leaves the experiment either ended as before or continued.
 """
 
 from __future__ import annotations
@@ -25,29 +25,33 @@ __all__ = ["check_continuable", "go_on", "is_single"]
 
 
 def is_single(experiment: ExperimentRow) -> bool:
-    """Tell whether an experiment has one trial by its searcher."""
+    """Return whether an experiment's searcher is ``single``."""
     return bool(experiment.config["searcher"]["name"] == "single")
 
 
 def check_continuable(experiment: ExperimentRow) -> None:
-    """Raise `FailedPreconditionError` unless an experiment is one that may go on."""
+    """Check that an experiment may be continued.
+
+    Raises:
+        FailedPreconditionError: it is unmanaged, archived or has not ended.
+    """
     if experiment.is_unmanaged:
         raise FailedPreconditionError(
-            f"Experiment {experiment.id} reports from outside (unmanaged): start its script again."
+            f"Experiment {experiment.id} is unmanaged: start its script again to continue it."
         )
     if experiment.state not in states.TERMINAL:
         raise FailedPreconditionError(
-            f"experiment in incompatible state {experiment.state}: only one that ended is continued"
+            f"experiment in incompatible state {experiment.state}: only an ended experiment can be continued"
         )
     if experiment.archived:
         raise FailedPreconditionError(f"Experiment {experiment.id} is archived: unarchive it first.")
 
 
 def go_on(tx: Transaction, experiment: ExperimentRow) -> None:
-    """Let an experiment that is over run again.
+    """Continue an ended experiment.
 
     Raises:
-        FailedPreconditionError: there is nothing left of it to run.
+        FailedPreconditionError: no trial is left to run.
     """
     query = select(TrialRow).where(TrialRow.experiment_id == experiment.id).order_by(TrialRow.id)
     trials = tx.scalars(query).all()
@@ -61,19 +65,19 @@ def go_on(tx: Transaction, experiment: ExperimentRow) -> None:
     experiment.state = states.PAUSED
     experiment.end_time = None
     experiment.progress = 0.0
-    # What was not pruned yet may be what a trial goes on from.
+    # A checkpoint that is not pruned yet may be the one from which a trial resumes.
     experiment.is_pruning_due = False
     ExperimentController(tx, experiment).activate()
 
 
 def _restart_single(searcher: Searcher, trials: Sequence[TrialRow]) -> Sequence[TrialRow]:
-    """Begin the search anew, with the trial that there is in the place of the one that it asks for."""
+    """Start the search again, with the existing trial in place of a new one."""
     (trial,) = trials
     trial.has_work, trial.is_closed = True, False
     actions = searcher.initial()
     for action in actions:
         if isinstance(action, Create):
-            # Its seed stays: what was shuffled by it goes on as it was.
+            # Its seed stays, so that the order of the data stays the same.
             trial.request_id, trial.hparams = action.request_id, dict(action.hparams)
             actions += searcher.trial_created(action.request_id)
         elif isinstance(action, Close):
@@ -84,10 +88,10 @@ def _restart_single(searcher: Searcher, trials: Sequence[TrialRow]) -> Sequence[
 
 
 def _reopen(experiment: ExperimentRow, searcher: Searcher, trials: Sequence[TrialRow]) -> Sequence[TrialRow]:
-    """Go on with the search where it was when the experiment ended; return the trials that run again."""
+    """Restore the search as it was when the experiment ended; return the trials that run again."""
     searcher.restore(experiment.searcher)
     cut_off = [trial for trial in trials if not searcher.is_over(trial.request_id)]
-    # A search that compares trials has drawn its conclusions from those that failed.
+    # A search that compares trials has already used the failures in its decisions.
     failed = [
         trial
         for trial in trials
@@ -100,14 +104,14 @@ def _reopen(experiment: ExperimentRow, searcher: Searcher, trials: Sequence[Tria
     for trial in failed:
         trial.has_work = True
     for trial in cut_off:
-        # What comes behind the last length is still to be run.
+        # The part of the script after the last length is still to be run.
         trial.has_work = searcher.has_work(trial.request_id) or searcher.is_closed(trial.request_id)
         trial.is_closed = searcher.is_closed(trial.request_id)
     return [*cut_off, *failed]
 
 
 def _renew(tx: Transaction, trial: TrialRow) -> None:
-    """Make an ended trial one that waits, with a task of its own."""
+    """Put an ended trial back into the queue, with a new task."""
     old = tx.get(TaskRow, trial.task_id)
     assert old is not None
     first = [*trial.earlier_task_ids, old.id][0]

@@ -1,8 +1,10 @@
-"""One experiment inside one transaction: its search, its trials and their states move together.
+"""The controller of an experiment whose trials the master runs, within one transaction.
 
-Whatever happens to an experiment, such as a user's wish, a report or the end of a process, comes through here.
-What the search decides about it is applied and written in the same transaction, so that the database alone
-tells how to go on.
+Every event of an experiment is applied here: a user's request, a report, the end of a process. The decisions of the
+search about the event are applied and written in the same transaction. A master that is killed at any time therefore
+finds in the database all that it needs to continue.
+
+The transaction holds the writers' lock, so no other thread changes the experiment between two statements here.
 """
 
 from __future__ import annotations
@@ -35,18 +37,18 @@ __all__ = ["ExperimentController"]
 
 logger = logging.getLogger(__name__)
 
-# How long a process that refused its hyperparameters may take to leave, in seconds.
+# How long a process that refused its hyperparameters may take to exit, in seconds.
 _EARLY_EXIT_GRACE_S = 10.0
 _EARLY_ENDS = {states.CANCELED: ExitedReason.USER_CANCELED, states.ERROR: ExitedReason.ERRORED}
 _STOPPED_AT_ONCE = (states.STOPPING_KILLED, states.STOPPING_ERROR)
 
 
 class ExperimentController(Controller):
-    """Moves one experiment.
+    """Decides about one experiment and its trials.
 
     Args:
-        tx: everything is written in it.
-        experiment: a row of it.
+        tx: the transaction of the event; all changes are written in it.
+        experiment: the experiment's row in `tx`.
     """
 
     def __init__(self, tx: Transaction, experiment: ExperimentRow) -> None:
@@ -57,7 +59,7 @@ class ExperimentController(Controller):
 
     @property
     def searcher(self) -> Searcher:
-        """The experiment's searcher, as it was after the last event."""
+        """The experiment's searcher, in its state after the last event."""
         if self._loaded is None:
             self._loaded = search.from_config(self._config)
             if self._experiment.searcher:
@@ -65,14 +67,14 @@ class ExperimentController(Controller):
         return self._loaded
 
     def begin(self) -> None:
-        """Start the search: its first trials are made."""
+        """Start the search, which creates its first trials."""
         self._feed(lambda: self.searcher.initial())
 
     def activate(self) -> None:
         """Let the experiment run.
 
         Raises:
-            FailedPreconditionError: it is over, or about to be.
+            FailedPreconditionError: the experiment has ended or is stopping.
         """
         if not self._enter(states.ACTIVE):
             return
@@ -82,10 +84,10 @@ class ExperimentController(Controller):
         self._tx.notify(WORK)
 
     def pause(self) -> None:
-        """Ask all trials to stop where they are and to go on later.
+        """Request all trials to take a checkpoint and stop, to be resumed later.
 
         Raises:
-            FailedPreconditionError: the experiment is over, or about to be.
+            FailedPreconditionError: the experiment has ended or is stopping.
         """
         if not self._enter(states.PAUSED):
             return
@@ -95,7 +97,7 @@ class ExperimentController(Controller):
                 self._preempt(trial)
 
     def stop(self, stopping: str) -> None:
-        """Bring the experiment to an end by way of `stopping`; nothing happens if it is over or further on."""
+        """End the experiment through the state `stopping`; no effect if it has ended or is in a more severe state."""
         state = self._experiment.state
         if state != stopping and lifecycle.experiment_may_become(state, stopping):
             self._experiment.state = stopping
@@ -104,7 +106,7 @@ class ExperimentController(Controller):
         self._settle()
 
     def stop_trial(self, trial: TrialRow, stopping: str) -> None:
-        """Bring one trial to an end by way of `stopping`; nothing happens if it is over or further on."""
+        """End one trial through the state `stopping`; no effect if it has ended or is in a more severe state."""
         if not lifecycle.trial_may_become(trial.state, stopping):
             return
         trial.state = stopping
@@ -118,7 +120,7 @@ class ExperimentController(Controller):
             self._preempt(trial)
 
     def run_ended(self, trial: TrialRow, exit_: Exit) -> None:
-        """Judge the end of a trial's run."""
+        """Decide what the end of a trial's run means, and apply it."""
         run = ExitedRun(
             state=trial.state,
             is_invalid_hp=trial.early_exit is not None,
@@ -137,7 +139,7 @@ class ExperimentController(Controller):
         if verdict is Verdict.RESTART:
             trial.restarts += 1
         if verdict in (Verdict.RESTART, Verdict.RELAUNCH) and trial.is_closed:
-            # It failed after its last length was reached: what comes behind that is still to be run.
+            # It failed after its last length: the rest of its script is still to be run.
             trial.has_work = True
         self._explain(trial, exit_, verdict)
         if verdict is Verdict.FAIL:
@@ -151,10 +153,10 @@ class ExperimentController(Controller):
         self._tx.notify(WORK)
 
     def early_exit(self, trial: TrialRow, reason: str) -> None:
-        """Note that a trial refuses its hyperparameters; its process has a little time to leave.
+        """Record that a trial's script refused its hyperparameters; its process has a short time to exit.
 
         Raises:
-            InvalidArgumentError: `reason` is no such reason.
+            InvalidArgumentError: `reason` is unknown.
         """
         exited_reason = early_exit_reason(reason)
         if trial.state in states.TERMINAL or trial.early_exit is not None:
@@ -164,34 +166,38 @@ class ExperimentController(Controller):
         if allocation is not None:
             allocations.kill(self._tx, allocation, after_s=_EARLY_EXIT_GRACE_S)
 
-    def validated(self, trial: TrialRow, metrics: Mapping[str, Any]) -> None:
-        """Hand a validation to the search; one that the search cannot use ends the trial."""
+    def validated(self, trial: TrialRow, metrics: Mapping[str, object]) -> None:
+        """Pass a validation to the search; a validation that the search cannot use ends the trial."""
         name = self._config.searcher.metric
         metric = number(metrics.get(name))
         lack = self._lack(metric, metrics)
         if lack:
-            self._refuse(trial, f"{lack}; reported were {_quoted(metrics)}.")
+            self._refuse(trial, f"{lack}; the reported metrics are {_quoted(metrics)}.")
             return
         assert metric is not None
         if (
             not math.isfinite(metric)
             and len(self._validations(trial, lambda row: not _is_finite(row, name))) == 1
         ):
-            note(
-                self._tx, trial.task_id, f"`{name}` is {metric}, which ranks behind every number.", "WARNING"
-            )
+            note(self._tx, trial.task_id, f"`{name}` is {metric}, which ranks after every number.", "WARNING")
         if not self.searcher.method.gives_lengths:
             self._feed(lambda: self.searcher.validation_reported(trial.request_id, metric, metrics))
         elif self.searcher.method.compares_trials:
             self._answer(trial, metric, metrics)
 
     def operation_completed(
-        self, trial: TrialRow, length: int, metric: float, metrics: Mapping[str, Any]
+        self, trial: TrialRow, length: int, metric: float, metrics: Mapping[str, object]
     ) -> None:
-        """Note that a trial reached the length that it was given; saying so again changes nothing.
+        """Record that a trial reached its length; a second report of the same length changes nothing.
+
+        Args:
+            trial: a trial of the experiment.
+            length: in the unit of the config's ``max_length``.
+            metric: the searcher's metric at that length.
+            metrics: all metrics of the same validation.
 
         Raises:
-            InvalidArgumentError: it was given another length.
+            InvalidArgumentError: the trial was given another length.
         """
         operation = self.searcher.operation(trial.request_id)
         is_known = operation is not None and (
@@ -207,11 +213,17 @@ class ExperimentController(Controller):
         self._feed(lambda: actions)
 
     def operation(self, trial: TrialRow) -> search.Operation | None:
-        """Return the length that a trial has to reach; None where the search gives none."""
+        """Return the length that a trial has to reach; None if the search gives no lengths."""
         return self.searcher.operation(trial.request_id)
 
     def progressed(self, trial: TrialRow, progress: float, *, is_fraction: bool) -> None:
-        """Note how far a trial is; the experiment's progress never goes back."""
+        """Record the progress of a trial; the experiment's progress never decreases.
+
+        Args:
+            trial: a trial of the experiment.
+            progress: 0 to 1 with `is_fraction`, otherwise in the unit of the config's ``max_length``.
+            is_fraction: whether `progress` is a fraction.
+        """
         operation = self.searcher.operation(trial.request_id)
         length = operation.length if operation is not None else 1
         in_units = progress * length if is_fraction else progress
@@ -220,7 +232,7 @@ class ExperimentController(Controller):
         self._feed(list)
 
     def _is_waiting(self, trial: TrialRow) -> bool:
-        """Tell whether a trial reached its length, went no further, and may get a longer one."""
+        """Return whether a trial reached its length, trained no further, and may get a longer length."""
         operation = self.searcher.operation(trial.request_id)
         if operation is None or not operation.completed or trial.is_closed:
             return False
@@ -228,19 +240,19 @@ class ExperimentController(Controller):
         return not self._validations(trial, lambda metrics: (number(metrics.get(unit)) or 0) > length)
 
     def _has_metric(self, trial: TrialRow) -> bool:
-        """Tell whether a trial reported the searcher's metric, be it as NaN."""
+        """Return whether a trial reported the searcher's metric, even if it was NaN."""
         if trial.searcher_metric_value is not None:
             return True
         name = self._config.searcher.metric
         return bool(self._validations(trial, lambda metrics: number(metrics.get(name)) is not None))
 
-    def _lack(self, metric: float | None, metrics: Mapping[str, Any]) -> str:
-        """Return what of a validation the search would need and does not get; empty for nothing."""
+    def _lack(self, metric: float | None, metrics: Mapping[str, object]) -> str:
+        """Return which metric the search needs and a validation lacks; empty if none is missing."""
         if metric is None:
             name = self._config.searcher.metric
-            # What Keras calls the metrics of validation data.
+            # Keras adds this prefix to metrics of validation data.
             is_near = number(metrics.get(f"val_{name}")) is not None
-            hint = f" (with `searcher.metric: val_{name}` it would have one)" if is_near else ""
+            hint = f" (it has one under `val_{name}`: set `searcher.metric: val_{name}`)" if is_near else ""
             return f"The validation has no number under the searcher's metric `{name}`{hint}"
         time_metric = self.searcher.method.time_metric
         time = None if time_metric is None else number(metrics.get(time_metric))
@@ -249,15 +261,15 @@ class ExperimentController(Controller):
         return ""
 
     def _refuse(self, trial: TrialRow, text: str) -> None:
-        """Say what is wrong with a validation; in a search it is the end of the trial."""
+        """Log what is wrong with a validation; if the search needs the metric, end the trial."""
         if self.searcher.method.needs_metric:
             note(self._tx, trial.task_id, text, "ERROR")
             self.stop_trial(trial, states.STOPPING_ERROR)
         elif trial.searcher_metric_value is None:
             note(self._tx, trial.task_id, text, "WARNING")
 
-    def _answer(self, trial: TrialRow, metric: float, metrics: Mapping[str, Any]) -> None:
-        """Take a validation for the answer to the trial's length: not every script asks for lengths."""
+    def _answer(self, trial: TrialRow, metric: float, metrics: Mapping[str, object]) -> None:
+        """Complete the trial's length by a validation, since some scripts do not request lengths."""
         operation = self.searcher.operation(trial.request_id)
         reached = number(metrics.get(self._length_unit))
         if operation is None or reached is None:
@@ -265,11 +277,11 @@ class ExperimentController(Controller):
         if not operation.completed and reached >= operation.length:
             self.operation_completed(trial, operation.length, metric, metrics)
         elif operation.completed and reached > operation.length:
-            # It runs past what it was given, on slots that others could use.
+            # It trains beyond its length, on slots that other trials could use.
             self._preempt(trial)
 
     def _answer_from_records(self, trial: TrialRow) -> None:
-        """Answer the length of a trial whose script came to its end by what it reported before."""
+        """Complete the length of a trial whose script has ended, from its earlier reports."""
         method = self.searcher.method
         if not (method.gives_lengths and method.compares_trials):
             return
@@ -295,7 +307,7 @@ class ExperimentController(Controller):
     def _validations(
         self, trial: TrialRow, wanted: Callable[[Mapping[str, Any]], bool]
     ) -> list[Mapping[str, Any]]:
-        """Return the metrics of a trial's validations that count, earliest first."""
+        """Return the metrics of a trial's validations that were not rolled back, earliest first."""
         query = (
             select(MetricRow.metrics)
             .where(MetricRow.trial_id == trial.id, MetricRow.archived.is_(False))
@@ -314,15 +326,15 @@ class ExperimentController(Controller):
         return True
 
     def _feed(self, event: Callable[[], Sequence[Action]]) -> None:
-        """Tell the search of an event, apply what it decides, and keep its state."""
+        """Pass an event to the search, apply its decisions, and store its state."""
         if self._experiment.state not in (states.ACTIVE, states.PAUSED):
-            # It was cut off: should it be continued, the search goes on as it was before.
+            # The experiment is being stopped. If it is continued later, the search resumes from its state before.
             return
         try:
             actions = list(event())
         except Exception:
-            # A fault of a search method must not take the master along; the experiment cannot go on.
-            logger.exception("The search of experiment %s failed and ends.", self._experiment.id)
+            # An error in a search method must not stop the master; only the experiment ends.
+            logger.exception("The search of experiment %s failed; the experiment ends.", self._experiment.id)
             self.stop(states.STOPPING_ERROR)
             return
         for action in actions:
@@ -397,7 +409,7 @@ class ExperimentController(Controller):
         self.stop(stopping)
 
     def _finish(self, trial: TrialRow, state: str, early: ExitedReason | None) -> None:
-        """Bring a trial without a process to its final state, and tell the search."""
+        """Set a trial without a process to its final state, and inform the search."""
         trial.state = state
         trial.end_time = now()
         task = self._tx.get(TaskRow, trial.task_id)
@@ -413,7 +425,7 @@ class ExperimentController(Controller):
         self._settle()
 
     def _settle(self) -> None:
-        """End a stopping experiment that has no trial left."""
+        """End a stopping experiment that has no unfinished trial."""
         experiment = self._experiment
         if not lifecycle.is_stopping(experiment.state) or self._unfinished_trials():
             return
@@ -430,7 +442,7 @@ class ExperimentController(Controller):
             allocations.preempt(self._tx, allocation, self._config.preemption_timeout)
 
     def _explain(self, trial: TrialRow, exit_: Exit, verdict: Verdict) -> None:
-        """Write into the trial's log what its end means, where that is no plain success."""
+        """Write into the trial's log what the end of its run means, unless it is a plain success."""
         what = f"Trial {trial.id} " + (
             f"exited with code {exit_.code}" if exit_.ending is Ending.EXITED else f"stopped: {exit_.detail}"
         )
@@ -442,7 +454,7 @@ class ExperimentController(Controller):
         elif verdict is Verdict.RELAUNCH and exit_.is_failure:
             note(self._tx, trial.task_id, f"{what} and is run again; no restart is counted.", "WARNING")
         elif verdict is Verdict.FAIL:
-            note(self._tx, trial.task_id, f"{what} and is given up.", "ERROR")
+            note(self._tx, trial.task_id, f"{what} and is not run again.", "ERROR")
 
     def _trials(self) -> Sequence[TrialRow]:
         query = select(TrialRow).where(TrialRow.experiment_id == self._experiment.id).order_by(TrialRow.id)
@@ -467,6 +479,6 @@ def _quoted(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names) or "none"
 
 
-def _is_finite(metrics: Mapping[str, Any], name: str) -> bool:
+def _is_finite(metrics: Mapping[str, object], name: str) -> bool:
     value = number(metrics.get(name))
     return value is None or math.isfinite(value)

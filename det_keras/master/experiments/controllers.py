@@ -1,4 +1,4 @@
-"""Chooses the controller of an experiment: the master runs its trials, or they report from outside."""
+"""Chooses the controller of an experiment: managed by this master, or unmanaged."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ __all__ = ["controller_of"]
 
 
 def controller_of(tx: Transaction, experiment: ExperimentRow) -> Controller:
-    """Return the controller of `experiment`, whose changes belong to the transaction."""
+    """Return the controller of `experiment`; it writes its changes in `tx`."""
     return (UnmanagedController if experiment.is_unmanaged else ExperimentController)(tx, experiment)

@@ -31,19 +31,19 @@ from det_keras.protocol.values import now
 __all__ = ["Draft", "Experiments"]
 
 _MOST_CONFIG_BYTES = 1 << 20
-# Experiments that report from outside have no search, and yet a metric by which the best is found.
+# Unmanaged experiments have no search, but a metric that determines the best trial.
 _UNMANAGED = {"searcher": {"name": "single", "metric": "unmanaged"}}
 
 
 @dataclass(frozen=True)
 class Draft:
-    """An experiment as it was asked for.
+    """A request for a new experiment.
 
     Attributes:
         config: YAML text.
-        files: its code.
-        activate: whether it runs at once.
-        parent_id: whose code to take instead of `files`.
+        files: the experiment's code.
+        activate: whether it starts at once; otherwise it is created paused.
+        parent_id: the experiment whose code is used if `files` is empty.
     """
 
     config: str
@@ -53,13 +53,13 @@ class Draft:
 
 
 class Experiments:
-    """Makes, changes and deletes experiments.
+    """Creates, changes and deletes experiments.
 
     Args:
         store: the database.
-        bundles: where code is kept.
-        default_storage: where checkpoints go when a config does not say.
-        slots: how many the pool has.
+        bundles: the store of the experiments' code.
+        default_storage: the `checkpoint_storage` section of configs that have none.
+        slots: number of slots of the pool.
     """
 
     def __init__(
@@ -73,14 +73,14 @@ class Experiments:
     def load(
         self, raw: str | Mapping[str, Any], below: Mapping[str, Any] | None = None
     ) -> LoadedConfig[ExperimentConfig]:
-        """Return a config that could be run here.
+        """Validate a config for this master.
 
         Args:
-            raw: YAML text, or what it would hold.
-            below: what fills it up before the defaults do.
+            raw: YAML text, or its content.
+            below: values of fields that `raw` does not set, before the defaults; None for none.
 
         Raises:
-            InvalidArgumentError: it could not; everything that is wrong is named.
+            InvalidArgumentError: the config is invalid; the message names all problems.
         """
         loaded = self._parse(raw, () if below is None else (below,))
         refuse_large_config(loaded.config.to_dict())
@@ -108,17 +108,19 @@ class Experiments:
         return loaded
 
     def create(self, owner_id: int, draft: Draft) -> tuple[int, tuple[str, ...]]:
-        """Make an experiment with its first trials; return its number and what to tell the user.
+        """Create an experiment with its first trials; return its number, and notices for the user.
 
         Raises:
             InvalidArgumentError: the config or the files cannot be used; nothing is stored.
-            NotFoundError: there is no such parent.
+            NotFoundError: the parent does not exist.
         """
         loaded = self.load(draft.config)
         config = loaded.config
         context, size = self._bundles.add(draft.files)
         with self._store.writing() as tx:
-            # Deleting the last experiment with the same files may have taken them away in between.
+            # The garbage collector may have deleted the bundle since `add`, together with the last experiment that
+            # used it. From here it cannot: it checks in a transaction whether a bundle is used, and this transaction
+            # holds the lock of writers until the new row is committed.
             self._bundles.add_missing(context, draft.files)
             if draft.parent_id is not None and context is None:
                 parent = find_experiment(tx, draft.parent_id)
@@ -143,7 +145,15 @@ class Experiments:
     def create_unmanaged(
         self, owner_id: int, text: str, external_id: str | None = None
     ) -> tuple[int, tuple[str, ...]]:
-        """Make an experiment whose trials report from outside, or find the one of that `external_id`.
+        """Create an unmanaged experiment, or find the existing one with `external_id`.
+
+        Args:
+            owner_id: number of the user.
+            text: the config as YAML text.
+            external_id: a name chosen by the script; None creates a new experiment in each call.
+
+        Returns:
+            The experiment's number, and notices for the user.
 
         Raises:
             InvalidArgumentError: the config cannot be used; nothing is stored.
@@ -151,6 +161,7 @@ class Experiments:
         loaded = self._parse(text, (_UNMANAGED,), alone=True)
         with self._store.writing() as tx:
             query = select(ExperimentRow.id).where(ExperimentRow.external_id == external_id)
+            # Looked up and added in one transaction: two scripts with the same `external_id` get one experiment.
             known = None if external_id is None else tx.scalar(query)
             if known is not None:
                 return known, ()
@@ -162,15 +173,15 @@ class Experiments:
             return experiment.id, loaded.notices
 
     def continue_(self, experiment_id: int, override: str = "") -> tuple[str, ...]:
-        """Let an experiment that is over run again; return what to tell the user.
+        """Continue an ended experiment; return notices for the user.
 
         Args:
-            experiment_id: of the experiment.
-            override: YAML text of what changes in its config; only an experiment of one trial may change.
+            experiment_id: number of the experiment.
+            override: YAML text of changes to its config; only experiments with the searcher ``single`` may change.
 
         Raises:
-            FailedPreconditionError: it is not over, or has nothing left to run.
-            InvalidArgumentError: the config would not be one any more.
+            FailedPreconditionError: it has not ended, or no trial is left to run.
+            InvalidArgumentError: the changed config is invalid.
         """
         changes = _read_changes(override)
         with self._store.writing() as tx:
@@ -185,11 +196,11 @@ class Experiments:
     def _override(self, experiment: ExperimentRow, changes: Mapping[str, Any]) -> tuple[str, ...]:
         if not continuing.is_single(experiment):
             raise InvalidArgumentError(
-                "Only the config of an experiment of one trial (searcher `single`) may change when it is continued."
+                "Only the config of an experiment with the searcher `single` may change when it is continued."
             )
         searcher = changes.get("searcher")
         method = searcher.get("name") if isinstance(searcher, Mapping) else None
-        # Before the rest is judged by what another method needs.
+        # Checked first: the rest would be validated by the rules of the other method.
         if method not in (None, "single"):
             raise InvalidArgumentError(f"`searcher.name` must stay `single`, received {method!r}.")
         loaded = self.load(changes, below=experiment.config)
@@ -198,8 +209,8 @@ class Experiments:
         for name in ("source_trial_id", "source_checkpoint_uuid"):
             if getattr(config.searcher, name) != before.get(name):
                 raise InvalidArgumentError(
-                    f"`searcher.{name}` can not change: what is continued goes on from its own checkpoint. Fork it to "
-                    "start from another one."
+                    f"`searcher.{name}` cannot change: a continued experiment resumes from its own checkpoint. "
+                    "Fork it to start from another checkpoint."
                 )
         experiment.config = config.to_dict()
         experiment.name, experiment.description = config.name, config.description or ""
@@ -207,16 +218,16 @@ class Experiments:
         return loaded.notices
 
     def change(self, experiment_id: int, changes: Mapping[str, Any]) -> None:
-        """Change what may be changed later; None leaves a field alone.
+        """Change fields that may change after the creation; None leaves a field as it is.
 
         Args:
-            experiment_id: of the experiment.
+            experiment_id: number of the experiment.
             changes: `name`, `description`, `labels`, `notes`, `resources` (`max_slots`, `weight`,
                 `priority`), `checkpoint_storage` (`save_*`).
 
         Raises:
-            NotFoundError: there is no such experiment, or its resources do not matter any more.
-            InvalidArgumentError: a value cannot be.
+            NotFoundError: the experiment does not exist, or has ended and `resources` is given.
+            InvalidArgumentError: a value is invalid.
         """
         with self._store.writing() as tx:
             experiment = find_experiment(tx, experiment_id)
@@ -245,14 +256,14 @@ class Experiments:
                 checkpoints.start_pruning(tx, experiment)
 
     def relabel(self, experiment_id: int, change: Callable[[set[str]], set[str]]) -> list[str]:
-        """Change an experiment's labels and return them; nobody else changes them in between.
+        """Change an experiment's labels in one transaction, and return them.
 
         Args:
-            experiment_id: of the experiment.
-            change: returns the labels that come of those that there are.
+            experiment_id: number of the experiment.
+            change: returns the new labels for the current labels.
 
         Raises:
-            NotFoundError: there is no such experiment.
+            NotFoundError: the experiment does not exist.
             InvalidArgumentError: a label is blank.
         """
         with self._store.writing() as tx:
@@ -266,10 +277,10 @@ class Experiments:
         return labels
 
     def archive(self, experiment_id: int, *, archived: bool) -> None:
-        """Put a finished experiment out of sight, or back.
+        """Archive an ended experiment, which hides it in lists, or unarchive it.
 
         Raises:
-            FailedPreconditionError: it is not finished, or already there.
+            FailedPreconditionError: it has not ended, or is archived or unarchived already.
         """
         with self._store.writing() as tx:
             experiment = find_experiment(tx, experiment_id)
@@ -280,10 +291,10 @@ class Experiments:
             experiment.archived = archived
 
     def delete(self, experiment_id: int) -> None:
-        """Have a finished experiment and everything of it deleted soon.
+        """Have the garbage collector delete an ended experiment, with its trials, checkpoints and logs.
 
         Raises:
-            FailedPreconditionError: it is not finished.
+            FailedPreconditionError: it has not ended.
         """
         with self._store.writing() as tx:
             experiment = find_experiment(tx, experiment_id)
@@ -296,7 +307,7 @@ class Experiments:
 
 
 def _clean_labels(labels: Iterable[str]) -> list[str]:
-    """Return labels as a config has them: each once, in order."""
+    """Return labels as in a config: sorted, without duplicates."""
     unique = sorted(set(labels))
     if any(not label.strip() for label in unique):
         raise InvalidArgumentError("A label must not be blank.")
@@ -305,9 +316,9 @@ def _clean_labels(labels: Iterable[str]) -> list[str]:
 
 def _refuse_long(text: str) -> None:
     if len(text) > _MOST_CONFIG_BYTES:
-        # Reading YAML takes a second for every few ten thousand letters.
+        # Parsing YAML takes a second for every few ten thousand characters.
         raise InvalidArgumentError(
-            f"A config may have {_MOST_CONFIG_BYTES >> 20} MiB, received {len(text)} letters."
+            f"A config may have {_MOST_CONFIG_BYTES >> 20} MiB, received {len(text)} characters."
         )
 
 
@@ -341,11 +352,11 @@ def _check_changes(experiment: ExperimentRow, changes: Mapping[str, Any]) -> Non
         raise InvalidArgumentError("The name must not be blank.")
     resources = {key: value for key, value in (changes.get("resources") or {}).items() if value is not None}
     if resources and experiment.state in states.TERMINAL:
-        raise NotFoundError(f"experiment '{experiment.id}' not found among those that use resources")
+        raise NotFoundError(f"experiment '{experiment.id}' not found among experiments that use resources")
     per_trial = experiment.config["resources"]["slots_per_trial"]
     if resources.get("max_slots", per_trial) < per_trial:
         raise InvalidArgumentError(
-            f"`max_slots` must be at least the {per_trial} slots that one trial needs."
+            f"`max_slots` must be at least {per_trial}, the number of slots of one trial."
         )
     if not 1 <= resources.get("priority", 1) <= 99:
         raise InvalidArgumentError("`priority` must be 1 to 99.")
@@ -354,11 +365,11 @@ def _check_changes(experiment: ExperimentRow, changes: Mapping[str, Any]) -> Non
         raise InvalidArgumentError(f"`weight` must be a number above 0, received {weight}.")
     storage_changes = changes.get("checkpoint_storage") or {}
     if any(value is not None and value < 0 for value in storage_changes.values()):
-        raise InvalidArgumentError("Numbers of checkpoints to keep must be 0 or more.")
+        raise InvalidArgumentError("The numbers of checkpoints to keep must be 0 or more.")
 
 
 def _warm_start(session: Session, config: ExperimentConfig) -> str | None:
-    """Return the checkpoint that every trial of a new experiment starts from, None for none."""
+    """Return the checkpoint from which every trial of a new experiment starts; None for none."""
     if config.searcher.source_checkpoint_uuid is not None:
         uuid_ = config.searcher.source_checkpoint_uuid
         row = session.get(CheckpointRow, uuid_)

@@ -1,4 +1,4 @@
-"""What a report of metrics means for its experiment: it is stored, and a validation moves the search."""
+"""Applies reports of metrics to their experiment: stores them, and passes validations to the search."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["report_metrics"]
 
 
 def report_metrics(tx: Transaction, report: Report) -> None:
-    """Store a report and tell the search of a validation.
+    """Store a report; pass a validation to the search.
 
     Raises:
-        NotFoundError: there is no such trial.
+        NotFoundError: the trial does not exist.
         InvalidArgumentError: the report is malformed, of another run, or contradicts an earlier one.
     """
     validation = store_report(tx, report)

@@ -1,8 +1,8 @@
-"""Experiments that report from outside: their scripts run wherever their users start them.
+"""Unmanaged experiments: users start their scripts themselves, on any machine.
 
-The master starts nothing here and can end nothing. That a trial runs it learns from its script, which lets itself be
-heard once a minute; how a trial ended the script says itself, and one that is not heard of for a while is lost. The
-state of the experiment follows from those of its trials.
+The master can neither start nor end these scripts. A script sends a heartbeat once a minute and reports how it ended.
+A trial without a heartbeat for five minutes is lost. The state of the experiment follows from the states of its
+trials.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from det_keras.search import Operation
 
 __all__ = ["LOST_AFTER", "UnmanagedController", "find_lost", "hear_all_again"]
 
-#: How long a trial may be silent: five heartbeats of the original's client.
+#: A trial is lost after this time without a report: five heartbeats of Determined's client.
 LOST_AFTER = timedelta(minutes=5)
 
 _RUNNING = frozenset({states.ACTIVE, "QUEUED", "PULLING", "STARTING", "RUNNING"})
 
 
 class UnmanagedController(Controller):
-    """Follows one experiment that reports from outside; to the calls what `ExperimentController` is for the others.
+    """The controller of an unmanaged experiment.
 
     Args:
-        tx: everything is written in it.
-        experiment: a row of it.
+        tx: the transaction of the event; all changes are written in it.
+        experiment: the experiment's row in `tx`.
     """
 
     def __init__(self, tx: Transaction, experiment: ExperimentRow) -> None:
@@ -47,59 +47,75 @@ class UnmanagedController(Controller):
         self._experiment = experiment
 
     def activate(self) -> None:
-        """Refuse: nothing here can be started."""
+        """Refuse: the master cannot start the script."""
         raise self._refusal()
 
     def pause(self) -> None:
-        """Refuse: nothing here can be stopped and started again."""
+        """Refuse: the master cannot stop and restart the script."""
         raise self._refusal()
 
     def stop(self, stopping: str) -> None:
-        """Take the experiment for ended; its scripts go on, if there are any."""
+        """Record the experiment as ended; scripts that are still running are not stopped."""
         if self._experiment.state in states.TERMINAL:
             return
         ended_as = lifecycle.terminal_of(stopping)
         for trial in self._trials():
             self._stop_trial(trial, ended_as)
-            # One that was lost is not brought back by a late word of its script either.
+            # A late report of a lost trial's script does not revive it either.
             trial.heartbeat_at = None
-        # Not what follows from the trials: some may have been completed before, but not all of them.
+        # Not the state that follows from the trials: some of them may have completed before.
         self._enter(ended_as)
 
     def stop_trial(self, trial: TrialRow, stopping: str) -> None:
-        """Take a trial for ended; its script goes on, if there is one."""
+        """Record a trial as ended; a script that is still running is not stopped."""
         if self._stop_trial(trial, lifecycle.terminal_of(stopping)):
             self._follow()
 
     def early_exit(self, trial: TrialRow, reason: str) -> None:
-        """Record that a trial refuses its hyperparameters; its script reports how it ends."""
+        """Record that a trial's script refused its hyperparameters; the script reports its end itself."""
         early_exit_reason(reason)
         note(self._tx, trial.task_id, f"Trial {trial.id} refuses its hyperparameters ({reason}).", "WARNING")
 
-    def validated(self, trial: TrialRow, metrics: Mapping[str, Any]) -> None:
-        """Do nothing: there is no search to tell."""
+    def validated(self, trial: TrialRow, metrics: Mapping[str, object]) -> None:
+        """Do nothing: there is no search."""
 
     def operation(self, trial: TrialRow) -> Operation | None:
-        """Return None: nobody says how long a trial is to be."""
+        """Return None: trials have no given length."""
         return None
 
     def operation_completed(
-        self, trial: TrialRow, length: int, metric: float, metrics: Mapping[str, Any]
+        self, trial: TrialRow, length: int, metric: float, metrics: Mapping[str, object]
     ) -> None:
-        """Refuse: no length was given."""
+        """Refuse: trials have no given length.
+
+        Args:
+            trial: a trial of the experiment.
+            length: not used.
+            metric: not used.
+            metrics: not used.
+
+        Raises:
+            InvalidArgumentError: always.
+        """
         raise InvalidArgumentError(f"The search gives trial {trial.id} no length.")
 
     def progressed(self, trial: TrialRow, progress: float, *, is_fraction: bool) -> None:
-        """Note how far a trial is; the experiment is as far as its trials are on average."""
+        """Record the progress of a trial; the experiment's progress is the mean over its trials.
+
+        Args:
+            trial: a trial of the experiment.
+            progress: 0 to 1.
+            is_fraction: not used: trials have no given length.
+        """
         trial.progress = min(1.0, max(0.0, progress))
         trials = self._trials()
-        self._experiment.progress = sum(one.progress for one in trials) / len(trials)
+        self._experiment.progress = sum(trial.progress for trial in trials) / len(trials)
 
     def create_trial(self, hparams: Mapping[str, Any], external_id: str | None = None) -> TrialRow:
-        """Make a trial, or find the one of that `external_id`.
+        """Create a trial, or find the existing trial with `external_id`.
 
         Raises:
-            FailedPreconditionError: the experiment is about to be deleted.
+            FailedPreconditionError: the experiment is being deleted.
         """
         known = None if external_id is None else self._trial_of(external_id)
         if known is not None:
@@ -135,25 +151,27 @@ class UnmanagedController(Controller):
         return trial
 
     def start_run(self, trial: TrialRow) -> None:
-        """Begin the next run of a trial, be it ended or not: what is reported from now on is of this run."""
+        """Begin the next run of a trial, even if the trial has ended; later reports belong to this run."""
         trial.run_id += 1
         self._revive(trial)
 
     def heard(self, trial: TrialRow, state: str | None) -> None:
-        """Note that the script of a trial is there, or how it says that it ended.
+        """Record a heartbeat of a trial's script, or the state that it reports.
 
         Args:
-            trial: of the experiment.
-            state: what the script says of itself; None for a heartbeat.
+            trial: a trial of the experiment.
+            state: the state that the script reports; None for a heartbeat.
 
         Raises:
-            InvalidArgumentError: only the master could bring it into that state.
+            InvalidArgumentError: a script cannot report this state.
         """
         if state is not None and state not in _RUNNING | states.TERMINAL:
             names = ", ".join(sorted(_RUNNING | states.TERMINAL))
-            raise InvalidArgumentError(f"The state of an unmanaged trial is one of {names}, not {state}.")
-        # One that was lost may be heard of again: the network was away, not the script. But who ended by its own
-        # word, or by a user's, is not brought back by a heartbeat that was on its way.
+            raise InvalidArgumentError(
+                f"The state of an unmanaged trial must be one of {names}, received {state}."
+            )
+        # A lost trial may report again, after the network failed and not the script. But a heartbeat that was still on
+        # its way must not revive a trial that its script or a user has ended: `heartbeat_at` is None for those.
         is_open = trial.state not in states.TERMINAL or trial.heartbeat_at is not None
         if state in states.TERMINAL:
             if is_open:
@@ -162,19 +180,19 @@ class UnmanagedController(Controller):
             self._revive(trial)
 
     def lose(self, trial: TrialRow) -> None:
-        """Give up a trial that was not heard of."""
+        """Record a trial that has not reported for too long as failed."""
         minutes = int(LOST_AFTER.total_seconds() // 60)
-        text = f"Nothing was heard of trial {trial.id} for {minutes} minutes: it is taken for lost."
+        text = f"Trial {trial.id} has not reported for {minutes} minutes and counts as lost."
         note(self._tx, trial.task_id, text, "ERROR")
         heard_at = trial.heartbeat_at
         self._finish(trial, states.ERROR)
         trial.heartbeat_at = heard_at
 
     def _stop_trial(self, trial: TrialRow, state: str) -> bool:
-        """Take a trial for ended; return whether it was not yet."""
+        """Record a trial as ended; return whether it had not ended before."""
         if trial.state in states.TERMINAL:
             return False
-        note(self._tx, trial.task_id, f"Trial {trial.id} was ended by a user; its script is not told.")
+        note(self._tx, trial.task_id, f"A user ended trial {trial.id}; its script is not notified.")
         self._end(trial, state)
         return True
 
@@ -202,7 +220,7 @@ class UnmanagedController(Controller):
         self._tx.notify(task_topic(task.id))
 
     def _follow(self) -> None:
-        """Give the experiment the state that follows from its trials."""
+        """Set the experiment's state, which follows from its trials."""
         of_trials = {trial.state for trial in self._trials()}
         if not of_trials <= states.TERMINAL:
             self._enter(states.ACTIVE)
@@ -232,13 +250,13 @@ class UnmanagedController(Controller):
 
     def _refusal(self) -> FailedPreconditionError:
         return FailedPreconditionError(
-            f"Experiment {self._experiment.id} reports from outside (unmanaged): only whoever started its script "
-            "can stop it or let it go on."
+            f"Experiment {self._experiment.id} is unmanaged: its script runs outside of this master, which cannot stop "
+            "or resume it."
         )
 
 
 def find_lost(session: Session, time: datetime) -> Sequence[int]:
-    """Return the trials that were not heard of for too long at `time`."""
+    """Return the numbers of the trials that have not reported for `LOST_AFTER` at `time`."""
     query = select(TrialRow.id).where(
         TrialRow.state == states.ACTIVE, TrialRow.heartbeat_at < time - LOST_AFTER
     )
@@ -246,6 +264,6 @@ def find_lost(session: Session, time: datetime) -> Sequence[int]:
 
 
 def hear_all_again(tx: Transaction) -> None:
-    """Give all trials the whole time again: a master that was away heard of nobody."""
+    """Restart the time limit of all trials: a stopped master received no heartbeats."""
     is_heard = (TrialRow.state == states.ACTIVE) & TrialRow.heartbeat_at.is_not(None)
     tx.execute(update(TrialRow).where(is_heard).values(heartbeat_at=now()))

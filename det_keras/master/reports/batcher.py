@@ -1,7 +1,7 @@
-"""Reports of metrics on their way into the database: those that arrive together share one commit.
+"""Stores reports of metrics in batches: reports that arrive together share one commit.
 
-A commit waits for the disk, and that is what a report mostly costs. So a thread of its own takes whatever
-has arrived meanwhile into one transaction, and acknowledges none before it is certain.
+A commit waits for the disk, which is most of the cost of a report. A thread therefore stores all reports that
+arrived during the last commit in one transaction. A report is acknowledged only after its commit.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ __all__ = ["ReportBatcher"]
 
 logger = logging.getLogger(__name__)
 
-# More would make the first of them wait too long.
+# Larger batches would delay the first report too long.
 _MOST_TOGETHER = 64
 
 
 @dataclass(eq=False)
 class _Waiting:
-    """A report, and who waits for its acknowledgement."""
+    """A report, and the request that waits for its acknowledgement."""
 
     report: metrics.Report
     loop: asyncio.AbstractEventLoop
@@ -40,7 +40,7 @@ class ReportBatcher:
 
     Args:
         store: the database.
-        report: stores one report in a transaction, with what follows from it.
+        report: stores one report in a transaction, and passes validations to the search.
     """
 
     def __init__(self, store: Store, report: Callable[[Transaction, metrics.Report], None]) -> None:
@@ -51,70 +51,74 @@ class ReportBatcher:
         self._thread = threading.Thread(target=self._run, name="report_batcher", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Store what has arrived, and end."""
+        """Store the reports that have arrived, and end the thread."""
         self._is_closed = True
         self._queue.put(None)
         self._thread.join(timeout=10.0)
 
     async def take(self, report: metrics.Report) -> None:
-        """Return when a report is stored for certain; it may be sent again.
+        """Store a report; returns after the commit. Storing the same report again changes nothing.
 
         Raises:
-            NotFoundError: there is no such trial.
+            NotFoundError: the trial does not exist.
             InvalidArgumentError: the report is malformed, of another run, or contradicts an earlier one.
             UnavailableError: the master is stopping.
         """
         metrics.check_report(report)
         if self._is_closed:
             raise UnavailableError("The master is stopping.")
+        # The future belongs to this loop and is not thread-safe: the batcher's thread only schedules `_acknowledge` on
+        # the loop, which sets the result there.
         loop = asyncio.get_running_loop()
         waiting = _Waiting(report, loop, loop.create_future())
         self._queue.put(waiting)
         await waiting.answer
 
     def _run(self) -> None:
-        is_going_on = True
-        while is_going_on:
+        is_open = True
+        while is_open:
+            # `empty` is reliable here: no other thread takes from the queue.
             arrived = [self._queue.get()]
             while len(arrived) < _MOST_TOGETHER and not self._queue.empty():
                 arrived.append(self._queue.get())
-            is_going_on = None not in arrived
-            self._store_all([one for one in arrived if one is not None])
+            is_open = None not in arrived
+            self._store_all([waiting for waiting in arrived if waiting is not None])
 
     def _store_all(self, arrived: Sequence[_Waiting]) -> None:
         left: Sequence[_Waiting] = arrived
         try:
             with self._store.adding() as connection:
-                left = [one for one in arrived if not metrics.add_quickly(connection, one.report)]
+                left = [waiting for waiting in arrived if not metrics.add_quickly(connection, waiting.report)]
         except Exception:
-            # Nothing of it is stored. One of them may be to blame: each gets an answer of its own.
+            # The whole batch was rolled back. A single report may be the cause, so each is stored on its own.
             logger.exception("%d reports could not be stored together.", len(arrived))
             left = arrived
-        for one in left:
-            self._store_alone(one)
-        for loop in {one.loop for one in arrived}:
-            answered = [one for one in arrived if one.loop is loop]
+        for waiting in left:
+            self._store_single(waiting)
+        # All commits are done: only now may the clients be told.
+        for loop in {waiting.loop for waiting in arrived}:
+            answered = [waiting for waiting in arrived if waiting.loop is loop]
             loop.call_soon_threadsafe(_acknowledge, answered)
 
-    def _store_alone(self, waiting: _Waiting) -> None:
+    def _store_single(self, waiting: _Waiting) -> None:
         try:
             with self._store.writing() as tx:
                 self._report(tx, waiting.report)
         except Exception as error:
-            # Whoever reported gets it.
+            # Raised in the client's request.
             waiting.error = error
 
 
 def _acknowledge(answered: Sequence[_Waiting]) -> None:
-    for one in answered:
-        # One who hung up has cancelled.
-        if one.answer.done():
+    for waiting in answered:
+        # The future of a client that has disconnected is cancelled.
+        if waiting.answer.done():
             continue
-        if one.error is None:
-            one.answer.set_result(None)
+        if waiting.error is None:
+            waiting.answer.set_result(None)
         else:
-            one.answer.set_exception(one.error)
+            waiting.answer.set_exception(waiting.error)

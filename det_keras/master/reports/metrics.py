@@ -1,6 +1,6 @@
 """Reports of metrics: rolled back after a restart, merged within a step, summarised.
 
-Reporting the same thing twice changes nothing, so that a client may repeat a report whose answer was lost.
+Storing the same report twice changes nothing, so a client may repeat a report whose response was lost.
 """
 
 from __future__ import annotations
@@ -64,29 +64,29 @@ _UPDATE = update(TrialRow).where(_TRIALS.id == bindparam("wanted_id"))
 
 @dataclass(frozen=True)
 class Report:
-    """One report as it was sent.
+    """A report of metrics.
 
     Attributes:
-        trial_id: of the trial.
-        run_id: of its run; reports of earlier runs are refused.
-        group: ``training``, ``validation``, a profiler's or a name of the user's.
-        steps_completed: batches so far; None of a profiler.
-        metrics: averages by name.
-        batch_metrics: of every batch, if they were sent.
-        time: when; None for now.
+        trial_id: the trial.
+        run_id: the trial's run; reports of earlier runs are refused.
+        group: ``training``, ``validation``, a profiler's group or a name chosen by the user.
+        steps_completed: batches trained so far; None for a profiler.
+        metrics: averages over the batches, by name.
+        batch_metrics: metrics of every batch; None if they were not sent.
+        time: time of the report; None for now.
     """
 
     trial_id: int
     run_id: int
     group: str
     steps_completed: int | None
-    metrics: Mapping[str, Any]
+    metrics: Mapping[str, object]
     batch_metrics: Sequence[Any] | None = None
     time: datetime | None = None
 
     @property
     def partition(self) -> str:
-        """What is rolled back together with it."""
+        """The reports of one partition are rolled back together."""
         if self.group in (TRAINING, VALIDATION):
             return self.group
         return _PROFILER if self.group in _PROFILER_GROUPS else _GENERIC
@@ -96,10 +96,10 @@ def store_report(tx: Transaction, report: Report) -> MetricRow | None:
     """Store a report.
 
     Returns:
-        The row of a validation that this report made or added to; None for every other report.
+        The row of a validation that this report created or extended; None for every other report.
 
     Raises:
-        NotFoundError: there is no such trial.
+        NotFoundError: the trial does not exist.
         InvalidArgumentError: the report is malformed, of another run, or contradicts an earlier one.
     """
     check_report(report)
@@ -123,15 +123,15 @@ def store_report(tx: Transaction, report: Report) -> MetricRow | None:
     trial.summary_metrics = {**trial.summary_metrics, name: summary}
     if report.group != VALIDATION or not new_names:
         return None
-    _note_validation(trial, row, config_of(find_experiment(tx, trial.experiment_id)).searcher)
+    _record_validation(trial, row, config_of(find_experiment(tx, trial.experiment_id)).searcher)
     return row
 
 
 def add_quickly(connection: Connection, report: Report) -> bool:
-    """Store a report that only adds a row, as nearly all do; tell whether it was one.
+    """Store a report that only adds a row, as nearly all reports do; return whether it was stored.
 
-    Reports are what a master gets most of. Statements that are built once, and rows that no session keeps track of,
-    take a third of the time.
+    Reports are the most frequent calls. Prebuilt statements and rows without a session take a third of the time of
+        `store_report`.
     """
     if report.partition in (VALIDATION, _PROFILER):
         return False
@@ -146,7 +146,7 @@ def add_quickly(connection: Connection, report: Report) -> bool:
         "partition": report.partition,
         "steps": steps,
     }
-    # The first run overtakes nobody, and behind everything that was reported there is nothing to merge with.
+    # The first run has no earlier reports to roll back. After the last reported batch there is no report to merge with.
     if report.run_id > 1 and connection.execute(_OVERTAKEN, place).first() is not None:
         return False
     if steps <= trial.total_batches and connection.execute(_SAME_STEP, place).first() is not None:
@@ -164,7 +164,13 @@ def add_quickly(connection: Connection, report: Report) -> bool:
 
 
 def best_validation(session: Session, experiment_id: int, *, smaller_is_better: bool) -> float | None:
-    """Return the best searcher metric over an experiment's live validations; None while there is none."""
+    """Return the best searcher metric of an experiment's validations; None if there is none.
+
+    Args:
+        session: to read with.
+        experiment_id: number of the experiment.
+        smaller_is_better: whether the best is the smallest.
+    """
     best = func.min if smaller_is_better else func.max
     value = session.scalar(
         select(best(MetricRow.searcher_metric))
@@ -175,15 +181,15 @@ def best_validation(session: Session, experiment_id: int, *, smaller_is_better: 
 
 
 def live_rows(trial_ids: Sequence[int]) -> Select[MetricRow]:
-    """Return the query of all reports that count, of some trials."""
+    """Return the query for all reports of some trials that were not rolled back."""
     return select(MetricRow).where(MetricRow.trial_id.in_(trial_ids), MetricRow.archived.is_(False))
 
 
 def check_report(report: Report) -> None:
-    """Look at a report without the database.
+    """Check a report without the database.
 
     Raises:
-        InvalidArgumentError: it is malformed.
+        InvalidArgumentError: the report is malformed.
     """
     if not report.group or "." in report.group:
         raise InvalidArgumentError(f"The group {report.group!r} must be a name without a dot.")
@@ -198,7 +204,7 @@ def check_report(report: Report) -> None:
 
 
 def _archive_overtaken(tx: Transaction, report: Report, steps: int) -> bool:
-    """Hide what earlier runs reported beyond the point where this run is; tell whether there was any."""
+    """Archive reports of earlier runs beyond this run's batch; return whether there were any."""
     query = live_rows([report.trial_id]).where(
         MetricRow.run_id < report.run_id,
         MetricRow.partition != _PROFILER,
@@ -215,7 +221,7 @@ def _archive_overtaken(tx: Transaction, report: Report, steps: int) -> bool:
 
 
 def _recompute(tx: Transaction, trial: TrialRow) -> None:
-    """Derive everything that a trial's row says about its metrics from the reports that are left."""
+    """Recompute the metrics in a trial's row from the reports that were not archived."""
     rows = tx.scalars(
         live_rows([trial.id]).where(MetricRow.partition != _PROFILER).order_by(MetricRow.id)
     ).all()
@@ -225,13 +231,13 @@ def _recompute(tx: Transaction, trial: TrialRow) -> None:
     config = config_of(find_experiment(tx, trial.experiment_id))
     for row in rows:
         if row.group == VALIDATION:
-            _note_validation(trial, row, config.searcher)
+            _record_validation(trial, row, config.searcher)
 
 
 def _merge_or_add(
     tx: Transaction, report: Report, steps: int, searcher_metric: float | None
 ) -> tuple[MetricRow, list[str]]:
-    """Return the row of a report, and which of its names are new."""
+    """Return the row of a report, and the names of its new metrics."""
     row = tx.scalar(
         live_rows([report.trial_id]).where(MetricRow.group == report.group, MetricRow.total_batches == steps)
     )
@@ -283,7 +289,7 @@ def _batch_metrics(report: Report) -> list[Any] | None:
 
 
 def _searcher_metric(tx: Transaction, trial: TrialRow, report: Report) -> float | None:
-    """Return the searcher's metric of a validation; one that diverged has none that could be the best."""
+    """Return the searcher's metric of a validation; None if it is missing or not finite."""
     if report.group != VALIDATION:
         return None
     name = config_of(find_experiment(tx, trial.experiment_id)).searcher.metric
@@ -291,13 +297,13 @@ def _searcher_metric(tx: Transaction, trial: TrialRow, report: Report) -> float 
     return None if value is None or not math.isfinite(value) else value
 
 
-def _note_validation(trial: TrialRow, row: MetricRow, searcher: Searcher) -> None:
-    """Note a validation with the searcher's metric as the latest, and as the best if it is."""
+def _record_validation(trial: TrialRow, row: MetricRow, searcher: Searcher) -> None:
+    """Record a validation that has the searcher's metric as the latest, and as the best if it is."""
     if number(row.metrics.get(searcher.metric)) is None:
         return
     trial.latest_validation_id = row.id
     if row.searcher_metric is None:
-        # It diverged.
+        # Not finite: it cannot be the best.
         return
     best = trial.searcher_metric_value
     if is_better(row.searcher_metric, best, smaller_is_better=searcher.smaller_is_better):

@@ -1,9 +1,9 @@
-"""Curves of metrics: read once, kept as long as nothing was reported, thinned for the eye.
+"""Curves of metrics: read once, cached until new reports arrive, downsampled for display.
 
-A plot of 50 trials with 10,000 points each asks for half a million reports. So a whole curve is read by one light
-statement, without a row of them becoming an object, and stays in memory as arrays. Whether it still holds is told by
-the summary that the trial's row keeps anyway: the run, and count, sum and last value of the metric. A curve that only
-grew is read on from where it ended.
+A plot of 50 trials with 10,000 points each needs half a million reports. A whole curve is therefore read by one
+statement, without creating an object per row, and cached as arrays. The summary in the trial's row shows whether it
+is still current: the run, and count, sum and last value of the metric. If points were only added, only the new
+points are read.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ __all__ = ["Curves", "Series"]
 Floats = npt.NDArray[np.float64]
 
 _MOST_BYTES = 128 << 20
-# SQLite works outside of Python's lock: two readers use two cores, and one of them leaves the other to everybody else.
+# SQLite runs without Python's global lock, so two readers use two cores.
 _READERS = 2
 _MANY_CURVES = 8
-# Reading through the page cache in place of copying every page out of it halves the time.
+# Memory-mapped reads, which do not copy every page, halve the time.
 _MAP_BYTES = 256 << 20
-# Other names would have to be quoted inside of SQLite's JSON paths, for which no rule holds in all of its releases.
+# Other names would need quoting in SQLite's JSON paths, and its releases differ in the rules.
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_ ./:@+-]+")
 _EPOCHS = ("epochs", "epoch")
-_TIME_LETTERS = len("2026-01-02 03:04:05.678901")
+_TIME_CHARACTERS = len("2026-01-02 03:04:05.678901")
 
 
 @dataclass(frozen=True)
 class Series:
-    """One metric of one trial, ready to be drawn.
+    """One metric of one trial, ready for plotting.
 
     Attributes:
-        trial_id: of the trial.
+        trial_id: number of the trial.
         started: when the trial began.
-        batches: int64, (points,): where it was reported, ascending.
-        epochs: (points,): the `epochs` or `epoch` that was reported with it, NaN where none was; None if there is none.
-        seconds: (points,): since the trial's start.
-        values: (points,): smoothed if that was asked for; NaN and infinite values are gaps.
-        total: points before thinning.
+        batches: int64, (points,): batches trained at each report, ascending.
+        epochs: (points,): `epochs` or `epoch` of the same reports, NaN where absent; None if never reported.
+        seconds: (points,): time since the trial's start, in seconds.
+        values: (points,): the metric, smoothed if requested; NaN and infinite values are gaps.
+        total: number of points before downsampling.
     """
 
     trial_id: int
@@ -69,14 +69,14 @@ class Series:
 
 @dataclass(frozen=True)
 class _Head:
-    """What a trial's row says of a metric; while it stays, so does the curve.
+    """The summary of a metric in a trial's row; while it is unchanged, so is the curve.
 
     Attributes:
-        trial_id: of the trial.
+        trial_id: number of the trial.
         started: when the trial began.
-        run_id: reports of an earlier run may be rolled back by a later one.
-        summary: of the metric: count, sum, last and so on.
-        epochs: the name under which epochs are reported, None if they are not.
+        run_id: the trial's run; a later run may roll back reports of an earlier run.
+        summary: count, sum, last value and so on.
+        epochs: the name under which epochs are reported; None if they are not.
     """
 
     trial_id: int
@@ -87,7 +87,7 @@ class _Head:
 
     @property
     def count(self) -> int | None:
-        """How many reports have the metric; None if it was not always a number, so that nobody counted."""
+        """Number of reports with the metric; None if it was not always a number, as these are not counted."""
         return self.summary["count"] if self.summary["type"] == "number" else None
 
 
@@ -96,7 +96,7 @@ class _Curve:
     """All points of a metric of a trial, by batches.
 
     Attributes:
-        last_id: of the newest report among them.
+        last_id: id of the newest report in the curve.
         times: (points,), UTC.
     """
 
@@ -114,24 +114,26 @@ class _Curve:
 
 @dataclass
 class _Kept:
-    """A curve in memory, what it was read for, and how it was thinned last."""
+    """A cached curve, the summary for which it was read, and its last downsampled views."""
 
     head: _Head
     curve: _Curve
-    thinned: dict[tuple[Any, ...], Series] = field(default_factory=dict)
+    downsampled: dict[tuple[Any, ...], Series] = field(default_factory=dict)
 
 
 class Curves:
-    """The curves of a master's metrics. Use the one of the master: ``master.curves.read([7], group=..., metric=...)``.
+    """The curves of a master's metrics, such as ``master.curves.read([7], group=..., metric=...)``.
 
     Args:
         store: the database.
-        most_bytes: of curves that are kept; those asked for least recently go first.
+        most_bytes: limit of the cache; the least recently used curves are dropped first.
     """
 
     def __init__(self, store: Store, *, most_bytes: int = _MOST_BYTES) -> None:
         self._store = store
         self._most_bytes = most_bytes
+        # Guards the cache only, and is never held while the database is read. Two threads may therefore read the
+        # same curve at once; the second result replaces the first.
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[int, str, str], _Kept] = OrderedDict()
         self._size_bytes = 0
@@ -148,32 +150,36 @@ class Curves:
         end_batches: int | None = None,
         log_x: bool = False,
     ) -> list[Series]:
-        """Return one metric of several trials, thinned so that the curves look the same.
+        """Return one metric of several trials, downsampled so that the curves look the same.
 
-        May be called from any thread; it opens sessions of its own.
+        May be called from any thread; opens its own sessions.
 
         Args:
-            trial_ids: in the order of the answer; trials that did not report the metric are left out of it.
-            group: ``training``, ``validation`` or a name of the user's.
-            metric: its name.
-            most_points: of each curve, at least 4.
+            trial_ids: in the order of the result; trials that did not report the metric are omitted.
+            group: ``training``, ``validation`` or a name chosen by the user.
+            metric: name of the metric.
+            most_points: maximum number of points per curve, at least 4.
             smoothing: weight of the exponential moving average, over the whole curve, from 0 (none) to below 1.
-            start_batches: points before it are left out.
-            end_batches: points after it are left out; None for none.
-            log_x: they will be looked at on a logarithmic axis.
+            start_batches: points before it are omitted.
+            end_batches: points after it are omitted; None for no limit.
+            log_x: whether the x axis will be logarithmic.
 
         Raises:
             ValueError: `most_points` or `smoothing` is out of bounds.
         """
         view = (most_points, smoothing, start_batches, end_batches, log_x)
         kept = self._current(trial_ids, group, metric)
-        return [_thinned(kept[trial_id], trial_id, view) for trial_id in trial_ids if trial_id in kept]
+        return [_downsampled(kept[trial_id], trial_id, view) for trial_id in trial_ids if trial_id in kept]
 
     def _current(self, trial_ids: Sequence[int], group: str, metric: str) -> dict[int, _Kept]:
-        """Return the curves as they are now, from memory where that is certain."""
+        """Return the current curves, from the cache where they are unchanged."""
         with self._store.reading() as session:
             heads = _heads(session, trial_ids, group, metric)
-            result = {one: kept for one, head in heads.items() if (kept := self._recall(head, group, metric))}
+            result = {
+                trial_id: kept
+                for trial_id, head in heads.items()
+                if (kept := self._recall(head, group, metric))
+            }
             stale = [trial_id for trial_id in heads if trial_id not in result]
             if len(stale) < _MANY_CURVES:
                 return {**result, **self._load(session, stale, group, metric)}
@@ -197,7 +203,7 @@ class Curves:
             return kept
 
     def _load(self, session: Session, trial_ids: Sequence[int], group: str, metric: str) -> dict[int, _Kept]:
-        """Read curves, heads first and in the same state of the database, and keep them."""
+        """Read curves and cache them. The session reads summaries and points in one state of the database."""
         result = {}
         for trial_id, head in _heads(session, trial_ids, group, metric).items():
             with self._lock:
@@ -211,8 +217,8 @@ class Curves:
         return result
 
     def _keep(self, key: tuple[int, str, str], kept: _Kept) -> None:
-        # Where nobody counted, and where a database without snapshots gave more than its summary told, nothing would
-        # say when the curve is out of date.
+        # Without a count, or where a database without snapshots returned more points than the summary counted,
+        # nothing would show when the curve is out of date: do not cache it.
         if kept.head.count != len(kept.curve.values):
             return
         with self._lock:
@@ -220,13 +226,13 @@ class Curves:
             self._kept[key] = kept
             self._size_bytes += kept.curve.size_bytes - (0 if old is None else old.curve.size_bytes)
             while self._size_bytes > self._most_bytes:
-                _, gone = self._kept.popitem(last=False)
-                self._size_bytes -= gone.curve.size_bytes
+                _, evicted = self._kept.popitem(last=False)
+                self._size_bytes -= evicted.curve.size_bytes
 
 
-def _thinned(kept: _Kept, trial_id: int, view: tuple[int, float, int, int | None, bool]) -> Series:
-    """Return what a plot shows of a curve; the last of its views are remembered with it."""
-    found = kept.thinned.get(view)
+def _downsampled(kept: _Kept, trial_id: int, view: tuple[int, float, int, int | None, bool]) -> Series:
+    """Return a downsampled view of a curve; its last views are cached with it."""
+    found = kept.downsampled.get(view)
     if found is not None:
         return found
     most_points, smoothing, start, end, log_x = view
@@ -246,15 +252,16 @@ def _thinned(kept: _Kept, trial_id: int, view: tuple[int, float, int, int | None
         values=values[chosen],
         total=behind - first,
     )
-    # Two views: a plot as it is first drawn, and as its reader has set it. Threads may both add theirs.
-    if len(kept.thinned) > 1:
-        kept.thinned.clear()
-    kept.thinned[view] = series
+    # Two views: the first plot, and the plot with the user's settings. Two threads may both pass this check: then
+    # there are three, which does no harm.
+    if len(kept.downsampled) > 1:
+        kept.downsampled.clear()
+    kept.downsampled[view] = series
     return series
 
 
 def _heads(session: Session, trial_ids: Sequence[int], group: str, metric: str) -> dict[int, _Head]:
-    """Return what the trials' rows say of a metric, without those that have not reported it."""
+    """Return the summaries of a metric in the trials' rows, without trials that have not reported it."""
     query = select(TrialRow.id, TrialRow.start_time, TrialRow.run_id, TrialRow.summary_metrics)
     result = {}
     for trial_id, started, run_id, summaries in session.execute(query.where(TrialRow.id.in_(trial_ids))):
@@ -266,12 +273,12 @@ def _heads(session: Session, trial_ids: Sequence[int], group: str, metric: str) 
 
 
 def _read_on(session: Session, known: _Kept, head: _Head, group: str, metric: str) -> _Curve | None:
-    """Return a curve that only grew; None if more became of it than that."""
+    """Return a cached curve with its new points; None if it changed in any other way."""
     if head.count is None or (head.run_id, head.epochs) != (known.head.run_id, known.head.epochs):
         return None
     old = known.curve
     new = _read_curve(session, head, group, metric, after=old)
-    # A report may also have been merged into an older one, or have come for an earlier batch.
+    # A report may also have been merged into an older report, or belong to an earlier batch.
     if len(old.values) + len(new.values) != head.count:
         return None
     epochs = None
@@ -289,7 +296,7 @@ def _read_on(session: Session, known: _Kept, head: _Head, group: str, metric: st
 def _read_curve(
     session: Session, head: _Head, group: str, metric: str, after: _Curve | None = None
 ) -> _Curve:
-    """Return all points of a metric, or only those behind a curve."""
+    """Return all points of a metric, or only those after the end of `after`."""
     conditions = [
         MetricRow.trial_id == head.trial_id,
         MetricRow.group == group,
@@ -306,9 +313,9 @@ def _read_curve(
 
 
 def _extracted(session: Session, conditions: Sequence[Any], metric: str, epochs: str) -> _Curve:
-    """Read a curve with SQLite's own functions: no row and no other metric becomes a Python object."""
+    """Read a curve with SQLite's own functions, without creating Python objects for rows and other metrics."""
     session.connection().exec_driver_sql(f"PRAGMA mmap_size={_MAP_BYTES}")
-    # Two paths give a list, in which numbers stand with all their digits.
+    # With two paths the result is a list, which contains numbers with all their digits.
     pairs = func.json_extract(MetricRow.metrics, f'$."{metric}"', f'$."{epochs}"', type_=Text)
     query = select(
         func.count(),
@@ -321,15 +328,15 @@ def _extracted(session: Session, conditions: Sequence[Any], metric: str, epochs:
     if not count:
         return _curve(0, [], [], [], [])
     flat = json.loads(f"[{texts[1:-1].replace('],[', ',')}]")
-    if len(flat) != 2 * count or len(times) != _TIME_LETTERS * count:
-        # A value that is a list itself, or a row that another hand wrote.
+    if len(flat) != 2 * count or len(times) != _TIME_CHARACTERS * count:
+        # A value is itself a list, or another program wrote a row.
         return _parsed(session, conditions, metric, epochs)
-    moments = np.frombuffer(times.encode(), f"S{_TIME_LETTERS}").astype("datetime64[us]")
+    moments = np.frombuffer(times.encode(), f"S{_TIME_CHARACTERS}").astype("datetime64[us]")
     return _curve(last_id, json.loads(f"[{batches}]"), flat[0::2], flat[1::2], moments)
 
 
 def _parsed(session: Session, conditions: Sequence[Any], metric: str, epochs: str) -> _Curve:
-    """Read a curve on any database, whatever the metric's name is."""
+    """Read a curve from any database, with any name of the metric."""
     query = select(
         MetricRow.id, MetricRow.total_batches, type_coerce(MetricRow.metrics, Text), MetricRow.end_time
     ).where(*conditions)
@@ -341,8 +348,8 @@ def _parsed(session: Session, conditions: Sequence[Any], metric: str, epochs: st
     return _curve(
         max(ids),
         batches,
-        [one.get(metric) for one in reports],
-        [one.get(epochs) for one in reports],
+        [report.get(metric) for report in reports],
+        [report.get(epochs) for report in reports],
         [time.replace(tzinfo=None) for time in times],
     )
 
@@ -350,7 +357,7 @@ def _parsed(session: Session, conditions: Sequence[Any], metric: str, epochs: st
 def _curve(
     last_id: int, batches: Sequence[int], values: Sequence[Any], epochs: Sequence[Any], times: Any
 ) -> _Curve:
-    """Return a curve of columns as they were read, without the rows that have no such number."""
+    """Return a curve of columns, without the rows in which the metric is not a number."""
     curve = _Curve(
         last_id,
         np.array(batches, np.int64),
@@ -367,19 +374,19 @@ def _has_others(values: Sequence[Any]) -> bool:
 
 
 def _numbers(values: Sequence[Any]) -> Floats:
-    """Return numbers, with NaN for what is none."""
+    """Return an array of numbers, with NaN for other values."""
     try:
         if not _has_others(values):
             return np.array(values, np.float64)
     except OverflowError:
-        # JSON knows whole numbers of any size.
+        # Integers in JSON may be of any size.
         pass
     numbers = map(number, values)
     return np.array([np.nan if value is None else value for value in numbers], np.float64)
 
 
 def _in_order(curve: _Curve) -> _Curve:
-    """Return a curve by batches; reports of one batch stay in the order of their arrival."""
+    """Return a curve ordered by batches; reports of the same batch stay in the order of arrival."""
     if (np.diff(curve.batches) >= 0).all():
         return curve
     return _picked(curve, np.argsort(curve.batches, kind="stable"))

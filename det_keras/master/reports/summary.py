@@ -14,8 +14,8 @@ __all__ = ["summarise", "summarise_all"]
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d")
 
 
-def summarise(summary: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the summary of one group with one more report in it."""
+def summarise(summary: Mapping[str, Any], metrics: Mapping[str, object]) -> dict[str, Any]:
+    """Return the summary of one group, updated with a report."""
     result = dict(summary)
     for name, value in metrics.items():
         result[name] = _with(result.get(name), value)
@@ -23,7 +23,7 @@ def summarise(summary: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[st
 
 
 def summarise_all(reports: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
-    """Return the summaries of all groups from (group, metrics) in the order of their reports."""
+    """Return the summaries of all groups from (group, metrics) of each report, in order."""
     result: dict[str, Any] = {}
     for group, metrics in reports:
         name = summary_name(group)
@@ -53,7 +53,7 @@ def _with(entry: Mapping[str, Any] | None, value: Any) -> dict[str, Any]:
 
 
 def _float(value: Any) -> float:
-    # Stored NaN and infinities come back as their names.
+    # Stored NaN and infinities are read as their names.
     return float(value)
 
 

@@ -1,4 +1,4 @@
-"""Where tasks run; one file per kind of place."""
+"""Resource pools, on which tasks run; one file per kind."""
 
 from __future__ import annotations
 

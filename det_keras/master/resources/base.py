@@ -1,7 +1,7 @@
-"""The contract of a place where tasks run: it starts them, watches them, reads their logs and ends them.
+"""The contract of a resource pool: it starts tasks, watches them, reads their logs and ends them.
 
-The master tells a pool what to run by allocation id. A pool keeps what it needs to know outside of the
-master's memory, so that a restarted master asks about the same ids and gets the same answers.
+The master identifies tasks by allocation id. A pool keeps its state outside of the master's memory, so that a
+restarted master gets the same answers for the same ids.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Slot:
     Attributes:
         id: 0 to the number of slots - 1.
         device: ``cpu`` or ``cuda``.
-        brand: what the device calls itself.
-        uuid: of the device; empty for CPUs.
+        brand: the device's product name.
+        uuid: the device's UUID; empty for CPUs.
     """
 
     id: int
@@ -37,13 +37,13 @@ class Slot:
 
 @dataclass(frozen=True)
 class Launch:
-    """What to run.
+    """A task to start.
 
     Attributes:
-        allocation_id: names it from now on.
+        allocation_id: its id in all later calls.
         argv: the program and its arguments.
-        variables: of the environment, over the pool's own.
-        context: archive of files to unpack into the working directory; None for an empty one.
+        variables: environment variables; they override the pool's own.
+        context: archive that is unpacked into the working directory; None for an empty directory.
     """
 
     allocation_id: str
@@ -53,7 +53,7 @@ class Launch:
 
 
 class State(enum.Enum):
-    """What a pool knows of an allocation."""
+    """Whether an allocation is running."""
 
     RUNNING = "running"
     ENDED = "ended"
@@ -61,7 +61,7 @@ class State(enum.Enum):
 
 @dataclass(frozen=True)
 class TaskState:
-    """The state of an allocation, and how it ended if it did."""
+    """The state of an allocation, and how it ended if it has ended."""
 
     state: State
     exit: Exit | None = None
@@ -79,42 +79,42 @@ class LogEntry:
 
 
 class ResourcePool(abc.ABC):
-    """A place with slots where tasks run."""
+    """A number of slots on which tasks run."""
 
     @property
     @abc.abstractmethod
     def slots(self) -> Sequence[Slot]:
-        """The slots of the place."""
+        """The slots of the pool."""
 
     @property
     @abc.abstractmethod
     def threads_per_slot(self) -> int:
-        """How many threads of computation the process on one slot should start."""
+        """Number of computing threads that the process on one slot should start."""
 
     @abc.abstractmethod
     def working_directory(self, allocation_id: str) -> Path:
-        """Return where a task's process starts."""
+        """Return the working directory of a task's process."""
 
     @abc.abstractmethod
     def launch(self, launch: Launch) -> None:
         """Start a task.
 
         Raises:
-            OSError: it cannot be started.
+            OSError: the task cannot be started.
         """
 
     @abc.abstractmethod
     def look(self, allocation_id: str) -> TaskState:
-        """Return how an allocation is doing. Once it is ENDED nothing of it runs, or ever will."""
+        """Return the state of an allocation. Once it is ENDED, no process of it runs or will ever start."""
 
     @abc.abstractmethod
     def read_log(self, allocation_id: str, offset: int) -> tuple[list[LogEntry], int]:
-        """Return some entries from `offset` on, and the offset behind them; none if there are no more yet."""
+        """Return log entries from `offset`, and the offset of the next; no entries if there are no more yet."""
 
     @abc.abstractmethod
     def kill(self, allocation_id: str, *, force: bool) -> None:
-        """End a task at once; with `force` whatever stands in the way as well. It ends a little later."""
+        """Kill a task, without waiting for its end; with `force`, kill the supervising process as well."""
 
     @abc.abstractmethod
     def remove(self, allocation_id: str) -> None:
-        """Forget an ended allocation and delete what it left, its log included."""
+        """Delete the files of an ended allocation, including its log."""

@@ -1,8 +1,8 @@
-"""Tasks as processes of this machine, each under a supervisor of its own.
+"""Tasks as processes of this machine, each under its own supervisor.
 
-A supervisor holds a lock on a file of its allocation's directory while it lives and leaves an exit code when it
-ends well (`det_keras.launch.supervisor`). So the directory alone tells how an allocation is doing: locked
-means running, an exit code means ended, neither means that its supervisor was killed, or never came to be.
+A supervisor holds a lock on a file of its allocation's directory while it runs, and writes an exit code at its end
+(`det_keras.launch.supervisor`). The directory therefore shows the state of an allocation. A lock means that it is
+running, an exit code that it has ended. Neither means that the supervisor was killed or never started.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from det_keras.master.resources.sweep import sweep
 __all__ = ["LocalPool", "kill_everything"]
 
 _READ_BYTES = 1 << 20
-# A task that wants to do without the info files says so in its `environment_variables`.
+# The value 0 in a task's `environment_variables` disables the info files.
 _INFO_FILES = "DET_KERAS_INFO_FILES"
 
 
 class LocalPool(ResourcePool):
-    """This machine.
+    """The slots of this machine.
 
     Args:
-        home: has a directory per allocation for logs, and one for working directories.
-        slots: what it may use.
-        environment: of the master; tasks inherit it.
+        home: contains a directory per allocation for logs, and one for working directories.
+        slots: the slots that tasks may use.
+        environment: the master's environment, which tasks inherit.
     """
 
     def __init__(self, home: Home, slots: Sequence[Slot], environment: Mapping[str, str]) -> None:
@@ -87,6 +87,8 @@ class LocalPool(ResourcePool):
     def look(self, allocation_id: str) -> TaskState:
         directory = self._directory(allocation_id)
         child = self._children.get(allocation_id)
+        # Each test on its own has gaps: a supervisor that has just been started does not hold the lock yet, and a
+        # supervisor of an earlier master is not a child of this process.
         if not (directory / "exit.json").exists() and (
             (child is not None and child.poll() is None) or _is_locked(directory)
         ):
@@ -94,7 +96,7 @@ class LocalPool(ResourcePool):
         exit_ = _read_exit(directory) or self._give_up(allocation_id)
         if exit_ is None:
             return TaskState(State.RUNNING)
-        # What left the process group, as launchers of many workers do, is found by its environment.
+        # Processes that left the task's process group, such as workers of a launcher, are found by their environment.
         sweep({allocation_id})
         if child is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -112,12 +114,13 @@ class LocalPool(ResourcePool):
                 data = file.read(_READ_BYTES)
         except FileNotFoundError:
             return [], offset
+        # The supervisor may be writing the last line: without its line break it is left for the next call.
         whole = data[: data.rfind(b"\n") + 1]
         return list(_entries(whole)), offset + len(whole)
 
     def kill(self, allocation_id: str, *, force: bool) -> None:
         child = self._children.get(allocation_id)
-        # One that is only just starting has not written its number yet; a signal ends it all the same.
+        # A supervisor that is still starting has not written its pid yet, so the child's own pid comes first.
         is_ours = child is not None and child.poll() is None
         pid = child.pid if child is not None and is_ours else _supervisor_pid(self._directory(allocation_id))
         if pid is not None:
@@ -131,13 +134,14 @@ class LocalPool(ResourcePool):
         shutil.rmtree(self.working_directory(allocation_id), ignore_errors=True)
 
     def _give_up(self, allocation_id: str) -> Exit | None:
-        """Make sure that an allocation without a supervisor never gets one; None if it has one after all."""
+        """Make sure that an allocation without a supervisor never gets one; return None if it has one after all."""
         directory = self._directory(allocation_id)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _locked(directory) as is_ours:
             if not is_ours:
                 return None
-            # A supervisor that is slow to start finds no spec under the lock, and leaves.
+            # A supervisor that starts late takes the lock after this, finds no spec and ends. A supervisor that took
+            # the lock first may have written an exit code in between: read it again.
             (directory / "spec.json").unlink(missing_ok=True)
             exit_ = _read_exit(directory)
         shutil.rmtree(self.working_directory(allocation_id), ignore_errors=True)
@@ -154,16 +158,16 @@ class LocalPool(ResourcePool):
 
 
 def _viewing(argv: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """Return `argv` such that it finds the info files of Determined's own package."""
+    """Return `argv` changed so that the program finds the info files of Determined's own package."""
     is_wanted = environment.get(_INFO_FILES, "1") != "0"
-    # What cannot be found is left alone: the supervisor says so, and that nobody needs to try again.
+    # A program that does not exist stays first in `argv`, so that the supervisor reports it as not startable.
     if not is_wanted or shutil.which(argv[0], path=environment["PATH"]) is None:
         return list(argv)
     return [sys.executable, "-E", "-S", mount_view.__file__, *argv]
 
 
 def _importable(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return `environment` such that this package can be imported in it, installed or not."""
+    """Return `environment` changed so that this package can be imported, even if it is not installed."""
     root = str(Path(__file__).resolve().parents[3])
     result = dict(environment)
     if root not in (*site.getsitepackages(), site.getusersitepackages()):
@@ -191,7 +195,7 @@ def _is_locked(directory: Path) -> bool:
 
 @contextlib.contextmanager
 def _locked(directory: Path) -> Iterator[bool]:
-    """Take a supervisor's lock, if it is free; yield whether it was."""
+    """Take a supervisor's lock if it is free; yield whether it was free."""
     with (directory / "supervisor.lock").open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -202,7 +206,7 @@ def _locked(directory: Path) -> Iterator[bool]:
 
 
 def _supervisor_pid(directory: Path) -> int | None:
-    """Return the pid of the living supervisor; its lock proves that the number is still its own."""
+    """Return the pid of a running supervisor; its lock proves that the pid was not reused."""
     if not _is_locked(directory):
         return None
     text = (directory / "supervisor.lock").read_text(encoding="utf-8")
@@ -211,7 +215,7 @@ def _supervisor_pid(directory: Path) -> int | None:
 
 def _entries(data: bytes) -> Iterator[LogEntry]:
     for line in data.splitlines():
-        # A supervisor killed in the middle of a write, or a full disk, leaves half an entry.
+        # A supervisor that is killed during a write, or a full disk, leaves half an entry.
         with contextlib.suppress(ValueError, KeyError, TypeError):
             yield _entry(json.loads(line))
 
@@ -227,9 +231,9 @@ def _entry(content: Mapping[str, Any]) -> LogEntry:
 
 
 def kill_everything(home: Home) -> None:
-    """Kill all tasks of a data root and their supervisors, while no master runs there.
+    """Kill all tasks of a data root and their supervisors. No master may be running there.
 
-    They leave no exit code, so that the next master runs them again from their checkpoints.
+    They leave no exit code, so the next master runs them again from their checkpoints.
     """
     directories = [lock.parent for lock in home.logs.glob("*/supervisor.lock")]
     living = [

@@ -1,12 +1,12 @@
-"""``python mount_view.py PROGRAM ARG...``: run a program that finds Determined's info files where it expects them.
+"""``python mount_view.py PROGRAM ARG...``: run a program so that it finds Determined's info files.
 
-The original `determined` package learns that it runs in a task from files at a fixed place,
-``/run/determined/info``, and no variable names another. Tasks of one machine share its files, so each gets a view
-of its own: a mount namespace in which a small file system lies at that place. Ordinary users may make one
-where the kernel allows user namespaces. Where it does not, the program runs without the files, and then what it
-needs to know is in its environment only: enough for `det_keras`, not for the original package.
+The original `determined` package reads the facts about its task from files in a fixed directory,
+``/run/determined/info``. Tasks on one machine share its files, so each task gets its own view: a mount namespace in
+which a small file system is mounted there. Ordinary users may create one where the kernel allows user namespaces.
+Elsewhere the program runs without the files, with environment variables only. This is enough for `det_keras`, but
+not for the original package.
 
-A script of its own, with nothing but the standard library, that turns into the program: it costs a few
+This is a separate script that uses only the standard library and then executes the program: it costs a few
 milliseconds and leaves no process behind.
 """
 
@@ -35,8 +35,8 @@ _CANNOT_EXECUTE = 127
 
 
 def main(argv: list[str]) -> NoReturn:
-    """Make the view if that is possible, and become the program `argv`."""
-    # Forbidden by the kernel, or not started by a master: the program does without.
+    """Create the view if possible, then execute the program `argv` in place of this process."""
+    # If the kernel forbids it, or no master started this script, the program runs without the view.
     with contextlib.suppress(OSError, KeyError, ValueError):
         _make_view()
     try:
@@ -64,7 +64,7 @@ def info_files(environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
             "latest_checkpoint": environ.get("DET_LATEST_CHECKPOINT"),
         },
         "resources.json": {
-            "gpu_uuids": [one for one in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if one]
+            "gpu_uuids": [uuid for uuid in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if uuid]
         },
     }
     if environ["DET_TASK_TYPE"] == "TRIAL":
@@ -91,24 +91,24 @@ def info_files(environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
 def _make_view() -> None:
     files = info_files(os.environ)
     _unshare()
-    # What is mounted on the machine later is seen here too; what is mounted here is seen by nobody else.
+    # Later mounts on the machine appear here too; mounts made here are invisible elsewhere.
     _mount(None, Path("/"), None, _MS_REC | _MS_SLAVE)
     try:
         _INFO.mkdir(parents=True, exist_ok=True)
     except OSError:
-        # An ordinary user cannot make the directory, so that `/run` itself becomes one of this view's own.
+        # An ordinary user cannot create the directory, so `/run` itself is replaced in this view.
         _rebuild_run()
         _INFO.mkdir(parents=True, exist_ok=True)
     _mount("tmpfs", _INFO, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=0700")
     for name, content in files.items():
         path = _INFO / name
         path.write_text(json.dumps(content), encoding="utf-8")
-        # The task's token is in one of them.
+        # One of the files contains the task's token.
         path.chmod(0o600)
 
 
 def _unshare() -> None:
-    """Leave the machine's mount namespace, in a user namespace of our own where that needs one."""
+    """Leave the machine's mount namespace, together with its user namespace where that is required."""
     user, group = os.geteuid(), os.getegid()
     with contextlib.suppress(OSError):
         _call("unshare", ctypes.c_int(_CLONE_NEWNS))
@@ -120,8 +120,8 @@ def _unshare() -> None:
 
 
 def _rebuild_run() -> None:
-    """Put a writable `/run` over the machine's, with everything that was in it at its place."""
-    # Any directory that can be mounted on, and that `/run` does not lie in.
+    """Mount a writable `/run` over the machine's, with the same content."""
+    # Any directory will do that can be mounted on and that does not contain `/run`.
     stage = Path("/proc/self/cwd").resolve()
     _mount("tmpfs", stage, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=0755")
     try:
@@ -129,7 +129,7 @@ def _rebuild_run() -> None:
             _show_in(stage, entry)
         _mount(str(stage), _RUN, None, _MS_MOVE)
     except OSError:
-        # The program's own files are below.
+        # The mount hides the program's own files: remove it.
         _call("umount2", os.fsencode(stage), ctypes.c_int(_MNT_DETACH))
         raise
 

@@ -1,4 +1,4 @@
-"""Which slots this machine has."""
+"""Detects the slots of this machine."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _GPU = re.compile(r"GPU \d+: (?P<brand>.*) \(UUID: (?P<uuid>[^)]+)\)")
 
 
 def find_slots(count: int | None = None) -> Sequence[Slot]:
-    """Return the machine's slots: its GPUs if it has any, else one per core.
+    """Return the machine's slots: its GPUs if it has any, else one slot per core.
 
     Args:
-        count: how many to use; more than there are GPUs means CPU slots. None for all.
+        count: number of slots to use; a number above that of the GPUs means CPU slots. None for all.
     """
     gpus = _find_gpus()
     if gpus and (count is None or count <= len(gpus)):
@@ -28,7 +28,7 @@ def find_slots(count: int | None = None) -> Sequence[Slot]:
 
 
 def core_count() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

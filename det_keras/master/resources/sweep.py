@@ -1,4 +1,4 @@
-"""Finding the processes of a task wherever they went, by the environment that they inherited."""
+"""Finds all processes of a task by the environment that they inherited."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ __all__ = ["sweep"]
 
 logger = logging.getLogger(__name__)
 
-_MOST_LOOKS = 10
+_MOST_PASSES = 10
 _VARIABLE = "DET_ALLOCATION_ID"
 
 
 def sweep(allocation_ids: Collection[str]) -> None:
     """Kill every process that was started for one of these allocations.
 
-    Launchers of many workers give each a session of its own, so that a process group does not hold them all.
+    Launchers of many workers start each worker in its own session, so the process group does not contain them all.
     """
-    # What was forked during one look is found by the next.
-    for _ in range(_MOST_LOOKS):
+    # A process that is forked during one pass is found in the next.
+    for _ in range(_MOST_PASSES):
         if not _kill_all(allocation_ids):
             return
-    logger.warning("Processes of allocation %s keep appearing.", ", ".join(allocation_ids))
+    logger.warning("New processes of allocation %s keep appearing.", ", ".join(allocation_ids))
 
 
 def _kill_all(allocation_ids: Collection[str]) -> bool:
-    # Imported here: it is needed only when something ends.
+    # Imported here: it is needed only when a task ends.
     import psutil
 
     found = False
     for pid in _pids_of(allocation_ids):
         with contextlib.suppress(psutil.Error, OSError):
             process = psutil.Process(pid)
-            # Looked at again through the process itself: the number may be another's by now.
+            # Checked again through the process object: the pid may have been reused since /proc was read.
             if process.environ().get(_VARIABLE) not in allocation_ids:
                 continue
             if process.status() != psutil.STATUS_ZOMBIE:
@@ -46,11 +46,11 @@ def _kill_all(allocation_ids: Collection[str]) -> bool:
 
 
 def _pids_of(allocation_ids: Collection[str]) -> list[int]:
-    """Return the processes that seem to belong to the allocations.
+    """Return the processes that probably belong to the allocations.
 
-    Read from /proc as it is: this runs at the end of every task, while its slot waits for the next.
+    Reads /proc directly, which is fast: this runs at the end of every task, before its slot is free.
     """
-    marks = [f"\0{_VARIABLE}={one}\0".encode() for one in allocation_ids]
+    marks = [f"\0{_VARIABLE}={allocation_id}\0".encode() for allocation_id in allocation_ids]
     found = []
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():

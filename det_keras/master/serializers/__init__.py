@@ -1,1 +1,1 @@
-"""Rows of the database as the objects that travel."""
+"""Converts rows of the database to the JSON objects of the REST API."""

@@ -1,4 +1,4 @@
-"""Checkpoints as they travel."""
+"""Checkpoints as JSON."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def checkpoint_shapes(session: Session, rows: Sequence[CheckpointRow]) -> list[d
 
 
 def checkpoint_metadata(row: CheckpointRow) -> dict[str, Any]:
-    """Return what a checkpoint says of itself; its batches are those it was taken at, whatever was written later."""
+    """Return a checkpoint's metadata; later changes of the metadata do not affect `steps_completed`."""
     return {**row.meta, "steps_completed": row.steps_completed}
 
 
 def doomed_shape(shape: dict[str, Any]) -> dict[str, Any]:
-    """Return a `Checkpoint` in the form of the preview of a clean-up, which has names of its own."""
+    """Return a `Checkpoint` in the form of the preview of a clean-up, which uses other field names."""
     training = shape["training"]
     return {
         "UUID": shape["uuid"],
@@ -65,7 +65,7 @@ def doomed_shape(shape: dict[str, Any]) -> dict[str, Any]:
         "ReportTime": shape["reportTime"],
         "Resources": shape["resources"],
         "ValidationMetrics": training["validationMetrics"]["avgMetrics"],
-        # Without this the client counts it among those that were never validated.
+        # Without this field the client counts the checkpoint as never validated.
         "step": {"validation": training["validationMetrics"]["avgMetrics"]},
     }
 

@@ -1,4 +1,4 @@
-"""Users, the master itself, agents, pools and workspaces as they travel."""
+"""Users, the master, agents, pools and workspaces as JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
     "workspace_shape",
 ]
 
-#: The release of Determined whose protocol is spoken; clients compare it with their own.
+#: The release of Determined whose REST API is implemented; clients compare it with their own release.
 PROTOCOL_VERSION = "0.38.1"
 
 #: The only resource pool.
@@ -63,7 +63,7 @@ def user_shape(row: UserRow) -> dict[str, Any]:
 
 
 def master_shape(identity: Identity) -> dict[str, Any]:
-    """Return what the master says of itself."""
+    """Return the facts about the master."""
     return {
         "version": PROTOCOL_VERSION,
         "masterId": identity.master_id,
@@ -87,7 +87,14 @@ def master_shape(identity: Identity) -> dict[str, Any]:
 def agent_shape(
     agent_id: str, slots: Sequence[Slot], live: Sequence[AllocationRow], started_at: datetime | None
 ) -> dict[str, Any]:
-    """Return the machine as the only `Agent`."""
+    """Return the machine as the only `Agent`.
+
+    Args:
+        agent_id: name of the machine.
+        slots: all slots.
+        live: the allocations that have not ended.
+        started_at: start time of the master.
+    """
     owner = {slot_id: row for row in live for slot_id in row.slot_ids}
     containers = {row.resources_id: _container(row) for row in live}
     return {
@@ -115,7 +122,14 @@ def device_shape(slot: Slot) -> dict[str, Any]:
 
 
 def pool_shape(slots: Sequence[Slot], used: int, running: int, queued: int) -> dict[str, Any]:
-    """Return the only `ResourcePool`; clients insist on every one of its keys."""
+    """Return the only `ResourcePool`; clients require every key.
+
+    Args:
+        slots: all slots.
+        used: number of slots in use.
+        running: number of running tasks.
+        queued: number of waiting tasks.
+    """
     device = slots[0].device if slots else "cpu"
     return {
         "name": POOL,

@@ -1,4 +1,4 @@
-"""Experiments as they travel."""
+"""Experiments as JSON."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from det_keras.protocol.values import now, timestamp
 
 __all__ = ["LIST_COLUMNS", "ListedExperiment", "experiment_shape", "listed_experiments", "validated_shape"]
 
-#: What a list needs of an experiment. Its config as it is stored: reading it would be most of the work of a long
-#: list. Without the state of its search, which is large as well.
+#: The columns for a list of experiments. The config is read as the stored text, because parsing it would be most of the
+#: work of a long list. The state of the search, which is large as well, is omitted.
 LIST_COLUMNS = (
     *(column for column in ExperimentRow.__table__.columns if column.name not in ("config", "searcher")),
     type_coerce(ExperimentRow.config, Text).label("config_text"),
 )
 
-# List views may shorten notes; the detail view never does, since clients send back what they got.
+# Lists shorten notes. The detail view does not: clients send the notes back when they change other fields.
 _NOTES_IN_LISTS = 200
 
 
 @dataclass
 class _Facts:
-    """What other tables say of an experiment."""
+    """Facts about an experiment from other tables."""
 
     trial_ids: list[int] = field(default_factory=list)
     allocation_states: list[str] = field(default_factory=list)
@@ -48,14 +48,14 @@ class _Facts:
 
 @dataclass(frozen=True)
 class ShownConfig:
-    """What a list says of a config.
+    """The parts of a config that a list shows.
 
     Attributes:
-        searcher: its name.
-        metric: the searcher's.
-        smaller_is_better: how that compares.
-        text: the whole of it as JSON, without its secrets.
-        hyperparameters: of it, as JSON.
+        searcher: name of the search method.
+        metric: the searcher's metric.
+        smaller_is_better: how the metric compares.
+        text: the whole config as JSON, without its secrets.
+        hyperparameters: the config's hyperparameters as JSON.
     """
 
     searcher: str
@@ -70,23 +70,23 @@ class ListedExperiment:
     """An `Experiment` of a list.
 
     Attributes:
-        shape: all of it but the config.
-        config: the rest.
+        shape: all fields except those of the config.
+        config: the fields of the config.
     """
 
     shape: dict[str, Any]
     config: ShownConfig
 
     def to_json(self) -> str:
-        """Return it as it travels."""
+        """Return the `Experiment` as JSON text."""
         fields = encode_json(self.shape).decode()
         return f'{fields[:-1]},"config":{self.config.text},"hyperparameters":{self.config.hyperparameters}}}'
 
 
 def listed_experiments(session: Session, rows: Sequence[Any]) -> list[ListedExperiment]:
-    """Return experiments, of which `rows` has the columns `LIST_COLUMNS`, for a list, in a few queries."""
+    """Return experiments for a list, with a few queries; `rows` have the columns `LIST_COLUMNS`."""
     configs = {row.id: _shown(row.config_text) for row in rows}
-    facts = _facts(session, {number: one.smaller_is_better for number, one in configs.items()})
+    facts = _facts(session, {number: config.smaller_is_better for number, config in configs.items()})
     users = {row.id: row for row in session.scalars(select(UserRow))}
     found = []
     for row in rows:
@@ -97,7 +97,7 @@ def listed_experiments(session: Session, rows: Sequence[Any]) -> list[ListedExpe
 
 
 def experiment_shape(session: Session, row: ExperimentRow) -> dict[str, Any]:
-    """Return an `Experiment` with everything about it."""
+    """Return an `Experiment` with all fields."""
     config = _shown(encode_json(row.config).decode())
     facts = _facts(session, {row.id: config.smaller_is_better})
     owner = session.get(UserRow, row.owner_id)
@@ -106,7 +106,13 @@ def experiment_shape(session: Session, row: ExperimentRow) -> dict[str, Any]:
 
 
 def validated_shape(config: ExperimentConfig, original: str, owner: UserRow) -> dict[str, Any]:
-    """Return an `Experiment` that was only validated: clients parse it and throw it away."""
+    """Return an `Experiment` that was only validated: clients parse it and discard it.
+
+    Args:
+        config: the validated config.
+        original: the config as submitted, without its secrets.
+        owner: the user that submitted it.
+    """
     row = ExperimentRow(
         id=0,
         state="UNSPECIFIED",
@@ -126,10 +132,10 @@ def validated_shape(config: ExperimentConfig, original: str, owner: UserRow) -> 
     return _whole(row, _shown(encode_json(row.config).decode()), _Facts(), owner)
 
 
-# A list of a thousand is mostly configs, and they hardly ever change.
+# A list of a thousand experiments consists mostly of configs, which hardly ever change.
 @functools.lru_cache(maxsize=2048)
 def _shown(text: str) -> ShownConfig:
-    # As it is stored it is whole and in today's form. Reading it into its classes would take seconds.
+    # A stored config is complete and in the current form. Parsing all configs into their classes would take seconds.
     config = json.loads(text)
     searcher = config["searcher"]
     return ShownConfig(
@@ -187,7 +193,7 @@ def _experiment(row: Any, config: ShownConfig, facts: _Facts, owner: UserRow) ->
 
 
 def _facts(session: Session, smaller: dict[int, bool]) -> dict[int, _Facts]:
-    """Return facts about experiments, of which `smaller` says whose metric is better when it is smaller."""
+    """Return facts about the experiments in `smaller`, whose values say whether a smaller metric is better."""
     facts: dict[int, _Facts] = defaultdict(_Facts)
     _add_trials(session, smaller, facts)
     states = (
@@ -216,10 +222,10 @@ def _add_trials(session: Session, smaller: dict[int, bool], facts: dict[int, _Fa
         .order_by(TrialRow.id)
     )
     for experiment_id, trial_id, metric in session.execute(query):
-        one = facts[experiment_id]
-        one.trial_ids.append(trial_id)
+        fact = facts[experiment_id]
+        fact.trial_ids.append(trial_id)
         if metric is None:
             continue
-        best = one.best_metric
+        best = fact.best_metric
         if best is None or (metric < best if smaller[experiment_id] else metric > best):
-            one.best_trial_id, one.best_metric = trial_id, metric
+            fact.best_trial_id, fact.best_metric = trial_id, metric

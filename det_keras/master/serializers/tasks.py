@@ -1,4 +1,4 @@
-"""Tasks, allocations, generic jobs and the job queue as they travel."""
+"""Tasks, allocations, generic jobs and the job queue as JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 
 
 def task_state(task: TaskRow, live: AllocationRow | None) -> str:
-    """Return the state of a task as it is shown."""
+    """Return the state of a task in the REST API."""
     if task.end_time is not None:
         return "STATE_TERMINATED"
     if live is None:
@@ -33,7 +33,13 @@ def task_state(task: TaskRow, live: AllocationRow | None) -> str:
 
 
 def command_shape(task: TaskRow, live: AllocationRow | None, owner: UserRow) -> dict[str, Any]:
-    """Return a generic job as a `Command`."""
+    """Return a generic job as a `Command`.
+
+    Args:
+        task: the job's task.
+        live: its allocation that has not ended; None if there is none.
+        owner: the user who submitted it.
+    """
     return {
         "id": task.id,
         "description": task.description,
@@ -51,7 +57,13 @@ def command_shape(task: TaskRow, live: AllocationRow | None, owner: UserRow) -> 
 
 
 def tensorboard_shape(task: TaskRow, live: AllocationRow | None, owner: UserRow) -> dict[str, Any]:
-    """Return a task that runs TensorBoard as a `Tensorboard`."""
+    """Return a task that runs TensorBoard as a `Tensorboard`.
+
+    Args:
+        task: the task.
+        live: its allocation that has not ended; None if there is none.
+        owner: the user who submitted it.
+    """
     shown = (task.config or {}).get("data") or {}
     return {
         **command_shape(task, live, owner),
@@ -89,7 +101,14 @@ def task_shape(task: TaskRow, allocations: Sequence[AllocationRow]) -> dict[str,
 
 
 def summary_shape(row: AllocationRow, name: str, agent_id: str, slots: Sequence[Slot]) -> dict[str, Any]:
-    """Return an `AllocationSummary`."""
+    """Return an `AllocationSummary`.
+
+    Args:
+        row: the allocation.
+        name: the name of its experiment or job.
+        agent_id: name of the machine.
+        slots: all slots of the pool.
+    """
     devices = [device_shape(slot) for slot in slots if slot.id in row.slot_ids]
     return {
         "taskId": row.task_id,
@@ -125,7 +144,19 @@ def job_shape(
     is_scheduled: bool,
     progress: float = 0.0,
 ) -> dict[str, Any]:
-    """Return an entry of the queue as a `Job`."""
+    """Return an entry of the queue as a `Job`.
+
+    Args:
+        entity: the experiment, or the task of a generic job.
+        name: its name.
+        owner: the user who submitted it.
+        requested_slots: number of slots that it needs.
+        allocated_slots: number of slots that it uses.
+        priority: smaller runs first; None for the default.
+        jobs_ahead: number of waiting entries before it.
+        is_scheduled: whether it is running.
+        progress: 0 to 1.
+    """
     is_experiment = isinstance(entity, ExperimentRow)
     return {
         "jobId": entity.job_id,

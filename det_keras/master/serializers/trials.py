@@ -1,4 +1,4 @@
-"""Trials and their metrics as they travel."""
+"""Trials and their metrics as JSON."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
     "trial_shapes",
 ]
 
-#: All that a trial may be shown in.
+#: All states of trials in the REST API.
 TRIAL_STATES = (
     "ACTIVE",
     "PAUSED",
@@ -50,7 +50,7 @@ TRIAL_STATES = (
     "RUNNING",
 )
 
-#: What `metrics_reports` needs: as it is stored, as to read and write it again would be most of a stream's work.
+#: The columns for `metrics_reports`, as stored text: parsing and encoding it again would be most of a stream's work.
 REPORT_COLUMNS = (
     MetricRow.id,
     MetricRow.run_id,
@@ -63,14 +63,14 @@ REPORT_COLUMNS = (
 
 @dataclass
 class _Stored:
-    """What a trial's checkpoints amount to."""
+    """The total size and number of a trial's checkpoints."""
 
     size: int = 0
     count: int = 0
 
 
 def trial_shapes(session: Session, rows: Sequence[TrialRow]) -> list[dict[str, Any]]:
-    """Return `Trial` objects, with everything about them fetched in a few queries."""
+    """Return `Trial` objects, with a few queries for all of them."""
     if not rows:
         return []
     ids = [row.id for row in rows]
@@ -96,7 +96,13 @@ def trial_shapes(session: Session, rows: Sequence[TrialRow]) -> list[dict[str, A
 
 
 def refined_state(state: str, allocation_states: Iterable[str], is_unmanaged: bool) -> str:
-    """Return the state that is shown: ACTIVE says how far its allocations are, if it has any."""
+    """Return the state in the REST API: ACTIVE is refined by the states of the allocations.
+
+    Args:
+        state: stored state of a trial or experiment.
+        allocation_states: states of its allocations that have not ended.
+        is_unmanaged: whether its trials run outside of the master.
+    """
     if state != states.ACTIVE:
         return f"STATE_{state}"
     of_allocations = set(allocation_states)
@@ -138,9 +144,14 @@ def checkpoint_workload(row: CheckpointRow) -> dict[str, Any]:
 
 
 def metrics_reports(trial_id: int, group: str, rows: Iterable[Any]) -> str:
-    """Return live reports of one group, of the columns `REPORT_COLUMNS`, as they are streamed: JSON, with commas.
+    """Return reports of one group as JSON objects, separated by commas.
 
     Their inner keys are snake_case.
+
+    Args:
+        trial_id: number of the trial.
+        group: the group of all reports.
+        rows: the columns `REPORT_COLUMNS` of reports that were not rolled back.
     """
     place = f'"trialId":{trial_id},"group":{json.dumps(group)},"archived":false'
     if group == VALIDATION:
@@ -158,7 +169,7 @@ def metrics_reports(trial_id: int, group: str, rows: Iterable[Any]) -> str:
 
 
 def _milliseconds(time: str | datetime) -> str | None:
-    """Return a time as it travels; SQLite has its text already, `2026-01-02 03:04:05.678901` in UTC."""
+    """Return a time as text; SQLite's is text already, `2026-01-02 03:04:05.678901` in UTC."""
     if isinstance(time, str):
         return f"{time[:10]}T{time[11:23]}000Z"
     return timestamp(time.replace(microsecond=time.microsecond // 1000 * 1000))
@@ -217,7 +228,10 @@ def _stored(session: Session, trial_ids: Sequence[int]) -> dict[int, _Stored]:
 
 def _validations(session: Session, rows: Sequence[TrialRow]) -> dict[int | None, MetricRow]:
     ids = {
-        one for row in rows for one in (row.best_validation_id, row.latest_validation_id) if one is not None
+        number
+        for row in rows
+        for number in (row.best_validation_id, row.latest_validation_id)
+        if number is not None
     }
     return {row.id: row for row in session.scalars(select(MetricRow).where(MetricRow.id.in_(ids)))}
 

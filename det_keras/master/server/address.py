@@ -1,4 +1,4 @@
-"""Where the master listens, and under which certificate: nobody else's machine reaches it in the clear."""
+"""The address on which the master listens, and its certificate; other machines need TLS."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from det_keras.errors import DetError
 
 __all__ = ["LOOPBACK", "Address", "choose_address"]
 
-#: Where a master listens that is told nothing: nobody outside of the machine reaches it.
+#: The default address of a master; other machines cannot reach it.
 LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where to listen.
+    """The address on which a master listens.
 
     Attributes:
-        host: to bind to.
-        cert: PEM file with the certificate, and those between it and the root; None without TLS.
+        host: the address to bind to.
+        cert: PEM file with the certificate and its intermediate certificates; None without TLS.
         key: PEM file with its private key.
-        trusted: what clients of this machine check the certificate with; `cert` itself unless it is said.
+        trusted: PEM file with which clients on this machine check the certificate; by default `cert` itself.
     """
 
     host: str = LOOPBACK
@@ -33,21 +33,21 @@ class Address:
     trusted: Path | None = None
 
     def url(self, port: int) -> str:
-        """Return the address as clients of this machine use it."""
+        """Return the URL for clients on this machine."""
         if self.cert is None:
             return f"http://{_bracketed(self.host)}:{port}"
         return f"https://{_bracketed(self._name)}:{port}"
 
     @property
     def _name(self) -> str:
-        # Nobody can connect to "everywhere", and no certificate names it.
+        # Clients cannot connect to the wildcard address, and no certificate names it.
         return socket.gethostname() if self.host in ("0.0.0.0", "::") else self.host
 
     def check(self) -> None:
-        """Make sure that clients of this machine will take the certificate: shake hands without a network.
+        """Check that clients on this machine accept the certificate, by a TLS handshake in memory.
 
         Raises:
-            DetError: they would not, or a file cannot be used.
+            DetError: they do not accept it, or a file cannot be used.
         """
         if self.cert is None:
             return
@@ -59,30 +59,30 @@ class Address:
         except (OSError, ssl.SSLError) as error:
             raise DetError(
                 f"The certificate {self.cert} cannot be used for https://{_bracketed(self._name)}: {error}. "
-                f"It must name {self._name!r} (or choose another --host), fit the key {self.key}, and be signed by "
-                f"itself or by an authority of the file that DET_MASTER_CERT_FILE names."
+                f"It must name {self._name!r} (or choose another --host), match the key {self.key}, and be signed by "
+                f"itself or by an authority in the file that DET_MASTER_CERT_FILE names."
             ) from error
 
 
 def choose_address(host: str | None, cert: str | None, key: str | None, trusted: str | None) -> Address:
-    """Return where to listen.
+    """Return the address on which to listen.
 
     Args:
         host: None for loopback.
-        cert: certificate, None for no TLS.
-        key: its key; it may be in the same file.
-        trusted: what ``DET_MASTER_CERT_FILE`` says.
+        cert: PEM file with the certificate; None for no TLS.
+        key: PEM file with its key; None if it is in the same file.
+        trusted: value of ``DET_MASTER_CERT_FILE``.
 
     Raises:
-        DetError: it would be reachable from other machines without TLS, or the certificate does not do.
+        DetError: other machines could reach it without TLS, or the certificate cannot be used.
     """
     host = host or LOOPBACK
     if cert is None and key is not None:
-        raise DetError("A key without a certificate: give both, --tls-cert CERT.pem --tls-key KEY.pem.")
+        raise DetError("There is a key but no certificate. Use both: --tls-cert CERT.pem --tls-key KEY.pem.")
     if cert is None:
         if not _is_loopback(host):
             raise DetError(
-                f"Refusing to listen on {host} without TLS: passwords and code would cross the network in the clear. "
+                f"Refusing to listen on {host} without TLS: passwords and code would cross the network unencrypted. "
                 f"Use: det deploy local cluster-up --host {host} --tls-cert CERT.pem --tls-key KEY.pem"
             )
         return Address(host)
@@ -109,7 +109,7 @@ def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> N
         client.wrap_bio(to_client, to_server, server_hostname=name),
         server.wrap_bio(to_server, to_client, server_side=True),
     ]
-    # Each turn moves it on by one flight; there are three.
+    # Each iteration advances the handshake by one flight; there are three.
     for _ in range(4):
         for side in list(sides):
             try:

@@ -1,4 +1,4 @@
-"""Brings addresses into one form before they are routed: without a trailing slash, with query names in camelCase."""
+"""Normalises addresses before routing: no trailing slash, query names in camelCase."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["AddressFormMiddleware"]
 
 _INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _DIGITS_OF_64_BITS = 19
-# Enough digits to be too large, and few enough to be read at once.
+# More digits than a 64-bit number has, but few enough to parse quickly.
 _LONGEST = 40
 _SNAKE = re.compile(r"_([a-z0-9])")
 
 
 class AddressFormMiddleware:
-    """Normalises the address of a call, and refuses numbers in it that no database keeps.
+    """Normalises the address of a call, and refuses numbers in it that the database cannot store.
 
     Args:
         app: the next application.
@@ -45,7 +45,7 @@ class AddressFormMiddleware:
 
 
 def _refuse_large_numbers(scope: Scope) -> None:
-    """Refuse numbers that no database keeps, wherever they stand, before the database is asked for them."""
+    """Refuse numbers in the path or query that the database cannot store."""
     values = [value for _, value in parse_qsl(scope["query_string"].decode("latin-1"))]
     for text in (*scope["path"].split("/"), *values):
         if (
@@ -53,7 +53,7 @@ def _refuse_large_numbers(scope: Scope) -> None:
             and _INTEGER.fullmatch(text)
             and not fits_64_bits(int(text[:_LONGEST]))
         ):
-            raise InvalidArgumentError(f"{text[:_LONGEST]} is no number of 64 bits.")
+            raise InvalidArgumentError(f"{text[:_LONGEST]} is not a 64-bit number.")
 
 
 def _usual_address(scope: Scope) -> Scope:

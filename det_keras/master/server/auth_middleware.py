@@ -1,6 +1,6 @@
-"""Finds out who calls, and refuses calls without a valid token.
+"""Authenticates calls, and refuses calls without a valid token.
 
-A route is closed unless it is named here, so that one added later is safe by default.
+Every route needs a token unless it is listed here, so a route that is added later is safe by default.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _OPEN = frozenset(
         ("GET", "/signin"),
     }
 )
-# The same for everybody: how pages look, and how they move.
+# Styles and scripts of the pages, which are the same for all users.
 _OPEN_BELOW = "/static/"
 _HARMLESS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -45,8 +45,8 @@ class AuthMiddleware:
 
     Args:
         app: the next application.
-        accounts: knows tokens.
-        notifier: knows when the master is about to stop.
+        accounts: checks tokens.
+        notifier: tells when the master is stopping.
     """
 
     def __init__(self, app: ASGIApp, accounts: Accounts, notifier: Notifier) -> None:
@@ -85,7 +85,7 @@ class AuthMiddleware:
 
 
 def _refusal(scope: Scope, error: ApiError) -> Response:
-    """Return the answer to one who was not let in: a browser that has to log in is shown where."""
+    """Return the response to a refused call: a browser without a login is redirected to the login page."""
     if isinstance(error, UnauthenticatedError) and wants_page(scope):
         query = scope["query_string"].decode("latin-1")
         target = scope["path"] + (f"?{query}" if query else "")
@@ -94,13 +94,13 @@ def _refusal(scope: Scope, error: ApiError) -> Response:
 
 
 def _token(headers: Headers) -> tuple[bool, str]:
-    """Return the token, empty for none, and whether the caller presents it himself, not a browser by cookie."""
+    """Return whether the token is in a header, not in a cookie, and the token; empty for none."""
     for name in ("authorization", "grpc-metadata-x-allocation-token"):
         value = headers.get(name)
         if value is not None:
             return True, _bearer(value)
-    # Every port of this host gets all cookies: odd ones of other programs must not hide ours, as they do in the
-    # standard library's parser.
+    # Browsers send the cookies of all ports of this host. Malformed cookies of other programs must not hide the
+    # master's own, as they do in the standard library's parser.
     return False, cookie_parser(headers.get("cookie", "")).get("auth", "")
 
 

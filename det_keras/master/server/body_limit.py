@@ -1,4 +1,4 @@
-"""Refuses bodies that are larger than anything that clients send."""
+"""Refuses request bodies that are too large."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from det_keras.master.server.responses import error_reply
 
 __all__ = ["BodyLimitMiddleware"]
 
-# Code travels in the body: about 95 MB of it, in base64.
+# The body contains an experiment's code: about 95 MB in base64.
 _MOST_BYTES = 128 * 1024 * 1024
 
 
 class TooLargeError(ApiError):
-    """The body is larger than anything that clients send."""
+    """The body is too large."""
 
     status, code, reason = 413, 3, "InvalidArgument"
 
 
 class BodyLimitMiddleware:
-    """Ends calls whose bodies are too large, by the length that they announce or by what arrives.
+    """Refuses bodies that are too large, by their Content-Length or by the received bytes.
 
     Args:
         app: the next application.
@@ -44,7 +44,7 @@ class BodyLimitMiddleware:
 
 
 def _bounded(receive: Receive) -> Receive:
-    """Return `receive` that ends a body which says nothing of its length and does not end."""
+    """Return `receive` with a limit for bodies without a Content-Length."""
     received = 0
 
     async def bounded() -> Message:

@@ -1,4 +1,4 @@
-"""What a browser asks for, and where it may be sent."""
+"""Requests of browsers: whether they expect a page, and where they may be redirected."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ __all__ = ["own_address", "wants_page"]
 
 
 def wants_page(scope: Scope) -> bool:
-    """Tell whether a browser asks for a page, not a program for data."""
+    """Return whether a request is a browser's request for a page, not a program's request for data."""
     if scope["method"] != "GET" or scope["path"].startswith("/api/"):
         return False
     return "text/html" in Headers(scope=scope).get("accept", "")
 
 
 def own_address(text: str) -> str:
-    """Return an address below this master, or the first page in place of one that leads elsewhere."""
-    # `//elsewhere` is an address of another host, and browsers read `\\` as `/`.
+    """Return `text` if it is an address on this master, else the address of the first page."""
+    # `//elsewhere` is an address on another host, and browsers treat `\\` as `/`.
     is_ours = text.startswith("/") and not text.startswith(("//", "/\\")) and text.isprintable()
     return text if is_ours else "/"

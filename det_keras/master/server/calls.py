@@ -1,4 +1,4 @@
-"""What the routes have in common: the master, the caller, the body, pages of lists."""
+"""Dependencies and helpers shared by the routes: the master, the caller, the body, pages of lists."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 MessageT = TypeVar("MessageT", bound=Message)
 T = TypeVar("T")
 
-# Longer bodies are parsed away from the event loop, where long polls wait.
+# Longer bodies are parsed on another thread, so that the event loop is not blocked.
 _LONG_BYTES = 1 << 16
 _MESSAGES: dict[object, type[Message]] = {}
 
@@ -51,18 +51,18 @@ CallerDep = Annotated[Caller, Depends(_caller)]
 
 
 def body(kind: type[MessageT], *, most_bytes: int | None = None, bare_list: str | None = None) -> Any:
-    """Return the dependency that reads the body as a message of `kind`, whatever its Content-Type.
+    """Return the dependency that reads the body as a message of `kind`, ignoring its Content-Type.
 
     Args:
-        kind: of the message.
-        most_bytes: that it may have; None for what the master takes at all.
-        bare_list: the body is a list, and the message has it under this name.
+        kind: the class of the message.
+        most_bytes: limit of the body in bytes; None for the master's general limit.
+        bare_list: if the body is a list, the field of the message that receives it; None accepts no list.
     """
 
     async def read(request: Request) -> MessageT:
         return await read_body(request, kind, most_bytes=most_bytes, bare_list=bare_list)
 
-    # For the description of the calls, which could not know otherwise.
+    # `message_of` needs it for the description of the calls.
     _MESSAGES[read] = kind
     return Depends(read)
 
@@ -74,10 +74,16 @@ async def read_body(
     most_bytes: int | None = None,
     bare_list: str | None = None,
 ) -> MessageT:
-    """Return the body of a request as a message of `kind`; `body` says more.
+    """Return the body of a request as a message of `kind`.
+
+    Args:
+        request: the request.
+        kind: the class of the message.
+        most_bytes: limit of the body in bytes; None for the master's general limit.
+        bare_list: if the body is a list, the field of the message that receives it; None accepts no list.
 
     Raises:
-        InvalidArgumentError: it is none, or longer than `most_bytes`.
+        InvalidArgumentError: the body is malformed, or longer than `most_bytes`.
     """
     content = await request.body()
     if most_bytes is not None and len(content) > most_bytes:
@@ -90,17 +96,17 @@ async def read_body(
 
 
 def message_of(dependency: object) -> type[Message] | None:
-    """Return what a dependency that `body` made reads; None for another."""
+    """Return the message class of a dependency made by `body`; None for other dependencies."""
     return _MESSAGES.get(dependency)
 
 
 class Page:
-    """Which part of a list is asked for.
+    """The requested part of a list.
 
     Args:
-        offset: of the first row; negative counts from the end.
-        limit: how many rows; -1 for all, -2 for none but the total, 0 for the list's own default.
-        is_descending: the other way round.
+        offset: index of the first row; a negative value counts from the end.
+        limit: number of rows; -1 for all, -2 for the total only, 0 for the list's own default.
+        is_descending: reverse order; None if the request names no order.
     """
 
     def __init__(self, offset: int, limit: int, is_descending: bool | None) -> None:
@@ -110,9 +116,14 @@ class Page:
 
 
 async def _page(
-    offset: Annotated[int, Query()] = 0,
-    limit: Annotated[int, Query()] = 0,
-    order_by: Annotated[str, Query(alias="orderBy")] = "",
+    offset: Annotated[
+        int, Query(description="Index of the first row; a negative value counts from the end.")
+    ] = 0,
+    limit: Annotated[
+        int,
+        Query(description="Number of rows; 0 for the default, -1 for all, -2 for the total only."),
+    ] = 0,
+    order_by: Annotated[str, Query(alias="orderBy", description="`ORDER_BY_ASC` or `ORDER_BY_DESC`.")] = "",
 ) -> Page:
     orders = {"": None, "ORDER_BY_UNSPECIFIED": None, "ORDER_BY_ASC": False, "ORDER_BY_DESC": True}
     orders.update({"0": None, "1": False, "2": True})
@@ -125,7 +136,7 @@ async def _page(
     return Page(offset, limit, orders[order_by])
 
 
-# Only what a list amounts to is asked for.
+# Requests the total of a list without rows.
 _NO_ROWS = -2
 PageDep = Annotated[Page, Depends(_page)]
 
@@ -137,14 +148,14 @@ def paged(
     present: Callable[[Sequence[T]], list[Any]],
     default_limit: int = -1,
 ) -> dict[str, Any]:
-    """Return one page of a list as it travels.
+    """Return one page of a list as JSON.
 
     Args:
-        name: of the list in the answer.
-        rows: the whole list, in its order.
-        page: which part.
-        present: turns rows into what travels.
-        default_limit: what a limit of 0 means; -1 for all.
+        name: name of the list in the response.
+        rows: the whole list, in order.
+        page: the requested part.
+        present: converts rows to JSON objects.
+        default_limit: meaning of a limit of 0; -1 for all rows.
     """
     total = len(rows)
     limit = page.limit or default_limit
@@ -165,8 +176,13 @@ def paged(
 def choice(value: str, prefix: str, known: Sequence[str]) -> str:
     """Return an enum's value without its prefix.
 
+    Args:
+        value: with or without the prefix.
+        prefix: such as ``STATE_``.
+        known: the valid values, without the prefix.
+
     Raises:
-        InvalidArgumentError: the name is not known.
+        InvalidArgumentError: the value is unknown.
     """
     bare = value.removeprefix(prefix)
     if bare not in known:
@@ -176,5 +192,14 @@ def choice(value: str, prefix: str, known: Sequence[str]) -> str:
 
 
 def choices(values: Sequence[str], prefix: str, known: Sequence[str]) -> list[str]:
-    """Return the values of a repeated enum without their prefixes."""
+    """Return the values of a repeated enum without their prefixes.
+
+    Args:
+        values: each with or without the prefix.
+        prefix: such as ``STATE_``.
+        known: the valid values, without the prefix.
+
+    Raises:
+        InvalidArgumentError: a value is unknown.
+    """
     return [choice(value, prefix, known) for value in values]

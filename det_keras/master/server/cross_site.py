@@ -1,4 +1,4 @@
-"""Refuses changes that a page of another site makes a browser send with its user's cookie."""
+"""Refuses changes that a page of another site makes a browser send with the user's cookie."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["refuse_other_pages", "refuse_other_sites"]
 
 
 def refuse_other_sites(headers: Headers, *, is_by_cookie: bool) -> None:
-    """Refuse what a page of another site makes a browser send: the browser adds the cookie by itself.
+    """Refuse a request that a page of another site made the browser send: browsers add cookies automatically.
 
-    Any other port of this machine is another site too: another account's server may be there. Browsers say where
-    a request comes from; one that says nothing may not act by cookie.
+    Other ports of this machine are other sites too, since another account's server may listen there. Browsers name the
+    origin of a request in a header; a request without one may not use the cookie.
     """
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     if site is not None:
@@ -27,10 +27,10 @@ def refuse_other_sites(headers: Headers, *, is_by_cookie: bool) -> None:
     else:
         is_own = not is_by_cookie
     if not is_own:
-        raise PermissionDeniedError("A page of another site may not do that with your login.")
+        raise PermissionDeniedError("A page of another site may not make this call with your login.")
 
 
 def refuse_other_pages(headers: Headers, token: str) -> None:
-    """Refuse a change by cookie without the page's token, which nobody knows who cannot read our pages."""
+    """Refuse a change by cookie without the page's token, which only the master's own pages contain."""
     if not hmac.compare_digest(headers.get("x-csrf-token", "").encode(), page_token(token).encode()):
-        raise PermissionDeniedError("A change by cookie needs the token of the page in `X-CSRF-Token`.")
+        raise PermissionDeniedError("A change by cookie requires the token of the page in `X-CSRF-Token`.")

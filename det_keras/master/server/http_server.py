@@ -1,4 +1,4 @@
-"""The master's HTTP server: one address, and a file that says where it is."""
+"""The master's HTTP server: one address, and a file that tells clients this address."""
 
 from __future__ import annotations
 
@@ -19,23 +19,28 @@ from det_keras.master.server.address import Address
 
 __all__ = ["bind", "serve"]
 
-# Answers that wait are cut off after this; long polls and followed logs end by themselves before.
+# At a stop, responses that are still open are cut off after this time. Long polls and followed logs end before.
 _GRACE_S = 3
-# Clients keep connections for long; one that is closed under a call looks like a fault of the network.
+# Clients keep connections open for long. Closing one during a call would look like a network error.
 _KEEP_ALIVE_S = 120
 
 
 def bind(host: str, port: int | None, preferred: Iterable[int]) -> socket.socket:
-    """Return a socket on `port` of `host`, else on the first preferred port that is free, else on any.
+    """Return a listening socket.
+
+    Args:
+        host: the address to bind to.
+        port: the only acceptable port; None for any.
+        preferred: ports to try first if `port` is None; otherwise a free port is chosen.
 
     Raises:
-        DetError: `port` is taken.
+        DetError: `port` is taken, or `host` is not an address of this machine.
     """
     if port is not None:
         bound = _try(host, port)
         if bound is None:
             raise DetError(
-                f"Port {port} of {host} is taken. Use another --port, or none to have a free one chosen."
+                f"Port {port} of {host} is taken. Use another --port, or omit it to get a free port."
             )
         return bound
     for candidate in (*preferred, 0):
@@ -46,18 +51,18 @@ def bind(host: str, port: int | None, preferred: Iterable[int]) -> socket.socket
 
 
 def serve(app: Any, sock: socket.socket, address: Address, home: Home, notifier: Notifier) -> bool:
-    """Serve until a signal ends it; tell whether it came up.
+    """Serve until a signal arrives; return whether the server had started.
 
     Args:
         app: the web application.
-        sock: bound to the address.
-        address: with the certificate, if there is one.
-        home: its `master_file` says where the master is, from when it is ready until it stops.
-        notifier: told as soon as it is to stop, so that long polls end.
+        sock: the listening socket.
+        address: the address, with its certificate if there is one.
+        home: its `master_file` contains the address while the server is running.
+        notifier: closed when the signal arrives, so that long polls end.
     """
     config = uvicorn.Config(
         app,
-        # Reading a call takes half the time that the parser in Python takes: a third of a report of metrics.
+        # Parsing a request takes half the time of the parser in Python: a third of the time of a report of metrics.
         http="httptools",
         loop="asyncio",
         ws="none",
@@ -74,6 +79,7 @@ def serve(app: Any, sock: socket.socket, address: Address, home: Home, notifier:
     try:
         asyncio.run(server.serve(sockets=[sock]))
     finally:
+        # The caller still holds the lock of the data root, so this cannot delete the file of a next master.
         home.master_file.unlink(missing_ok=True)
     return bool(server.started)
 
@@ -91,6 +97,7 @@ class _Server(uvicorn.Server):  # type: ignore[misc]  # uvicorn is not followed 
             _announce(self._home, self._address, sockets[0])
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        # A signal handler, which may interrupt the loop anywhere: `close` only schedules the wake-ups on the loop.
         self._notifier.close()
         super().handle_exit(sig, frame)
 
@@ -99,6 +106,7 @@ def _announce(home: Home, address: Address, sock: socket.socket) -> None:
     content: dict[str, Any] = {"url": address.url(sock.getsockname()[1]), "pid": os.getpid()}
     if address.trusted is not None:
         content["cert_file"] = str(address.trusted)
+    # Renamed into place: other processes read this file at any time, and never see half of it.
     draft = home.master_file.with_name(f".{home.master_file.name}")
     draft.write_text(json.dumps(content), encoding="utf-8")
     draft.replace(home.master_file)
@@ -106,10 +114,10 @@ def _announce(home: Home, address: Address, sock: socket.socket) -> None:
 
 def _try(host: str, port: int) -> socket.socket | None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol named asyncio switches Nagle's algorithm off; else every answer would wait 40 ms for the
+    # If the protocol is given, asyncio disables Nagle's algorithm. Otherwise every response would wait 40 ms for the
     # acknowledgement of its own headers.
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    # A master that starts again takes up its port although old connections linger.
+    # A restarted master can bind its former port while old connections are in TIME_WAIT.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind((host, port))

@@ -1,7 +1,7 @@
-"""The description of all calls in the form of OpenAPI, generated from the routes themselves.
+"""The OpenAPI description of all calls, generated from the routes.
 
-Bodies are read raw, whatever their Content-Type says, so that the framework knows nothing of them: what it
-generates is completed with the schemas of the messages.
+The routes read bodies as raw bytes, independent of the Content-Type, so the framework does not see their types. The
+schemas of the messages are therefore added to what it generates.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from det_keras.master.server.calls import message_of
 __all__ = ["describe_calls"]
 
 _INTRODUCTION = (
-    "The subset of Determined's REST API that this master serves. Any other call below `/api/v1` is answered with "
-    "501 and its name. Bodies are JSON, in camelCase or snake_case, whatever their Content-Type; null means "
-    "absent; unknown fields are passed over."
+    "The subset of Determined's REST API that this master serves. Any other call below `/api/v1` returns status "
+    "501 and the name of the call. Bodies are JSON in camelCase or snake_case; the Content-Type is ignored. Null means "
+    "absent; unknown fields are ignored."
 )
 _REF = "#/components/schemas/{model}"
 _ERROR = {
     "type": "object",
-    "description": "Why a call was refused; routes outside of `/api` answer with `message` alone.",
+    "description": "The reason for a refusal; routes outside of `/api` return only `message`.",
     "properties": {
         "error": {
             "type": "object",
@@ -46,7 +46,7 @@ _SCHEMES = {
         "type": "apiKey",
         "in": "header",
         "name": "Grpc-Metadata-x-allocation-token",
-        "description": "`Bearer` and the token of a task.",
+        "description": "`Bearer`, followed by the token of a task.",
     },
     "browser": {"type": "apiKey", "in": "cookie", "name": "auth"},
 }

@@ -1,4 +1,4 @@
-"""Answers: strict JSON, errors in the form that clients read, streams of lines."""
+"""Responses: strict JSON, errors in the form that clients expect, streams of lines."""
 
 from __future__ import annotations
 
@@ -17,22 +17,28 @@ _TOO_LARGE = 413
 
 
 def reply(content: Mapping[str, Any] | None = None) -> Response:
-    """Return a successful answer; nothing to say is ``{}``."""
+    """Return a successful response; without content it is ``{}``."""
     return Response(encode_json(content or {}), media_type=_JSON)
 
 
 def list_reply(content: Mapping[str, Any]) -> Response:
-    """Return a successful answer whose one list has JSON texts: what was encoded before is not encoded again."""
+    """Return a successful response with one list, whose items are JSON text already."""
     (name,) = (name for name, value in content.items() if isinstance(value, list))
     rest = encode_json({key: value for key, value in content.items() if key != name}).decode()
     return Response(f'{{"{name}":[{",".join(content[name])}],{rest[1:]}', media_type=_JSON)
 
 
 def error_reply(path: str, error: ApiError, *, status: int | None = None) -> Response:
-    """Return a refusal in the form of the route: nested below ``/api``, a plain message elsewhere."""
+    """Return an error response: nested below ``/api``, a plain message elsewhere.
+
+    Args:
+        path: path of the call.
+        error: the error.
+        status: HTTP status; None for the status of the error's class.
+    """
     headers = {"Retry-After": "1"} if isinstance(error, UnavailableError) else {}
     if error.status == _TOO_LARGE:
-        # Nobody reads the rest: the sender is to stop, and not to find its next call behind it.
+        # The rest of the body is not read, so the connection cannot be used for another request.
         headers["Connection"] = "close"
     return Response(
         encode_json(error_body(path, error)),
@@ -43,7 +49,7 @@ def error_reply(path: str, error: ApiError, *, status: int | None = None) -> Res
 
 
 def error_body(path: str, error: ApiError) -> dict[str, Any]:
-    """Return the JSON of a refusal."""
+    """Return the JSON object of an error response."""
     message = str(error)
     if not path.startswith("/api/"):
         return {"message": message}
@@ -51,7 +57,7 @@ def error_body(path: str, error: ApiError) -> dict[str, Any]:
 
 
 def stream_reply(lines: AsyncIterator[bytes]) -> Response:
-    """Return a stream of lines, sent as they come."""
+    """Return a response that sends lines as they are produced."""
     return StreamingResponse(lines, media_type=_JSON)
 
 
@@ -61,7 +67,7 @@ def result_line(result: Mapping[str, Any]) -> bytes:
 
 
 def error_line(error: ApiError) -> bytes:
-    """Return the line that ends a stream which fails after it began."""
+    """Return the last line of a stream that fails after its first line."""
     content = {
         "grpcCode": error.code,
         "httpCode": error.status,

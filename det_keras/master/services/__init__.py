@@ -1,1 +1,1 @@
-"""The background loops: dispatching and launching tasks, and deleting what is no longer kept."""
+"""The background loops: dispatching and launching tasks, and garbage collection."""

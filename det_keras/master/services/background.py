@@ -1,4 +1,4 @@
-"""What the master's background threads have in common: news wakes them, and stopping lets them finish a step."""
+"""The base of the master's background threads: events wake them, and `stop` waits for the current step."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from det_keras.master.database.events import Notifier
 
 __all__ = ["Background"]
 
-_LEAVES_WITHIN_S = 10.0
+_STOP_TIMEOUT_S = 10.0
 
 
 class Background(abc.ABC):
-    """A thread that works whenever there is news.
+    """A thread that works after each event of a topic.
 
     Args:
-        name: of the thread.
-        notifier: brings the news.
-        topic: of the news.
+        name: name of the thread.
+        notifier: the source of events.
+        topic: the topic to listen to.
     """
 
     def __init__(self, name: str, notifier: Notifier, topic: str) -> None:
@@ -28,16 +28,20 @@ class Background(abc.ABC):
         notifier.listen(topic, self._wake.set)
 
     def start(self) -> None:
-        """Take up what an earlier master left, and begin."""
+        """Start the thread; it first does the work that an earlier master left."""
         self._wake.set()
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread after the step that it is at; what is left is done next time."""
+        """End the thread after its current step; the next start does the remaining work."""
         self._stopping = True
         self._wake.set()
-        self._thread.join(timeout=_LEAVES_WITHIN_S)
+        self._thread.join(timeout=_STOP_TIMEOUT_S)
 
     @abc.abstractmethod
     def _run(self) -> None:
-        """Work until `_stopping`, and sleep on `_wake` in between."""
+        """Work until `_stopping`, and sleep on `_wake` in between.
+
+        Clear `_wake` before reading the database, not after: an event that is set during the work then causes another
+        round.
+        """

@@ -1,8 +1,11 @@
-"""The thread that keeps the world and the database in step.
+"""The thread that starts tasks, watches them and ends them, as the database says.
 
-It starts what may start, stores what tasks print, ends what has to end, and judges what ended. The database is
-always first: an attempt is recorded before its process is made, a kill before its signal is sent. So a master
-that dies between any two lines here finds, when it comes back, a row to go on from.
+It starts tasks, stores their logs, kills them when required, and processes their ends. The database is always written
+first: an attempt is recorded before its process is started, a kill before its signal is sent. A master that is killed
+between any two lines here finds a row from which it continues after a restart.
+
+Only this thread opens and closes allocations, so free slots stay free between the plan and the launch. Other threads
+may end or pause a task in between; `_launch` checks this again in its own transaction.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import ParamSpec
 
 from sqlalchemy import select
 
@@ -37,20 +40,22 @@ __all__ = ["Dispatcher"]
 
 logger = logging.getLogger(__name__)
 
-# How often running tasks are looked at: two or three system calls for each.
+P = ParamSpec("P")
+
+# The period of looking at running tasks: two or three system calls for each.
 _LOOK_S = 0.02
-# How often everything is checked although nobody asked for it.
+# The period of checking everything without an event.
 _IDLE_S = 1.0
 _KILL_AGAIN_S = 5.0
 
 
 @dataclass
 class _Watched:
-    """What the dispatcher remembers of a running allocation.
+    """The dispatcher's state of a running allocation.
 
     Attributes:
-        log_offset: up to where its log is stored.
-        is_running: its row says that it runs.
+        log_offset: its log is stored up to this byte.
+        is_running: whether its row has the state RUNNING.
     """
 
     log_offset: int = 0
@@ -63,9 +68,9 @@ class Dispatcher(Background):
     Args:
         store: the database.
         pool: where tasks run.
-        launcher: prepares what to run.
-        accounts: the tokens of tasks.
-        notifier: tells when there is work.
+        launcher: prepares launches.
+        accounts: manages the tokens of tasks.
+        notifier: the source of events.
     """
 
     def __init__(
@@ -76,18 +81,18 @@ class Dispatcher(Background):
         self._launcher = launcher
         self._accounts = accounts
         self._live: dict[str, _Watched] = {}
-        # When the next task is to be killed.
+        # The time at which the next task is to be killed.
         self._kill_at: datetime | None = None
         super().__init__("dispatcher", notifier, WORK)
 
     def start(self) -> None:
-        """Take up what an earlier master left, and begin."""
+        """Watch the tasks that an earlier master left running, and start the thread."""
         with self._store.reading() as session:
             self._live = {row.id: _Watched(row.log_offset) for row in allocations.live_allocations(session)}
         with self._store.writing() as tx:
             hear_all_again(tx)
         if self._live:
-            logger.info("%d running tasks of an earlier start are watched again.", len(self._live))
+            logger.info("Watching %d running tasks of an earlier start.", len(self._live))
         self._disown_unreachable()
         super().start()
 
@@ -97,38 +102,41 @@ class Dispatcher(Background):
             self._wake.wait(_LOOK_S if self._live else _IDLE_S)
             is_due = self._wake.is_set() or time.monotonic() - checked_at > _IDLE_S
             is_due = is_due or (self._kill_at is not None and self._kill_at <= now())
+            # An event between `is_set` and `clear` is lost. The check of everything, once a second, makes up for it.
             self._wake.clear()
             for allocation_id in list(self._live):
                 self._guarded(self._look, allocation_id)
-            # An end that was just seen is work as well.
+            # The end of a task, found just now, sets the event too.
             if is_due or self._wake.is_set():
                 checked_at = time.monotonic()
                 self._guarded(self._kill_due)
                 self._guarded(self._schedule)
                 self._guarded(self._give_up_silent)
 
-    def _guarded(self, step: Callable[..., None], *arguments: Any) -> None:
-        """Take a step; a fault in it, such as a full disk, must not keep the others from being taken."""
+    def _guarded(self, step: Callable[P, None], *arguments: P.args, **options: P.kwargs) -> None:
+        """Run a step; an error in it, such as a full disk, must not prevent the other steps."""
         try:
-            step(*arguments)
+            step(*arguments, **options)
         except Exception:
-            # Nothing is lost: the next round finds the same state. Not at full speed, though.
-            logger.exception("A step of the dispatcher failed and is repeated.")
+            # Nothing is lost: the next round finds the same state. The pause limits the load of a persistent error.
+            logger.exception("A step of the dispatcher failed; it will be repeated.")
             time.sleep(0.5)
 
     def _disown_unreachable(self) -> None:
-        """Run those again that were told an address at which no master answers any more."""
+        """Restart tasks that were given an address at which this master does not listen any more."""
         with self._store.writing() as tx:
             for row in allocations.live_allocations(tx):
                 if row.master_url != self._launcher.identity.url:
                     logger.warning(
-                        "Allocation %s knows the master as %s and starts anew.", row.id, row.master_url
+                        "Allocation %s uses the master's former address %s and is restarted.",
+                        row.id,
+                        row.master_url,
                     )
                     allocations.kill(tx, row)
 
     def _look(self, allocation_id: str) -> None:
-        """Store what an allocation printed, and its end."""
-        # First the state, then the log: what was printed before the end is then all there.
+        """Store an allocation's new log lines, and its end."""
+        # The state is read before the log: if the task has ended, the log then contains all of its output.
         state = self._pool.look(allocation_id)
         watched = self._live[allocation_id]
         if not watched.is_running and state.state is State.RUNNING:
@@ -146,7 +154,7 @@ class Dispatcher(Background):
             allocation.state = allocations.RUNNING
             task = tx.get(TaskRow, allocation.task_id)
             assert task is not None
-            # What serves others says itself when it can.
+            # TensorBoard reports by itself when it accepts requests.
             allocation.is_ready = allocation.is_ready or task.kind != jobs.TENSORBOARD
             tx.notify(task_topic(task.id))
 
@@ -156,7 +164,7 @@ class Dispatcher(Background):
             return False
         with self._store.writing() as tx:
             allocation = allocations.find_allocation(tx, allocation_id)
-            # In one transaction, so that no line is stored twice or not at all.
+            # Lines and offset are stored in one transaction: after a kill no line is stored twice or missing.
             allocation.log_offset = offset
             store_entries(tx, allocation, self._launcher.identity.agent_id, entries)
         watched.log_offset = offset
@@ -184,11 +192,12 @@ class Dispatcher(Background):
             return
         with self._store.writing() as tx:
             due = [row for row in allocations.live_allocations(tx) if _is_due(row)]
-            # Killed before: something stands in the way.
+            # A task that was killed before and is still running is killed together with its supervisor.
             again = {row.id: row.is_killed for row in due}
             for row in due:
                 row.is_killed = True
                 row.kill_at = now() + timedelta(seconds=_KILL_AGAIN_S)
+        # Signals are sent after the commit: a master that is killed here finds `is_killed` and sends the signal again.
         self._kill_at = now() + timedelta(seconds=_KILL_AGAIN_S)
         for allocation_id, force in again.items():
             self._pool.kill(allocation_id, force=force)
@@ -205,12 +214,12 @@ class Dispatcher(Background):
             self._launch(grant.task_id, grant.slot_ids)
 
     def _give_up_silent(self) -> None:
-        """End the trials of other machines that were not heard of for too long."""
+        """End unmanaged trials that have not reported for too long."""
         with self._store.reading() as session:
             if not find_lost(session, now()):
                 return
         with self._store.writing() as tx:
-            # Looked for again: one may have been heard of just now.
+            # Read again in the transaction: a trial may have reported in between.
             for trial_id in find_lost(tx, now()):
                 trial = find_trial(tx, trial_id)
                 UnmanagedController(tx, find_experiment(tx, trial.experiment_id)).lose(trial)
@@ -218,10 +227,12 @@ class Dispatcher(Background):
     def _launch(self, task_id: str, slot_ids: tuple[int, ...]) -> None:
         with self._store.writing() as tx:
             task = tx.get(TaskRow, task_id)
-            # The user may have ended or paused it since it was planned.
+            # The user may have ended or paused the task since the plan was made.
             if task is None or not still_waits(tx, task):
                 return
             launch = self._launcher.prepare(tx, task, slot_ids)
+        # Committed before the process is started: a master that is killed here finds an allocation without a supervisor
+        # after its restart and counts it as lost.
         self._live[launch.allocation_id] = _Watched()
         try:
             self._pool.launch(launch)

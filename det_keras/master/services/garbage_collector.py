@@ -1,7 +1,7 @@
-"""The thread that deletes: files of checkpoints, old logs, and whole experiments.
+"""The thread that deletes files of checkpoints, old logs, and whole experiments.
 
-What is to be deleted stands in the database before it is deleted and until it is gone, so that a master that
-dies in between goes on with it.
+A deletion is recorded in the database before it starts, and until it is complete. A restarted master therefore
+continues it.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ __all__ = ["GarbageCollector"]
 
 logger = logging.getLogger(__name__)
 
-# What failed, such as a storage that is not mounted, is tried again this often.
+# Failed deletions, such as on a storage that is not mounted, are repeated at this period.
 _RETRY_S = 60.0
 
 
 class GarbageCollector(Background):
-    """Deletes in the background.
+    """Deletes files and rows in the background.
 
     Args:
         store: the database.
-        pool: keeps logs of ended tasks.
-        bundles: keeps their code.
-        notifier: tells when there is something to delete.
-        cluster_id: under which trials write TensorBoard events.
+        pool: has the logs of ended tasks.
+        bundles: has the code of experiments and jobs.
+        notifier: the source of events.
+        cluster_id: part of the path of the trials' TensorBoard events.
     """
 
     def __init__(
@@ -72,26 +72,26 @@ class GarbageCollector(Background):
             try:
                 self.tidy()
             except Exception:
-                logger.exception("Deleting failed and is tried again in %d seconds.", _RETRY_S)
+                logger.exception("A deletion failed; it will be repeated in %d seconds.", _RETRY_S)
 
     def tidy(self) -> None:
-        """Delete everything that waits for it."""
+        """Make all pending deletions."""
         self._prune()
         with self._store.reading() as session:
             uuids = session.scalars(
                 select(CheckpointRow.uuid).where(CheckpointRow.pending_deletion.is_not(None))
             ).all()
-            doomed = session.scalars(
+            deleting_ids = session.scalars(
                 select(ExperimentRow.id).where(ExperimentRow.state == states.DELETING)
             ).all()
         for uuid in uuids:
             self._delete_files(uuid)
-        for experiment_id in doomed:
+        for experiment_id in deleting_ids:
             self._delete_experiment(experiment_id)
         self._delete_old_logs()
 
     def _delete_old_logs(self) -> None:
-        """Delete the logs that have been kept for as long as their experiments ask."""
+        """Delete logs whose retention time is over."""
         with self._store.reading() as session:
             task_ids = expired_tasks(session, now())
             if not task_ids:
@@ -121,12 +121,12 @@ class GarbageCollector(Background):
             place = storage.from_config(section)
             left = place.delete(uuid, globs) if globs else place.list_files(uuid)
         except (OSError, ConfigError, CheckpointError) as error:
-            logger.warning("Checkpoint %s cannot be deleted now; it is tried again. %s", uuid, error)
+            logger.warning("Checkpoint %s cannot be deleted now; this will be repeated. %s", uuid, error)
             return
         with self._store.writing() as tx:
             row = checkpoints.find_checkpoint(tx, uuid)
             checkpoints.replace_resources(row, left)
-            # What was asked for meanwhile stays to be done.
+            # Files are deleted outside of a transaction. Globs that were requested in the meantime stay pending.
             more = [glob for glob in row.pending_deletion or () if glob not in globs]
             row.pending_deletion = more or None
 
@@ -161,7 +161,7 @@ class GarbageCollector(Background):
         self._forget_bundle(context)
 
     def _delete_events(self, experiment_id: int, section: Mapping[str, Any]) -> None:
-        """Delete the TensorBoard events that trials wrote beside their checkpoints."""
+        """Delete the TensorBoard events that trials wrote to their checkpoint storage."""
         place = storage.from_config(section)
         if isinstance(place, storage.DirectoryStorage):
             events = place.files_path(events_prefix(self._cluster_id, experiment_id))
@@ -196,7 +196,7 @@ class GarbageCollector(Background):
     def _forget_bundle(self, digest: str | None) -> None:
         if digest is None:
             return
-        # Under the writers' lock: nobody begins to refer to it meanwhile.
+        # Checked and removed under the writers' lock: no experiment or job can start to use the bundle in between.
         with self._store.writing() as tx:
             users = or_(
                 select(ExperimentRow.id).where(ExperimentRow.context == digest).exists(),

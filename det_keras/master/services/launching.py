@@ -1,4 +1,4 @@
-"""What is needed to run a task: its program, its environment and its tokens."""
+"""Prepares the launch of a task: its program, environment and tokens."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Launcher:
     """Prepares launches.
 
     Args:
-        identity: of the master.
-        pool: where tasks will run.
-        bundles: their files.
-        accounts: makes their tokens.
-        inherited: the environment below the tasks' own.
+        identity: the facts about the master for tasks.
+        pool: the pool that will run the tasks.
+        bundles: the tasks' files.
+        accounts: issues the tasks' tokens.
+        inherited: the inherited environment, which the tasks' own variables override.
     """
 
     def __init__(
@@ -51,7 +51,13 @@ class Launcher:
         self._inherited = inherited
 
     def prepare(self, tx: Transaction, task: TaskRow, slot_ids: Sequence[int]) -> Launch:
-        """Record the next attempt of a task and return how to start it."""
+        """Record the next attempt of a task, and return how to start it.
+
+        Args:
+            tx: stores the allocation and its tokens.
+            task: a trial's task or a job.
+            slot_ids: the slots that it gets.
+        """
         trial = None
         run_id = 1
         if task.kind == jobs.TRIAL:

@@ -1,1 +1,1 @@
-"""Tasks on slots: their allocations, scheduling, environment and logs; generic jobs."""
+"""Tasks on slots: allocations, scheduling, environment and logs; generic jobs."""

@@ -34,14 +34,22 @@ STARTING = "STARTING"
 RUNNING = "RUNNING"
 TERMINATED = "TERMINATED"
 
-#: How long a task that was asked to stop may take, in seconds.
+#: How long a task may take to stop after a request, in seconds.
 DEFAULT_PREEMPTION_TIMEOUT_S = 3600
 
 
 def open_allocation(
     tx: Transaction, task: TaskRow, run_id: int, slot_ids: Sequence[int], master_url: str
 ) -> AllocationRow:
-    """Record an attempt, before anything of it exists."""
+    """Record a new attempt, before its directory and process exist.
+
+    Args:
+        tx: stores the row. It is committed before the launch: a master that is killed in between finds the row.
+        task: the task to run.
+        run_id: number of the attempt; 1 is the first.
+        slot_ids: the slots that it occupies; empty for a task without slots.
+        master_url: the address that the task is given.
+    """
     row = AllocationRow(
         id=f"{task.id}.{run_id}",
         task_id=task.id,
@@ -63,7 +71,16 @@ def open_allocation(
 
 
 def close_allocation(tx: Transaction, allocation: AllocationRow, exit_: Exit) -> Exit:
-    """Record the end of an attempt; return it with what the master knows about it."""
+    """Record the end of an attempt and wake its waiters.
+
+    Args:
+        tx: stores the change.
+        allocation: the attempt.
+        exit_: how its process ended.
+
+    Returns:
+        `exit_`, with whether the attempt was killed or acknowledged a request to stop.
+    """
     allocation.state = TERMINATED
     allocation.end_time = now()
     allocation.exit_code = exit_.code
@@ -82,7 +99,13 @@ def close_allocation(tx: Transaction, allocation: AllocationRow, exit_: Exit) ->
 
 
 def preempt(tx: Transaction, allocation: AllocationRow, timeout_s: int | None) -> None:
-    """Ask a task to stop; it is killed when it takes too long."""
+    """Request a task to stop; it is killed if it takes too long. No effect if it was requested before.
+
+    Args:
+        tx: stores the request.
+        allocation: the attempt.
+        timeout_s: time that the task has for stopping, in seconds; None for an hour.
+    """
     if allocation.is_preempted:
         return
     allocation.is_preempted = True
@@ -94,14 +117,20 @@ def preempt(tx: Transaction, allocation: AllocationRow, timeout_s: int | None) -
 
 
 def kill(tx: Transaction, allocation: AllocationRow, *, after_s: float = 0.0) -> None:
-    """Have a task killed, at once or a little later."""
+    """Have the dispatcher kill a task.
+
+    Args:
+        tx: stores the request.
+        allocation: the attempt.
+        after_s: delay in seconds; an earlier time that is already set stays.
+    """
     kill_at = now() + timedelta(seconds=after_s)
     allocation.kill_at = min(allocation.kill_at or kill_at, kill_at)
     tx.notify(WORK)
 
 
 def live_allocation(session: Session, task_id: str) -> AllocationRow | None:
-    """Return the attempt of a task that has not ended, None without one."""
+    """Return the attempt of a task that has not ended; None if there is none."""
     return session.scalar(
         select(AllocationRow).where(AllocationRow.task_id == task_id, AllocationRow.end_time.is_(None))
     )
@@ -115,10 +144,10 @@ def live_allocations(session: Session) -> Sequence[AllocationRow]:
 
 
 def find_allocation(session: Session, allocation_id: str) -> AllocationRow:
-    """Return an attempt.
+    """Return the attempt with an id.
 
     Raises:
-        NotFoundError: there is none of that id.
+        NotFoundError: it does not exist.
     """
     row = session.get(AllocationRow, allocation_id)
     if row is None:

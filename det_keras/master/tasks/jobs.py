@@ -1,4 +1,4 @@
-"""Generic jobs: a command on slots, without trials; the protocol calls them commands, or by what they serve."""
+"""Generic jobs: a command on slots, without trials. The REST API calls them commands or tensorboards."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from det_keras.protocol.values import now
 
 __all__ = ["COMMAND", "TENSORBOARD", "TRIAL", "Jobs", "command_of", "find_job", "job_ended", "jobs_of"]
 
-#: What the protocol calls the types of tasks; all but trials are generic jobs.
+#: The types of tasks in the REST API; all but trials are generic jobs.
 COMMAND = "COMMAND"
 TENSORBOARD = "TENSORBOARD"
 TRIAL = "TRIAL"
 
 
 class Jobs:
-    """Makes and ends generic jobs.
+    """Creates and ends generic jobs.
 
     Args:
         store: the database.
-        bundles: where files are kept.
-        slots: how many the pool has.
+        bundles: the store of the jobs' files.
+        slots: number of slots of the pool.
     """
 
     def __init__(self, store: Store, bundles: ContextStore, slots: int) -> None:
@@ -51,7 +51,16 @@ class Jobs:
         files: Sequence[FileEntry],
         kind: str = COMMAND,
     ) -> tuple[str, tuple[str, ...]]:
-        """Queue a job; return its id and what to tell the user.
+        """Queue a job.
+
+        Args:
+            owner_id: number of the user.
+            config: the job's config, not validated.
+            files: the job's directory; empty for none.
+            kind: ``COMMAND`` or ``TENSORBOARD``.
+
+        Returns:
+            The id of the job's task, and notices for the user.
 
         Raises:
             InvalidArgumentError: the config or the files cannot be used; nothing is stored.
@@ -69,7 +78,9 @@ class Jobs:
         context, _ = self._bundles.add(files)
         task_id = str(uuid.uuid4())
         with self._store.writing() as tx:
-            # Deleting the last experiment with the same files may have taken them away in between.
+            # The garbage collector may have deleted the bundle since `add`, together with the last experiment that
+            # used it. From here it cannot: it checks in a transaction whether a bundle is used, and this transaction
+            # holds the lock of writers until the new row is committed.
             self._bundles.add_missing(context, files)
             tx.add(
                 TaskRow(
@@ -88,10 +99,10 @@ class Jobs:
         return task_id, loaded.notices
 
     def kill(self, task_id: str, kind: str = COMMAND) -> None:
-        """End a job at once; one that is over stays as it is.
+        """Kill a job; no effect if it has ended.
 
         Raises:
-            NotFoundError: there is no such job.
+            NotFoundError: the job does not exist.
         """
         with self._store.writing() as tx:
             task = find_job(tx, task_id, kind)
@@ -107,8 +118,13 @@ class Jobs:
 def find_job(session: Session, task_id: str, kind: str = COMMAND) -> TaskRow:
     """Return a job's task.
 
+    Args:
+        session: to read with.
+        task_id: the id of the task.
+        kind: ``COMMAND`` or ``TENSORBOARD``.
+
     Raises:
-        NotFoundError: there is none of that id and kind.
+        NotFoundError: there is no task with this id and kind.
     """
     row = session.get(TaskRow, task_id)
     if row is None or row.kind != kind:
@@ -119,13 +135,13 @@ def find_job(session: Session, task_id: str, kind: str = COMMAND) -> TaskRow:
 def jobs_of(
     kind: str, users: Sequence[str], user_ids: Sequence[int], *, is_descending: bool
 ) -> Select[TaskRow]:
-    """Return the query of the jobs of a kind, by their start.
+    """Return the query for the jobs of a kind, ordered by start.
 
     Args:
-        kind: of the jobs.
+        kind: ``COMMAND`` or ``TENSORBOARD``.
         users: names of owners; empty for all.
         user_ids: numbers of owners; empty for all.
-        is_descending: the latest first.
+        is_descending: latest first.
     """
     query = select(TaskRow).join(UserRow, UserRow.id == TaskRow.owner_id).where(TaskRow.kind == kind)
     if users:
@@ -137,7 +153,7 @@ def jobs_of(
 
 
 def command_of(task: TaskRow) -> tuple[JobConfig, list[str]]:
-    """Return a job's config and what to execute: a list with one element is text for the shell."""
+    """Return a job's config and its argument list; a command of one element is run by the shell."""
     assert task.config is not None
     config = JobConfig.from_dict(task.config)
     argv = config.command()
@@ -145,7 +161,13 @@ def command_of(task: TaskRow) -> tuple[JobConfig, list[str]]:
 
 
 def job_ended(tx: Transaction, task: TaskRow, exit_: Exit) -> None:
-    """Record the end of a job's process. A job is not run again: nobody knows whether it may be."""
+    """Record the end of a job's process. A job is never restarted: its command may not be repeatable.
+
+    Args:
+        tx: stores the change.
+        task: the job's task.
+        exit_: how the process ended.
+    """
     if exit_.is_killed:
         _end(tx, task, "killed")
     elif exit_.ending is Ending.EXITED:

@@ -1,4 +1,4 @@
-"""Which logs have been kept long enough, by `retention_policy.log_retention_days` of their experiment."""
+"""Logs to delete, by `retention_policy.log_retention_days` of their experiments."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _FOR_EVER = -1
 def expired_tasks(session: Session, now: datetime) -> Sequence[str]:
     """Return the tasks of ended experiments whose log lines are to be deleted by `now`.
 
-    Days count from the experiment's end; 0 is due at once, -1 and an absent policy never.
+    Days count from the experiment's end. 0 deletes at once; -1 and an absent policy never delete.
     """
     ended = session.scalars(
         select(ExperimentRow).where(
             ExperimentRow.state.in_(states.TERMINAL), ExperimentRow.end_time.is_not(None)
         )
     )
-    expired = [one.job_id for one in ended if _is_expired(one, now)]
-    # By the job and not by the trial: one that was continued had other tasks before.
+    expired = [experiment.job_id for experiment in ended if _is_expired(experiment, now)]
+    # By the job and not by the trial: a continued trial had other tasks before.
     has_lines = select(LogRow.id).where(LogRow.task_id == TaskRow.id).exists()
     return session.scalars(select(TaskRow.id).where(TaskRow.job_id.in_(expired), has_lines)).all()
 

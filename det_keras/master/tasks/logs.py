@@ -1,4 +1,4 @@
-"""The logs of tasks: stored line by line, numbered within the database, filtered when they are read."""
+"""The logs of tasks: stored line by line, numbered by the database, filtered when they are read."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 @dataclass(frozen=True)
 class LogFilter:
-    """Which lines of a log to read; empty lists filter nothing.
+    """A selection of log lines; empty lists filter nothing.
 
     Attributes:
         levels: such as ``INFO``; lines without a level count as INFO.
-        search: text that the line contains, or with `is_regex` a `LogPattern` that is found in it.
+        search: text that a line must contain, or a `LogPattern` with `is_regex`.
     """
 
     levels: Sequence[str] = ()
@@ -46,13 +46,17 @@ class LogFilter:
     is_regex: bool = False
 
     def accepts(self, row: LogRow) -> bool:
-        """Tell whether a line that the database let through has the text that is searched for."""
+        """Return whether a line that the query returned also matches the pattern, if there is one."""
         if not self.is_regex or not self.search:
             return True
         return LogPattern(self.search).is_in(row.text)
 
     def check(self) -> None:
-        """Raise `InvalidArgumentError` if the pattern is none."""
+        """Check the pattern.
+
+        Raises:
+            InvalidArgumentError: `search` is not a valid pattern.
+        """
         if self.is_regex:
             try:
                 LogPattern(self.search)
@@ -63,7 +67,14 @@ class LogFilter:
 def store_entries(
     tx: Transaction, allocation: AllocationRow, agent_id: str, entries: Sequence[LogEntry]
 ) -> None:
-    """Store lines that a pool read for an allocation."""
+    """Store lines that a pool read for an allocation.
+
+    Args:
+        tx: stores them, and wakes those requests that follow the log.
+        allocation: the attempt that printed them.
+        agent_id: the machine on which it runs.
+        entries: the lines, oldest first.
+    """
     rows = [
         {
             "task_id": allocation.task_id,
@@ -83,7 +94,13 @@ def store_entries(
 
 
 def store_rows(tx: Transaction, task_id: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Store lines of one task."""
+    """Store lines of one task and apply its experiment's log policies to them.
+
+    Args:
+        tx: stores the lines.
+        task_id: the task.
+        rows: the columns of `LogRow`, one dict per line.
+    """
     if not rows:
         return
     tx.execute(insert(LogRow), list(rows))
@@ -92,13 +109,20 @@ def store_rows(tx: Transaction, task_id: str, rows: Sequence[dict[str, Any]]) ->
 
 
 def note(tx: Transaction, task_id: str, text: str, level: str = "INFO") -> None:
-    """Store a line of the master's own, so that the reader of a log learns why it goes on or ends."""
+    """Store a line of the master in a task's log, such as why the task restarts or ends.
+
+    Args:
+        tx: stores the line.
+        task_id: the task.
+        text: without the final line break.
+        level: a name of `logging`.
+    """
     tx.add(LogRow(task_id=task_id, time=now(), level=level, source="master", text=f"{text}\n"))
     tx.notify(task_topic(task_id))
 
 
 def _apply_log_policies(tx: Transaction, task_id: str, texts: Sequence[str]) -> None:
-    """Look for the patterns of a trial's log policies in new lines, and do what they say."""
+    """Search new lines for the patterns of a trial's log policies, and apply the policies that match."""
     trial = tx.scalar(select(TrialRow).where(TrialRow.task_id == task_id))
     if trial is None or (trial.log_policy_matched and trial.is_retry_cancelled):
         return
@@ -124,11 +148,12 @@ def read_lines(
 
     Args:
         session: to read with.
-        task_ids: whose logs.
-        wanted: which lines.
-        last_id: the line before the first one wanted, in the order of reading; None for the beginning.
-        limit: how many at most; 0 for all.
-        descending: the last line first.
+        session: to read with.
+        task_ids: the tasks whose logs are read.
+        wanted: the selection of lines.
+        last_id: reading begins after this line, in the order of reading; None for the beginning.
+        limit: maximum number of lines; 0 for all.
+        descending: last line first.
     """
     query = _filtered(select(LogRow).where(LogRow.task_id.in_(task_ids)), wanted)
     if last_id is not None:
@@ -154,7 +179,7 @@ def render(row: LogRow) -> str:
 
 
 def view(row: LogRow, trial_id: int | None = None) -> dict[str, Any]:
-    """Return a line as it travels: of a trial's log with `trial_id`, else of a task's."""
+    """Return a line as JSON: of a trial's log with `trial_id`, else of a task's log."""
     whose: dict[str, Any] = {"taskId": row.task_id} if trial_id is None else {"trialId": trial_id}
     return {
         "id": str(row.id),

@@ -1,11 +1,11 @@
-"""Who gets which slots next; a pure function of who waits and who runs.
+"""The scheduler: decides which waiting task gets which slots, as a pure function of the current state.
 
-Smaller priorities go first. Between owners of the same priority the one that uses least goes first, then the one
-that came first: a search of a hundred trials does not keep a job of one waiting.
+A smaller priority number goes first. Among owners with the same priority, the owner with the fewest slots in use
+goes first, then the earliest request: a search with a hundred trials does not keep a single job waiting.
 
-Nobody knows how long a task will run, so that letting small ones pass a gang that does not fit yet may delay it.
-They may pass, lest slots lie idle while a gang waits for the rest, but not for ever: a waiting gang lends as many
-slots as it needs itself, once, and then keeps every free one until it fits.
+The run time of a task is unknown, so small tasks that pass a large task which does not fit yet may delay it.
+They may pass, so that slots do not stay idle, but not without limit: a waiting task lends as many slots as it
+needs itself, once. After that every slot that becomes free is kept for it until it fits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 __all__ = ["DEFAULT_PRIORITY", "Grant", "Request", "plan"]
 
-#: Of those who do not say; smaller runs first.
+#: The default priority; smaller runs first.
 DEFAULT_PRIORITY = 42
 
 
@@ -27,13 +27,13 @@ class Request:
     """A task that waits for slots.
 
     Attributes:
-        task_id: of the task.
+        task_id: the id of the task.
         owner: the experiment or job that it belongs to; fairness is between owners.
-        slots: how many it needs; 0 runs beside everything.
-        order: smaller came first.
+        slots: number of slots that it needs; a task with 0 always fits.
+        order: time of the request; smaller is earlier.
         priority: smaller runs first.
-        max_slots: how many its owner may use at once; None for no limit.
-        lent: how many slots others were given since it began to wait.
+        max_slots: maximum number of slots that its owner may use at once; None for no limit.
+        lent: number of slots that other tasks were given since it began to wait.
     """
 
     task_id: str
@@ -47,7 +47,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Grant:
-    """The slots that a task gets."""
+    """The slots that a task is given."""
 
     task_id: str
     slot_ids: tuple[int, ...]
@@ -56,26 +56,26 @@ class Grant:
 def plan(
     requests: Sequence[Request], free_slots: Sequence[int], in_use: Mapping[str, int], total_slots: int
 ) -> list[Grant]:
-    """Return who starts now.
+    """Return the tasks that start now.
 
     Args:
-        requests: everybody who waits.
-        free_slots: the slots that nobody uses.
-        in_use: how many slots each owner uses.
-        total_slots: how many there are; who needs more waits without keeping any from others.
+        requests: all waiting tasks.
+        free_slots: the unused slots.
+        in_use: number of slots in use by owner.
+        total_slots: number of slots of the pool; a task that needs more waits, and keeps no slots free.
     """
     free = sorted(free_slots)
     used = Counter(in_use)
     queue = [(_rank(request, used), index) for index, request in enumerate(requests)]
     heapq.heapify(queue)
-    # What those who wait and do not fit leave to the others.
+    # The number of slots that waiting tasks which do not fit still leave to later tasks.
     lendable = math.inf
     grants = []
     while queue:
         rank, index = heapq.heappop(queue)
         request = requests[index]
         if rank != _rank(request, used):
-            # Its owner was given something since: it goes to the place that it has now.
+            # Its owner was given slots since it was queued: queue it again with its current rank.
             heapq.heappush(queue, (_rank(request, used), index))
         elif _is_limited(request, used) or request.slots > total_slots:
             continue

@@ -1,4 +1,4 @@
-"""The variables that a task finds in its environment.
+"""The environment variables of a task.
 
 Source: the DET_* variables of Determined 0.38.1's launch protocol.
 """
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 _THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
-# Where the stock distributed launchers open ports; tasks on different slots must not meet.
+# Ports of Determined's distributed launchers; tasks on different slots must not share them.
 _PORTS = {
     "DTRAIN_SSH_PORT": 12350,
     "INTER_TRAIN_PROCESS_COMM_PORT_1": 12360,
@@ -32,21 +32,21 @@ _PORTS = {
     "C10D_PORT": 29400,
 }
 _PORTS_PER_SLOT = 50
-# Linux starts no process with a variable above 128 KiB (MAX_ARG_STRLEN), its name included.
+# Linux starts no process with a variable above 128 KiB (MAX_ARG_STRLEN), including its name.
 _MOST_CONFIG_BYTES = (128 << 10) - 64
 
 
 @dataclass(frozen=True)
 class Identity:
-    """The master as tasks know it.
+    """The facts about the master that tasks are given.
 
     Attributes:
-        url: with scheme and port.
+        url: the master's address, with scheme and port.
         master_id: new with every start.
-        cluster_id: of the data root.
-        agent_id: of this machine.
+        cluster_id: the id of the data root.
+        agent_id: the name of this machine.
         home: the data root.
-        cert_file: what its certificate is checked with; None without TLS.
+        cert_file: PEM file with which the certificate is checked; None without TLS.
     """
 
     url: str
@@ -59,20 +59,20 @@ class Identity:
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """One allocation of one task.
+    """The facts about one allocation of one task.
 
     Attributes:
-        task_id: of the task.
-        allocation_id: of this attempt.
+        task_id: the id of the task.
+        allocation_id: the id of this attempt.
         task_type: ``TRIAL`` or ``COMMAND``.
-        resources_id: UUID that names the attempt for launch layers.
-        slot_ids: what it may use.
+        resources_id: UUID of the attempt for launchers.
+        slot_ids: the slots that it may use.
         gpus: the UUIDs of its GPUs; None on a machine where slots are CPUs.
-        threads: of computation, for each of its processes.
-        directory: where it starts.
-        username: of its owner.
-        task_token: dies with the allocation.
-        user_token: the same, but speaks for the owner.
+        threads: number of computing threads of each process.
+        directory: the working directory.
+        username: the name of its owner.
+        task_token: identifies the task; expires with the allocation.
+        user_token: identifies the owner; expires with the allocation.
     """
 
     task_id: str
@@ -89,12 +89,12 @@ class TaskFacts:
 
 
 def common_variables(identity: Identity, facts: TaskFacts, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return what every task gets.
+    """Return the variables of every task.
 
     Args:
-        identity: of the master.
-        facts: of the task.
-        inherited: the environment below, whose own choice of threads stands.
+        identity: the master.
+        facts: the task.
+        inherited: the inherited environment; its number of threads is not changed.
     """
     address = urlsplit(identity.url)
     host, port = address.hostname or "", str(address.port or "")
@@ -145,17 +145,17 @@ def trial_variables(
     latest_checkpoint: str | None,
     steps_completed: int,
 ) -> dict[str, str]:
-    """Return what a trial gets besides.
+    """Return the additional variables of a trial.
 
     Args:
-        experiment_id: of its experiment.
-        trial_id: its own number.
+        experiment_id: the number of its experiment.
+        trial_id: the number of the trial.
         run_id: 1 at the first launch.
-        seed: of everything random.
-        hparams: its values.
-        config: of the experiment, with the secrets.
-        latest_checkpoint: what to start from, None for nothing.
-        steps_completed: of that checkpoint; 0 for one of another trial.
+        seed: the seed of all random streams.
+        hparams: its hyperparameters.
+        config: the experiment's config, with its secrets.
+        latest_checkpoint: the checkpoint to resume from; None to start without one.
+        steps_completed: batches trained in that checkpoint; 0 for a checkpoint of another trial.
     """
     variables = {
         "DET_EXPERIMENT_ID": str(experiment_id),
@@ -172,19 +172,19 @@ def trial_variables(
 
 
 def refuse_large_config(config: Mapping[str, Any]) -> None:
-    """Refuse a config with which no task could be started.
+    """Refuse a config that is too large to start a task with.
 
     Raises:
-        InvalidArgumentError: it is too large for a variable.
+        InvalidArgumentError: it is too large for an environment variable.
     """
     size = len(json.dumps(config))
     if size > _MOST_CONFIG_BYTES:
         raise InvalidArgumentError(
             f"A config, with all defaults and as JSON, may have {_MOST_CONFIG_BYTES + 64 >> 10} KiB: tasks get it in "
-            f"their environment. This one has {-(-size >> 10)} KiB. Put what is large into a file beside the script."
+            f"their environment. This config has {-(-size >> 10)} KiB. Move large values into a file beside the script."
         )
 
 
 def job_variables(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return what a generic job gets besides; `config` has its secrets."""
+    """Return the additional variables of a generic job; `config` includes its secrets."""
     return {"DET_TASK_CONFIG": json.dumps(config)}

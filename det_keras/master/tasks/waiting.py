@@ -1,4 +1,4 @@
-"""Who waits for slots, and who uses them, read from the database."""
+"""The tasks that wait for slots and the slots in use, read from the database."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["slots_by_owner", "still_waits", "waiting_requests"]
 
 
 def waiting_requests(session: Session) -> list[Request]:
-    """Return everybody who waits for slots."""
+    """Return the requests of all tasks that wait for slots."""
     requests = [*_trial_requests(session), *_job_requests(session)]
     first_of: dict[str, Request] = {}
     for request in requests:
         known = first_of.setdefault(request.owner, request)
-        first_of[request.owner] = min(known, request, key=lambda one: one.order)
-    # Only the first of an owner can be the one that waits for others to make room.
+        first_of[request.owner] = min(known, request, key=lambda candidate: candidate.order)
+    # Only the first request of an owner lends slots: the others are behind it in the queue.
     return [
         _with_lent_slots(session, request)
         if request.slots > 1 and request is first_of[request.owner]
@@ -45,7 +45,7 @@ def slots_by_owner(session: Session) -> Mapping[str, int]:
 
 
 def still_waits(session: Session, task: TaskRow) -> bool:
-    """Tell whether a task wants to run: the user may have ended or paused it a moment ago."""
+    """Return whether a task still waits: the user may have ended or paused it since the plan was made."""
     if task.kind != jobs.TRIAL:
         return task.end_time is None
     query = (
@@ -73,7 +73,7 @@ def _trial_requests(session: Session) -> list[Request]:
     requests = []
     resources_of: dict[int, Resources] = {}
     for task_id, start_time, experiment in session.execute(query):
-        # Once per experiment: a search without a limit has thousands of trials waiting.
+        # Parsed once per experiment: a search without a limit has thousands of waiting trials.
         if experiment.id not in resources_of:
             resources_of[experiment.id] = config_of(experiment).resources
         resources = resources_of[experiment.id]
@@ -107,7 +107,7 @@ def _job_requests(session: Session) -> list[Request]:
 
 
 def _with_lent_slots(session: Session, request: Request) -> Request:
-    """Return a request with what others were given since it waits; no more than it may lend is counted."""
+    """Return a request with the slots that others were given while it waited, up to its own number of slots."""
     ran_until = session.scalar(
         select(func.max(AllocationRow.end_time)).where(AllocationRow.task_id == request.task_id)
     )

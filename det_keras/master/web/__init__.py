@@ -1,1 +1,1 @@
-"""Pages for people: whole in themselves, nothing is fetched from elsewhere."""
+"""The web pages. They load nothing from other servers."""

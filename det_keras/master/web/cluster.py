@@ -1,4 +1,4 @@
-"""The pages of the machine: its slots, the queue, and jobs with what they print."""
+"""The pages of the machine: its slots, the queue, and jobs with their logs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TRIAL = re.compile(r"Trial (\d+) \(Experiment \d+\)$")
 
 @router.get("/cluster")
 async def cluster(request: Request) -> Response:
-    """Show the slots, what runs on each, and who waits."""
+    """Show the slots, the running tasks and the queue."""
     rest = Rest(request)
     agents, tasks, queue, about = await asyncio.gather(
         rest.get("/agents"), rest.get("/tasks"), rest.get("/job-queues-v2"), rest.get("/master")
@@ -42,7 +42,7 @@ async def cluster(request: Request) -> Response:
 
 @router.get("/jobs")
 async def jobs(request: Request) -> Response:
-    """List jobs, the latest first."""
+    """List jobs, latest first."""
     rest = Rest(request)
     commands, boards = await asyncio.gather(rest.get("/commands"), rest.get("/tensorboards"))
     rows = [*commands["commands"], *boards["tensorboards"]]
@@ -52,7 +52,7 @@ async def jobs(request: Request) -> Response:
 
 @router.get("/jobs/{job_id}")
 async def job(request: Request, job_id: str) -> Response:
-    """Show a job and what it prints."""
+    """Show a job and its log."""
     rest = Rest(request)
     kind, key = "commands", "command"
     try:
@@ -65,7 +65,7 @@ async def job(request: Request, job_id: str) -> Response:
 
 
 def _page_of(task: dict[str, Any]) -> str:
-    """Return the address of what a task is: the protocol tells a trial's number only in words."""
+    """Return the address of a task's page; the API gives a trial's number only as part of the task's name."""
     trial = _TRIAL.match(task["name"])
     return f"/trials/{trial[1]}" if trial else f"/jobs/{task['taskId']}"
 

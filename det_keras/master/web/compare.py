@@ -1,4 +1,4 @@
-"""Experiments or trials side by side: their curves, and where their hyperparameters differ."""
+"""The page that compares experiments or trials: their curves and hyperparameters."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _MOST = 50
 
 @dataclass(frozen=True)
 class Difference:
-    """One line of the comparison.
+    """One hyperparameter in the comparison.
 
     Attributes:
-        name: of the hyperparameter.
-        values: one per trial, as text; None where a trial has none.
+        name: name of the hyperparameter.
+        values: one text per trial; None for a trial without the hyperparameter.
         differs: whether they are not all the same.
     """
 
@@ -44,15 +44,24 @@ async def side_by_side(
     trial: Annotated[list[int], Query()] = [],  # noqa: B006 - FastAPI copies it
     experiment: Annotated[list[int], Query()] = [],  # noqa: B006
 ) -> Response:
-    """Compare trials; an experiment is there by its best trial."""
+    """Compare trials; an experiment is represented by its best trial.
+
+    Args:
+        request: the page's request.
+        trial: numbers of trials.
+        experiment: numbers of experiments.
+
+    Raises:
+        InvalidArgumentError: there are more than 50.
+    """
     rest = Rest(request)
     if len(trial) + len(experiment) > _MOST:
-        raise InvalidArgumentError(f"At most {_MOST} can be compared at once.")
-    best = await asyncio.gather(*(_best_trial(rest, one) for one in dict.fromkeys(experiment)))
-    wanted = dict.fromkeys([*trial, *(one for one in best if one is not None)])
+        raise InvalidArgumentError(f"At most {_MOST} trials can be compared at once.")
+    best = await asyncio.gather(*(_best_trial(rest, number) for number in dict.fromkeys(experiment)))
+    wanted = dict.fromkeys([*trial, *(trial_id for trial_id in best if trial_id is not None)])
     trials = [(await rest.get(f"/trials/{trial_id}"))["trial"] for trial_id in wanted]
     experiments = {}
-    for number in dict.fromkeys(one["experimentId"] for one in trials):
+    for number in dict.fromkeys(shown["experimentId"] for shown in trials):
         experiments[number] = (await rest.get(f"/experiments/{number}"))["experiment"]
     missing = [number for number, found in zip(dict.fromkeys(experiment), best, strict=True) if found is None]
     first = next(iter(experiments.values()), {"searcherMetric": ""})["searcherMetric"]
@@ -68,14 +77,14 @@ async def side_by_side(
 
 
 async def _best_trial(rest: Rest, experiment_id: int) -> int | None:
-    """Return the best trial of an experiment, or its first while none has validated."""
+    """Return the best trial of an experiment, or its first if no trial has validated."""
     shown = (await rest.get(f"/experiments/{experiment_id}"))["experiment"]
     found: int | None = shown["bestTrialId"] or next(iter(shown["trialIds"]), None)
     return found
 
 
 def _differences(trials: Iterable[dict[str, Any]]) -> list[Difference]:
-    """Return all hyperparameters, those that differ first."""
+    """Return all hyperparameters; those that differ come first."""
     columns = [dict(flat_hparams(trial["hparams"])) for trial in trials]
     names = dict.fromkeys(name for column in columns for name in column)
     lines = []

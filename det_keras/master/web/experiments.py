@@ -1,4 +1,4 @@
-"""The pages of experiments: the list, and what one of them is, tries, keeps and runs."""
+"""The pages of experiments: the list, and overview, search, checkpoints, code and config of each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["differing", "kept", "latest_first", "router", "varied"]
 
 router = APIRouter(include_in_schema=False)
 
-# How many a list shows at once, and how many of them come with the page; it asks for the others when it is there.
+# Number of rows in a list, and number of rows that are part of the page. The page requests the other rows later.
 _MOST_ROWS = 1000
 _FIRST_ROWS = 100
 _LONGEST_FILE = 400_000
@@ -43,7 +43,7 @@ _NAMES_OF_ACTIONS = {
 
 @router.get("/")
 async def first_page() -> Response:
-    """Show what most people come for."""
+    """Redirect to the list of experiments."""
     return RedirectResponse("/experiments", status_code=303)
 
 
@@ -54,7 +54,14 @@ async def listing(
     offset: Annotated[int, Query(ge=0)] = 0,
     rest: bool = False,
 ) -> Response:
-    """List experiments, the latest first; with `rest` those that did not come with the page."""
+    """List experiments, latest first.
+
+    Args:
+        request: the page's request.
+        archived: whether to list archived experiments instead.
+        offset: index of the first experiment.
+        rest: return the rows that were not part of the page.
+    """
     answer = await Rest(request).get(
         "/experiments",
         orderBy="ORDER_BY_DESC",
@@ -94,7 +101,7 @@ async def overview(request: Request, experiment_id: int) -> Response:
 
 @router.get("/experiments/{experiment_id}/search")
 async def search(request: Request, experiment_id: int) -> Response:
-    """Show what an experiment's search found out."""
+    """Show the results of an experiment's search."""
     rest = Rest(request)
     shown, trials, ladders = await asyncio.gather(
         _experiment(rest, experiment_id),
@@ -115,7 +122,13 @@ async def search(request: Request, experiment_id: int) -> Response:
 
 @router.get("/experiments/{experiment_id}/checkpoints")
 async def checkpoints(request: Request, experiment_id: int, deleted: bool = False) -> Response:
-    """List what an experiment keeps; with `deleted` also what it kept once."""
+    """List the checkpoints of an experiment.
+
+    Args:
+        request: the page's request.
+        experiment_id: number of the experiment.
+        deleted: whether to list deleted checkpoints as well.
+    """
     rest = Rest(request)
     shown, answer = await asyncio.gather(
         _experiment(rest, experiment_id), rest.get(f"/experiments/{experiment_id}/checkpoints")
@@ -135,13 +148,22 @@ async def checkpoints(request: Request, experiment_id: int, deleted: bool = Fals
 
 @router.get("/experiments/{experiment_id}/code")
 async def code(request: Request, experiment_id: int, file: str = "") -> Response:
-    """Show the code as it was submitted."""
+    """Show the submitted code.
+
+    Args:
+        request: the page's request.
+        experiment_id: number of the experiment.
+        file: path of the file to show; empty for the first Python file.
+
+    Raises:
+        NotFoundError: there is no such file.
+    """
     rest = Rest(request)
     shown, answer = await asyncio.gather(
         _experiment(rest, experiment_id), rest.get(f"/experiments/{experiment_id}/model_def")
     )
     files = await anyio.to_thread.run_sync(_files, answer["b64Tgz"])
-    name = file or next((one for one in files if one.endswith(".py")), next(iter(files), ""))
+    name = file or next((path for path in files if path.endswith(".py")), next(iter(files), ""))
     if name and name not in files:
         raise NotFoundError(f"Experiment {experiment_id} has no file {name!r}.")
     text = _text(files[name]) if name else None
@@ -150,7 +172,7 @@ async def code(request: Request, experiment_id: int, file: str = "") -> Response
 
 @router.get("/experiments/{experiment_id}/code.tar.gz")
 async def code_archive(request: Request, experiment_id: int) -> Response:
-    """Return the code as it was submitted."""
+    """Return the submitted code as an archive."""
     answer = await Rest(request).get(f"/experiments/{experiment_id}/model_def")
     headers = {"Content-Disposition": f'attachment; filename="experiment-{experiment_id}.tar.gz"'}
     return Response(base64.b64decode(answer["b64Tgz"]), media_type="application/gzip", headers=headers)
@@ -158,7 +180,7 @@ async def code_archive(request: Request, experiment_id: int) -> Response:
 
 @router.get("/checkpoints/{uuid}/archive")
 def checkpoint_archive(master: MasterDep, uuid: str) -> Response:
-    """Return a checkpoint in the kind of archive that every desktop opens."""
+    """Return the files of a checkpoint as a zip archive."""
     response = archive_reply(master, uuid, "application/zip")
     response.headers["Content-Disposition"] = f'attachment; filename="checkpoint-{uuid}.zip"'
     return response
@@ -173,13 +195,13 @@ async def config(request: Request, experiment_id: int) -> Response:
 
 
 def varied(trials: list[dict[str, Any]]) -> list[str]:
-    """Return the names of the hyperparameters in which trials differ; of a single trial, all."""
+    """Return the names of the hyperparameters in which trials differ; all names for a single trial."""
     columns = [dict(flat_hparams(trial["hparams"])) for trial in trials]
     return differing(columns) if len(columns) > 1 else [name for column in columns for name in column]
 
 
 def differing(columns: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the names under which mappings have values that are not all the same."""
+    """Return the names whose values differ between mappings."""
     values: dict[str, set[str]] = {}
     for column in columns:
         for name, value in column.items():
@@ -189,12 +211,12 @@ def differing(columns: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def kept(checkpoints: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the checkpoints that were not deleted."""
-    return [one for one in checkpoints if one["state"] != "STATE_DELETED"]
+    return [checkpoint for checkpoint in checkpoints if checkpoint["state"] != "STATE_DELETED"]
 
 
 def latest_first(checkpoints: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return checkpoints by the time of their report."""
-    return sorted(checkpoints, key=lambda one: one["reportTime"] or "", reverse=True)
+    """Return checkpoints by the time of their report, latest first."""
+    return sorted(checkpoints, key=lambda checkpoint: checkpoint["reportTime"] or "", reverse=True)
 
 
 async def _experiment(rest: Rest, experiment_id: int) -> dict[str, Any]:
@@ -221,7 +243,7 @@ async def _trials(rest: Rest, experiment_id: int) -> list[dict[str, Any]]:
 
 
 def _files(archive: str) -> dict[str, bytes]:
-    """Return the files of a base64 tar archive by their paths."""
+    """Return the files of a base64 tar archive, by path."""
     if not archive:
         return {}
     with tarfile.open(fileobj=io.BytesIO(base64.b64decode(archive))) as tar:
@@ -231,7 +253,7 @@ def _files(archive: str) -> dict[str, bytes]:
 
 
 def _text(content: bytes) -> str | None:
-    """Return a file as text; None for one that is none, or too long to be read."""
+    """Return a file as text; None if it is binary or too long."""
     if len(content) > _LONGEST_FILE or b"\0" in content:
         return None
     return content.decode("utf-8", errors="replace")

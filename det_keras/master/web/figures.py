@@ -1,7 +1,7 @@
-"""Plots as plain dictionaries of plotly: what is drawn, not how it is coloured for light or dark.
+"""Plots as plain dictionaries for plotly, without the colours of the light or dark theme.
 
-Pages and reports draw the same figures. The page's own script adds the colours of the text and the grid, which
-depend on what the reader prefers.
+Pages and reports use the same figures. A script in the page adds the colours of text and grid, which depend on the
+user's theme.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ __all__ = ["Attempt", "Figure", "Line", "Point", "Rung", "curves", "parallel", "
 
 Figure = dict[str, Any]
 
-# Okabe and Ito, "Color Universal Design" (2008), without the yellow that nobody sees on white and the black that
-# nobody sees at night, and with a lighter blue for the night. More lines than colours differ by their dashes.
+# Okabe and Ito, "Color Universal Design" (2008), without the yellow, which is invisible on white, and the black, which
+# is invisible in the dark theme, and with a lighter blue. If there are more lines than colours, they differ by dashes.
 _COLORS = ("#2489cf", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8a7bd1", "#7a8b2a")
 _DASHES = ("solid", "dash", "dot", "dashdot")
 _MARGIN = {"l": 64, "r": 16, "t": 16, "b": 48}
@@ -33,11 +33,11 @@ class Line:
     """One curve.
 
     Attributes:
-        label: in the legend.
-        x: batches, epochs or seconds, as the axis says.
+        label: text in the legend.
+        x: batches, epochs or hours, as on the axis.
         y: values; None for a gap.
-        style: lines of one style look alike.
-        key: what it is, so that a line which the reader hid stays hidden when others come.
+        style: number of the colour and dash; lines with the same style look the same.
+        key: identifies the line, so that a hidden line stays hidden when the figure is updated.
     """
 
     label: str
@@ -52,9 +52,9 @@ class Point:
     """One trial of a search.
 
     Attributes:
-        trial_id: of it.
-        hparams: by flat names.
-        metric: its best.
+        trial_id: number of the trial.
+        hparams: hyperparameters by flat names.
+        metric: its best value of the searcher's metric.
     """
 
     trial_id: int
@@ -68,8 +68,8 @@ class Rung:
 
     Attributes:
         bracket: counted from 0.
-        length: where trials are compared.
-        results: (trial id, metric) of those that reached it, best first.
+        length: the length at which trials are compared.
+        results: (trial id, metric) of the trials that reached it, best first.
     """
 
     bracket: int
@@ -82,11 +82,11 @@ class Attempt:
     """One run of a trial.
 
     Attributes:
-        label: its number.
+        label: number of the run.
         start: ISO 8601.
-        end: ISO 8601; now, while it runs.
-        outcome: how it ended, in words.
-        is_failure: whether that was one.
+        end: ISO 8601; the current time while it is running.
+        outcome: text about how it ended.
+        is_failure: whether it failed.
     """
 
     label: str
@@ -99,7 +99,15 @@ class Attempt:
 def curves(
     lines: Sequence[Line], *, x_title: str, y_title: str, log_x: bool = False, log_y: bool = False
 ) -> Figure:
-    """Return curves over one axis."""
+    """Return curves over one axis.
+
+    Args:
+        lines: the curves.
+        x_title: title of the x axis.
+        y_title: title of the y axis.
+        log_x: whether the x axis is logarithmic.
+        log_y: whether the y axis is logarithmic.
+    """
     data = [
         {
             "type": "scatter",
@@ -114,7 +122,7 @@ def curves(
         for line in lines
     ]
     layout = {
-        # Where the reader zoomed stays as long as the axis is the same.
+        # The user's zoom is kept while the axis is the same.
         "xaxis": {
             "title": {"text": _short(x_title)},
             "type": "log" if log_x else "linear",
@@ -129,7 +137,7 @@ def curves(
         "showlegend": True,
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "maxheight": 0.25},
         "margin": _MARGIN,
-        # A curve that grows keeps the part that the reader zoomed into.
+        # New points do not reset the user's zoom.
         "uirevision": "curves",
     }
     return {"data": data, "layout": layout}
@@ -138,7 +146,15 @@ def curves(
 def scatter(
     points: Sequence[Point], names: Sequence[str], *, metric: str, log_y: bool = False, width_px: int = 960
 ) -> Figure:
-    """Return the metric against each hyperparameter, in a plot of its own each; as many in a row as there is room."""
+    """Return the metric against each hyperparameter, in one plot per hyperparameter.
+
+    Args:
+        points: the trials.
+        names: the hyperparameters.
+        metric: name of the metric.
+        log_y: whether the y axes are logarithmic.
+        width_px: available width in pixels; decides how many plots are in a row.
+    """
     columns = min(max(width_px // _PLOT_PX, 1), max(len(names), 1))
     rows = math.ceil(len(names) / columns) if names else 1
     layout: Figure = {
@@ -158,8 +174,8 @@ def scatter(
         layout[f"xaxis{end}"] = {"title": {"text": _short(name)}, "type": kind}
         if kind == "category":
             kinds = list(dict.fromkeys(values))
-            # Told apart by all of their letters, labelled by the first of them.
-            layout[f"xaxis{end}"].update(tickvals=kinds, ticktext=[_short(str(one)) for one in kinds])
+            # Categories are distinguished by the whole text, but labelled with a shortened text.
+            layout[f"xaxis{end}"].update(tickvals=kinds, ticktext=[_short(str(kind)) for kind in kinds])
         layout[f"yaxis{end}"] = {
             "title": {"text": _short(metric) if index % columns == 0 else ""},
             "type": "log" if log_y else "linear",
@@ -186,12 +202,18 @@ def parallel(
 ) -> Figure:
     """Return one line per trial through all of its hyperparameters to its metric.
 
-    Plotly's own parallel coordinates compile programs while they run, which our pages forbid; these are lines.
+    Drawn as lines, because plotly's own parallel coordinates compile code at run time, which the pages' policy forbids.
+
+    Args:
+        points: the trials.
+        names: the hyperparameters.
+        metric: name of the metric.
+        smaller_is_better: how the metric compares.
     """
     axes = [*(_Axis.of(name, [point.hparams.get(name) for point in points]) for name in names)]
     axes.append(_Axis.of(metric, [point.metric for point in points], is_metric=True))
     shades = _shades([point.metric for point in points], smaller_is_better=smaller_is_better)
-    # The best are drawn last, above the others.
+    # The best trials are drawn last, on top of the others.
     order = sorted(range(len(points)), key=lambda index: shades[index])
     data: list[Figure] = []
     for index in order:
@@ -234,7 +256,13 @@ def parallel(
 
 
 def rungs(ladder: Sequence[Rung], *, metric: str, unit: str) -> Figure:
-    """Return who reached which rung with which metric."""
+    """Return the metrics of the trials that reached each rung.
+
+    Args:
+        ladder: the rungs of all brackets.
+        metric: name of the metric.
+        unit: unit of the rungs' lengths.
+    """
     many = len({rung.bracket for rung in ladder}) > 1
     data = [
         {
@@ -269,7 +297,7 @@ def rungs(ladder: Sequence[Rung], *, metric: str, unit: str) -> Figure:
 
 
 def runs(spans: Sequence[Attempt]) -> Figure:
-    """Return a time line of runs, the first on top."""
+    """Return a time line of runs, the first at the top."""
     data = [
         {
             "type": "scatter",
@@ -297,7 +325,7 @@ def runs(spans: Sequence[Attempt]) -> Figure:
 
 @dataclass(frozen=True)
 class _Axis:
-    """One upright axis of the parallel coordinates."""
+    """One vertical axis of the parallel coordinates."""
 
     name: str
     low: float
@@ -316,7 +344,7 @@ class _Axis:
         return cls(name, low, high, is_log=is_log, kinds=())
 
     def height(self, value: Any) -> float | None:
-        """Return where a value stands, 0 at the bottom and 1 on top."""
+        """Return the position of a value, 0 at the bottom and 1 at the top."""
         if value is None:
             return None
         if self.kinds:
@@ -329,7 +357,7 @@ class _Axis:
         return (float(value) - self.low) / (self.high - self.low)
 
     def labels(self, place: int) -> list[Figure]:
-        """Return what is written beside the axis."""
+        """Return the labels of the axis."""
         ends = [(0.0, _told(self.low)), (1.0, _told(self.high))]
         if self.low == self.high:
             ends = [(0.5, _told(self.low))]
@@ -351,7 +379,7 @@ class _Axis:
 
 
 def _shades(values: Sequence[float], *, smaller_is_better: bool) -> list[float]:
-    """Return how good each value is, by its rank: 1 for the best, 0 for the worst."""
+    """Return the rank of each value as a fraction: 1 for the best, 0 for the worst."""
     order = sorted(range(len(values)), key=lambda index: values[index], reverse=smaller_is_better)
     shades = [1.0] * len(values)
     for place, index in enumerate(order):
@@ -373,13 +401,13 @@ def _viridis(shade: float) -> str:
 
 
 def _marks(values: Sequence[float | None]) -> Figure:
-    """Return how points between two gaps are seen, which no line reaches."""
+    """Return the markers of single points between two gaps, which have no line."""
     known = [value is not None and math.isfinite(value) for value in values]
     around = [False, *known, False]
-    alone = [is_known and not around[i] and not around[i + 2] for i, is_known in enumerate(known)]
-    if not any(alone):
+    is_single = [is_known and not around[i] and not around[i + 2] for i, is_known in enumerate(known)]
+    if not any(is_single):
         return {"mode": "lines"}
-    return {"mode": "lines+markers", "marker": {"size": [6 if one else 0 for one in alone]}}
+    return {"mode": "lines+markers", "marker": {"size": [6 if single else 0 for single in is_single]}}
 
 
 def _color(style: int) -> str:
@@ -402,7 +430,7 @@ def _axis_type(values: Sequence[Any]) -> str:
 
 
 def _is_log(numbers: Sequence[float]) -> bool:
-    """Tell whether values span so much that only a logarithmic axis keeps them apart."""
+    """Return whether values span so wide a range that they need a logarithmic axis."""
     return min(numbers) > 0 and max(numbers) / min(numbers) >= 50
 
 
@@ -419,7 +447,7 @@ def _short(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return text that plotly shows as it is: it takes some tags for its own, and dollars for formulas."""
-    # What turns the direction of all that follows would turn the next label, too.
+    """Return text escaped for plotly, which interprets some tags, and dollars as formulas."""
+    # Characters that change the direction of the following text would also change the next label.
     text = text.translate(_DIRECTIONS)
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("$", "&#36;")

@@ -1,4 +1,4 @@
-"""Which metrics there are to draw, and which one people want to see first."""
+"""The metrics that can be plotted, and their order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from det_keras.protocol.metrics import group_of
 __all__ = ["Metric", "metric_choices", "paired"]
 
 _VALIDATION = "validation"
-# Where a report belongs, not what was measured.
+# The position of a report, not measurements.
 _PLACES = frozenset({"batches", "epoch", "epochs", "records"})
 
 
@@ -20,8 +20,8 @@ class Metric:
     """One metric of a group.
 
     Attributes:
-        group: ``training``, ``validation`` or a name of the user's.
-        name: in that group.
+        group: ``training``, ``validation`` or a name chosen by the user.
+        name: name in the group.
     """
 
     group: str
@@ -29,7 +29,7 @@ class Metric:
 
     @property
     def key(self) -> str:
-        """How forms and addresses name it: a group has no dot in its name, a metric may have."""
+        """The name in forms and addresses. A group's name has no dot, a metric's name may have one."""
         return f"{self.group}.{self.name}"
 
     @classmethod
@@ -40,22 +40,22 @@ class Metric:
 
 
 def metric_choices(trials: Iterable[Mapping[str, Any]], first: str) -> list[Metric]:
-    """Return all numeric metrics that trials reported, the one that the search looks at first."""
+    """Return all numeric metrics that trials reported; the searcher's metric comes first."""
     found: set[Metric] = set()
     for trial in trials:
         for summary_group, summaries in (trial["summaryMetrics"] or {}).items():
             group = group_of(summary_group)
             found.update(
                 Metric(group, name)
-                for name, one in summaries.items()
-                if one.get("type") == "number" and name not in _PLACES
+                for name, summary in summaries.items()
+                if summary.get("type") == "number" and name not in _PLACES
             )
     wanted = Metric(_VALIDATION, first)
-    return sorted(found, key=lambda one: (one != wanted, one.group != _VALIDATION, one))
+    return sorted(found, key=lambda metric: (metric != wanted, metric.group != _VALIDATION, metric))
 
 
 def paired(metrics: Sequence[Metric]) -> list[tuple[str, list[Metric]]]:
-    """Return metrics that belong into one plot under its title: ``loss`` of training beside ``val_loss``."""
+    """Return the metrics of each plot, with its title: ``loss`` of training together with ``val_loss``."""
     plots: dict[str, list[Metric]] = {}
     for metric in sorted(metrics):
         plots.setdefault(metric.name.removeprefix("val_"), []).append(metric)

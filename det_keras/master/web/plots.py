@@ -1,4 +1,4 @@
-"""The plots of pages and reports: which numbers go into which figure."""
+"""The plots of pages and reports: reads their data and creates the figures."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = [
 
 router = APIRouter(prefix="/figures", include_in_schema=False)
 
-#: More curves than this in one plot tell nobody anything: the best are shown.
+#: Maximum number of curves in one plot, which would be unreadable with more: the best are shown.
 MOST_LINES = 50
 _MOST_POINTS = 1000
 _MOST_METRICS = 20
@@ -57,7 +57,22 @@ async def curves(
     log_x: bool = False,
     log_y: bool = False,
 ) -> Response:
-    """Draw metrics of trials, or of an experiment's best trials."""
+    """Return the plot of metrics of trials, or of an experiment's best trials.
+
+    Args:
+        master: has the curves.
+        request: the page's request.
+        experiment: number of the experiment whose trials are shown; None for those in `trial`.
+        trial: numbers of trials.
+        metric: metrics in the form ``group.name``.
+        x: ``batches``, ``epochs`` or ``time``.
+        smoothing: weight of the moving average, from 0 (none) to below 1.
+        log_x: whether the x axis is logarithmic.
+        log_y: whether the y axis is logarithmic.
+
+    Raises:
+        InvalidArgumentError: `x` is unknown, or there are more than 20 metrics.
+    """
     if x not in _X_TITLES:
         raise InvalidArgumentError(f"`x` must be one of {', '.join(_X_TITLES)}, received {x!r}.")
     if len(metric) > _MOST_METRICS:
@@ -67,7 +82,7 @@ async def curves(
     trial_ids = list(dict.fromkeys(trial))
     if experiment is not None:
         shown, trials = await _search_of(request, experiment)
-        trial_ids = [one["id"] for one in best_first(trials, shown)]
+        trial_ids = [ranked["id"] for ranked in best_first(trials, shown)]
     wanted = [Metric.of(key) for key in metric]
     draw = _Drawing(x, smoothing, log_x=log_x, log_y=log_y)
     shown_ids = trial_ids[:MOST_LINES]
@@ -81,21 +96,28 @@ async def scatter(
     log_y: bool = False,
     width: Annotated[int, Query(ge=0)] = 960,
 ) -> Response:
-    """Draw the metric of an experiment's trials against each hyperparameter."""
+    """Return the plot of the metric of an experiment's trials against each hyperparameter.
+
+    Args:
+        request: the page's request.
+        experiment: number of the experiment.
+        log_y: whether the y axes are logarithmic.
+        width: available width in pixels.
+    """
     shown, trials = await _search_of(request, experiment)
     return reply(scatter_figure(shown, trials, log_y=log_y, width_px=width))
 
 
 @router.get("/parallel")
 async def parallel(request: Request, experiment: int) -> Response:
-    """Draw all hyperparameters of an experiment's trials and what came of them."""
+    """Return the plot of all hyperparameters and the metric of an experiment's trials."""
     shown, trials = await _search_of(request, experiment)
     return reply(parallel_figure(shown, trials))
 
 
 @router.get("/rungs")
 async def rungs(request: Request, experiment: int) -> Response:
-    """Draw who reached which rung of an adaptive search."""
+    """Return the plot of the rungs of an adaptive search."""
     rest = Rest(request)
     shown, ladders = await asyncio.gather(
         rest.get(f"/experiments/{experiment}"), rest.get(f"/experiments/{experiment}/searcher/rungs")
@@ -105,23 +127,25 @@ async def rungs(request: Request, experiment: int) -> Response:
 
 @router.get("/runs")
 async def runs(request: Request, trial: int) -> Response:
-    """Draw when a trial ran."""
+    """Return the time line of a trial's runs."""
     rest = Rest(request)
     shown = (await rest.get(f"/trials/{trial}"))["trial"]
     allocations = await runs_of(rest, shown)
-    return reply(figures.runs([_run(one) for one in reversed(allocations)]))
+    return reply(figures.runs([_run(allocation) for allocation in reversed(allocations)]))
 
 
 async def runs_of(rest: Rest, trial: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the allocations of a trial, the latest first; one that was continued has several tasks."""
+    """Return the allocations of a trial, latest first; a continued trial has several tasks."""
     tasks = await asyncio.gather(*(rest.get(f"/tasks/{task_id}") for task_id in trial["taskIds"]))
-    found: list[dict[str, Any]] = [one for answer in tasks for one in answer["task"]["allocations"]]
-    return sorted(found, key=lambda one: one["startTime"] or "", reverse=True)
+    found: list[dict[str, Any]] = [
+        allocation for answer in tasks for allocation in answer["task"]["allocations"]
+    ]
+    return sorted(found, key=lambda allocation: allocation["startTime"] or "", reverse=True)
 
 
 @dataclass(frozen=True)
 class _Drawing:
-    """How curves are drawn: against what, how smooth, on which axes."""
+    """How curves are drawn: x axis, smoothing, scales of the axes."""
 
     x: str = "batches"
     smoothing: float = 0.0
@@ -139,11 +163,11 @@ def curves_figure(
     """Return the curves of some metrics of some trials.
 
     Args:
-        master: that has them.
-        trial_ids: of the trials.
-        metrics: which of theirs.
-        draw: how.
-        of: all trials that may be shown in the same plot another time; None for these.
+        master: has the curves.
+        trial_ids: numbers of the trials.
+        metrics: the metrics.
+        draw: x axis, smoothing and scales; None for the defaults.
+        of: all trials that the same plot may show after an update; None for `trial_ids`.
     """
     draw = draw or _Drawing()
     lines: list[Line] = []
@@ -159,11 +183,12 @@ def curves_figure(
         )
         for series in found:
             label = _label(series.trial_id, metric, is_one=len(trial_ids) == 1, is_only=len(metrics) == 1)
-            # A trial keeps its look, however its rank changes.
+            # A trial keeps its colour when its rank changes.
             style = ranks[series.trial_id] * len(metrics) + place
             key = f"{series.trial_id}.{metric.key}"
             lines.append(Line(label, _places(series, draw.x), _told(series.values), style, key))
-    name = metrics[0].name.removeprefix("val_") if len(metrics) > 1 else "".join(one.name for one in metrics)
+    name = metrics[0].name if metrics else ""
+    name = name.removeprefix("val_") if len(metrics) > 1 else name
     return figures.curves(lines, x_title=_X_TITLES[draw.x], y_title=name, log_x=draw.log_x, log_y=draw.log_y)
 
 
@@ -174,7 +199,14 @@ def scatter_figure(
     log_y: bool = False,
     width_px: int = 960,
 ) -> Figure:
-    """Return the metric of trials against each hyperparameter that varies."""
+    """Return the metric of trials against each hyperparameter that varies.
+
+    Args:
+        experiment: the `Experiment` of the REST API.
+        trials: its trials.
+        log_y: whether the y axes are logarithmic.
+        width_px: available width in pixels.
+    """
     points = _points(trials)
     return figures.scatter(
         points, _varied(points), metric=experiment["searcherMetric"], log_y=log_y, width_px=width_px
@@ -193,7 +225,7 @@ def parallel_figure(experiment: Mapping[str, Any], trials: Sequence[Mapping[str,
 
 
 def rungs_figure(experiment: Mapping[str, Any], ladders: Mapping[str, Any]) -> Figure:
-    """Return who reached which rung."""
+    """Return the metrics of the trials that reached each rung."""
     ladder = [
         Rung(bracket, rung["length"], _results(rung))
         for bracket, shown in enumerate(ladders["brackets"])
@@ -203,7 +235,7 @@ def rungs_figure(experiment: Mapping[str, Any], ladders: Mapping[str, Any]) -> F
 
 
 def best_first(trials: Sequence[Mapping[str, Any]], experiment: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return trials by their best validation; those that have none, last."""
+    """Return trials ordered by their best validation; trials without a validation come last."""
     sign = 1.0 if experiment["config"]["searcher"]["smaller_is_better"] else -1.0
 
     def key(trial: Mapping[str, Any]) -> tuple[bool, float, int]:
@@ -223,7 +255,9 @@ async def _search_of(request: Request, experiment_id: int) -> tuple[dict[str, An
 
 
 def _results(rung: Mapping[str, Any]) -> list[tuple[int, float]]:
-    return [(one["trialId"], one["metric"]) for one in rung["results"] if one["metric"] is not None]
+    return [
+        (result["trialId"], result["metric"]) for result in rung["results"] if result["metric"] is not None
+    ]
 
 
 def _points(trials: Sequence[Mapping[str, Any]]) -> list[Point]:
@@ -255,7 +289,7 @@ def _places(series: Series, x: str) -> list[float | None]:
 
 
 def _told(values: Any) -> list[float | None]:
-    """Return an array for JSON: gaps are null, and nobody sees more than seven digits of a curve."""
+    """Return an array for JSON: gaps are None, and numbers have seven digits."""
     return [float(f"{value:.7g}") if math.isfinite(value) else None for value in values.tolist()]
 
 
@@ -273,6 +307,6 @@ def _run(allocation: Mapping[str, Any]) -> Attempt:
 
 
 def _local(text: str | None) -> str:
-    """Return a time, or now, in this place's time as the tables have it: plots know no zones."""
+    """Return a time, or the current time, in the local zone as in the tables: plots have no time zones."""
     moment = parse_time(text) or datetime.now(timezone.utc)
     return moment.astimezone().replace(tzinfo=None).isoformat(" ")

@@ -1,10 +1,10 @@
-"""The page at `/docs`: every call, what it takes, and what it is for."""
+"""The page at `/docs`: all calls with their parameters and descriptions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, Response
@@ -37,8 +37,8 @@ details { overflow-x: auto; }
 
 @router.get("/docs")
 def page(request: Request) -> Response:
-    """Show every call."""
-    # Nothing of another origin is loaded, and no script is run, whatever a description may contain.
+    """Show all calls."""
+    # The policy allows no scripts and no other origins, whatever a description contains.
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     headers = {"Content-Security-Policy": policy}
     return HTMLResponse(reference_page(request.app.state.describe()), headers=headers)
@@ -46,12 +46,12 @@ def page(request: Request) -> Response:
 
 @router.get("/openapi.json")
 def description(request: Request) -> Response:
-    """Return the description of every call."""
+    """Return the OpenAPI description of all calls."""
     return reply(request.app.state.describe())
 
 
 def reference_page(described: Mapping[str, Any]) -> str:
-    """Return the page for an OpenAPI description. It needs no scripts, and nothing from elsewhere."""
+    """Return the page for an OpenAPI description. It needs no scripts and no other files."""
     sections: dict[str, list[str]] = {}
     for path, operations in described["paths"].items():
         for verb, operation in operations.items():
@@ -63,9 +63,17 @@ def reference_page(described: Mapping[str, Any]) -> str:
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
         f"<style>{_STYLE}</style></head>\n<body><h1>{title}</h1>\n<p>{_text(info['description'])}</p>\n"
-        f'<p>The same for programs: <a href="/openapi.json">/openapi.json</a>.</p>\n'
+        f'<p>The same as OpenAPI: <a href="/openapi.json">/openapi.json</a>.</p>\n'
         f"{''.join(parts)}\n</body></html>\n"
     )
+
+
+class _Row(NamedTuple):
+    name: str
+    place: str
+    kind: str
+    is_required: bool
+    about: str = ""
 
 
 def _section(path: str) -> str:
@@ -75,8 +83,14 @@ def _section(path: str) -> str:
 
 def _entry(verb: str, path: str, operation: Mapping[str, Any], schemas: Mapping[str, Any]) -> str:
     rows = [
-        (one["name"], one["in"], _kind(one["schema"]), one.get("required", False))
-        for one in operation.get("parameters", ())
+        _Row(
+            parameter["name"],
+            parameter["in"],
+            _kind(parameter["schema"]),
+            parameter.get("required", False),
+            parameter.get("description", ""),
+        )
+        for parameter in operation.get("parameters", ())
     ]
     rows += _body_rows(operation, schemas)
     head = (
@@ -86,35 +100,31 @@ def _entry(verb: str, path: str, operation: Mapping[str, Any], schemas: Mapping[
     if not rows:
         return f"<details><summary>{head}</summary></details>"
     cells = "\n".join(
-        f"<tr><td><code>{escape(name)}</code></td><td>{escape(place)}</td><td>{escape(kind)}</td>"
-        f"<td>{'needed' if is_needed else ''}</td></tr>"
-        for name, place, kind, is_needed in rows
+        f"<tr><td><code>{escape(row.name)}</code></td><td>{escape(row.place)}</td><td>{escape(row.kind)}</td>"
+        f"<td>{'required' if row.is_required else ''}</td><td>{_text(row.about)}</td></tr>"
+        for row in rows
     )
     return f"<details><summary>{head}</summary><table>{cells}</table></details>"
 
 
-def _body_rows(
-    operation: Mapping[str, Any], schemas: Mapping[str, Any], prefix: str = ""
-) -> list[tuple[str, str, str, bool]]:
+def _body_rows(operation: Mapping[str, Any], schemas: Mapping[str, Any], prefix: str = "") -> list[_Row]:
     body = operation.get("requestBody")
     if body is None:
         return []
     return _fields(_resolved(body["content"]["application/json"]["schema"], schemas), schemas, prefix)
 
 
-def _fields(
-    schema: Mapping[str, Any], schemas: Mapping[str, Any], prefix: str
-) -> list[tuple[str, str, str, bool]]:
+def _fields(schema: Mapping[str, Any], schemas: Mapping[str, Any], prefix: str) -> list[_Row]:
     rows = []
     for name, field in schema.get("properties", {}).items():
-        rows.append((prefix + name, "body", _kind(field), name in schema.get("required", ())))
+        rows.append(_Row(prefix + name, "body", _kind(field), name in schema.get("required", ())))
         inner = _resolved(field.get("items", field), schemas)
         rows += _fields(inner, schemas, f"{prefix}{name}{'[]' if 'items' in field else ''}.")
     return rows
 
 
 def _resolved(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what a schema refers to, looking through "or null"."""
+    """Return the schema that a schema refers to, also as an alternative to null."""
     for choice in schema.get("anyOf", ()):
         if "$ref" in choice:
             return _resolved(choice, schemas)
@@ -127,7 +137,7 @@ def _resolved(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> Mapping[
 
 def _kind(schema: Mapping[str, Any]) -> str:
     if "anyOf" in schema:
-        return " or ".join(_kind(one) for one in schema["anyOf"] if one.get("type") != "null")
+        return " or ".join(_kind(choice) for choice in schema["anyOf"] if choice.get("type") != "null")
     if schema.get("type") == "array":
         return f"list of {_kind(schema.get('items', {}))}"
     return str(schema.get("type", "object" if "$ref" in schema else "any"))

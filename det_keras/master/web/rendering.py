@@ -1,4 +1,4 @@
-"""Templates made into answers: escaped, with the headers that keep foreign scripts out."""
+"""Renders templates as responses: escaped, with headers that block scripts from other origins."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from det_keras.master.errors import ApiError
 
 __all__ = ["POLICY", "STATIC", "error_page", "page", "plotly_script", "render"]
 
-#: What our own pages load and run.
+#: The directory of scripts and styles that the pages load.
 STATIC = Path(__file__).parent / "static"
 
-#: Scripts come from files of ours only, whatever a name or a log line may contain. Plotly sets styles of elements.
+#: Only the master's own files may be run as scripts, whatever a name or a log line contains. Plotly sets inline styles.
 POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -50,7 +50,7 @@ _HEADERS = {
 
 
 def plotly_script() -> Path:
-    """Return the script of the installed plotly, without importing its thousands of modules."""
+    """Return the script file of the installed plotly, without importing plotly, which has thousands of modules."""
     found = importlib.util.find_spec("plotly")
     assert found is not None
     assert found.origin is not None
@@ -61,10 +61,10 @@ async def page(request: Request, template: str, *, status: int = 200, **values: 
     """Return a page.
 
     Args:
-        request: whom it is for.
-        template: its name.
-        status: of the answer.
-        values: what the template shows.
+        request: the page's request.
+        template: file name of the template.
+        status: HTTP status of the response.
+        values: variables of the template.
     """
     state = request.state
     token = getattr(state, "token", "")
@@ -80,13 +80,13 @@ async def page(request: Request, template: str, *, status: int = 200, **values: 
 
 
 async def error_page(request: Request, error: ApiError) -> Response:
-    """Return the page that says what went wrong."""
+    """Return the page that shows an error."""
     title = HTTPStatus(error.status).phrase
     return await page(request, "error.html", status=error.status, title=title, message=str(error))
 
 
 def render(template: str, values: Mapping[str, Any]) -> str:
-    """Return a template with its values, each escaped."""
+    """Return a rendered template; all values are escaped."""
     return _environment().get_template(template).render(values)
 
 
@@ -110,8 +110,8 @@ def _environment() -> Environment:
         duration=display.seconds_text,
         count=lambda value: f"{value or 0:,}",
         flat=lambda hparams: dict(display.flat_hparams(hparams)),
-        metric_query=lambda metrics: "".join(f"&metric={quote(one.key, safe='')}" for one in metrics),
-        trial_query=lambda trials: "&".join(f"trial={one['id']}" for one in trials),
+        metric_query=lambda metrics: "".join(f"&metric={quote(metric.key, safe='')}" for metric in metrics),
+        trial_query=lambda trials: "&".join(f"trial={trial['id']}" for trial in trials),
         moment=_moment,
         ago=_ago,
         urlquote=lambda text: quote(str(text), safe=""),
@@ -122,7 +122,7 @@ def _environment() -> Environment:
 
 
 def state_kind(state: str | None) -> str:
-    """Return which of the few shapes and colours tells a state."""
+    """Return the name of the icon and colour of a state."""
     bare = (state or "").removeprefix("STATE_")
     if bare.startswith("STOPPING") or bare in ("DELETING", "TERMINATING"):
         return "stopping"
@@ -142,23 +142,23 @@ def state_kind(state: str | None) -> str:
 
 @functools.cache
 def _static_url(name: str) -> str:
-    """Return the address of a file; another content has another address, so that browsers may keep it for good."""
+    """Return the address of a file. It changes with the content, so that browsers may cache the file for ever."""
     path = plotly_script() if name == "plotly.min.js" else STATIC / name
     return f"/static/{name}?v={path.stat().st_mtime_ns:x}"
 
 
 def _isolated(text: str) -> str:
-    """Return text whose direction stays its own, whatever it contains (Unicode's FSI and PDI)."""
+    """Return text whose writing direction does not affect its surroundings (Unicode's FSI and PDI)."""
     return f"\u2068{text}\u2069"
 
 
 def _moment(text: str | None) -> Markup:
-    """Return a time in this place's time, with the exact one for machines."""
+    """Return a time in the local zone, with the exact time in an attribute."""
     return Markup('<time datetime="{}">{}</time>').format(text or "", display.time_text(text))
 
 
 def _ago(text: str | None) -> Markup:
-    """Return how long ago a time was, with the time itself as a hint."""
+    """Return how long ago a time was, with the time itself as a tooltip."""
     moment = display.parse_time(text)
     if moment is None:
         return Markup("-")
@@ -168,6 +168,6 @@ def _ago(text: str | None) -> Markup:
 
 
 def _json_script(value: Any) -> Markup:
-    """Return JSON that may stand inside of a script element: nothing in it ends the element."""
+    """Return JSON for a script element: nothing in it can end the element."""
     text = json.dumps(value, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))

@@ -1,4 +1,4 @@
-"""An experiment as one file to keep: for mail, for papers, for the time after the master is gone."""
+"""The report of an experiment as one file, which needs no master."""
 
 from __future__ import annotations
 
@@ -39,20 +39,26 @@ __all__ = ["router"]
 
 router = APIRouter(prefix="/experiments", include_in_schema=False)
 
-# Each is a plot of up to 50 curves: the file has to pass through mail.
+# Each metric is a plot of up to 50 curves, and the file should be small enough for mail.
 _MOST_METRICS = 8
 _MOST_ROWS = 1000
 _PICTURE = {"format": "png", "width": 1200, "height": 640, "scale": 2}
 _PICTURE_S = 60
 _PICTURES_NEED = (
-    "Plots as pictures need Kaleido and a Chrome or Chromium beside the master: "
+    "Plots as pictures need Kaleido and Chrome or Chromium on the master: "
     "`pip install 'det_keras[png]'`, and for example `apt-get install chromium`."
 )
 
 
 @router.get("/{experiment_id}/report")
 async def report(master: MasterDep, request: Request, experiment_id: int) -> Response:
-    """Return an experiment as one page that needs nothing else."""
+    """Return the report of an experiment as one page that loads no other files.
+
+    Args:
+        master: has the curves.
+        request: the page's request.
+        experiment_id: number of the experiment.
+    """
     facts = await _facts(request, experiment_id)
     text, policy = await anyio.to_thread.run_sync(_page, master, facts)
     headers = {
@@ -67,7 +73,17 @@ async def report(master: MasterDep, request: Request, experiment_id: int) -> Res
 
 @router.get("/{experiment_id}/report.png")
 async def picture(master: MasterDep, request: Request, experiment_id: int) -> Response:
-    """Return the curves of the metric that an experiment's search looks at, as a picture."""
+    """Return the curves of an experiment's searcher metric as a PNG picture.
+
+    Args:
+        master: has the curves.
+        request: the page's request.
+        experiment_id: number of the experiment.
+
+    Raises:
+        FailedPreconditionError: the experiment has reported no metric yet.
+        UnimplementedError: Kaleido or a browser is missing.
+    """
     facts = await _facts(request, experiment_id)
     if not facts["metrics"]:
         raise FailedPreconditionError(f"Experiment {experiment_id} has reported no metric yet.")
@@ -76,7 +92,7 @@ async def picture(master: MasterDep, request: Request, experiment_id: int) -> Re
 
 
 async def _facts(request: Request, experiment_id: int) -> dict[str, Any]:
-    """Return what a report tells, the best trials first."""
+    """Return the data of a report, best trials first."""
     rest = Rest(request)
     shown, trials, ladders = await asyncio.gather(
         rest.get(f"/experiments/{experiment_id}"),
@@ -94,7 +110,7 @@ async def _facts(request: Request, experiment_id: int) -> dict[str, Any]:
 
 
 def _page(master: EmbeddedMaster, facts: Mapping[str, Any]) -> tuple[str, str]:
-    """Return a report and the policy that lets nothing but its own two scripts run."""
+    """Return a report, and the policy that allows only its own two scripts."""
     plotly, drawing = _scripts()
     policy = (
         f"default-src 'none'; script-src {_fingerprint(plotly)} {_fingerprint(drawing)}; "
@@ -112,7 +128,7 @@ def _page(master: EmbeddedMaster, facts: Mapping[str, Any]) -> tuple[str, str]:
         "config": dump_yaml(without_secret_variables(experiment["config"])),
         "written": timestamp(now()),
         "policy": policy,
-        # Files of ours and of the installed plotly, not of a user.
+        # Not escaped: files of this package and of the installed plotly, not of a user.
         "plotly": Markup(plotly),
         "drawing": Markup(drawing),
         "style": Markup((STATIC / "style.css").read_text(encoding="utf-8")),
@@ -138,20 +154,20 @@ def _figures(master: EmbeddedMaster, facts: Mapping[str, Any]) -> list[tuple[str
 
 
 def _isolated(name: str) -> str:
-    """Return a name that turns nothing around but itself, whatever direction it is written in."""
+    """Return a name whose writing direction does not affect its surroundings."""
     return f"\u2068{name}\u2069"
 
 
 @functools.cache
 def _scripts() -> tuple[str, str]:
-    """Return plotly's script and ours, as they stand in a page."""
+    """Return plotly's script and the report's script, escaped for HTML."""
     plotly = plotly_script().read_text(encoding="utf-8")
     parts = [(STATIC / name).read_text(encoding="utf-8") for name in ("theme.js", "report.js")]
     return _inline(plotly), _inline("\n".join(parts))
 
 
 def _inline(script: str) -> str:
-    # Inside of JavaScript these mean the same; in HTML they would end the element, or begin a comment.
+    # Unchanged in JavaScript, these would end the element or begin a comment in HTML.
     return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
@@ -163,7 +179,7 @@ def _fingerprint(script: str) -> str:
 
 def _picture(master: EmbeddedMaster, facts: Mapping[str, Any]) -> bytes:
     try:
-        # Imported here: an extra that most do without.
+        # Imported here: it is an optional dependency.
         import kaleido
     except ImportError:
         raise UnimplementedError(_PICTURES_NEED) from None
@@ -172,15 +188,15 @@ def _picture(master: EmbeddedMaster, facts: Mapping[str, Any]) -> bytes:
     layout = {**figure["layout"], "paper_bgcolor": "white", "plot_bgcolor": "white"}
     for axis in ("xaxis", "yaxis"):
         layout[axis] = {"gridcolor": "#e4e7ec", "linecolor": "#d9dde3", **layout[axis]}
-    # Kaleido would load MathJax from the net, and Plotly as well if it did not find ours.
+    # By default Kaleido loads MathJax from the network, and Plotly too if it does not find a local file.
     options = {"mathjax": False, "plotlyjs": plotly_script(), "timeout": _PICTURE_S}
     try:
         content = kaleido.calc_fig_sync(
             {"data": figure["data"], "layout": layout}, opts=_PICTURE, kopts=options
         )
     except Exception as error:
-        # Its errors and those of the browser that it starts have no common kind.
-        raise UnimplementedError(f"{_PICTURES_NEED} It says: {_first_line(error)}") from error
+        # Its errors and those of the browser that it starts have no common base class.
+        raise UnimplementedError(f"{_PICTURES_NEED} Kaleido reports: {_first_line(error)}") from error
     assert isinstance(content, bytes)
     return content
 

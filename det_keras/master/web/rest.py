@@ -1,4 +1,4 @@
-"""The REST API from within: pages show what every other client sees, and ask for it in the same words."""
+"""The pages' client of the REST API, inside the same process: pages get the same data as every other client."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _BY_STATUS = {kind.status: kind for kind in (errors.InvalidArgumentError, errors
 
 
 class Rest:
-    """Calls of the REST API in the name of whoever asked for a page.
+    """Calls the REST API with the login of a page's user.
 
     Args:
-        request: for the page.
+        request: the page's request.
     """
 
     def __init__(self, request: Request) -> None:
@@ -28,14 +28,14 @@ class Rest:
         self._headers = {"Authorization": f"Bearer {request.state.token}"}
 
     async def get(self, path: str, **params: Any) -> dict[str, Any]:
-        """Return the answer to a GET.
+        """Return the response to a GET.
 
         Args:
             path: below ``/api/v1``.
-            params: of the query; lists are sent as repeated parameters.
+            params: query parameters; lists are sent as repeated parameters.
 
         Raises:
-            ApiError: it was refused.
+            ApiError: the call was refused.
         """
         query = urlencode(params, doseq=True)
         async with httpx.AsyncClient(transport=self._transport, base_url="http://master") as client:

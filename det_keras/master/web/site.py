@@ -1,4 +1,4 @@
-"""The pages that a browser opens, and what they are made of."""
+"""All pages, their static files, and the stream of events for open pages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["router"]
 _KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _OF_THE_ORIGINAL = re.compile(r"experiments/(\d+)(?:/trials/(\d+))?(?:/\w*)?$", re.ASCII)
 _LOOK_S = 0.25
-# Proxies and browsers give up connections on which nothing is said.
+# Proxies and browsers close idle connections, so a comment is sent at this period.
 _SILENCE_S = 15.0
 
 router = APIRouter(include_in_schema=False)
@@ -33,13 +33,13 @@ for pages in (experiments, trials, compare, cluster, plots, report):
 
 @router.get("/signin")
 async def sign_in(request: Request, next: str = "/") -> Response:  # noqa: A002 - a word of the address
-    """Show how to log in."""
+    """Show the login page."""
     return await page(request, "signin.html", target=own_address(next))
 
 
 @router.get("/det/{rest:path}")
 def address_of_the_original(rest: str) -> Response:
-    """Answer the addresses that people have of the original's pages."""
+    """Redirect addresses of Determined's own pages to the pages of this master."""
     found = _OF_THE_ORIGINAL.match(rest)
     if found is None:
         raise NotFoundError(f"There is no page {rest!r}.")
@@ -49,7 +49,7 @@ def address_of_the_original(rest: str) -> Response:
 
 @router.get("/static/{name}")
 def static(request: Request, name: str) -> Response:
-    """Return a file that pages load; one whose address names its version may be kept for good."""
+    """Return a file that pages load; with a version in its address it may be cached for ever."""
     path = _static_files().get(name)
     if path is None:
         raise NotFoundError("There is no such file.")
@@ -63,20 +63,20 @@ def static(request: Request, name: str) -> Response:
 
 @router.get("/live")
 async def live(master: MasterDep) -> Response:
-    """Tell a page whenever there is something new, as server-sent events; what it is, the page asks."""
+    """Notify a page of every committed change, by server-sent events; the page then requests itself again."""
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(_news(master), media_type="text/event-stream", headers=headers)
 
 
 @functools.cache
 def _static_files() -> dict[str, Path]:
-    """Return what may be asked for, by name: no name reaches the file system."""
+    """Return all files by name; names from requests are never used as paths."""
     own = {path.name: path for path in STATIC.iterdir() if path.suffix in _KINDS}
     return {**own, "plotly.min.js": plotly_script()}
 
 
 async def _news(master: EmbeddedMaster) -> AsyncIterator[str]:
-    # So that a page that comes back after a restart of the master looks at once.
+    # After a restart of the master this makes a page that reconnects refresh at once.
     yield "retry: 1000\nevent: hello\ndata: {}\n\n"
     seen, silent_s = master.store.changes, 0.0
     while not master.notifier.is_closing:
@@ -87,4 +87,4 @@ async def _news(master: EmbeddedMaster) -> AsyncIterator[str]:
             yield "event: news\ndata: {}\n\n"
         elif silent_s >= _SILENCE_S:
             silent_s = 0.0
-            yield ": still here\n\n"
+            yield ": keep-alive\n\n"

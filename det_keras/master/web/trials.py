@@ -1,4 +1,4 @@
-"""The pages of trials: what one of them measured, when it ran, what it keeps and what it prints."""
+"""The pages of trials: curves, runs, checkpoints and the log."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def overview(request: Request, trial_id: int) -> Response:
 
 @router.get("/trials/{trial_id}/logs")
 async def logs(request: Request, trial_id: int) -> Response:
-    """Show what a trial prints, as it does."""
+    """Show the log of a trial, live."""
     shown = await _trial(Rest(request), trial_id)
     return await page(request, "trial_logs.html", **shown, tab="logs")
 
@@ -51,7 +51,13 @@ async def logs(request: Request, trial_id: int) -> Response:
 @router.get("/experiments/{experiment_id}/trials/{trial_id}")
 @router.get("/experiments/{experiment_id}/trials/{trial_id}/{_tab}")
 async def of_experiment(request: Request, experiment_id: int, trial_id: int) -> Response:
-    """Answer the address that the original has for a trial."""
+    """Show a trial at the address that Determined uses for it.
+
+    Args:
+        request: the page's request.
+        experiment_id: not used.
+        trial_id: number of the trial.
+    """
     return await overview(request, trial_id)
 
 

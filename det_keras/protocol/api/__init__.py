@@ -1,4 +1,4 @@
-"""The calls of a master's REST API that the product makes: every path and every body is written here, once."""
+"""The calls of a master's REST API that the product makes; every path and body is defined only here."""
 
 from det_keras.protocol.api.api import Api
 

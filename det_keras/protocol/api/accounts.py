@@ -14,28 +14,28 @@ class Accounts:
     """Calls about the caller and the cluster.
 
     Args:
-        transport: sends them.
+        transport: sends the calls.
     """
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
     def me(self) -> dict[str, Any]:
-        """Return the user whose token the calls carry."""
+        """Return the user of the session's token."""
         user: dict[str, Any] = self._transport.get("/api/v1/me")["user"]
         return user
 
     def log_in(self, username: str, password: str) -> str:
-        """Return a new token."""
+        """Log in and return a new token."""
         body = {"username": username, "password": hash_password(password), "isHashed": True}
         return str(self._transport.post("/api/v1/auth/login", body)["token"])
 
     def log_out(self) -> None:
-        """End the validity of the token that the calls carry."""
+        """Invalidate the session's token."""
         self._transport.post("/api/v1/auth/logout")
 
     def web_login_url(self) -> str:
-        """Return an address that logs a browser in, once."""
+        """Return a URL that logs a browser in, valid once."""
         return str(self._transport.post("/api/v1/auth/web-code")["url"])
 
     def cluster(self) -> dict[str, Any]:

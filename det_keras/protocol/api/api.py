@@ -1,4 +1,4 @@
-"""All calls, by what they are about."""
+"""All calls, by subject."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Api:
         checkpoints: of all experiments.
         experiments: of all users.
         jobs: generic jobs.
-        tasks: trials and jobs as tasks, and their allocations.
+        tasks: tasks of trials and jobs, and their allocations.
         trials: of all experiments.
     """
 

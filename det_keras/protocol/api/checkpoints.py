@@ -13,10 +13,10 @@ _PATH = "/api/v1/checkpoints"
 
 
 class Checkpoints:
-    """Calls about checkpoints; every method raises MasterError where the master refuses.
+    """Calls about checkpoints; every method raises MasterError when the master rejects the call.
 
     Args:
-        transport: sends them.
+        transport: sends the calls.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -27,16 +27,16 @@ class Checkpoints:
         checkpoint: dict[str, Any] = self._transport.get(f"{_PATH}/{uuid}", **options)["checkpoint"]
         return checkpoint
 
-    def report(self, checkpoint: Mapping[str, Any]) -> None:
+    def report(self, checkpoint: Mapping[str, object]) -> None:
         """Report a checkpoint whose files are in the storage."""
         self._transport.post(_PATH, checkpoint)
 
     def report_deleted(self, uuid: str) -> None:
-        """Report that the files of a checkpoint are gone."""
+        """Report that the files of a checkpoint have been deleted."""
         self._transport.patch(_PATH, {"checkpoints": [{"uuid": uuid, "resources": {"resources": {}}}]})
 
     def remove_files(self, uuids: Sequence[str], globs: Sequence[str]) -> None:
-        """Delete the files of checkpoints that match `globs`; with none, look again at which files there are."""
+        """Delete the files of checkpoints that match `globs`; without globs, only list the files again."""
         body = {"checkpointUuids": uuids, "checkpointGlobs": globs}
         self._transport.post(f"{_PATH}/rm", body)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from det_keras.protocol.api.transport import Transport
@@ -10,55 +10,55 @@ from det_keras.protocol.api.transport import Transport
 __all__ = ["Experiments"]
 
 _PATH = "/api/v1/experiments"
-# Files travel in the body, and a master unpacks them before it answers.
+# The body contains the files, and a master unpacks them before it answers.
 _SUBMISSION_TIMEOUT_S = 300.0
 
 
 class Experiments:
-    """Calls about experiments; every method raises MasterError where the master refuses.
+    """Calls about experiments; every method raises MasterError when the master rejects the call.
 
     Args:
-        transport: sends them.
+        transport: sends the calls.
     """
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
     def get(self, experiment_id: int) -> dict[str, Any]:
-        """Return an experiment, with its config without secrets."""
+        """Return an experiment with its config, without secrets."""
         answer = self._transport.get(f"{_PATH}/{experiment_id}")
         experiment: dict[str, Any] = answer["experiment"]
         return {**experiment, "config": experiment.get("config") or answer.get("config") or {}}
 
-    def all(self, **params: Any) -> list[dict[str, Any]]:
-        """Return experiments; `params` as the protocol has them."""
+    def all(self, **params: object) -> list[dict[str, Any]]:
+        """Return experiments; `params` are query parameters of the protocol."""
         found: list[dict[str, Any]] = self._transport.get(_PATH, params=params)["experiments"]
         return found
 
-    def create(self, config: str, files: Sequence[dict[str, Any]], *, activate: bool) -> dict[str, Any]:
-        """Create an experiment, and return the answer with its notices.
+    def create(self, config: str, files: Sequence[Mapping[str, object]], *, activate: bool) -> dict[str, Any]:
+        """Create an experiment and return the answer with its notices.
 
         Args:
             config: YAML text.
             files: of the context directory, parents before children.
-            activate: let it run.
+            activate: start it at once.
         """
         body = {"config": config, "modelDefinition": files, "activate": activate}
-        # Not repeatable: a second try after a lost answer would make a second experiment.
+        # Not repeatable: if the answer was lost, a second try would create a second experiment.
         answer: dict[str, Any] = self._transport.post(
             _PATH, body, repeatable=False, timeout_s=_SUBMISSION_TIMEOUT_S
         )
         return answer
 
     def continue_(self, experiment_id: int, changes: str) -> dict[str, Any]:
-        """Let an experiment that is over run again, and return the answer with its notices.
+        """Continue an experiment that has ended, and return the answer with its notices.
 
         Args:
-            experiment_id: its number.
-            changes: of its config, as YAML text.
+            experiment_id: number of the experiment.
+            changes: changes to its config, as YAML text.
         """
         body = {"id": experiment_id, "overrideConfig": changes}
-        # Not repeatable: a second try after a lost answer would find it running.
+        # Not repeatable: if the answer was lost, a second try would find the experiment running.
         answer: dict[str, Any] = self._transport.post(f"{_PATH}/continue", body, repeatable=False)
         return answer
 
@@ -67,19 +67,19 @@ class Experiments:
         self._transport.post(f"{_PATH}/{experiment_id}/{verb}")
 
     def delete(self, experiment_id: int) -> None:
-        """Delete an experiment with everything that it made."""
+        """Delete an experiment with everything that belongs to it."""
         self._transport.delete(f"{_PATH}/{experiment_id}")
 
-    def trials(self, experiment_id: int, **params: Any) -> list[dict[str, Any]]:
-        """Return all trials of an experiment; `params` as the protocol has them."""
+    def trials(self, experiment_id: int, **params: object) -> list[dict[str, Any]]:
+        """Return all trials of an experiment; `params` are query parameters of the protocol."""
         params = {"limit": -1, **params}
         found: list[dict[str, Any]] = self._transport.get(f"{_PATH}/{experiment_id}/trials", params=params)[
             "trials"
         ]
         return found
 
-    def checkpoints(self, experiment_id: int, **params: Any) -> list[dict[str, Any]]:
-        """Return checkpoints of an experiment; `params` as the protocol has them."""
+    def checkpoints(self, experiment_id: int, **params: object) -> list[dict[str, Any]]:
+        """Return checkpoints of an experiment; `params` are query parameters of the protocol."""
         found: list[dict[str, Any]] = self._transport.get(
             f"{_PATH}/{experiment_id}/checkpoints", params=params
         )["checkpoints"]
@@ -90,8 +90,8 @@ class Experiments:
         path = f"{_PATH}/{experiment_id}/searcher/best_searcher_validation_metric"
         return float(self._transport.get(path, **options)["metric"])
 
-    def preview_search(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Return which trials a search would make."""
+    def preview_search(self, config: Mapping[str, object]) -> dict[str, Any]:
+        """Return the trials that a search would create."""
         summary: dict[str, Any] = self._transport.post("/api/v1/preview-hp-search", {"config": config})[
             "summary"
         ]

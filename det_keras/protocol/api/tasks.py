@@ -1,4 +1,4 @@
-"""Calls about tasks: generic jobs, logs, and what a task's own process asks about its allocation."""
+"""Calls about tasks: generic jobs, logs, and the calls of a task's process about its allocation."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from det_keras.protocol.api.transport import Transport
 __all__ = ["Jobs", "Logs", "Tasks"]
 
 _COMMANDS = "/api/v1/commands"
-# Files travel in the body, and a master unpacks them before it answers.
+# The body contains the files, and a master unpacks them before it answers.
 _SUBMISSION_TIMEOUT_S = 300.0
-# The master answers a long poll a little after its time.
+# The master may answer a long poll slightly after the requested time.
 _LATE_S = 10.0
 
 
@@ -21,7 +21,7 @@ class Jobs:
     """Calls about generic jobs, which the protocol calls commands.
 
     Args:
-        transport: sends them.
+        transport: sends the calls.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -37,15 +37,15 @@ class Jobs:
         job: dict[str, Any] = self._transport.get(f"{_COMMANDS}/{job_id}")["command"]
         return job
 
-    def create(self, config: Mapping[str, Any], files: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Create a job, and return the answer with its notices.
+    def create(self, config: Mapping[str, object], files: Sequence[Mapping[str, object]]) -> dict[str, Any]:
+        """Create a job and return the answer with its notices.
 
         Args:
-            config: of the job.
+            config: config of the job.
             files: of the context directory, parents before children.
         """
         body = {"config": config, "files": files}
-        # Not repeatable: a second try after a lost answer would make a second job.
+        # Not repeatable: if the answer was lost, a second try would create a second job.
         answer: dict[str, Any] = self._transport.post(
             _COMMANDS, body, repeatable=False, timeout_s=_SUBMISSION_TIMEOUT_S
         )
@@ -60,7 +60,7 @@ class Tasks:
     """Calls about tasks and their allocations.
 
     Args:
-        transport: sends them.
+        transport: sends the calls.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -77,7 +77,7 @@ class Tasks:
         return base64.b64decode(answer.get("b64Tgz") or "")
 
     def wait_for_preemption(self, allocation_id: str, timeout_s: float) -> bool:
-        """Return whether the master asks an allocation to stop, within `timeout_s`."""
+        """Wait up to `timeout_s` seconds; return whether the master has requested the allocation to stop."""
         answer = self._transport.get(
             f"{_allocation(allocation_id)}/signals/preemption",
             params={"timeout_seconds": int(timeout_s)},
@@ -87,11 +87,11 @@ class Tasks:
         return bool(answer["preempt"])
 
     def acknowledge_preemption(self, allocation_id: str) -> None:
-        """Promise to exit soon and ask to be resumed."""
+        """Report that the task will exit soon and should be resumed later."""
         self._transport.post(f"{_allocation(allocation_id)}/signals/ack_preemption")
 
     def announce_server(self, allocation_id: str, address: str) -> None:
-        """Report the address at which a task serves, and that it does."""
+        """Report the address of a task's server and that the server is ready."""
         self._transport.post(f"{_allocation(allocation_id)}/proxy_address", {"proxyAddress": address})
         self._transport.post(f"{_allocation(allocation_id)}/ready")
 
@@ -100,8 +100,8 @@ class Logs:
     """The lines of a log.
 
     Args:
-        transport: asks for them.
-        path: of the log; see `of_trial` and `of_task`.
+        transport: sends the calls.
+        path: path of the log in the API; see `of_trial` and `of_task`.
     """
 
     def __init__(self, transport: Transport, path: str) -> None:
@@ -119,16 +119,16 @@ class Logs:
         return cls(transport, f"/api/v1/tasks/{task_id}/logs")
 
     def lines(self, *, limit: int | None = None) -> Iterator[dict[str, Any]]:
-        """Yield the lines from the log's start; all that there are, or `limit` of them."""
+        """Yield the existing lines from the log's start: all, or the first `limit`."""
         return self._transport.stream(self._path, params={"limit": limit, "follow": False})
 
     def tail(self, count: int) -> list[dict[str, Any]]:
-        """Return the last lines, in their order."""
+        """Return the last `count` lines, oldest first."""
         params = {"limit": count, "orderBy": "ORDER_BY_DESC", "follow": False}
         return list(self._transport.stream(self._path, params=params))[::-1]
 
     def follow(self) -> Iterator[dict[str, Any]]:
-        """Yield the lines from the log's start until the task is over."""
+        """Yield the lines from the log's start until the task has ended."""
         return self._transport.stream(self._path, params={"follow": True})
 
 

@@ -1,4 +1,4 @@
-"""Calls about trials: what clients ask, and what a trial's own process reports."""
+"""Calls about trials: queries of clients and reports of a trial's process."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["Trials"]
 
 
 class Trials:
-    """Calls about trials; every method raises MasterError where the master refuses.
+    """Calls about trials; every method raises MasterError when the master rejects the call.
 
     Args:
-        transport: sends them.
+        transport: sends the calls.
     """
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    # What clients ask.
+    # Queries of clients.
 
     def get(self, trial_id: int) -> dict[str, Any]:
         """Return a trial."""
@@ -32,19 +32,19 @@ class Trials:
         """Kill a trial."""
         self._transport.post(f"{_path(trial_id)}/kill")
 
-    def checkpoints(self, trial_id: int, **params: Any) -> list[dict[str, Any]]:
-        """Return the complete checkpoints of a trial, all of them and the newest first by default.
+    def checkpoints(self, trial_id: int, **params: object) -> list[dict[str, Any]]:
+        """Return the complete checkpoints of a trial; by default all of them, newest first.
 
         Args:
-            trial_id: its number.
-            params: as the protocol has them.
+            trial_id: number of the trial.
+            params: query parameters of the protocol.
         """
         order = {"sortByAttr": "SORT_BY_BATCH_NUMBER", "orderBy": "ORDER_BY_DESC"}
         params = {"states": "STATE_COMPLETED", "limit": -1, **order, **params}
         return self.all_checkpoints(trial_id, **params)
 
-    def all_checkpoints(self, trial_id: int, **params: Any) -> list[dict[str, Any]]:
-        """Return the checkpoints of a trial in every state; `params` as the protocol has them."""
+    def all_checkpoints(self, trial_id: int, **params: object) -> list[dict[str, Any]]:
+        """Return the checkpoints of a trial in every state; `params` are query parameters of the protocol."""
         options = {"patience_s": params.pop("patience_s")} if "patience_s" in params else {}
         found: list[dict[str, Any]] = self._transport.get(
             f"{_path(trial_id)}/checkpoints", params=params, **options
@@ -52,22 +52,29 @@ class Trials:
         return found
 
     def workloads(self, trial_id: int, *, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
-        """Return the reports of a trial from the `offset`-th on, and how many there are in all."""
+        """Return the reports of a trial, starting at index `offset`, and their total number."""
         answer = self._transport.get(f"{_path(trial_id)}/workloads", params={"offset": offset})
         return answer["workloads"], int(answer["pagination"]["total"])
 
     def time_series(self, trial_id: int, metric: str, group: str, most_points: int) -> list[dict[str, Any]]:
-        """Return the points of a metric's curve, thinned so that it looks the same."""
+        """Return the points of a metric's curve, downsampled so that its shape is kept.
+
+        Args:
+            trial_id: number of the trial.
+            metric: name of the metric.
+            group: ``training``, ``validation`` or a custom group.
+            most_points: maximum number of points.
+        """
         params = {
             "trialIds": trial_id, "metricNames": metric, "group": group, "maxDatapoints": most_points,
         }  # fmt: skip
         (found,) = self._transport.get("/api/v1/trials/time-series", params=params)["trials"]
         return [point for series in found["metrics"] for point in series["data"]]
 
-    # What a trial's process reports.
+    # Reports of a trial's process.
 
-    def start_run(self, trial_id: int, storage: Any, **options: Any) -> int | None:
-        """Say that a process of the trial begins, and return the id of its checkpoint storage."""
+    def start_run(self, trial_id: int, storage: object, **options: Any) -> int | None:
+        """Report that a process of the trial starts, and return the id of its checkpoint storage."""
         body = {"runId": trial_id, "checkpointStorage": storage}
         storage_id: int | None = self._transport.post("/api/v1/runs/start", body, **options).get("storageId")
         return storage_id
@@ -80,39 +87,54 @@ class Trials:
         """Report what the process is doing."""
         self._transport.post(f"{_path(trial_id)}/runner/metadata", {"state": status})
 
-    def report_metrics(self, trial_id: int, body: Mapping[str, Any]) -> None:
-        """Report metrics; `metrics_body` makes the body."""
+    def report_metrics(self, trial_id: int, body: Mapping[str, object]) -> None:
+        """Report metrics; `metrics_body` builds the body."""
         self._transport.post(f"{_path(trial_id)}/metrics", body)
 
     def report_early_exit(self, trial_id: int, reason: str, **options: Any) -> None:
-        """Report that the trial ends before its time."""
+        """Report that the trial ends early."""
         self._transport.post(f"{_path(trial_id)}/early_exit", {"reason": reason}, **options)
 
     def operation(self, trial_id: int, **options: Any) -> tuple[int | None, bool]:
-        """Return the length that the searcher wants, None for none, and whether it was reported complete."""
+        """Return the length that the searcher requests, None for none, and whether it was reported complete."""
         answer = self._transport.get(f"{_path(trial_id)}/searcher/operation", **options)
         length = ((answer.get("op") or {}).get("validateAfter") or {}).get("length")
         return (None if length is None else int(length)), bool(answer.get("completed"))
 
-    def complete_operation(self, trial_id: int, length: int, metric: Any, **options: Any) -> None:
-        """Report that the trial reached a length, with the searcher's metric there."""
+    def complete_operation(self, trial_id: int, length: int, metric: object, **options: Any) -> None:
+        """Report that the trial reached the requested length.
+
+        Args:
+            trial_id: number of the trial.
+            length: the length reached, in the searcher's unit.
+            metric: value of the searcher's metric at that length.
+            options: as in `det_keras.client.Session.request`.
+        """
         body = {"op": {"length": length}, "searcherMetric": finite(metric)}
         self._transport.post(f"{_path(trial_id)}/searcher/completed_operation", body, **options)
 
     def metadata(self, trial_id: int, **options: Any) -> dict[str, Any]:
-        """Return what `set_metadata` stored, {} if nothing was."""
+        """Return the values that `set_metadata` stored, {} if there are none."""
         return self._transport.get(f"/api/v1/runs/{trial_id}/metadata", **options)["metadata"] or {}
 
-    def set_metadata(self, trial_id: int, metadata: Mapping[str, Any], **options: Any) -> dict[str, Any]:
-        """Store JSON values for the trial in place of those stored before, and return them."""
+    def set_metadata(self, trial_id: int, metadata: Mapping[str, object], **options: Any) -> dict[str, Any]:
+        """Replace the trial's stored JSON values, and return the new ones."""
         body = {"runId": trial_id, "metadata": finite(metadata)}
         return self._transport.post(f"/api/v1/runs/{trial_id}/metadata", body, **options)["metadata"] or {}
 
     @staticmethod
     def metrics_body(
-        trial_id: int, run_id: int, group: str, steps: int | None, metrics: Mapping[str, Any]
+        trial_id: int, run_id: int, group: str, steps: int | None, metrics: Mapping[str, object]
     ) -> dict[str, Any]:
-        """Return the body of a report that is made now and may be sent later."""
+        """Return the body of a report with the current time; it may be sent later.
+
+        Args:
+            trial_id: number of the trial.
+            run_id: number of the trial's run.
+            group: ``training``, ``validation`` or a custom group.
+            steps: batches trained so far; None for system metrics.
+            metrics: values by name.
+        """
         report = {
             "trialId": trial_id,
             "trialRunId": run_id,

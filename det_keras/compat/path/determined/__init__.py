@@ -1,4 +1,4 @@
-"""`determined` for scripts of the original, answered by det_keras; an installed original comes first."""
+"""`determined` for scripts of the original, provided by det_keras; an installed original takes precedence."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _OWN_FOLDER = Path(__file__).resolve().parents[1]
 _SUBMODULES = ("core", "errors", "experimental", "keras", "launch")
 _NAMES = ("InvalidHP", "LOG_FORMAT", "get_cluster_info")
 
-#: Of the release whose names are answered.
+#: Version of the release whose names are provided.
 __version__ = "0.38.1+det.keras"
 
 
 def _installed() -> Any:
-    """Return where another `determined` is found, None if this is the only one."""
+    """Return the import spec of another `determined`, None if there is no other."""
     # Another copy of det_keras may have put its own folder on the path as well.
     others = [
         entry for entry in sys.path if Path(entry or ".").resolve().parts[-3:] != _OWN_FOLDER.parts[-3:]
     ]
     spec = importlib.machinery.PathFinder.find_spec("determined", others)
-    # A plain folder of that name is no package.
+    # A plain folder of that name is not a package.
     return spec if spec is not None and spec.loader is not None and spec.origin is not None else None
 
 
@@ -37,19 +37,19 @@ def __getattr__(name: str) -> Any:
     if name in ("ClusterInfo", "TrialInfo"):
         return getattr(importlib.import_module("det_keras.cluster_info"), name)
     raise AttributeError(
-        f"module 'determined' has no attribute {name!r}. det_keras answers for it here, with "
+        f"module 'determined' has no attribute {name!r}. det_keras provides it here, with "
         f"{', '.join(sorted((*_SUBMODULES, *_NAMES)))}."
     )
 
 
 _spec = _installed()
 if _spec is not None:
-    # The import that brought us here goes on with what stands in `sys.modules`.
+    # The import that is executing this module then uses the entry in `sys.modules`.
     _module = importlib.util.module_from_spec(_spec)
     sys.modules[__name__] = _module
     _spec.loader.exec_module(_module)
 elif os.environ.get("DET_KERAS_COMPAT") == "0":
     raise ModuleNotFoundError(
-        "No module named 'determined': DET_KERAS_COMPAT=0 keeps det_keras from answering for it.",
+        "No module named 'determined': DET_KERAS_COMPAT=0 keeps det_keras from providing it.",
         name="determined",
     )

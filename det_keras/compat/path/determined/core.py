@@ -1,3 +1,3 @@
-"""`determined.core`, answered by det_keras."""
+"""`determined.core`, provided by det_keras."""
 
 from det_keras.core import *  # noqa: F403 - the same names

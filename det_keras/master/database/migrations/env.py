@@ -1,4 +1,4 @@
-"""How Alembic reaches the database: over the connection that the master hands it, or a URL when developing."""
+"""Alembic's connection to the database: the master's own, or one made from a URL during development."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from det_keras.master.database.models import Base, Json, UtcTime
 
 
 def _render_item(kind: str, item: Any, _: Any) -> Any:
-    """Write our column types as what they are in the database: a migration must not change with our code."""
+    """Write our column types as plain SQL types: a migration must not change with our code."""
     if kind == "type" and isinstance(item, Json):
         return "sa.Text()"
     return "sa.DateTime(timezone=True)" if kind == "type" and isinstance(item, UtcTime) else False

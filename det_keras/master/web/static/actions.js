@@ -1,4 +1,4 @@
-// Buttons that change something: with the page's token, and with a question first where work is lost.
+// Buttons that make changes: they send the page's token, and ask for confirmation if work would be lost.
 
 import { refreshSoon } from "./live.js";
 
@@ -33,7 +33,7 @@ async function change(button, address, done) {
     const answer = await fetch(address, { method: "POST", headers: { "X-CSRF-Token": token() } });
     say(answer.ok ? done : await reason(answer));
   } catch {
-    say("The master does not answer. Nothing was changed as far as this page knows.");
+    say("The master does not answer. The change may not have been made.");
   } finally {
     button.disabled = false;
     refreshSoon();

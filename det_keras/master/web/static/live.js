@@ -1,7 +1,7 @@
-// Keeps a page true: the master says that there is news, the page asks for itself again and takes over what changed.
+// Keeps a page up to date: on each event of the master the page requests itself again and applies the differences.
 
 const LEAST_MS = 1000;
-// A page that takes long to make is asked for less often: watching must not slow training down.
+// A page that takes long to render is requested less often, so that open pages do not slow training down.
 const SHARE = 4;
 
 let source = null;
@@ -11,7 +11,7 @@ let earliest = 0;
 
 export function listen() {
   if (!document.hidden) connect();
-  // A browser has six connections to a master: tabs that nobody sees must not hold them.
+  // A browser has six connections to a master: hidden tabs must not use them.
   document.addEventListener("visibilitychange", () => {
     source?.close();
     if (document.hidden) return;
@@ -20,7 +20,7 @@ export function listen() {
   });
 }
 
-// Tells whoever draws something that the page was refreshed.
+// Calls `action` after each refresh of the page.
 export function onRefresh(action) {
   document.addEventListener("refreshed", action);
 }
@@ -43,7 +43,7 @@ function connect() {
   source.addEventListener("news", refreshSoon);
   source.onerror = () => {
     document.getElementById("connection").hidden = false;
-    // A refusal closes the stream for good: the master may be about to stop.
+    // A refusal closes the stream permanently, although the master may only be restarting: connect again.
     if (source.readyState === EventSource.CLOSED) setTimeout(() => document.hidden || connect(), LEAST_MS);
   };
 }
@@ -59,11 +59,11 @@ async function refresh() {
     }
     if (!answer.ok) return;
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-    // A button must not become another one under the reader's finger.
+    // A button must not be replaced while the user presses it.
     if (document.querySelector("main :is(button, a, input, select):active")) isDue = true;
     else takeOver(fresh);
   } catch {
-    // The stream of news tells that the master is away, and when it is back.
+    // The stream of events shows that the master is unavailable, and when it is back.
   } finally {
     isBusy = false;
     earliest = performance.now() + Math.max(LEAST_MS, SHARE * (performance.now() - began));
@@ -71,7 +71,7 @@ async function refresh() {
   }
 }
 
-// Takes over what a page shows of another address: the rows of a table that did not come with it.
+// Inserts content of another address: the rows of a table that are not part of the page.
 export async function fetchRows(table) {
   let text = "";
   try {
@@ -79,7 +79,7 @@ export async function fetchRows(table) {
     if (!answer.ok || answer.redirected) return;
     text = await answer.text();
   } catch {
-    // It is asked for again in a while.
+    // It is requested again later.
     return;
   }
   const fresh = new DOMParser().parseFromString(text, "text/html").getElementById(table.id);
@@ -98,7 +98,7 @@ export async function fetchRows(table) {
 }
 
 function takeOver(fresh) {
-  // Another login in this browser has another token.
+  // After another login in this browser the token is different.
   const token = "meta[name=csrf-token]";
   document.querySelector(token).content = fresh.querySelector(token).content;
   document.title = fresh.title;
@@ -112,12 +112,12 @@ function takeOverPart(old, now) {
   if (old.innerHTML !== now.innerHTML) merge(old, now);
 }
 
-// Which parts and plots a page has: with a trial's first metric there is something to draw that was not there before.
+// The parts and plots of a page. They change, for example, with a trial's first metric.
 function shape(page) {
-  return [...page.querySelectorAll("[data-live], [data-figure]")].map((one) => one.dataset.figure ?? one.id).join();
+  return [...page.querySelectorAll("[data-live], [data-figure]")].map((part) => part.dataset.figure ?? part.id).join();
 }
 
-// What there is to choose from grows while the reader's choice stays.
+// Adds new options and keeps the user's choice.
 function takeOptions(select, fresh) {
   const now = fresh.getElementById(select.form.id)?.elements[select.name];
   if (!now || now.innerHTML === select.innerHTML) return;
@@ -127,7 +127,7 @@ function takeOptions(select, fresh) {
   else select.selectedIndex = 0;
 }
 
-// Changes what differs and leaves the rest, so that focus, marks, scroll places and selections stay where they are.
+// Changes only what differs, so that focus, marks, scroll positions and selections stay.
 function merge(old, now) {
   if (isReaders(old)) return;
   for (const { name } of [...old.attributes]) {
@@ -137,7 +137,7 @@ function merge(old, now) {
     if (!KEPT.has(name) && old.getAttribute(name) !== value) old.setAttribute(name, value);
   }
   if (old.tagName === "TBODY") return mergeRows(old, now);
-  // A head that sorts has its words inside of a button.
+  // A sortable column's title is inside of a button.
   if (old.dataset.sort && old.textContent === now.textContent) return;
   const before = [...old.childNodes];
   const after = [...now.childNodes];
@@ -155,18 +155,18 @@ function isSame(old, now) {
   return old.nodeName === now.nodeName && old.id === now.id && old.dataset?.figure === now.dataset?.figure;
 }
 
-// What a reader chose in a form, and what is drawn, are not the master's to change.
+// The user's input in forms and the drawn plots are not changed by a refresh.
 function isReaders(element) {
   return element.tagName === "FORM" || "figure" in element.dataset;
 }
 
-// Set by the reader or by the page's scripts, not by the master.
+// Attributes set by the user or by the page's scripts, not by the master.
 const KEPT = new Set(["hidden", "aria-sort", "open", "checked", "disabled"]);
 
-// Rows that came after the page, which it does not bring again.
+// Rows that were loaded after the page; a refresh does not contain them.
 const late = new WeakSet();
 
-// Rows are known by their keys, in whichever order the reader has sorted them.
+// Rows are identified by their keys, independent of the user's sorting.
 function mergeRows(old, now) {
   const known = new Map([...old.rows].map((row) => [row.dataset.key, row]));
   const seen = new Set();
@@ -178,14 +178,14 @@ function mergeRows(old, now) {
     if (!before.isEqualNode(row)) merge(before, row);
     return before;
   });
-  // What the page brings no more was deleted, or stands among the older rows now: those are asked for in a while.
+  // A row that is missing was deleted, or is now among the older rows, which are requested later.
   const hasRest = old.parentElement.dataset.rest !== undefined;
   for (const row of [...old.rows]) {
     if (seen.has(row)) late.delete(row);
     else if (hasRest) late.add(row);
     else row.remove();
   }
-  // New ones come in where the master has them; in a table that the reader sorted they find their place after that.
+  // New rows are inserted in the master's order; a table that the user has sorted is sorted again afterwards.
   let next = [...old.rows].find((row) => late.has(row)) ?? null;
   for (const row of places.reverse()) {
     if (!seen.has(row)) old.insertBefore(row, next);

@@ -1,4 +1,4 @@
-// A log as it is written: the last lines first, then every new one; a search looks through all of it.
+// A live log: first the last lines, then every new line. A search covers the whole log.
 
 import { say } from "./actions.js";
 import { onRefresh } from "./live.js";
@@ -6,7 +6,7 @@ import { onRefresh } from "./live.js";
 const CHUNK = 1000;
 const MOST_LINES = 20000;
 const AGAIN_MS = 1500;
-// Lines of several ranks may come a little out of order, and many have the same time: some are asked for twice.
+// Lines of several ranks may be slightly out of order, and many have the same time: some are requested twice.
 const OVERLAP_MS = 2000;
 const LEVELS = ["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"];
 
@@ -15,11 +15,11 @@ const form = document.getElementById("log-controls");
 const count = document.getElementById("log-count");
 const earlier = form.querySelector("[data-earlier]");
 
-// Another filter is another log: whatever was asked for before does not count any more.
+// Incremented when the filter changes: responses to earlier requests are ignored.
 let generation = 0;
 let controller = new AbortController();
 let isComplete = false;
-// What the view shows, by the ids of the lines.
+// The ids of the lines in the view.
 const seen = new Set();
 const lineOf = new WeakMap();
 
@@ -30,13 +30,13 @@ form.elements.follow.addEventListener("change", () => form.elements.follow.check
 earlier.addEventListener("click", showEarlier);
 view.addEventListener("scroll", () => {
   const isAtEnd = view.scrollTop + view.clientHeight >= view.scrollHeight - 40;
-  // Who scrolls up wants to read.
+  // Scrolling up stops following.
   if (!isAtEnd && view.dataset.settled) form.elements.follow.checked = false;
 });
-// A tab that nobody sees holds no connection.
+// A hidden tab uses no connection.
 document.addEventListener("visibilitychange", () => document.hidden && controller.abort());
 onRefresh(() => {
-  // What was over may be running again.
+  // An ended task may be running again.
   if (isComplete && document.querySelector("#heading .state:is(.running, .waiting)")) goOn(generation);
 });
 start();
@@ -50,7 +50,7 @@ function start() {
   goOn(generation);
 }
 
-// Until the task is over; a master that went away is asked again, and what is shown stays.
+// Follows until the task ends. If the master is unavailable, the request is repeated and the shown lines stay.
 async function goOn(mine) {
   isComplete = false;
   while (mine === generation) {
@@ -91,7 +91,7 @@ async function showEarlier() {
     const first = lineOf.get(view.firstElementChild).timestamp;
     const params = { limit: CHUNK, orderBy: "ORDER_BY_DESC", timestampBefore: shifted(first, OVERLAP_MS) };
     let lines = await read(params);
-    // More lines than a chunk in the same two seconds, all of them shown.
+    // The same two seconds have more lines than a chunk, and all of them are shown.
     while (lines.length === params.limit && lines.every((line) => seen.has(line.id))) {
       params.limit *= 4;
       lines = await read(params);
@@ -147,7 +147,7 @@ function add(lines, { atTop = false } = {}) {
   if (atTop) view.prepend(part);
   else view.append(part);
   if (!atTop && form.elements.follow.checked) {
-    // Who reads further up keeps what is there.
+    // If the user has scrolled up, the lines in view stay.
     trim();
     toEnd();
   }

@@ -1,4 +1,4 @@
-// What every page does: goes on by itself, sorts and filters its tables, asks before work is lost.
+// The script of every page: live updates, sorting and filtering of tables, confirmation before work is lost.
 
 import { listen } from "./live.js";
 import { arm } from "./actions.js";

@@ -1,12 +1,12 @@
-// Draws the figures that the master sends, in the colours that the reader prefers.
+// Draws the master's figures in the colours of the user's theme.
 
 import { say } from "./actions.js";
 import { onRefresh } from "./live.js";
 import { themed, OPTIONS } from "./theme.js";
 
-// A curve of a running trial is drawn anew at most this often.
+// The minimum time between two drawings of a running trial's curve.
 const LEAST_MS = 2000;
-// And at least this often, however long a drawing takes.
+// The maximum time, however long a drawing takes.
 const MOST_MS = 10000;
 const drawn = new WeakMap();
 const armed = new WeakSet();
@@ -21,7 +21,7 @@ onRefresh(() => {
 });
 dark.addEventListener("change", () => canvases.forEach((canvas) => draw(canvas)));
 
-// Plots and their controls come and go while the page is open.
+// Plots and their controls may be added and removed while the page is open.
 function adopt() {
   const present = [...document.querySelectorAll("[data-figure]")];
   for (const canvas of canvases) if (!canvas.isConnected) window.Plotly?.purge(canvas);
@@ -49,7 +49,7 @@ function controls(canvas) {
   return canvas.dataset.controls ? document.getElementById(canvas.dataset.controls) : null;
 }
 
-// Plots far below are drawn once they are about to be seen.
+// Plots outside of the view are drawn when they come near it.
 function watch(canvas) {
   const observer = new IntersectionObserver(
     (entries) => {
@@ -77,23 +77,23 @@ async function draw(canvas, { isRefresh = false } = {}) {
   if (form) new FormData(form).forEach((value, name) => address.searchParams.append(name, value));
   try {
     const [answer] = await Promise.all([fetch(address), plotly()]);
-    // Loading the script is no measure of what a drawing costs.
+    // The time for loading the script is not part of the time for drawing.
     if (state.text === "") began = performance.now();
     if (!answer.ok) throw new Error((await answer.json()).message ?? answer.statusText);
     const text = await answer.text();
-    // A later wish overtook this one, nothing is new, or the plot is gone.
+    // A later request has replaced this one, nothing has changed, or the plot was removed.
     if (wanted !== state.wanted || (isRefresh && text === state.text) || !canvas.isConnected) return;
     state.text = text;
     const figure = JSON.parse(text);
     if (canvas.firstElementChild?.tagName === "P") canvas.replaceChildren();
     canvas.setAttribute("role", "group");
-    // One that says how high it is needs no more room than that.
+    // A figure with a height gets exactly this height.
     if (figure.layout.height) canvas.style.minHeight = "0";
     await window.Plotly.react(canvas, figure.data, themed(figure.layout, canvas), OPTIONS);
     arm(canvas);
   } catch (error) {
     if (wanted !== state.wanted) return;
-    // The next news draw it, whatever they are.
+    // The next event causes another attempt.
     state.text = "";
     const isDrawn = canvas.querySelector(".main-svg") !== null;
     if (isDrawn && !isRefresh) say(`Could not be drawn: ${error.message}`);
@@ -111,7 +111,7 @@ function note(text) {
   return element;
 }
 
-// News that come too soon wait; they may be the last ones.
+// An event that comes too early is delayed, not dropped: it may be the last one.
 function drawLater(canvas, state) {
   state.timer ||= setTimeout(
     () => {
@@ -122,7 +122,7 @@ function drawLater(canvas, state) {
   );
 }
 
-// Points lead to what they are.
+// A click on a point opens the page of its trial.
 function arm(canvas) {
   if (canvas.dataset.armed) return;
   canvas.dataset.armed = "yes";
@@ -132,14 +132,14 @@ function arm(canvas) {
   });
 }
 
-// It is large: the page is there before it.
+// The script is large: it is loaded after the page.
 function plotly() {
   script ??= new Promise((resolve, reject) => {
     const element = document.createElement("script");
     element.src = document.querySelector("meta[name=plotly]").content;
     element.onload = resolve;
     element.onerror = () => {
-      // The next plot asks again.
+      // The next plot loads it again.
       script = null;
       reject(new Error("the plotting script did not come"));
     };
@@ -153,7 +153,7 @@ function tell(form) {
   if (range) range.nextElementSibling.textContent = range.value;
 }
 
-// The address tells what is shown, so that it can be kept and passed on.
+// The address contains the settings, so that it can be saved and shared.
 function keep(form) {
   const address = new URL(location.href);
   for (const field of form.elements) {
@@ -171,6 +171,6 @@ function restore(form) {
     if (!field.name || !params.has(field.name)) continue;
     const value = params.get(field.name);
     if (field.type === "checkbox") field.checked = true;
-    else if (field.tagName !== "SELECT" || [...field.options].some((one) => one.value === value)) field.value = value;
+    else if (field.tagName !== "SELECT" || [...field.options].some((option) => option.value === value)) field.value = value;
   }
 }

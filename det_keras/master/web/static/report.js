@@ -1,4 +1,4 @@
-// Draws the figures of a report, which are in the page itself. It stands behind theme.js in the same script.
+// Draws the figures of a report, which are part of the page. It follows theme.js in the same script.
 
 function drawAll() {
   for (const canvas of document.querySelectorAll("[data-report-figure]")) {

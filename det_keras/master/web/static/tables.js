@@ -1,4 +1,4 @@
-// Tables that sort by a click on a column, lists that are filtered as one types, rows that are chosen to be compared.
+// Tables that are sorted by a click on a column, lists that are filtered while typing, and rows to compare.
 
 import { fetchRows, onRefresh } from "./live.js";
 
@@ -37,7 +37,7 @@ function armHeads(table) {
     button.type = "button";
     button.append(...head.childNodes);
     button.addEventListener("click", () => {
-      // By its words: columns come and go as trials begin to differ.
+      // By its title: columns are added when trials begin to differ.
       const name = head.textContent;
       const before = sorted.get(table.id);
       sorted.set(table.id, { name, isDescending: before?.name === name && !before.isDescending });
@@ -63,7 +63,7 @@ function sort(table) {
   const areNumbers = table.tHead.rows[0].cells[column].dataset.sort !== "text" && rows.every(({ text }) => isNumber(text));
   const sign = isDescending ? -1 : 1;
   rows.sort((a, b) => {
-    // Whoever has no value is last, in whichever direction.
+    // Rows without a value are last in both directions.
     if (isNothing(a.text) || isNothing(b.text)) return isNothing(a.text) - isNothing(b.text);
     return sign * (areNumbers ? Number(a.text) - Number(b.text) : a.text.localeCompare(b.text, undefined, { numeric: true }));
   });

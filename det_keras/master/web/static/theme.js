@@ -1,4 +1,4 @@
-// The colours of a plot's text and grid, as the page has them.
+// The colours of a plot's text and grid, taken from the page.
 
 export const OPTIONS = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d"] };
 

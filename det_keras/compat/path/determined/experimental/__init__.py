@@ -1,1 +1,1 @@
-"""`determined.experimental`, answered by det_keras."""
+"""`determined.experimental`, provided by det_keras."""

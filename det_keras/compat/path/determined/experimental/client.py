@@ -1,4 +1,4 @@
-"""`determined.experimental.client` is not answered: the original's client drives a master from its own environment."""
+"""`determined.experimental.client` is not provided: the original's client controls a master from its own package."""
 
 raise ImportError(
     "det_keras has no `determined.experimental.client`. Install the original `determined` into an environment of its "

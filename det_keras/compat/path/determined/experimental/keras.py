@@ -1,4 +1,4 @@
-"""`determined.experimental.keras`, answered by det_keras."""
+"""`determined.experimental.keras`, provided by det_keras."""
 
 from det_keras.experimental.keras import init
 

@@ -1,4 +1,4 @@
-"""`determined.keras`, answered by det_keras."""
+"""`determined.keras`, provided by det_keras."""
 
 from __future__ import annotations
 

@@ -1,3 +1,3 @@
-"""`determined.keras.callbacks`, answered by det_keras."""
+"""`determined.keras.callbacks`, provided by det_keras."""
 
 from det_keras.keras.callbacks import *  # noqa: F403 - the same names

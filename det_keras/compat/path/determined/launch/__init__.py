@@ -1,1 +1,1 @@
-"""`determined.launch`, answered by det_keras."""
+"""`determined.launch`, provided by det_keras."""

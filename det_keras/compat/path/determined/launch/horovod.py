@@ -1,4 +1,4 @@
-"""`python3 -m determined.launch.horovod`, answered by det_keras."""
+"""`python3 -m determined.launch.horovod`, provided by det_keras."""
 
 import sys
 

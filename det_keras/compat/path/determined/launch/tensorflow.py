@@ -1,4 +1,4 @@
-"""`python3 -m determined.launch.tensorflow`, answered by det_keras."""
+"""`python3 -m determined.launch.tensorflow`, provided by det_keras."""
 
 import sys
 
