@@ -25,7 +25,7 @@ def test_script_that_depends_on_the_clock_is_found_out(cluster, tmp_path):
     )
     assert done.returncode == 1
     assert "NOT exact" in done.stdout
-    assert "the weights of the model" in done.stdout
+    assert "the model variable `" in done.stdout
     assert "two undisturbed trainings of this script differ as well" in done.stdout
 
 

@@ -7,6 +7,7 @@ from copies, while training continues.
 
 from __future__ import annotations
 
+import copy
 import io
 import logging
 import zipfile
@@ -110,11 +111,18 @@ class ModelFile:
                 position += len(piece)
         return found
 
-    def refresh(self) -> None:
-        """Recompute the values that layers store besides their variables; call it when the variables are copied."""
-        if not self._is_plain:
-            self._groups = self._walk()
-            self._template = make_template(self._groups, self._variables)
+    def refreshed(self) -> ModelFile:
+        """Return the file with the values that layers now store besides their variables.
+
+        Call it when the variables are copied. It is another object if there are such values: the writer's thread may
+        still be about to plan the files of an earlier checkpoint with this one.
+        """
+        if self._is_plain:
+            return self
+        new = copy.copy(self)
+        new._groups = new._walk()
+        new._template = make_template(new._groups, new._variables)
+        return new
 
     def add_to(
         self, files: dict[str, Sequence[Piece]], slices: Sequence[Slice]

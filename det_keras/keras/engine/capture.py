@@ -96,7 +96,7 @@ class StateCapture:
         variables = trained.variables
         if self._model_file is None:
             self._model_file = ModelFile(trained.model, variables.model_variables, trained.optimizers)
-        self._model_file.refresh()
+        self._model_file = self._model_file.refreshed()
         rank_files = tempfile.TemporaryDirectory(prefix="det-state-", ignore_cleanup_errors=True)
         # If the length of an epoch is unknown, this may be its last batch, and a resumed process needs the metrics
         # to end the epoch.
