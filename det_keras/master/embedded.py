@@ -43,6 +43,7 @@ class EmbeddedMaster:
         environment: what tasks inherit.
         pool: where tasks run; processes of this machine by default.
         cert_file: what tasks check the master's certificate with; None without TLS.
+        info_mounts: whether tasks of the default pool see the info files of Determined's own package.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class EmbeddedMaster:
         environment: Mapping[str, str],
         pool: ResourcePool | None = None,
         cert_file: Path | None = None,
+        info_mounts: bool = False,
     ) -> None:
         self.home = home
         self.started_at = now()
@@ -74,7 +76,7 @@ class EmbeddedMaster:
         self.curves = Curves(store)
         self.users = Users(store, self.accounts, home)
         self.bundles = ContextStore(home.root / "contexts")
-        self.pool = pool or LocalPool(home, slots, environment)
+        self.pool = pool or LocalPool(home, slots, environment, info_mounts=info_mounts)
         default_storage = {"type": "directory", "container_path": str(home.checkpoints)}
         self.experiments = Experiments(store, self.bundles, default_storage, len(self.pool.slots))
         self.jobs = Jobs(store, self.bundles, len(self.pool.slots))

@@ -23,7 +23,17 @@ from urllib.parse import urlsplit
 from det_keras.errors import DetError
 from det_keras.home import Home
 
-__all__ = ["Listening", "RunningMaster", "find", "forget", "hold", "lock_file", "start", "stop"]
+__all__ = [
+    "MasterOptions",
+    "RunningMaster",
+    "find",
+    "forget",
+    "hold",
+    "lock_file",
+    "remembered",
+    "start",
+    "stop",
+]
 
 _PROBE_S = 0.02
 _ANSWER_S = 5.0
@@ -48,8 +58,8 @@ class RunningMaster:
 
 
 @dataclass(frozen=True)
-class Listening:
-    """Where a master is to listen; None for what it chooses itself.
+class MasterOptions:
+    """How a master is started; None for what it chooses itself.
 
     Attributes:
         host: address; loopback by default, others need TLS.
@@ -57,6 +67,7 @@ class Listening:
         tls_cert: PEM file with the certificate.
         tls_key: PEM file with its key.
         trusted: what its clients check the certificate with; None for what ``DET_MASTER_CERT_FILE`` says.
+        info_mounts: run each task in a mount namespace with the info files of Determined's own package.
     """
 
     host: str | None = None
@@ -64,8 +75,9 @@ class Listening:
     tls_cert: str | None = None
     tls_key: str | None = None
     trusted: str | None = None
+    info_mounts: bool = False
 
-    def absolute(self) -> Listening:
+    def absolute(self) -> MasterOptions:
         """Return the same with files that are found from anywhere."""
         files = {name: getattr(self, name) for name in ("tls_cert", "tls_key", "trusted")}
         found: dict[str, Any] = {
@@ -91,7 +103,7 @@ def start(
     slots: int | None = None,
     timeout_s: float = 60.0,
     *,
-    listening: Listening | None = None,
+    options: MasterOptions | None = None,
 ) -> RunningMaster:
     """Start a master for a data root and return it when it is ready; one that runs already is returned.
 
@@ -100,8 +112,8 @@ def start(
         port: to listen on loopback; None for 8080 or, if that is taken, a free one.
         slots: how many tasks may use; None for all of the machine.
         timeout_s: how long it may take, in seconds.
-        listening: where else to listen, instead of `port`. One with a certificate is remembered until `forget`: who
-            starts the master again after it crashed, and says nothing, has it listen there.
+        options: how to start it, instead of `port`. A certificate with its address, and `info_mounts`, are remembered
+            until `forget`: a later start without options, as after a crash, uses them again.
 
     Raises:
         DetError: it did not come up; its last words are in the message.
@@ -111,10 +123,10 @@ def start(
         return running
     home.create()
     begins_at = home.master_log.stat().st_size if home.master_log.exists() else 0
-    asked = listening
-    if listening is None:
-        listening = Listening(port=port) if port is not None else _remembered(home)
-    child = _spawn(home, listening.absolute(), slots)
+    asked = options
+    if options is None:
+        options = MasterOptions(port=port) if port is not None else remembered(home)
+    child = _spawn(home, options.absolute(), slots)
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         has_ended = child.poll() is not None
@@ -162,8 +174,16 @@ def stop(home: Home, *, kill_tasks: bool = False, timeout_s: float = 30.0) -> Ru
 
 
 def forget(home: Home) -> None:
-    """Let the next master that is told nothing listen on loopback again."""
-    _listening_file(home).unlink(missing_ok=True)
+    """Let the next start without options use the defaults again."""
+    _options_file(home).unlink(missing_ok=True)
+
+
+def remembered(home: Home) -> MasterOptions:
+    """Return the options that a start without options uses."""
+    try:
+        return MasterOptions(**json.loads(_options_file(home).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return MasterOptions()
 
 
 def lock_file(home: Home) -> Path:
@@ -237,36 +257,33 @@ def _connection(running: RunningMaster) -> http.client.HTTPConnection:
     return http.client.HTTPSConnection(host, address.port, timeout=_ANSWER_S, context=trust)
 
 
-def _listening_file(home: Home) -> Path:
-    return home.root / "listening.json"
+def _options_file(home: Home) -> Path:
+    return home.root / "options.json"
 
 
-def _remember(home: Home, listening: Listening) -> None:
-    if listening.tls_cert is None:
+def _remember(home: Home, options: MasterOptions) -> None:
+    # On loopback the port is chosen anew: that of the last time may be taken.
+    kept = options if options.tls_cert is not None else MasterOptions(info_mounts=options.info_mounts)
+    if kept == MasterOptions():
         forget(home)
     else:
-        _listening_file(home).write_text(json.dumps(asdict(listening)), encoding="utf-8")
+        _options_file(home).write_text(json.dumps(asdict(kept)), encoding="utf-8")
 
 
-def _remembered(home: Home) -> Listening:
-    try:
-        return Listening(**json.loads(_listening_file(home).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        return Listening()
-
-
-def _spawn(home: Home, listening: Listening, slots: int | None) -> subprocess.Popen[bytes]:
-    options = [
-        ("--host", listening.host),
-        ("--port", listening.port),
-        ("--tls-cert", listening.tls_cert),
-        ("--tls-key", listening.tls_key),
+def _spawn(home: Home, options: MasterOptions, slots: int | None) -> subprocess.Popen[bytes]:
+    values = [
+        ("--host", options.host),
+        ("--port", options.port),
+        ("--tls-cert", options.tls_cert),
+        ("--tls-key", options.tls_key),
         ("--slots", slots),
     ]
-    arguments = [text for name, value in options if value is not None for text in (name, str(value))]
+    arguments = [text for name, value in values if value is not None for text in (name, str(value))]
+    if options.info_mounts:
+        arguments.append("--info-mounts")
     environment = dict(os.environ)
-    if listening.trusted is not None:
-        environment["DET_MASTER_CERT_FILE"] = listening.trusted
+    if options.trusted is not None:
+        environment["DET_MASTER_CERT_FILE"] = options.trusted
     root = str(Path(__file__).resolve().parents[2])
     paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     environment["PYTHONPATH"] = os.pathsep.join(paths if root in paths else [*paths, root])
