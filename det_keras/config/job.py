@@ -39,7 +39,7 @@ class JobConfig(Section):
             file system.
         preemption_timeout: seconds that a stopped job may take to end before it is killed; None for
             3600.
-        debug: a field of the original; it has no effect in a job.
+        debug: a field of the original.
     """
 
     name: str = setting(Text(empty=False), factory=lambda: generated_name("Command"))
@@ -53,7 +53,7 @@ class JobConfig(Section):
     environment: Environment = setting(SectionKind(Environment), factory=Environment)
     bind_mounts: tuple[BindMount, ...] = setting(ListOf(SectionKind(BindMount)), ())
     preemption_timeout: int | None = optional(Integer(minimum=0))
-    debug: bool = setting(Boolean(), False)
+    debug: bool = setting(Boolean(), False, inert=True)
 
     @classmethod
     def from_dict(cls, full: Mapping[str, Any]) -> JobConfig:

@@ -223,10 +223,13 @@ def share_backend(
 
 
 def _fresh_run_directory() -> Path:
+    import tempfile
     from datetime import datetime
 
     runs = Home.from_environment().create().runs
-    return runs / f"{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}"
+    runs.mkdir(exist_ok=True)
+    # Several contexts of one process may be opened in the same second.
+    return Path(tempfile.mkdtemp(prefix=f"{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}-", dir=runs))
 
 
 def _storage_of(place: str | os.PathLike[str] | Mapping[str, Any]) -> storage.Storage:

@@ -42,12 +42,12 @@ def main() -> int:
         address = choose_address(
             options.host, options.tls_cert, options.tls_key, os.environ.get("DET_MASTER_CERT_FILE")
         )
-        return _run(Home(Path(options.home).absolute()), address, options.port, options.slots)
+        return _run(Home(Path(options.home).absolute()), address, options)
     except DetError as error:
         return _complain(str(error))
 
 
-def _run(home: Home, address: Address, port: int | None, slots: int | None) -> int:
+def _run(home: Home, address: Address, options: argparse.Namespace) -> int:
     home.create()
     lock = process.hold(home)
     if lock is None:
@@ -60,7 +60,7 @@ def _run(home: Home, address: Address, port: int | None, slots: int | None) -> i
         # A killed master leaves its file behind, which names a process that no longer exists.
         home.master_file.unlink(missing_ok=True)
         # Bind a requested port before the database is created: if the port is taken, no database is left behind.
-        asked = None if port is None else bind(address.host, port, ())
+        asked = None if options.port is None else bind(address.host, options.port, ())
         notifier = Notifier()
         store = open_store(home, notifier)
         sock = asked or bind(address.host, None, _preferred_ports(store))
@@ -69,9 +69,10 @@ def _run(home: Home, address: Address, port: int | None, slots: int | None) -> i
             store,
             notifier,
             url=address.url(sock.getsockname()[1]),
-            slots=find_slots(slots),
+            slots=find_slots(options.slots),
             environment=_inherited(),
             cert_file=address.trusted,
+            info_mounts=options.info_mounts,
         )
         return 0 if serve(create_app(master), sock, address, home, notifier) else 1
 
@@ -105,6 +106,11 @@ def _parser() -> argparse.ArgumentParser:
         type=_count,
         default=os.environ.get("DET_KERAS_SLOTS"),
         help="how many slots tasks may use; default: the GPUs, or one per core",
+    )
+    parser.add_argument(
+        "--info-mounts",
+        action="store_true",
+        help="run tasks in mount namespaces with the info files of Determined's own package",
     )
     return parser
 

@@ -44,6 +44,7 @@ class EmbeddedMaster:
         environment: the variables that tasks inherit.
         pool: where tasks run; processes of this machine by default.
         cert_file: PEM file with which tasks check the master's certificate; None without TLS.
+        info_mounts: whether tasks of the default pool see the info files of Determined's own package.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class EmbeddedMaster:
         environment: Mapping[str, str],
         pool: ResourcePool | None = None,
         cert_file: Path | None = None,
+        info_mounts: bool = False,
     ) -> None:
         self.home = home
         self.started_at = now()
@@ -75,7 +77,7 @@ class EmbeddedMaster:
         self.curves = Curves(store)
         self.users = Users(store, self.accounts, home)
         self.bundles = ContextStore(home.root / "contexts")
-        self.pool = pool or LocalPool(home, slots, environment)
+        self.pool = pool or LocalPool(home, slots, environment, info_mounts=info_mounts)
         default_storage = {"type": "directory", "container_path": str(home.checkpoints)}
         self.experiments = Experiments(store, self.bundles, default_storage, len(self.pool.slots))
         self.jobs = Jobs(store, self.bundles, len(self.pool.slots))

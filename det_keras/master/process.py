@@ -23,7 +23,17 @@ from urllib.parse import urlsplit
 from det_keras.errors import DetError
 from det_keras.home import Home
 
-__all__ = ["Listening", "RunningMaster", "find", "forget", "hold", "lock_file", "start", "stop"]
+__all__ = [
+    "MasterOptions",
+    "RunningMaster",
+    "find",
+    "forget",
+    "hold",
+    "lock_file",
+    "remembered",
+    "start",
+    "stop",
+]
 
 _PROBE_S = 0.02
 _ANSWER_S = 5.0
@@ -48,8 +58,8 @@ class RunningMaster:
 
 
 @dataclass(frozen=True)
-class Listening:
-    """Where a master listens; None leaves the choice to the master.
+class MasterOptions:
+    """How a master is started; None leaves the choice to the master.
 
     Attributes:
         host: address; loopback by default, others need TLS.
@@ -57,6 +67,7 @@ class Listening:
         tls_cert: PEM file with the certificate.
         tls_key: PEM file with the certificate's key.
         trusted: PEM file with which clients check the certificate; None for ``DET_MASTER_CERT_FILE``.
+        info_mounts: run each task in a mount namespace with the info files of Determined's own package.
     """
 
     host: str | None = None
@@ -64,8 +75,9 @@ class Listening:
     tls_cert: str | None = None
     tls_key: str | None = None
     trusted: str | None = None
+    info_mounts: bool = False
 
-    def absolute(self) -> Listening:
+    def absolute(self) -> MasterOptions:
         """Return the same with absolute paths."""
         files = {name: getattr(self, name) for name in ("tls_cert", "tls_key", "trusted")}
         found: dict[str, Any] = {
@@ -91,7 +103,7 @@ def start(
     slots: int | None = None,
     timeout_s: float = 60.0,
     *,
-    listening: Listening | None = None,
+    options: MasterOptions | None = None,
 ) -> RunningMaster:
     """Start a master for a data root, or return the running master. Returns when it is ready.
 
@@ -100,8 +112,8 @@ def start(
         port: the port on loopback; None for 8080 or, if that is taken, a free one.
         slots: number of slots for tasks; None for all of the machine.
         timeout_s: limit for the start, in seconds.
-        listening: where to listen, instead of `port`. With a certificate it is remembered until `forget`: a
-            later start without `port` and `listening`, as after a crash, uses it again.
+        options: how to start it, instead of `port`. A certificate with its address, and `info_mounts`, are remembered
+            until `forget`: a later start without options, as after a crash, uses them again.
 
     Raises:
         DetError: the master did not start; the message has the end of its log.
@@ -111,10 +123,10 @@ def start(
         return running
     home.create()
     begins_at = home.master_log.stat().st_size if home.master_log.exists() else 0
-    asked = listening
-    if listening is None:
-        listening = Listening(port=port) if port is not None else _remembered(home)
-    child = _spawn(home, listening.absolute(), slots)
+    asked = options
+    if options is None:
+        options = MasterOptions(port=port) if port is not None else remembered(home)
+    child = _spawn(home, options.absolute(), slots)
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         has_ended = child.poll() is not None
@@ -163,8 +175,16 @@ def stop(home: Home, *, kill_tasks: bool = False, timeout_s: float = 30.0) -> Ru
 
 
 def forget(home: Home) -> None:
-    """Let the next master that is started without an address listen on loopback again."""
-    _listening_file(home).unlink(missing_ok=True)
+    """Let the next start without options use the defaults again."""
+    _options_file(home).unlink(missing_ok=True)
+
+
+def remembered(home: Home) -> MasterOptions:
+    """Return the options that a start without options uses."""
+    try:
+        return MasterOptions(**json.loads(_options_file(home).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return MasterOptions()
 
 
 def lock_file(home: Home) -> Path:
@@ -241,36 +261,33 @@ def _connection(running: RunningMaster) -> http.client.HTTPConnection:
     return http.client.HTTPSConnection(host, address.port, timeout=_ANSWER_S, context=trust)
 
 
-def _listening_file(home: Home) -> Path:
-    return home.root / "listening.json"
+def _options_file(home: Home) -> Path:
+    return home.root / "options.json"
 
 
-def _remember(home: Home, listening: Listening) -> None:
-    if listening.tls_cert is None:
+def _remember(home: Home, options: MasterOptions) -> None:
+    # On loopback the port is chosen anew: that of the last time may be taken.
+    kept = options if options.tls_cert is not None else MasterOptions(info_mounts=options.info_mounts)
+    if kept == MasterOptions():
         forget(home)
     else:
-        _listening_file(home).write_text(json.dumps(asdict(listening)), encoding="utf-8")
+        _options_file(home).write_text(json.dumps(asdict(kept)), encoding="utf-8")
 
 
-def _remembered(home: Home) -> Listening:
-    try:
-        return Listening(**json.loads(_listening_file(home).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        return Listening()
-
-
-def _spawn(home: Home, listening: Listening, slots: int | None) -> subprocess.Popen[bytes]:
-    options = [
-        ("--host", listening.host),
-        ("--port", listening.port),
-        ("--tls-cert", listening.tls_cert),
-        ("--tls-key", listening.tls_key),
+def _spawn(home: Home, options: MasterOptions, slots: int | None) -> subprocess.Popen[bytes]:
+    values = [
+        ("--host", options.host),
+        ("--port", options.port),
+        ("--tls-cert", options.tls_cert),
+        ("--tls-key", options.tls_key),
         ("--slots", slots),
     ]
-    arguments = [text for name, value in options if value is not None for text in (name, str(value))]
+    arguments = [text for name, value in values if value is not None for text in (name, str(value))]
+    if options.info_mounts:
+        arguments.append("--info-mounts")
     environment = dict(os.environ)
-    if listening.trusted is not None:
-        environment["DET_MASTER_CERT_FILE"] = listening.trusted
+    if options.trusted is not None:
+        environment["DET_MASTER_CERT_FILE"] = options.trusted
     root = str(Path(__file__).resolve().parents[2])
     paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     environment["PYTHONPATH"] = os.pathsep.join(paths if root in paths else [*paths, root])

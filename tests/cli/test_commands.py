@@ -398,6 +398,8 @@ def test_a_master_is_started_when_none_runs_and_outlives_the_command(det, tmp_pa
         assert fresh("deploy", "local", "cluster-up").stdout.startswith(
             f"The embedded master already runs at {url}"
         )
+        refused = fresh("deploy", "local", "cluster-up", "--info-mounts")
+        assert (refused.returncode, "without --info-mounts" in refused.stderr) == (1, True)
     finally:
         stopped = fresh("deploy", "local", "cluster-down", "--kill")
     assert stopped.stdout == f"Stopped the embedded master at {url}.\n"

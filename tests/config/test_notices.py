@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from det_keras.config import load_experiment_config
+from det_keras.config import load_experiment_config, load_job_config
 
 
 def notices(**fields: Any) -> tuple[str, ...]:
@@ -40,6 +40,11 @@ def notices(**fields: Any) -> tuple[str, ...]:
             {"data_layer": {"anything": 1}, "tensorboard_storage": {"a": 1}},
             ["tensorboard_storage", "data_layer"],
         ),
+        (
+            {"profiling": {"begin_on_batch": 2, "end_after_batch": 9, "sync_timings": False}},
+            ["profiling.begin_on_batch", "profiling.end_after_batch", "profiling.sync_timings"],
+        ),
+        ({"profiling": {"enabled": True}}, []),
         ({"resources": {"weight": 1, "resource_pool": ""}}, []),
         ({"resources": {"priority": 3, "slots_per_trial": 0}, "debug": True}, []),
     ],
@@ -47,6 +52,11 @@ def notices(**fields: Any) -> tuple[str, ...]:
 )
 def test_each_field_without_effect_is_said_once(fields: dict[str, Any], paths: list[str]) -> None:
     assert list(notices(**fields)) == [f"`{path}` has no effect here." for path in paths]
+
+
+def test_debug_has_an_effect_in_trials_and_none_in_jobs() -> None:
+    assert load_job_config({"entrypoint": "x", "debug": True}).notices == ("`debug` has no effect here.",)
+    assert notices(debug=True) == ()
 
 
 @pytest.mark.parametrize(

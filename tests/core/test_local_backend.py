@@ -22,6 +22,14 @@ def test_metrics_are_kept_once(tmp_path):
     ]
 
 
+def test_contexts_opened_in_one_second_have_directories_of_their_own():
+    directories = set()
+    for _ in range(3):
+        with core.init() as first, core.init() as second:
+            directories |= {first.backend.run.path, second.backend.run.path}
+    assert len(directories) == 6
+
+
 def test_rewind_forgets_what_comes_later(tmp_path):
     with core.init(run_dir=tmp_path) as context:
         for steps in (10, 20, 30):

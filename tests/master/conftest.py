@@ -106,9 +106,9 @@ def client(world) -> Client:
 class RealMaster:
     """A master in a process of its own."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: Home, **options: Any) -> None:
         self.home = home
-        self.start()
+        self.start(**options)
 
     def start(self, **options: Any) -> None:
         self.running = process.start(self.home, slots=2, **options)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 
 from det_keras.cluster_info import read_cluster_info
 from det_keras.home import Home
+from det_keras.master import process
 from det_keras.master.resources import Launch, LocalPool, State, mount_view
 from det_keras.master.resources.slots import find_slots
 from master.fakes import SINGLE, eventually
@@ -39,9 +42,11 @@ def variables(**changes: str) -> dict[str, str]:
     return {**usual, **changes}
 
 
-def run(home: Home, name: str, code: str, environment: dict[str, str]) -> tuple[int | None, str]:
+def run(
+    home: Home, name: str, code: str, environment: dict[str, str], *, info_mounts: bool = True
+) -> tuple[int | None, str]:
     """Run a line of Python as a task; return its exit code and what it printed."""
-    pool = LocalPool(home, find_slots(1), {})
+    pool = LocalPool(home, find_slots(1), {}, info_mounts=info_mounts)
     pool.launch(Launch(name, [sys.executable, "-c", code], environment))
     ended = eventually(lambda: (state := pool.look(name)).state is State.ENDED and state.exit)
     return ended.code, "".join(entry.text for entry in pool.read_log(name, 0)[0])
@@ -65,8 +70,34 @@ def test_task_that_wants_no_info_files_runs_without(home):
 
 
 @pytest.mark.process
+def test_without_the_option_a_task_stays_in_the_namespaces_of_the_machine(home):
+    code = "import os; print(*(os.readlink(f'/proc/self/ns/{name}') for name in ('user', 'mnt')))"
+    status, text = run(home, "t", code, variables(), info_mounts=False)
+    assert status == 0, text
+    assert text.split() == [str(Path(f"/proc/self/ns/{name}").readlink()) for name in ("user", "mnt")]
+
+
+@pytest.mark.process
+def test_option_is_kept_for_a_master_that_is_started_again(home):
+    def arguments(running: process.RunningMaster) -> list[str]:
+        return Path(f"/proc/{running.pid}/cmdline").read_text().split("\0")
+
+    first = process.start(home, slots=1, options=process.MasterOptions(info_mounts=True))
+    try:
+        assert "--info-mounts" in arguments(first)
+        os.kill(first.pid, signal.SIGKILL)
+        eventually(lambda: process.find(home) is None)
+        assert "--info-mounts" in arguments(process.start(home, slots=1))
+        process.stop(home)
+        process.forget(home)
+        assert "--info-mounts" not in arguments(process.start(home, slots=1))
+    finally:
+        process.stop(home, kill_tasks=True)
+
+
+@pytest.mark.process
 def test_program_that_does_not_exist_is_not_tried_again(home):
-    pool = LocalPool(home, find_slots(1), {})
+    pool = LocalPool(home, find_slots(1), {}, info_mounts=True)
     pool.launch(Launch("t", ["no-such-program"], variables()))
     ended = eventually(lambda: (state := pool.look("t")).state is State.ENDED and state.exit)
     assert ended.ending.value == "not launched"

@@ -19,7 +19,7 @@ from det_keras.connection.settings import Settings
 from det_keras.errors import DetError, MasterUnavailableError
 from det_keras.home import Home
 from det_keras.master import process
-from det_keras.master.process import Listening
+from det_keras.master.process import MasterOptions
 from det_keras.master.server.address import choose_address
 from master.fakes import Client, eventually
 
@@ -102,7 +102,7 @@ with det.core.init() as core:
 @pytest.mark.process
 def test_master_with_a_certificate_serves_its_clients_and_trials(home: Home, certificate, monkeypatch):
     cert, key = certificate
-    running = process.start(home, slots=1, listening=Listening(host="0.0.0.0", tls_cert=cert, tls_key=key))
+    running = process.start(home, slots=1, options=MasterOptions(host="0.0.0.0", tls_cert=cert, tls_key=key))
     try:
         assert running.url.startswith(f"https://{socket.gethostname()}:")
         assert json.loads(home.master_file.read_text())["cert_file"] == cert
@@ -125,8 +125,8 @@ def test_master_that_crashed_comes_back_with_its_certificate_until_it_is_taken_d
     cert, key = certificate
     # As on a command line: files are named from where one is.
     monkeypatch.chdir(Path(cert).parent)
-    listening = Listening(tls_cert=Path(cert).name, tls_key=Path(key).name)
-    first = process.start(home, slots=1, listening=listening)
+    options = MasterOptions(tls_cert=Path(cert).name, tls_key=Path(key).name)
+    first = process.start(home, slots=1, options=options)
     try:
         os.kill(first.pid, signal.SIGKILL)
         eventually(lambda: process.find(home) is None)

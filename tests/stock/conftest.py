@@ -232,8 +232,10 @@ def write_experiment(stock: StockDet, name: str, **values: Any) -> str:
 def stock_master(tmp_path_factory) -> Iterator[RealMaster]:
     """A fresh master, shared by all tests here: none of them ends it."""
     from det_keras.home import Home
+    from det_keras.master.process import MasterOptions
 
-    master = RealMaster(Home(tmp_path_factory.mktemp("stock")).create())
+    home = Home(tmp_path_factory.mktemp("stock")).create()
+    master = RealMaster(home, options=MasterOptions(info_mounts=True))
     yield master
     master.close()
 

@@ -42,6 +42,12 @@ def add_parsers(nouns: Nouns) -> None:
     starting.add_argument("--tls-cert", metavar="FILE", help="its certificate, as PEM: it then uses HTTPS")
     starting.add_argument("--tls-key", metavar="FILE", help="the key of the certificate, as PEM")
     starting.add_argument("--slots", type=positive, help="number of slots (default: one per GPU or core)")
+    starting.add_argument(
+        "--info-mounts",
+        action="store_true",
+        help="give tasks the files in which Determined's own package looks for its trial "
+        "(in a namespace, where sudo does not work)",
+    )
     starting.set_defaults(run=_up)
     stopping = verbs.add_parser("cluster-down", help="stop the master; trials continue unless killed")
     stopping.add_argument("--kill", action="store_true", help="kill the running trials and jobs as well")
@@ -68,12 +74,19 @@ def _up(args: argparse.Namespace, settings: Settings) -> int:
                 f"The embedded master already runs at {running.url}. "
                 "Stop it first with `det deploy local cluster-down`."
             )
+        if args.info_mounts and not process.remembered(settings.home).info_mounts:
+            raise DetError(
+                f"The embedded master already runs at {running.url}, without --info-mounts. "
+                "Stop it first with `det deploy local cluster-down`."
+            )
         print(f"The embedded master already runs at {running.url} (process {running.pid}).")
     else:
         trusted = None if settings.cert_file == "noverify" else settings.cert_file
-        listening = process.Listening(args.host, args.port, args.tls_cert, args.tls_key, trusted)
+        options = process.MasterOptions(
+            args.host, args.port, args.tls_cert, args.tls_key, trusted, args.info_mounts
+        )
         slots = args.slots or settings.slots
-        running = process.start(settings.home, slots=slots, listening=listening)
+        running = process.start(settings.home, slots=slots, options=options)
         where = f"data in {settings.home.root}"
         print(f"Started the embedded master at {running.url} (process {running.pid}, {where}).")
     _print_web_address(settings, running)

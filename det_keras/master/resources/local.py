@@ -42,13 +42,22 @@ class LocalPool(ResourcePool):
         home: contains a directory per allocation for logs, and one for working directories.
         slots: the slots that tasks may use.
         environment: the master's environment, which tasks inherit.
+        info_mounts: run each task in a mount namespace with the info files of Determined's own package.
     """
 
-    def __init__(self, home: Home, slots: Sequence[Slot], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        home: Home,
+        slots: Sequence[Slot],
+        environment: Mapping[str, str],
+        *,
+        info_mounts: bool = False,
+    ) -> None:
         self._logs = home.logs
         self._work = home.root / "work"
         self._slots = tuple(slots)
         self._environment = dict(environment)
+        self._info_mounts = info_mounts
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
@@ -67,7 +76,7 @@ class LocalPool(ResourcePool):
         directory.mkdir(mode=0o700, parents=True)
         environment = self._task_environment(launch.variables)
         spec = {
-            "argv": _viewing(launch.argv, environment),
+            "argv": _viewing(launch.argv, environment) if self._info_mounts else list(launch.argv),
             "environment": environment,
             "directory": str(self.working_directory(launch.allocation_id)),
             "context": None if launch.context is None else str(launch.context),
