@@ -11,27 +11,24 @@ from __future__ import annotations
 
 import logging
 import math
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
-
-from sqlalchemy import select
 
 from det_keras import search
 from det_keras.master import lifecycle
-from det_keras.master.database.events import DELETIONS, WORK, task_topic
+from det_keras.master.database.events import DELETIONS, WORK
 from det_keras.master.database.lookups import config_of
-from det_keras.master.database.models import ExperimentRow, MetricRow, TaskRow, TrialRow
+from det_keras.master.database.models import ExperimentRow, TrialRow
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import FailedPreconditionError, InvalidArgumentError
 from det_keras.master.experiments.base import Controller, early_exit_reason
+from det_keras.master.experiments.trial_rows import TrialRows
 from det_keras.master.lifecycle import Ending, Exit, ExitedRun, Verdict
 from det_keras.master.tasks import allocations
 from det_keras.master.tasks.logs import note
 from det_keras.protocol import states
 from det_keras.protocol.metrics import number
 from det_keras.protocol.values import now
-from det_keras.search import Action, Close, Create, ExitedReason, Searcher, Shutdown, Stop, ValidateAfter
+from det_keras.search import Action, Create, ExitedReason, Searcher, Shutdown, Stop, ValidateAfter
 
 __all__ = ["ExperimentController"]
 
@@ -56,6 +53,7 @@ class ExperimentController(Controller):
         self._experiment = experiment
         self._config = config_of(experiment)
         self._loaded: Searcher | None = None
+        self._trials = TrialRows(tx, experiment)
 
     @property
     def searcher(self) -> Searcher:
@@ -76,9 +74,9 @@ class ExperimentController(Controller):
         Raises:
             FailedPreconditionError: the experiment has ended or is stopping.
         """
-        if not self._enter(states.ACTIVE):
+        if not _enter(self._experiment, states.ACTIVE):
             return
-        for trial in self._unfinished_trials():
+        for trial in self._trials.unfinished():
             if trial.state == states.PAUSED:
                 trial.state = states.ACTIVE
         self._tx.notify(WORK)
@@ -89,9 +87,9 @@ class ExperimentController(Controller):
         Raises:
             FailedPreconditionError: the experiment has ended or is stopping.
         """
-        if not self._enter(states.PAUSED):
+        if not _enter(self._experiment, states.PAUSED):
             return
-        for trial in self._unfinished_trials():
+        for trial in self._trials.unfinished():
             if trial.state == states.ACTIVE:
                 trial.state = states.PAUSED
                 self._preempt(trial)
@@ -101,7 +99,7 @@ class ExperimentController(Controller):
         state = self._experiment.state
         if state != stopping and lifecycle.experiment_may_become(state, stopping):
             self._experiment.state = stopping
-            for trial in self._unfinished_trials():
+            for trial in self._trials.unfinished():
                 self.stop_trial(trial, stopping)
         self._settle()
 
@@ -130,7 +128,8 @@ class ExperimentController(Controller):
             restarts=trial.restarts,
             max_restarts=self._config.max_restarts,
             lost_runs=trial.lost_runs,
-            lacks_validation=self.searcher.method.compares_trials and not self._has_metric(trial),
+            lacks_validation=self.searcher.method.compares_trials
+            and not _has_metric(self._trials, trial, self._config.searcher.metric),
         )
         verdict = lifecycle.judge_exit(run, exit_)
         trial.runner_state = ""
@@ -141,7 +140,7 @@ class ExperimentController(Controller):
         if verdict in (Verdict.RESTART, Verdict.RELAUNCH) and trial.is_closed:
             # It failed after its last length: the rest of its script is still to be run.
             trial.has_work = True
-        self._explain(trial, exit_, verdict)
+        _explain(self._tx, trial, exit_, verdict, self._config.max_restarts)
         if verdict is Verdict.FAIL:
             self._finish(trial, states.ERROR, ExitedReason.ERRORED)
         elif verdict is Verdict.CANCEL:
@@ -170,14 +169,14 @@ class ExperimentController(Controller):
         """Pass a validation to the search; a validation that the search cannot use ends the trial."""
         name = self._config.searcher.metric
         metric = number(metrics.get(name))
-        lack = self._lack(metric, metrics)
+        lack = _lack(self.searcher, name, metric, metrics)
         if lack:
             self._refuse(trial, f"{lack}; the reported metrics are {_quoted(metrics)}.")
             return
         assert metric is not None
         if (
             not math.isfinite(metric)
-            and len(self._validations(trial, lambda row: not _is_finite(row, name))) == 1
+            and len(self._trials.validations(trial, lambda row: not _is_finite(row, name))) == 1
         ):
             note(self._tx, trial.task_id, f"`{name}` is {metric}, which ranks after every number.", "WARNING")
         if not self.searcher.method.gives_lengths:
@@ -237,28 +236,7 @@ class ExperimentController(Controller):
         if operation is None or not operation.completed or trial.is_closed:
             return False
         length, unit = operation.length, self._length_unit
-        return not self._validations(trial, lambda metrics: (number(metrics.get(unit)) or 0) > length)
-
-    def _has_metric(self, trial: TrialRow) -> bool:
-        """Return whether a trial reported the searcher's metric, even if it was NaN."""
-        if trial.searcher_metric_value is not None:
-            return True
-        name = self._config.searcher.metric
-        return bool(self._validations(trial, lambda metrics: number(metrics.get(name)) is not None))
-
-    def _lack(self, metric: float | None, metrics: Mapping[str, object]) -> str:
-        """Return which metric the search needs and a validation lacks; empty if none is missing."""
-        if metric is None:
-            name = self._config.searcher.metric
-            # Keras adds this prefix to metrics of validation data.
-            is_near = number(metrics.get(f"val_{name}")) is not None
-            hint = f" (it has one under `val_{name}`: set `searcher.metric: val_{name}`)" if is_near else ""
-            return f"The validation has no number under the searcher's metric `{name}`{hint}"
-        time_metric = self.searcher.method.time_metric
-        time = None if time_metric is None else number(metrics.get(time_metric))
-        if time_metric is not None and (time is None or not math.isfinite(time)):
-            return f"The validation has no finite number under the searcher's time metric `{time_metric}`"
-        return ""
+        return not self._trials.validations(trial, lambda metrics: (number(metrics.get(unit)) or 0) > length)
 
     def _refuse(self, trial: TrialRow, text: str) -> None:
         """Log what is wrong with a validation; if the search needs the metric, end the trial."""
@@ -289,7 +267,7 @@ class ExperimentController(Controller):
         if operation is None or operation.completed:
             return
         length, unit, name = operation.length, self._length_unit, self._config.searcher.metric
-        rows = self._validations(
+        rows = self._trials.validations(
             trial, lambda row: (number(row.get(unit)) or 0) >= length and number(row.get(name)) is not None
         )
         if rows:
@@ -303,27 +281,6 @@ class ExperimentController(Controller):
     def _length_unit(self) -> str:
         length = self._config.searcher.max_length
         return "" if length is None else length.unit.value
-
-    def _validations(
-        self, trial: TrialRow, wanted: Callable[[Mapping[str, Any]], bool]
-    ) -> list[Mapping[str, Any]]:
-        """Return the metrics of a trial's validations that were not rolled back, earliest first."""
-        query = (
-            select(MetricRow.metrics)
-            .where(MetricRow.trial_id == trial.id, MetricRow.archived.is_(False))
-            .where(MetricRow.group == "validation")
-            .order_by(MetricRow.total_batches)
-        )
-        return [metrics for metrics in self._tx.scalars(query) if wanted(metrics)]
-
-    def _enter(self, wanted: str) -> bool:
-        state = self._experiment.state
-        if state == wanted:
-            return False
-        if not lifecycle.experiment_may_become(state, wanted):
-            raise FailedPreconditionError(f"experiment in incompatible state {state}")
-        self._experiment.state = wanted
-        return True
 
     def _feed(self, event: Callable[[], Sequence[Action]]) -> None:
         """Pass an event to the search, apply its decisions, and store its state."""
@@ -348,50 +305,36 @@ class ExperimentController(Controller):
             self._create_trial(action)
         elif isinstance(action, Shutdown):
             self._shut_down(action)
-        else:
-            self._direct(self._trial_of(action.request_id), action)
-
-    def _direct(self, trial: TrialRow, action: ValidateAfter | Close | Stop) -> None:
-        if isinstance(action, Stop):
-            self.stop_trial(trial, states.STOPPING_COMPLETED)
+        elif isinstance(action, Stop):
+            self.stop_trial(self._trials.with_request_id(action.request_id), states.STOPPING_COMPLETED)
         elif isinstance(action, ValidateAfter):
-            if trial.state in states.TERMINAL:
-                self._answer_from_records(trial)
-                return
-            trial.has_work = True
-            self._tx.notify(WORK)
+            self._lengthen(self._trials.with_request_id(action.request_id))
         else:
-            trial.is_closed = True
-            is_idle = not trial.has_work and allocations.live_allocation(self._tx, trial.task_id) is None
-            if is_idle and trial.state in (states.ACTIVE, states.PAUSED):
-                self._finish(trial, states.COMPLETED, None)
+            self._close(self._trials.with_request_id(action.request_id))
+
+    def _lengthen(self, trial: TrialRow) -> None:
+        if trial.state in states.TERMINAL:
+            self._answer_from_records(trial)
+            return
+        trial.has_work = True
+        self._tx.notify(WORK)
+
+    def _close(self, trial: TrialRow) -> None:
+        trial.is_closed = True
+        is_idle = not trial.has_work and allocations.live_allocation(self._tx, trial.task_id) is None
+        if is_idle and trial.state in (states.ACTIVE, states.PAUSED):
+            self._finish(trial, states.COMPLETED, None)
 
     def _create_trial(self, action: Create) -> None:
-        experiment = self._experiment
-        task = TaskRow(
-            id=f"{experiment.id}.{uuid.uuid4()}",
-            kind="TRIAL",
-            owner_id=experiment.owner_id,
-            job_id=experiment.job_id,
-            context=experiment.context,
+        self._trials.add(
+            context=self._experiment.context,
             slots=self._config.resources.slots_per_trial,
-            start_time=now(),
-        )
-        self._tx.add(task)
-        self._tx.flush()
-        trial = TrialRow(
-            experiment_id=experiment.id,
-            task_id=task.id,
             request_id=action.request_id,
-            state=experiment.state,
+            state=self._experiment.state,
             hparams=dict(action.hparams),
             seed=action.seed,
-            warm_start_uuid=experiment.warm_start_uuid,
-            summary_metrics={},
-            start_time=now(),
+            warm_start_uuid=self._experiment.warm_start_uuid,
         )
-        self._tx.add(trial)
-        self._tx.flush()
         self._tx.notify(WORK)
         for following in self.searcher.trial_created(action.request_id):
             self._apply(following)
@@ -399,7 +342,7 @@ class ExperimentController(Controller):
     def _shut_down(self, action: Shutdown) -> None:
         if action.reason:
             logger.warning("The search of experiment %s ends. %s", self._experiment.id, action.reason)
-            for trial in self._trials()[-1:]:
+            for trial in self._trials.all()[-1:]:
                 note(self._tx, trial.task_id, action.reason, "ERROR")
         stopping = states.STOPPING_COMPLETED
         if action.failure:
@@ -411,11 +354,7 @@ class ExperimentController(Controller):
     def _finish(self, trial: TrialRow, state: str, early: ExitedReason | None) -> None:
         """Set a trial without a process to its final state, and inform the search."""
         trial.state = state
-        trial.end_time = now()
-        task = self._tx.get(TaskRow, trial.task_id)
-        assert task is not None
-        task.end_time = trial.end_time
-        self._tx.notify(task_topic(task.id))
+        self._trials.set_end(trial, now())
         request_id = trial.request_id
         if early is not None:
             self._feed(lambda: self.searcher.trial_exited_early(request_id, early))
@@ -427,7 +366,7 @@ class ExperimentController(Controller):
     def _settle(self) -> None:
         """End a stopping experiment that has no unfinished trial."""
         experiment = self._experiment
-        if not lifecycle.is_stopping(experiment.state) or self._unfinished_trials():
+        if not lifecycle.is_stopping(experiment.state) or self._trials.unfinished():
             return
         experiment.state = lifecycle.terminal_of(experiment.state)
         experiment.end_time = now()
@@ -441,38 +380,52 @@ class ExperimentController(Controller):
         if allocation is not None:
             allocations.preempt(self._tx, allocation, self._config.preemption_timeout)
 
-    def _explain(self, trial: TrialRow, exit_: Exit, verdict: Verdict) -> None:
-        """Write into the trial's log what the end of its run means, unless it is a plain success."""
-        what = f"Trial {trial.id} " + (
-            f"exited with code {exit_.code}" if exit_.ending is Ending.EXITED else f"stopped: {exit_.detail}"
-        )
-        if exit_.is_killed:
-            note(self._tx, trial.task_id, f"Trial {trial.id} was killed by the master.")
-        elif verdict is Verdict.RESTART:
-            count = f"restart {trial.restarts} of {self._config.max_restarts}"
-            note(self._tx, trial.task_id, f"{what} and is run again ({count}).", "WARNING")
-        elif verdict is Verdict.RELAUNCH and exit_.is_failure:
-            note(self._tx, trial.task_id, f"{what} and is run again; no restart is counted.", "WARNING")
-        elif verdict is Verdict.FAIL:
-            note(self._tx, trial.task_id, f"{what} and is not run again.", "ERROR")
 
-    def _trials(self) -> Sequence[TrialRow]:
-        query = select(TrialRow).where(TrialRow.experiment_id == self._experiment.id).order_by(TrialRow.id)
-        return self._tx.scalars(query).all()
+def _enter(experiment: ExperimentRow, wanted: str) -> bool:
+    """Set the experiment's state; return whether it was another one."""
+    if experiment.state == wanted:
+        return False
+    if not lifecycle.experiment_may_become(experiment.state, wanted):
+        raise FailedPreconditionError(f"experiment in incompatible state {experiment.state}")
+    experiment.state = wanted
+    return True
 
-    def _unfinished_trials(self) -> Sequence[TrialRow]:
-        query = (
-            select(TrialRow)
-            .where(TrialRow.experiment_id == self._experiment.id, TrialRow.state.not_in(states.TERMINAL))
-            .order_by(TrialRow.id)
-        )
-        return self._tx.scalars(query).all()
 
-    def _trial_of(self, request_id: str) -> TrialRow:
-        query = select(TrialRow).where(
-            TrialRow.experiment_id == self._experiment.id, TrialRow.request_id == request_id
-        )
-        return self._tx.scalars(query).one()
+def _explain(tx: Transaction, trial: TrialRow, exit_: Exit, verdict: Verdict, max_restarts: int) -> None:
+    """Write into the trial's log what the end of its run means, unless it is a plain success."""
+    what = f"Trial {trial.id} " + (
+        f"exited with code {exit_.code}" if exit_.ending is Ending.EXITED else f"stopped: {exit_.detail}"
+    )
+    if exit_.is_killed:
+        note(tx, trial.task_id, f"Trial {trial.id} was killed by the master.")
+    elif verdict is Verdict.RESTART:
+        count = f"restart {trial.restarts} of {max_restarts}"
+        note(tx, trial.task_id, f"{what} and is run again ({count}).", "WARNING")
+    elif verdict is Verdict.RELAUNCH and exit_.is_failure:
+        note(tx, trial.task_id, f"{what} and is run again; no restart is counted.", "WARNING")
+    elif verdict is Verdict.FAIL:
+        note(tx, trial.task_id, f"{what} and is not run again.", "ERROR")
+
+
+def _has_metric(trials: TrialRows, trial: TrialRow, name: str) -> bool:
+    """Return whether a trial reported the searcher's metric, even if it was NaN."""
+    if trial.searcher_metric_value is not None:
+        return True
+    return bool(trials.validations(trial, lambda metrics: number(metrics.get(name)) is not None))
+
+
+def _lack(searcher: Searcher, name: str, metric: float | None, metrics: Mapping[str, object]) -> str:
+    """Return which metric the search needs and a validation lacks; empty if none is missing."""
+    if metric is None:
+        # Keras adds this prefix to metrics of validation data.
+        is_near = number(metrics.get(f"val_{name}")) is not None
+        hint = f" (it has one under `val_{name}`: set `searcher.metric: val_{name}`)" if is_near else ""
+        return f"The validation has no number under the searcher's metric `{name}`{hint}"
+    time_metric = searcher.method.time_metric
+    time = None if time_metric is None else number(metrics.get(time_metric))
+    if time_metric is not None and (time is None or not math.isfinite(time)):
+        return f"The validation has no finite number under the searcher's time metric `{time_metric}`"
+    return ""
 
 
 def _quoted(names: Iterable[str]) -> str:

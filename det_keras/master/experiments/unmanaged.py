@@ -16,11 +16,11 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from det_keras.master import lifecycle
-from det_keras.master.database.events import task_topic
-from det_keras.master.database.models import ExperimentRow, TaskRow, TrialRow
+from det_keras.master.database.models import ExperimentRow, TrialRow
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import FailedPreconditionError, InvalidArgumentError
 from det_keras.master.experiments.base import Controller, early_exit_reason
+from det_keras.master.experiments.trial_rows import TrialRows
 from det_keras.master.tasks.logs import note
 from det_keras.protocol import states
 from det_keras.protocol.values import now
@@ -45,6 +45,7 @@ class UnmanagedController(Controller):
     def __init__(self, tx: Transaction, experiment: ExperimentRow) -> None:
         self._tx = tx
         self._experiment = experiment
+        self._trials = TrialRows(tx, experiment)
 
     def activate(self) -> None:
         """Refuse: the master cannot start the script."""
@@ -59,7 +60,7 @@ class UnmanagedController(Controller):
         if self._experiment.state in states.TERMINAL:
             return
         ended_as = lifecycle.terminal_of(stopping)
-        for trial in self._trials():
+        for trial in self._trials.all():
             self._stop_trial(trial, ended_as)
             # A late report of a lost trial's script does not revive it either.
             trial.heartbeat_at = None
@@ -108,7 +109,7 @@ class UnmanagedController(Controller):
             is_fraction: not used: trials have no given length.
         """
         trial.progress = min(1.0, max(0.0, progress))
-        trials = self._trials()
+        trials = self._trials.all()
         self._experiment.progress = sum(trial.progress for trial in trials) / len(trials)
 
     def create_trial(self, hparams: Mapping[str, Any], external_id: str | None = None) -> TrialRow:
@@ -117,36 +118,22 @@ class UnmanagedController(Controller):
         Raises:
             FailedPreconditionError: the experiment is being deleted.
         """
-        known = None if external_id is None else self._trial_of(external_id)
+        known = None if external_id is None else self._trials.with_external_id(external_id)
         if known is not None:
             return known
         experiment = self._experiment
         if experiment.state in (states.DELETING, states.DELETE_FAILED):
             raise FailedPreconditionError(f"experiment in incompatible state {experiment.state}")
-        task = TaskRow(
-            id=f"{experiment.id}.{uuid.uuid4()}",
-            kind="TRIAL",
-            owner_id=experiment.owner_id,
-            job_id=experiment.job_id,
+        trial = self._trials.add(
+            context=None,
             slots=0,
-            start_time=now(),
-        )
-        self._tx.add(task)
-        self._tx.flush()
-        trial = TrialRow(
-            experiment_id=experiment.id,
-            task_id=task.id,
             external_id=external_id,
             heartbeat_at=now(),
             request_id=str(uuid.uuid4()),
             state=states.ACTIVE,
             hparams=dict(hparams),
             seed=0,
-            summary_metrics={},
-            start_time=now(),
         )
-        self._tx.add(trial)
-        self._tx.flush()
         self._follow()
         return trial
 
@@ -200,7 +187,7 @@ class UnmanagedController(Controller):
         trial.heartbeat_at = now()
         if trial.state != states.ACTIVE:
             trial.state = states.ACTIVE
-            self._set_end(trial, None)
+            self._trials.set_end(trial, None)
             self._follow()
 
     def _finish(self, trial: TrialRow, state: str) -> None:
@@ -211,17 +198,11 @@ class UnmanagedController(Controller):
         trial.state = state
         trial.runner_state = ""
         trial.heartbeat_at = None
-        self._set_end(trial, now())
-
-    def _set_end(self, trial: TrialRow, time: datetime | None) -> None:
-        task = self._tx.get(TaskRow, trial.task_id)
-        assert task is not None
-        trial.end_time = task.end_time = time
-        self._tx.notify(task_topic(task.id))
+        self._trials.set_end(trial, now())
 
     def _follow(self) -> None:
         """Set the experiment's state, which follows from its trials."""
-        of_trials = {trial.state for trial in self._trials()}
+        of_trials = {trial.state for trial in self._trials.all()}
         if not of_trials <= states.TERMINAL:
             self._enter(states.ACTIVE)
         elif len(of_trials) == 1:
@@ -237,16 +218,6 @@ class UnmanagedController(Controller):
         experiment.end_time = now() if state in states.TERMINAL else None
         if state == states.COMPLETED:
             experiment.progress = 1.0
-
-    def _trials(self) -> Sequence[TrialRow]:
-        query = select(TrialRow).where(TrialRow.experiment_id == self._experiment.id).order_by(TrialRow.id)
-        return self._tx.scalars(query).all()
-
-    def _trial_of(self, external_id: str) -> TrialRow | None:
-        query = select(TrialRow).where(
-            TrialRow.experiment_id == self._experiment.id, TrialRow.external_id == external_id
-        )
-        return self._tx.scalars(query).one_or_none()
 
     def _refusal(self) -> FailedPreconditionError:
         return FailedPreconditionError(
