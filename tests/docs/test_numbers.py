@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ways import WAYS
+from ways import ALIKE, WAYS
 
 from det_keras.config import ExperimentConfig
 from det_keras.config.searching.searcher import Searcher
@@ -21,6 +21,7 @@ SCRIPTS = len(list((ROOT / "tests" / "scripts").glob("*.py")))
 SENTENCES = {
     "README.md": [
         f"The tests compare {len(WAYS)} ways of passing data to `fit`",
+        f"and {len(WAYS) - len(ALIKE)} in each run",
         f"the diffs of {SCRIPTS} examples",
     ],
     "docs/getting-started.md": [f"the changes of {SCRIPTS} scripts"],
