@@ -12,7 +12,6 @@ from typing import Any, Protocol
 
 import keras
 
-from det_keras.config import Length, Unit
 from det_keras.core import Context
 from det_keras.core.checkpoint_writer import CheckpointWriter
 from det_keras.core.preempt import StopSignals
@@ -37,7 +36,7 @@ from det_keras.keras.engine.injected.validation import ValidationCallback
 from det_keras.keras.engine.injected.workload import workload_callbacks
 from det_keras.keras.engine.parts import FitParts
 from det_keras.keras.engine.phase import PhaseRecord, check_signature, phase_signature
-from det_keras.keras.engine.position import Position, Target
+from det_keras.keras.engine.position import Position
 from det_keras.keras.engine.progress import Progress, Validation
 from det_keras.keras.engine.resume import ResumePoint
 from det_keras.keras.engine.resume_plan import ResumePlan
@@ -112,7 +111,13 @@ class FitRun:
         self._first_epoch = arguments.initial_epoch if self.core.info is None else 0
         batches_before = sum(phase.batches for phase in context.phases)
         position = Position(epoch=self._first_epoch)
-        self.progress = Progress(batches_before, position, self._first_target(batches_before))
+        self.progress = Progress(
+            batches_before,
+            position,
+            self.settings.first_target(
+                arguments.epochs, self._first_epoch, self.source.epochs, batches_before
+            ),
+        )
         may_lack_rows = self.source.may_lack_rows or (validator is not None and validator.may_lack_rows)
         team = Team(
             self.core.distributed,
@@ -143,7 +148,7 @@ class FitRun:
             [*user_callbacks, self.parts.history],
             model=model,
             verbose=arguments.verbosity(is_chief=is_chief),
-            epochs=self._planned_epochs(),
+            epochs=self.settings.planned_epochs(arguments.epochs, in_trial=self.core.info is not None),
             steps=arguments.steps_per_epoch or self.source.steps_per_epoch,
         )
         capture = StateCapture(self.parts, context.code)
@@ -186,7 +191,9 @@ class FitRun:
         """
         progress, position, target = self.progress, self.progress.position, self.progress.target
         epochs, stops = self.source.epochs, [(start // unit + 1) * unit]
-        period = self._in_batches(self.settings.validation_period)
+        period = self.settings.in_batches(
+            self.settings.validation_period, self.global_batch_size, self.source.steps_per_epoch
+        )
         if period is not None:
             stops.append(progress.last_validation_batch + period)
         if target.batches is not None:
@@ -289,7 +296,8 @@ class FitRun:
             parts.callback_states.restore(end.pickles(), has_begun=False)
             parts.team.restore_random(end.state, end.folder)
         parts.history.load_state(record.history)
-        return self._close(record)
+        self._context.phase_finished(record)
+        return parts.history
 
     def _resume(self, point: ResumePoint) -> ResumePlan:
         plan = ResumePlan(point, self.parts)
@@ -330,11 +338,8 @@ class FitRun:
             "validation_source": parts.validations.source_state() or {},
         }
         batches = self.progress.position.batches
-        return self._close(PhaseRecord(parts.signature(), parts.history.get_state(), batches, data))
-
-    def _close(self, record: PhaseRecord) -> FitHistory:
-        self._context.phase_finished(record)
-        return self.parts.history
+        self._context.phase_finished(PhaseRecord(parts.signature(), parts.history.get_state(), batches, data))
+        return parts.history
 
     def _is_asked_to_stop(self) -> bool:
         return self.core.preempt.is_requested or self._signals.received is not None
@@ -350,22 +355,6 @@ class FitRun:
             trainable=[variable.path for variable in self.parts.trained.model.trainable_variables],
         )
 
-    def _first_target(self, batches_before: int) -> Target:
-        """Return the target of training, which the config or a searcher may replace later."""
-        epochs, limit, lengths = self._arguments.epochs, self.settings.batch_limit, self.source.epochs
-        left = None if limit is None else max(limit - batches_before, 0)
-        if left is None or (
-            lengths is not None and lengths.start_of(epochs) - lengths.start_of(self._first_epoch) <= left
-        ):
-            return Target(epochs=epochs)
-        return Target(batches=left)
-
-    def _planned_epochs(self) -> int:
-        length = self.settings.max_length
-        if self.core.info is None or length is None or length.unit is not Unit.EPOCHS:
-            return self._arguments.epochs
-        return length.value
-
     def _inject(self) -> list[InjectedCallback]:
         """Return the injected callbacks in the order in which they act at a boundary.
 
@@ -375,33 +364,27 @@ class FitRun:
         weights and requests after these callbacks.
         """
         settings, parts = self.settings, self.parts
+        size, steps = self.global_batch_size, self.source.steps_per_epoch
         first, last = workload_callbacks(settings.scheduling_unit, parts.user_callbacks)
         workers = [DivergenceCallback(parts.team, settings.divergence_check_period)]
         return [
             *first,
             MetricsCallback(settings.report_period, self._arguments.on_nan),
             ValidationCallback(
-                self._in_batches(settings.validation_period),
+                settings.in_batches(settings.validation_period, size, steps),
                 # Without validation data a validation reports training metrics, and there are none before the first
                 # batch.
                 initial=settings.initial_validation and parts.validations.has_data,
             ),
-            CheckpointCallback(settings.checkpoint_policy, self._in_batches(settings.checkpoint_period)),
+            CheckpointCallback(
+                settings.checkpoint_policy, settings.in_batches(settings.checkpoint_period, size, steps)
+            ),
             SearcherCallback(settings.max_length),
             self._preemption,
             ProgressCallback(),
             *([] if parts.team.is_alone else workers),
             *last,
         ]
-
-    def _in_batches(self, period: Length) -> int | None:
-        if period.is_unlimited:
-            return None
-        return period.to_batches(
-            self.global_batch_size,
-            self.settings.records_per_epoch,
-            batches_per_epoch=self.source.steps_per_epoch,
-        )
 
 
 @contextmanager

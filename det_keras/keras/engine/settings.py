@@ -6,7 +6,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from det_keras.config import ExperimentConfig, Length
+from det_keras.config import ExperimentConfig, Length, Unit
+from det_keras.keras.data.order import EpochLengths
+from det_keras.keras.engine.position import Target
 from det_keras.protocol.metrics import is_better
 
 __all__ = ["FitSettings"]
@@ -110,3 +112,45 @@ class FitSettings:
     def is_better(self, value: float, than: float | None) -> bool:
         """Return whether a value of the metric is strictly better than another; see `protocol.metrics.is_better`."""
         return is_better(value, than, smaller_is_better=self.smaller_is_better)
+
+    def first_target(
+        self, epochs: int, first_epoch: int, lengths: EpochLengths | None, batches_before: int
+    ) -> Target:
+        """Return the target of training, which the config or a searcher may replace later.
+
+        Args:
+            epochs: of `context.fit`.
+            first_epoch: the epoch in which training begins, from 0.
+            lengths: of the epochs; None if unknown.
+            batches_before: batches trained in earlier phases.
+        """
+        left = None if self.batch_limit is None else max(self.batch_limit - batches_before, 0)
+        if left is None or (
+            lengths is not None and lengths.start_of(epochs) - lengths.start_of(first_epoch) <= left
+        ):
+            return Target(epochs=epochs)
+        return Target(batches=left)
+
+    def planned_epochs(self, epochs: int, *, in_trial: bool) -> int:
+        """Return the number of epochs that Keras's progress bar shows.
+
+        Args:
+            epochs: of `context.fit`.
+            in_trial: whether the config's length holds, not `epochs`.
+        """
+        length = self.max_length
+        return epochs if not in_trial or length is None or length.unit is not Unit.EPOCHS else length.value
+
+    def in_batches(
+        self, period: Length, global_batch_size: int | None, steps_per_epoch: int | None
+    ) -> int | None:
+        """Return a period in batches; None if it has no limit.
+
+        Args:
+            period: in any unit.
+            global_batch_size: samples per update; None if unknown.
+            steps_per_epoch: batches per epoch; None if unknown.
+        """
+        if period.is_unlimited:
+            return None
+        return period.to_batches(global_batch_size, self.records_per_epoch, batches_per_epoch=steps_per_epoch)
