@@ -20,6 +20,7 @@ MEASUREMENTS = (
     "start",
     "fit",
     "reports",
+    "report_lane",
     "data",
     "checkpoint",
     "resume",

@@ -33,7 +33,6 @@ from det_keras.master.api import (
     unserved,
     users,
 )
-from det_keras.master.api.express import Express
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.server.address_form import AddressFormMiddleware
 from det_keras.master.server.auth_middleware import AuthMiddleware
@@ -115,7 +114,6 @@ def create_app(master: EmbeddedMaster) -> FastAPI:
     app.add_exception_handler(HTTPException, _not_routed)
     app.add_exception_handler(Exception, _failed)
     # The middleware added last handles a call first.
-    app.add_middleware(Express, report_batcher=master.report_batcher)
     app.add_middleware(AuthMiddleware, accounts=master.accounts, notifier=master.notifier)
     app.add_middleware(BodyLimitMiddleware)
     app.add_middleware(AddressFormMiddleware)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
+from pydantic_core import from_json
 
 from det_keras.master.errors import InvalidArgumentError
 from det_keras.protocol.values import finite, parse_timestamp
@@ -31,11 +32,8 @@ MessageT = TypeVar("MessageT", bound="Message")
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 _MOST_LEVELS = 64
 _TOO_DEEP = f"The body is nested too deeply: more than {_MOST_LEVELS} lists and objects in each other."
-# Matches numbers that may be too large for a float, which would become infinity.
-_HUGE = re.compile(rb"[eE]\+?\d{3}|\d{300}")
-# Matches a possible half of a character (a surrogate): JSON can escape one, but UTF-8 cannot encode it.
-_HALF = re.compile(r"\\u[dD][89a-fA-F]")
-_CHARACTERS_SHOWN = 40
+# Matches what may be a number that is not finite: its name, or a number that is too large for a float.
+_NOT_FINITE = re.compile(rb"NaN|Infinity|[eE]\+?\d{3}|\d{300}")
 # Stored as JSON text: their numbers may be of any size.
 _FREE_FORM = frozenset(
     {"avg_metrics", "batch_metrics", "checkpoint_storage", "config", "metadata", "metrics"}
@@ -105,39 +103,22 @@ def decode_json(body: bytes) -> Any:
     """Return the value of JSON text; the Content-Type is ignored.
 
     Raises:
-        InvalidArgumentError: it is not JSON, is nested too deeply, or contains an unpaired surrogate.
+        InvalidArgumentError: it is not JSON in UTF-8, or nested too deeply.
     """
     try:
-        # Decoded here, because `json` would accept bytes that encode half of a character.
-        text = body.decode(json.detect_encoding(body))
-        # NaN and infinities, which strict JSON does not allow, become text.
-        value = json.loads(text, parse_constant=str)
-    except RecursionError:
-        raise InvalidArgumentError(_TOO_DEEP) from None
+        # Not `json`: it accepts a surrogate without its other half, which can be neither stored nor shown.
+        value = from_json(body)
     except ValueError as error:
-        raise InvalidArgumentError(f"The body is not JSON: {error}.") from None
+        text = _TOO_DEEP if "recursion limit" in str(error) else f"The body is not JSON: {error}."
+        raise InvalidArgumentError(text) from None
     if _is_deeper(value, _MOST_LEVELS):
         raise InvalidArgumentError(_TOO_DEEP)
-    if _HALF.search(text):
-        _refuse_halves(value)
-    return finite(value) if _HUGE.search(body) else value
-
-
-def _refuse_halves(value: Any) -> None:
-    """Refuse names and values with text that can be neither stored nor shown."""
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        at = error.start
-        before = error.object[max(0, at - _CHARACTERS_SHOWN) : at]
-        raise InvalidArgumentError(
-            f"The body has half of a character, \\u{ord(error.object[at]):04x} (a surrogate without its other half), "
-            f"after {before!r}."
-        ) from None
+    return finite(value) if _NOT_FINITE.search(body) else value
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
     """Return whether lists and objects are nested deeper than `levels`."""
+    # `from_json` has a limit too, of about 200 levels. It cannot be set, and it may change with the version.
     inner = [value]
     for _ in range(levels + 1):
         inner = [

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from det_keras.keras.data.base import DataSource, PlannedDataset
+from det_keras.keras.data.base import IteratedSource
 from det_keras.keras.data.order import EpochLengths, epoch_lengths, sample_order
 from det_keras.keras.data.shard import Shard
 from det_keras.keras.private_api import (
@@ -31,7 +31,7 @@ _PREFETCHED_BATCHES = 4
 _FINGERPRINT_ROWS = 1000
 
 
-class ArraySource(DataSource):
+class ArraySource(IteratedSource):
     """Batches of arrays that fit in memory.
 
     Args:
@@ -68,8 +68,6 @@ class ArraySource(DataSource):
         # Variables instead of constants: the dataset is traced once and then iterated from different steps.
         self._first = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._stop = tf.Variable(0, dtype=tf.int64, trainable=False)
-        self._iterator: Any = None
-        self._pending = False
         self._dataset = self._build()
 
     @property
@@ -108,18 +106,9 @@ class ArraySource(DataSource):
         self._stop.assign(base + (self.epochs.steps_in(epoch) if stop_step is None else stop_step))
         self._pending = True
 
-    def dataset(self, cardinality: int | None) -> tf.data.Dataset:
-        return PlannedDataset(self._dataset, self._open, cardinality)
-
     def records_before(self, epoch: int, step: int) -> int | None:
         passes, rest = divmod(self.epochs.start_of(epoch) + step, self._steps_per_pass)
         return passes * self._size + rest * self.batch_size
-
-    def _open(self) -> Any:
-        if self._pending or self._iterator is None:
-            self._pending = False
-            self._iterator = iter(self._dataset)
-        return self._iterator
 
     def _build(self) -> tf.data.Dataset:
         """Return the dataset of the steps from `_first` to `_stop`, counted over all epochs."""

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from det_keras.keras.data.order import EpochLengths
 
-__all__ = ["DataSource", "PlannedDataset"]
+__all__ = ["DataSource", "IteratedSource", "PlannedDataset"]
 
 
 class PlannedDataset(tf.data.Dataset):  # type: ignore[misc]
@@ -162,3 +162,26 @@ class DataSource(abc.ABC):
             batches: total number of batches that were read; for data that is read continuously across epochs.
         """
         return
+
+
+class IteratedSource(DataSource):
+    """A source that iterates over one `tf.data.Dataset`, `_dataset`.
+
+    An iterator serves until `begin_epoch` sets `_pending`. The next request of Keras then opens a new one.
+    """
+
+    _dataset: tf.data.Dataset
+    _iterator: Any = None
+    _pending = False
+
+    def dataset(self, cardinality: int | None) -> tf.data.Dataset:
+        return PlannedDataset(self._dataset, self._open, cardinality)
+
+    def _open(self) -> Any:
+        if self._pending or self._iterator is None:
+            self._pending = False
+            self._iterator = self._open_pass()
+        return self._iterator
+
+    def _open_pass(self) -> Any:
+        return iter(self._dataset)

@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from det_keras.keras.checkpoint.attributes import PlainState
 from det_keras.keras.checkpoint.random_state import capture_streams, restore_streams
-from det_keras.keras.data.base import DataSource, PlannedDataset
+from det_keras.keras.data.base import IteratedSource
 from det_keras.keras.data.loader import load_batches
 from det_keras.keras.data.order import EpochLengths, batch_order, epoch_lengths
 from det_keras.keras.data.replay import replay
@@ -35,7 +35,7 @@ __all__ = ["PyDatasetSource"]
 _BATCHES_FOR_SPEC = 2
 
 
-class PyDatasetSource(DataSource):
+class PyDatasetSource(IteratedSource):
     """Batches of a PyDataset.
 
     ``on_epoch_begin`` and ``on_epoch_end`` of the dataset are called around each epoch. As in Keras, ``on_epoch_end``
@@ -88,8 +88,6 @@ class PyDatasetSource(DataSource):
         self._epoch = self._first = 0
         self._stop: int | None = None
         self._entered: int | None = None
-        self._iterator: Any = None
-        self._pending = False
         self._attributes = PlainState(dataset)
         # The state of the dataset and the random streams at the beginning of the pass; None between two passes.
         self._start: dict[str, Any] | None = None
@@ -123,9 +121,6 @@ class PyDatasetSource(DataSource):
     def end_epoch(self, epoch: int) -> None:
         self._end()
         self._start = self._entered = None
-
-    def dataset(self, cardinality: int | None) -> tf.data.Dataset:
-        return PlannedDataset(self._dataset, self._open, cardinality)
 
     def save_state(self, directory: Path) -> dict[str, Any]:
         if self._start is None:
@@ -198,12 +193,6 @@ class PyDatasetSource(DataSource):
             self._source.load_state(pickle.loads(content))
         else:
             self._attributes.load(content)
-
-    def _open(self) -> Any:
-        if self._pending or self._iterator is None:
-            self._pending = False
-            self._iterator = iter(self._dataset)
-        return self._iterator
 
     def _indices(self) -> Iterator[tuple[int, int]]:
         """Yield this worker's item and 1 for each step that `begin_epoch` set; 0 in place of 1 if it has no item."""

@@ -31,7 +31,7 @@ import tensorflow as tf
 
 from det_keras.core.distributed import DistributedContext
 from det_keras.keras.checkpoint.random_state import capture_streams, restore_streams
-from det_keras.keras.data.base import DataSource, PlannedDataset
+from det_keras.keras.data.base import DataSource, IteratedSource
 from det_keras.keras.data.order import epoch_lengths
 from det_keras.keras.data.pipeline import Pipeline
 from det_keras.keras.data.replay import replay
@@ -49,7 +49,7 @@ _READS_ON = "with `steps_per_epoch` data is read on from epoch to epoch"
 _EVERY_PASS = "what a pass over this data gives depends on the passes before it"
 
 
-class TfDataSource(DataSource):
+class TfDataSource(IteratedSource):
     """Batches of a `tf.data.Dataset`.
 
     Args:
@@ -104,8 +104,6 @@ class TfDataSource(DataSource):
         self.opens_at_end = not self._reads_on and self.steps_per_epoch is not None
         self._pipeline = Pipeline(self._dataset)
         self._reads_every_pass = reads_every_pass or self._pipeline.draws_within_pass
-        self._iterator: Any = None
-        self._pending = False
         self._asked = False
         self._ends_epoch = True
         self._is_in_pass = False
@@ -144,9 +142,6 @@ class TfDataSource(DataSource):
 
     def end_epoch(self, epoch: int) -> None:
         self._is_in_pass = self._reads_on
-
-    def dataset(self, cardinality: int | None) -> tf.data.Dataset:
-        return PlannedDataset(self._dataset, self._open, cardinality)
 
     def save_state(self, directory: Path) -> dict[str, Any]:
         state = self.state_between_passes()
@@ -306,22 +301,24 @@ class TfDataSource(DataSource):
         self._dataset = self._dataset.with_options(options)
 
     def _open(self) -> Any:
-        if self._pending or self._iterator is None:
-            self._pending = False
-            # Capture the state before the iterator is opened: its threads may draw from the streams immediately.
-            self._start = {"streams": capture_streams(), "variables": self._pipeline.variables()}
-            self._started_at = time.monotonic()
-            self._first = self._first or self._start
-            self._iterator = self._next_iterator()
-            self._is_in_pass = True
-        elif self._asked and self._ends_epoch and self.opens_at_end:
+        serves = not self._pending and self._iterator is not None
+        if serves and self._asked and self._ends_epoch and self.opens_at_end:
             if self._pipeline.has_memory_cache:
                 # Training does not read past the last batch, but a cache is complete only after that. With plain Keras
                 # it depends on how far a prefetch has read.
                 next(self._iterator, None)
             self._iterator = self._next_iterator()
         self._asked = True
-        return self._iterator
+        return super()._open()
+
+    def _open_pass(self) -> Any:
+        # Capture the state before the iterator is opened: its threads may draw from the streams immediately.
+        self._start = {"streams": capture_streams(), "variables": self._pipeline.variables()}
+        self._started_at = time.monotonic()
+        self._first = self._first or self._start
+        iterator = self._next_iterator()
+        self._is_in_pass = True
+        return iterator
 
     def _next_iterator(self) -> Any:
         if not self._ahead:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from pydantic import Field
 from starlette.responses import Response
 
@@ -17,7 +17,7 @@ from det_keras.master.errors import InvalidArgumentError, NotFoundError
 from det_keras.master.experiments.controllers import controller_of
 from det_keras.master.experiments.reporting import report_metrics
 from det_keras.master.reports import metrics
-from det_keras.master.server.calls import MasterDep, body, read_body
+from det_keras.master.server.calls import MasterDep, body
 from det_keras.master.server.responses import reply
 from det_keras.master.wire import Message, from_timestamp
 from det_keras.protocol import states
@@ -128,15 +128,6 @@ async def report(
     """Store a report of any group."""
     await master.report_batcher.take(_report(trial_id, request))
     return reply()
-
-
-async def read_report(trial_id: int, request: Request) -> metrics.Report:
-    """Parse the body of a request to `report`.
-
-    Raises:
-        InvalidArgumentError: the body is malformed or too long.
-    """
-    return _report(trial_id, await read_body(request, MetricsBody, most_bytes=_MOST_REPORT_BYTES))
 
 
 @router.post("/trials/{trial_id}/training_metrics")

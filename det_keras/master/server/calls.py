@@ -23,7 +23,6 @@ __all__ = [
     "choices",
     "message_of",
     "paged",
-    "read_body",
 ]
 
 MessageT = TypeVar("MessageT", bound=Message)
@@ -60,14 +59,14 @@ def body(kind: type[MessageT], *, most_bytes: int | None = None, bare_list: str 
     """
 
     async def read(request: Request) -> MessageT:
-        return await read_body(request, kind, most_bytes=most_bytes, bare_list=bare_list)
+        return await _read_body(request, kind, most_bytes=most_bytes, bare_list=bare_list)
 
     # `message_of` needs it for the description of the calls.
     _MESSAGES[read] = kind
     return Depends(read)
 
 
-async def read_body(
+async def _read_body(
     request: Request,
     kind: type[MessageT],
     *,
