@@ -20,6 +20,7 @@ from det_keras.core.profiler import Profiler
 from det_keras.core.searcher import SearcherContext
 from det_keras.core.tensorboard import EventFiles, TensorboardMode, prefix_of
 from det_keras.core.train import TrainContext
+from det_keras.core.uncaught import UncaughtHook
 from det_keras.errors import InvalidHP
 from det_keras.home import Home
 
@@ -73,11 +74,16 @@ class Context:
         )
         self.searcher = SearcherContext(backend, self.distributed, _configured_length(info))
         self._profiler: Profiler | None = None
+        self._uncaught: UncaughtHook | None = None
 
     def start_profiler(self) -> None:
         """Start to report the machine's load."""
         if self._profiler is None:
             self._profiler = Profiler(self.backend)
+
+    def watch_for_uncaught(self) -> None:
+        """Print hints after the traceback of an exception that ends the script, until the context is closed."""
+        self._uncaught = UncaughtHook()
 
     def alert(
         self, title: str | None = None, description: str | None = None, level: str | None = "info"
@@ -102,6 +108,8 @@ class Context:
             self._profiler.close()
         self.backend.close()
         self.distributed.close()
+        if self._uncaught is not None:
+            self._uncaught.remove()
 
     def __enter__(self) -> Context:
         self.preempt.start()
@@ -112,6 +120,9 @@ class Context:
             # After this report the exit code of the exception is not a failure: the search continues.
             self.train.report_early_exit()
         self.close()
+        if error is not None and self._uncaught is not None:
+            # If the script does not catch the exception, the hook prints the hint after the traceback.
+            self._uncaught.install()
 
 
 def init(
@@ -160,7 +171,7 @@ def init(
     distributed = distributed or DistributedContext()
     chosen = None if checkpoint_storage is None else _storage_of(checkpoint_storage)
     backend, store = share_backend(distributed, lambda: open_backend(info, run_dir))
-    return Context(
+    context = Context(
         backend,
         chosen or store,
         distributed=distributed,
@@ -168,6 +179,8 @@ def init(
         preempt_mode=preempt_mode,
         tensorboard_mode=tensorboard_mode,
     )
+    context.watch_for_uncaught()
+    return context
 
 
 def open_backend(

@@ -40,7 +40,8 @@ if not _has_tensorflow():
         "`pip install 'det_keras[tensorflow]'`, or `pip install tensorflow-cpu` for a smaller one without GPUs."
     )
 
-from det_keras.keras import callbacks  # noqa: E402 - the check comes first
+from det_keras.core.uncaught import HINTS as _HINTS  # noqa: E402 - the check comes first
+from det_keras.keras import callbacks  # noqa: E402
 from det_keras.keras.callbacks.tensorboard import CoreTensorBoard as TensorBoard  # noqa: E402
 from det_keras.keras.callbacks.tensorboard import TFKerasTensorBoard  # noqa: E402
 from det_keras.keras.checkpoint.load import load_model_from_checkpoint_path  # noqa: E402
@@ -48,11 +49,14 @@ from det_keras.keras.context import KerasContext  # noqa: E402
 from det_keras.keras.generations.determined_callback import DeterminedCallback  # noqa: E402
 from det_keras.keras.generations.sequences import InMemorySequence, SequenceAdapter  # noqa: E402
 from det_keras.keras.generations.trial_context import TFKerasExperimentalContext, TFKerasTrialContext  # noqa: E402
+from det_keras.keras.hints import hint_for as _hint_for  # noqa: E402
 from det_keras.keras.history import FitHistory  # noqa: E402
 from det_keras.keras.init import init  # noqa: E402
 
 if _TYPE_CHECKING:
     from det_keras.keras.generations.trial import TFKerasTrial
+
+_HINTS.append(_hint_for)
 
 __all__ = [
     "ArrayLike",

@@ -17,6 +17,7 @@ from det_keras import core as det_core
 from det_keras import notebook
 from det_keras.core.checkpoint import DownloadMode
 from det_keras.core.checkpoint_writer import CheckpointWriter
+from det_keras.core.uncaught import UncaughtHook
 from det_keras.display import flat_hparams
 from det_keras.errors import CheckpointError, DetError, InvalidHP, NotATrainingJobError
 from det_keras.keras.checkpoint.load import load_model, open_checkpoint
@@ -30,7 +31,6 @@ from det_keras.keras.engine.fit import FitRun
 from det_keras.keras.engine.phase import PhaseRecord
 from det_keras.keras.engine.resume import ResumePoint, find_phase_end, find_resume_point, find_warm_start
 from det_keras.keras.engine.settings import FitSettings
-from det_keras.keras.hints import hint_for
 from det_keras.keras.history import FitHistory
 from det_keras.keras.optimizer import OptimizerRegistry
 from det_keras.keras.process_setup import check_eager
@@ -107,8 +107,7 @@ class KerasContext:
         if settings.profiling:
             core.start_profiler()
         atexit.register(self.close)
-        self._previous_hook = sys.excepthook
-        sys.excepthook = self._on_uncaught
+        self._uncaught = UncaughtHook(self._leave_if_invalid)
 
     @property
     def training(self) -> TrainingInfo:
@@ -423,8 +422,7 @@ class KerasContext:
         self._files.close()
         self.core.close()
         atexit.unregister(self.close)
-        if sys.excepthook == self._on_uncaught:
-            sys.excepthook = self._previous_hook
+        self._uncaught.remove()
         self._on_close()
 
     def __enter__(self) -> KerasContext:
@@ -436,7 +434,7 @@ class KerasContext:
         self.close()
         if error is not None:
             # If the script does not catch the exception, the hook prints the hint after the traceback.
-            sys.excepthook = self._on_uncaught
+            self._uncaught.install()
 
     def _check_open(self, what: str) -> None:
         if self._is_closed:
@@ -509,14 +507,9 @@ class KerasContext:
         with session, open_checkpoint(session, trial_id=trial_id, uuid=uuid, best=best) as directory:
             yield directory
 
-    def _on_uncaught(self, kind: Any, error: BaseException, trace: Any) -> None:
+    def _leave_if_invalid(self, error: BaseException) -> None:
         if isinstance(error, InvalidHP) and self.core.info is not None and not self._is_closed:
             self._leave_as_invalid(error)
-        sys.excepthook = self._previous_hook
-        self._previous_hook(kind, error, trace)
-        hint = hint_for(error)
-        if hint is not None:
-            print(f"\nHint: {hint}", file=sys.stderr, flush=True)  # noqa: T201 - beside the traceback
 
     def _leave_as_invalid(self, error: InvalidHP) -> None:
         """Report to the searcher that these hyperparameters are invalid, and exit with 0."""

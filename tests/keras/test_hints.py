@@ -71,7 +71,13 @@ def test_other_errors_get_none(model):
 
 
 @pytest.mark.parametrize(
-    "opening", ["det.keras.init()\n", "with det.keras.init():\n    "], ids=["open", "with"]
+    "opening",
+    [
+        "det.keras.init()\n",
+        "with det.keras.init():\n    ",
+        "import det_keras.keras\ncontext = det.core.init()\n",
+    ],
+    ids=["open", "with", "core"],
 )
 def test_hint_comes_after_the_traceback(tmp_path, opening):
     script = tmp_path / "script.py"

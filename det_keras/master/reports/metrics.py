@@ -130,7 +130,8 @@ def store_report(tx: Transaction, report: Report) -> MetricRow | None:
 def add_quickly(connection: Connection, report: Report) -> bool:
     """Store a report that only adds a row, as nearly all reports do; return whether it was stored.
 
-    Reports are the most frequent calls. Prebuilt statements and rows without a session store 2.3 times as many a second from one client, and 3.6 times as many from 16 (`benchmarks/bench_report_lane.py`).
+    Reports are the most frequent calls. Prebuilt statements and rows without a session store 2.3 times as many a second
+    from one client, and 3.6 times as many from 16 (`benchmarks/bench_report_lane.py`).
     """
     if report.partition in (VALIDATION, _PROFILER):
         return False

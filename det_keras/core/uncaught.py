@@ -1,0 +1,42 @@
+"""Prints a hint after the traceback of an exception that ends the script."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["HINTS", "UncaughtHook"]
+
+#: Functions that return a hint for an exception, or None. `det_keras.keras` adds one for API of Keras 2.
+HINTS: list[Callable[[BaseException], str | None]] = []
+
+
+class UncaughtHook:
+    """Replaces `sys.excepthook` until it is removed.
+
+    Args:
+        before: called with the exception before its traceback is printed; None for no call.
+    """
+
+    def __init__(self, before: Callable[[BaseException], None] | None = None) -> None:
+        self._before = before
+        self._previous = sys.excepthook
+        self.install()
+
+    def install(self) -> None:
+        """Replace the hook; also after `remove`, when an exception leaves the ``with`` block of a context."""
+        sys.excepthook = self._on_uncaught
+
+    def remove(self) -> None:
+        """Restore the hook that was replaced, unless another one was installed since."""
+        if sys.excepthook == self._on_uncaught:
+            sys.excepthook = self._previous
+
+    def _on_uncaught(self, kind: Any, error: BaseException, trace: Any) -> None:
+        if self._before is not None:
+            self._before(error)
+        sys.excepthook = self._previous
+        self._previous(kind, error, trace)
+        for hint in filter(None, (give(error) for give in HINTS)):
+            print(f"\nHint: {hint}", file=sys.stderr, flush=True)  # noqa: T201 - beside the traceback
