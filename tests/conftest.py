@@ -19,7 +19,38 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what runs in the background with Ctrl-C ignored, and so would be all that the tests start: those
     # that send SIGINT would wait for ever.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-sys.path.insert(0, str(Path(__file__).parent / "keras"))
+_HERE = Path(__file__).parent
+sys.path.insert(0, str(_HERE / "keras"))
+
+
+#: Files that take minutes, longest first: two processes that share the tests, file by file, begin with these and end
+#: with short ones, so that neither is left with minutes of work alone. The first occupies two cores by itself, the
+#: second one.
+_LONGEST = [
+    "distributed/test_workers.py",
+    "keras/test_like_plain_keras.py",
+    "keras/test_scripts.py",
+    "keras/test_exact_resume.py",
+    "keras/test_ways_killed.py",
+    "examples/test_exact_experiments.py",
+    "examples/test_digits_search.py",
+    "keras/test_kills.py",
+    "examples/test_generations.py",
+    "examples/test_distributed_experiments.py",
+    "keras/test_fit.py",
+    "examples/test_verify_resume.py",
+    "distributed/test_trials_on_workers.py",
+    "docs/test_blocks.py",
+    "examples/test_digits.py",
+    "browser/test_pages.py",
+    "master/test_search_survival.py",
+]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest; the others keep their order."""
+    places = {_HERE / name: place for place, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
 def pytest_collection_finish() -> None:
