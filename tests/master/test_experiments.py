@@ -555,6 +555,19 @@ def test_trials_are_sorted_by_their_latest_validation(client):
         assert [trial["id"] for trial in listed] == expected
 
 
+def test_trials_are_sorted_by_their_end_and_those_that_train_come_first(world):
+    number = world.client.create(RANDOM)
+    eventually(lambda: len(world.client.trials(number)) == 2)
+    first, second = world.client.trials(number)
+    world.wait_for_launch(second)
+    world.pool.finish(world.wait_for_launch(first))
+    eventually(lambda: world.client.trial(first["id"])["endTime"])
+    params = {"sortBy": "SORT_BY_END_TIME"}
+    listed = world.client.get(f"/api/v1/experiments/{number}/trials", params=params)["trials"]
+    assert [trial["id"] for trial in listed if trial["endTime"]] == [first["id"]]
+    assert listed[-1]["id"] == first["id"]
+
+
 def test_queue_shows_the_pool_and_the_states_that_are_asked_for(world):
     client = world.client
     world.launch()
@@ -564,6 +577,8 @@ def test_queue_shows_the_pool_and_the_states_that_are_asked_for(world):
         return [one["full"]["entityId"] for one in client.get("/api/v1/job-queues-v2", params=params)["jobs"]]
 
     eventually(lambda: listed(states="STATE_SCHEDULED") == ["1"])
+    (pool,) = client.get("/api/v1/resource-pools")["resourcePools"]
+    assert pool["stats"] == {"queuedCount": 1, "scheduledCount": 1}
     assert listed(states="STATE_QUEUED", resourcePool="default") == ["2"]
     assert listed(states=["STATE_QUEUED", "STATE_SCHEDULED"]) == ["1", "2"]
     assert listed(resourcePool="other") == []

@@ -27,7 +27,7 @@ import signal
 import sqlite3
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -390,10 +390,12 @@ def _in_order(session: WorkDB) -> list[WorkItem]:
 
 def _run_one(mutation: MutationSpec, recorded: Record) -> WorkResult:
     tests = recorded.tests(mutation)
-    limit_s = 30 + 5 * sum(recorded.seconds[test] for test in tests)
+    durations = [recorded.seconds[test] for test in tests]
+    # A test that hangs ends itself; the limit of all is for those that cannot.
+    hangs = [f"--timeout={20 + 3 * max(durations):.0f}"] if tests else []
     path = str(mutation.module_path)
     others = [test for part, names in CONFIG["others"].items() if part in path for test in names]
-    runs = [(tests, limit_s)] * bool(tests) + [(others, 600.0)] * bool(others)
+    runs = [([*hangs, *tests], 30 + 3 * sum(durations))] * bool(tests) + [(others, 600.0)] * bool(others)
     log = WORK / "last.log"
     log.with_suffix(".json").unlink(missing_ok=True)
     with applied(mutation) as change:
@@ -416,21 +418,24 @@ def _reason(code: int | None, log: Path) -> str:
 
 
 def report() -> None:
-    """Print the survivors and the numbers by package."""
-    numbers: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    """Print the survivors, with the reason where one cannot be found, and the numbers by package."""
+    reasons = {(one["path"], one["new"]): one["reason"] for one in CONFIG["equivalent"]}
+    numbers: dict[str, Counter[str]] = defaultdict(Counter)
     with use_db(SESSION, WorkDB.Mode.open) as session:
         for item, result in sorted(session.completed_work_items, key=lambda pair: pair[0].job_id):
             path = item.mutations[0].module_path
+            reason = reasons.get((str(path), result.diff.split("+ ")[-1]))
+            outcome = "found" if result.is_killed else "equivalent" if reason else "survived"
             for name in (path.parts[1], "all"):
-                numbers[name][0] += 1
-                numbers[name][1] += result.is_killed
-                numbers[name][2] += result.output == "timeout"
-            if not result.is_killed:
-                print(f"{item.job_id} {path}:{result.diff}\n  {result.output}\n")
+                numbers[name].update([outcome, *(["timeout"] if result.output == "timeout" else [])])
+            if outcome != "found":
+                print(f"{item.job_id} {path}:{result.diff}\n  {result.output}. {reason or ''}\n")
         left = session.num_work_items - session.num_results
-    for name, (ran, found, timeouts) in numbers.items():
+    for name, counts in numbers.items():
+        share = counts["found"] / max(counts["found"] + counts["survived"], 1)
         print(
-            f"{name}: {ran} run, {found} found ({timeouts} by timeout), {ran - found} survived, {found / ran:.0%}"
+            f"{name}: {counts['found']} found ({counts['timeout']} by timeout), {counts['survived']} survived, "
+            f"{counts['equivalent']} equivalent; {share:.0%} of those that are not equivalent"
         )
     print(f"{left} not run yet.")
 
