@@ -324,7 +324,9 @@ class Record:
                 if phase == "setup"
                 else {test}
             )
-        mirror = f"test_{path.stem}.py"
+        mirror = f"/test_{path.stem}.py"
+        # A test of a constant need not execute anything.
+        found |= set() if is_in_function else {test for test in self.seconds if mirror in test}
         ordered = sorted(found & self.seconds.keys(), key=lambda one: (mirror not in one, self.seconds[one]))
         chosen, total = [], 0.0
         for test in ordered:
