@@ -541,6 +541,12 @@ def test_what_has_no_value_is_listed_last_in_either_direction(world):
     assert listed == {"ASC": [2, 3, 1], "DESC": [3, 2, 1]}
 
 
+def test_description_of_the_config_is_the_experiments(client):
+    for text, expected in (("", ""), ("description: a try\n", "a try")):
+        number = client.create(SINGLE + text, activate=False)
+        assert client.experiment(number)["description"] == expected
+
+
 def test_trials_are_sorted_by_their_latest_validation(client):
     number = client.create(
         RANDOM.replace("max_concurrent_trials: 2", "max_concurrent_trials: 3"), activate=False
