@@ -14,7 +14,7 @@ from ranks import on_ranks
 from det_keras.core.backend.local import LocalBackend, RunDirectory
 from det_keras.core.backend.shared import SharedBackend
 from det_keras.core.checkpoint import CheckpointContext, DownloadMode
-from det_keras.core.sharded import join_files, join_metadata
+from det_keras.core.sharded import copy_files, join_files, join_metadata
 from det_keras.errors import CheckpointError
 from det_keras.storage import DirectoryStorage
 
@@ -264,3 +264,9 @@ def test_joined_metadata_has_every_value_or_is_refused(parts):
     else:
         with pytest.raises(RuntimeError, match="do not agree on the metadata"):
             join_metadata(parts)
+
+
+def test_copied_directories_need_no_parents(tmp_path):
+    (tmp_path / "from/a/b").mkdir(parents=True)
+    copy_files(tmp_path / "from", ["a/b/"], tmp_path / "to")
+    assert (tmp_path / "to/a/b").is_dir()

@@ -21,6 +21,11 @@ BLOCK = streamed_file._BLOCK_BYTES
 SIZES = st.integers(0, 3 * BLOCK) | st.sampled_from([0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK])
 
 
+def test_blocks_suit_direct_writing_to_any_disk():
+    assert BLOCK > 0
+    assert BLOCK % 4096 == 0
+
+
 @settings(max_examples=30, deadline=None)
 @given(sizes=st.lists(SIZES, max_size=4), folder=st.sampled_from([None, "/dev/shm"]))
 def test_content_is_what_was_written_on_a_disk_and_where_direct_writing_is_refused(sizes, folder):

@@ -44,7 +44,8 @@ def test_every_call_needs_a_token(world):
 
 
 def test_open_calls_need_none(world):
-    assert world.http.get("/info").json()["version"] == "0.38.1"
+    info = world.http.get("/info").json()
+    assert (info["version"], info["telemetry"]) == ("0.38.1", {"enabled": False})
     assert world.http.get("/api/v1/master").json()["clusterId"] == world.master.identity.cluster_id
 
 

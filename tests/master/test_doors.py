@@ -279,3 +279,10 @@ def _send_until_refused(connection: http.client.HTTPConnection, *, is_chunked: b
             break
         sent += len(piece)
     return sent
+
+
+def test_login_outlasts_a_restart_of_the_master(make_world):
+    world = make_world()
+    token = login(world, "admin", world.home.admin_password_file.read_text()).token
+    make_world.stop()
+    assert me(Client(make_world().http, token))

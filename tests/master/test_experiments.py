@@ -541,6 +541,12 @@ def test_what_has_no_value_is_listed_last_in_either_direction(world):
     assert listed == {"ASC": [2, 3, 1], "DESC": [3, 2, 1]}
 
 
+def test_description_of_the_config_is_the_experiments(client):
+    for text, expected in (("", ""), ("description: a try\n", "a try")):
+        number = client.create(SINGLE + text, activate=False)
+        assert client.experiment(number)["description"] == expected
+
+
 def test_trials_are_sorted_by_their_latest_validation(client):
     number = client.create(
         RANDOM.replace("max_concurrent_trials: 2", "max_concurrent_trials: 3"), activate=False
@@ -555,6 +561,19 @@ def test_trials_are_sorted_by_their_latest_validation(client):
         assert [trial["id"] for trial in listed] == expected
 
 
+def test_trials_are_sorted_by_their_end_and_those_that_train_come_first(world):
+    number = world.client.create(RANDOM)
+    eventually(lambda: len(world.client.trials(number)) == 2)
+    first, second = world.client.trials(number)
+    world.wait_for_launch(second)
+    world.pool.finish(world.wait_for_launch(first))
+    eventually(lambda: world.client.trial(first["id"])["endTime"])
+    params = {"sortBy": "SORT_BY_END_TIME"}
+    listed = world.client.get(f"/api/v1/experiments/{number}/trials", params=params)["trials"]
+    assert [trial["id"] for trial in listed if trial["endTime"]] == [first["id"]]
+    assert listed[-1]["id"] == first["id"]
+
+
 def test_queue_shows_the_pool_and_the_states_that_are_asked_for(world):
     client = world.client
     world.launch()
@@ -564,6 +583,8 @@ def test_queue_shows_the_pool_and_the_states_that_are_asked_for(world):
         return [one["full"]["entityId"] for one in client.get("/api/v1/job-queues-v2", params=params)["jobs"]]
 
     eventually(lambda: listed(states="STATE_SCHEDULED") == ["1"])
+    (pool,) = client.get("/api/v1/resource-pools")["resourcePools"]
+    assert pool["stats"] == {"queuedCount": 1, "scheduledCount": 1}
     assert listed(states="STATE_QUEUED", resourcePool="default") == ["2"]
     assert listed(states=["STATE_QUEUED", "STATE_SCHEDULED"]) == ["1", "2"]
     assert listed(resourcePool="other") == []

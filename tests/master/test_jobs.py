@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from det_keras.master.database.events import task_topic
 from master.fakes import eventually, file_entry
 
 JOB = {"entrypoint": ["echo", "hi"], "resources": {"slots": 0}}
@@ -141,6 +143,19 @@ def test_line_is_rendered_as_clients_print_it(client, printed):
     assert line["level"] == "LOG_LEVEL_ERROR"
     ids = [int(one["id"]) for one in task_log(client, printed)]
     assert ids == sorted(set(ids))
+
+
+def test_followed_log_ends_with_an_error_when_the_master_stops(world):
+    _, trial, _ = world.launch()
+    notifier = world.master.notifier
+    path = f"/api/v1/trials/{trial['id']}/logs"
+    headers = {"Authorization": f"Bearer {world.client.token}"}
+    with ThreadPoolExecutor() as pool:
+        followed = pool.submit(world.http.get, path, headers=headers, params={"follow": "true"})
+        eventually(lambda: task_topic(trial["taskId"]) in notifier._waiters or followed.done())
+        assert not followed.done()
+        notifier.close()
+        assert "The master is stopping." in followed.result(60).text
 
 
 def test_followed_task_log_takes_no_limit(client, printed):

@@ -97,6 +97,14 @@ def test_gpus_are_the_slots_where_there_are_any(monkeypatch, count, expected):
     assert [slot.uuid for slot in find_slots(count)] == expected
 
 
+def test_gpus_whose_driver_fails_are_no_slots(monkeypatch, tmp_path):
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\ncat <<END\n{GPUS}\nEND\nexit 9\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert {slot.device for slot in find_slots(1)} == {"cpu"}
+
+
 def test_cores_are_the_slots_where_there_is_no_gpu(monkeypatch):
     monkeypatch.setattr(slots_module.shutil, "which", lambda _: None)
     assert len(find_slots()) == len(os.sched_getaffinity(0))

@@ -313,3 +313,10 @@ def test_categories_that_begin_alike_stay_apart(world):
         report(world, trial, 1, loss=1.0)
     (dots,) = figure(world, f"/figures/scatter?experiment={experiment_id}")["data"]
     assert sorted(dots["x"]) == kinds
+
+
+def test_cluster_page_shows_the_task_of_each_slot(world):
+    _, trial, _ = world.launch()
+    slots = page(world, "/cluster").text.split('id="slots"')[1].split("</ul>")[0]
+    assert slots.count('class="used"') == slots.count('class="free"') == 1
+    assert f"/trials/{trial['id']}" in slots.split("slot 1")[0]

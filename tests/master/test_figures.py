@@ -1,0 +1,46 @@
+"""Figures as plain data: axes, lines and colours."""
+
+from __future__ import annotations
+
+import pytest
+
+from det_keras.master.web.figures import Line, Point, curves, parallel, scatter
+
+
+def curve(*values, style=0):
+    line = Line("loss", list(range(len(values))), values, style, "loss")
+    return curves([line], x_title="batches", y_title="loss")["data"][0]
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([0.001, 1.0], "log"),
+        ([1.0, 50.0], "log"),
+        ([1.0, 49.9], "linear"),
+        ([0.0, 100.0], "linear"),
+        ([-1.0, 100.0], "linear"),
+        ([1.0, "adam"], "category"),
+    ],
+    ids=str,
+)
+def test_values_of_a_wide_range_have_a_logarithmic_axis(values, kind):
+    points = [Point(number, {"lr": value}, 0.5) for number, value in enumerate(values)]
+    assert scatter(points, ["lr"], metric="loss")["layout"]["xaxis"]["type"] == kind
+
+
+def test_single_points_between_gaps_have_markers():
+    assert curve(1.0, 2.0, 3.0)["mode"] == "lines"
+    assert curve(1.0, None, 2.0, float("nan"), 3.0, 4.0)["marker"]["size"] == [6, 0, 6, 0, 0, 0]
+
+
+def test_lines_of_different_styles_look_different():
+    looks = [tuple(curve(1.0, style=style)["line"].values()) for style in range(16)]
+    assert len(set(looks)) == 16
+
+
+def test_best_and_worst_trials_have_the_ends_of_the_colour_scale():
+    points = [Point(number, {"lr": 0.1}, float(number)) for number in range(3)]
+    figure = parallel(points, ["lr"], metric="loss", smaller_is_better=True)
+    colors = [line["line"]["color"] for line in figure["data"] if "color" in line.get("line", {})]
+    assert {"rgb(68,1,84)", "rgb(200,200,30)"} <= set(colors)
