@@ -37,7 +37,6 @@ __all__ = [
     "VERSION",
     "WEIGHTS_NAME",
     "StoredState",
-    "map_weights",
 ]
 
 VERSION = 1
@@ -103,24 +102,19 @@ class StoredState:
 
     @cached_property
     def weights(self) -> np.ndarray[Any, Any]:
-        """The bytes of the weights file, mapped."""
-        return map_weights(self.directory)
+        """The bytes of the weights file, mapped rather than read."""
+        path = self.directory / MODEL_NAME
+        if not path.exists():
+            return np.memmap(self.directory / WEIGHTS_NAME, np.uint8, "r")
+        with zipfile.ZipFile(path) as archive:
+            member = archive.getinfo(WEIGHTS_NAME)
+        with path.open("rb") as file:
+            file.seek(member.header_offset + _LOCAL_HEADER_LENGTHS)
+            name_size, extra_size = struct.unpack("<HH", file.read(4))
+            return np.memmap(path, np.uint8, "r", file.tell() + name_size + extra_size, (member.file_size,))
 
     @cached_property
     def _apart(self) -> np.ndarray[Any, Any]:
         path = self.directory / VARIABLES_NAME
         # An empty file cannot be mapped.
         return np.memmap(path, np.uint8, "r") if path.stat().st_size else np.empty(0, np.uint8)
-
-
-def map_weights(directory: Path) -> np.ndarray[Any, Any]:
-    """Return the bytes of the weights file in `directory`, mapped rather than read."""
-    path = directory / MODEL_NAME
-    if not path.exists():
-        return np.memmap(directory / WEIGHTS_NAME, np.uint8, "r")
-    with zipfile.ZipFile(path) as archive:
-        member = archive.getinfo(WEIGHTS_NAME)
-    with path.open("rb") as file:
-        file.seek(member.header_offset + _LOCAL_HEADER_LENGTHS)
-        name_size, extra_size = struct.unpack("<HH", file.read(4))
-        return np.memmap(path, np.uint8, "r", file.tell() + name_size + extra_size, (member.file_size,))

@@ -200,7 +200,10 @@ def _differences(undisturbed: Path, killed: Path) -> Iterator[str]:
 
 
 def _differing_variables(expected: StoredState, found: StoredState) -> Iterator[str]:
-    for variable, other in zip(expected.variables, found.variables, strict=True):
+    counts = len(expected.variables), len(found.variables)
+    if counts[0] != counts[1]:
+        yield f"the number of variables: {counts[0]} and {counts[1]}"
+    for variable, other in zip(expected.variables, found.variables, strict=False):
         ours, theirs = expected.array(variable), found.array(other)
         if ours is not None and theirs is not None and ours.tobytes() != theirs.tobytes():
             yield f"the {variable['group']} variable `{variable['path']}`"

@@ -28,7 +28,10 @@ def first_names(heading: str) -> list[set[str]]:
 def inside(folder: str) -> set[str]:
     """Return the modules and packages of a folder of the package."""
     found = {
-        path.name.removesuffix(".py") for path in (PACKAGE / folder).iterdir() if path.suffix in ("", ".py")
+        path.name.removesuffix(".py")
+        for path in (PACKAGE / folder).iterdir()
+        # A folder that was renamed may stay behind in a work tree, with compiled files only.
+        if path.suffix == ".py" or any(path.glob("*.py"))
     }
     return {name for name in found if not name.startswith("__")}
 
