@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -92,3 +94,29 @@ def test_indivisible_batch_size_names_nearest_sizes():
         DistributedContext.of(WorkerInfo(size=3)).shard_batch_size(10)
     with pytest.raises(ValueError, match="Use 3,"):
         DistributedContext.of(WorkerInfo(size=3)).shard_batch_size(2)
+
+
+_STALLED_CHILD = """
+import os, signal, sys
+
+def wait_if_forked():
+    os.write(2, b"forked")
+    signal.pause()
+
+os.register_at_fork(after_in_child=wait_if_forked)
+from det_keras import core
+
+with core.init(run_dir=sys.argv[1]):
+    child = os.fork()
+try:
+    with core.init(run_dir=sys.argv[1]):
+        pass
+finally:
+    os.kill(child, signal.SIGKILL)
+"""
+
+
+@pytest.mark.process
+def test_child_that_has_not_begun_to_run_keeps_no_lock(tmp_path):
+    run = subprocess.run([sys.executable, "-c", _STALLED_CHILD, tmp_path], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr

@@ -87,7 +87,19 @@ def _tox(arguments: list[str], files: set[str]) -> None:
     ours, _, theirs = " ".join(arguments).partition("-- ")
     args = parser.parse_args(ours.split())
     assert set(args.e.split(",")) <= environments
-    _pytest(theirs.split(), files)
+    if args.e == "mutation":
+        _mutants(theirs.split())
+    else:
+        _pytest(theirs.split(), files)
+
+
+def _mutants(arguments: list[str]) -> None:
+    # Read, not imported: the tool needs packages that only its own environment has.
+    program = (ROOT / "tests/mutation/mutants.py").read_text(encoding="utf-8")
+    named = re.findall(r'if "(\w+)" in steps', program) + re.findall(r'"(--[\w-]+)"', program)
+    for word in arguments:
+        if word.startswith("--") or word.isalpha():
+            assert word in named, word
 
 
 def _pytest(arguments: list[str], files: set[str]) -> None:
@@ -96,6 +108,7 @@ def _pytest(arguments: list[str], files: set[str]) -> None:
     parser.add_argument("-m", default="")
     for option in ("-k", "-n", "--dist"):
         parser.add_argument(option)
+    parser.add_argument("--no-loadscope-reorder", action="store_true")
     args = parser.parse_args(arguments)
     for path in args.paths:
         assert (ROOT / path.partition("::")[0]).exists(), path

@@ -31,7 +31,7 @@ __all__ = ["LocalBackend", "RunDirectory"]
 logger = logging.getLogger(__name__)
 
 # The open lock files. A forked child, such as a worker that loads data, inherits them and with them the locks, which
-# would then last as long as the child.
+# would then last as long as the child, also after a kill of this process.
 _held: weakref.WeakSet[IO[str]] = weakref.WeakSet()
 
 
@@ -97,7 +97,11 @@ class RunDirectory:
 
     def close(self) -> None:
         """Release the directory for other processes."""
+        if self._lock.closed:
+            return
         _held.discard(self._lock)
+        # Closing alone would leave the lock to a child that was forked a moment ago and has not begun to run.
+        fcntl.flock(self._lock, fcntl.LOCK_UN)
         self._lock.close()
 
     def _acquire(self) -> IO[str]:
