@@ -28,8 +28,8 @@ from measure import report
 
 from det_keras.home import Home
 from det_keras.master import process
-from det_keras.master.database.events import Notifier
 from det_keras.master.database.models import MetricRow, TrialRow
+from det_keras.master.database.notifier import Notifier
 from det_keras.master.database.store import Store
 from det_keras.master.reports.summary import summarise_all
 

@@ -13,6 +13,15 @@ from det_keras.config.fields.environment import Environment
 from det_keras.config.fields.log_policies import BUILTIN_LOG_POLICIES, LogPoliciesKind, LogPolicy
 from det_keras.config.fields.names import generated_name
 from det_keras.config.fields.resources import BindMount, Resources
+from det_keras.config.fields.small_sections import (
+    Optimizations,
+    Pbs,
+    Profiling,
+    Reproducibility,
+    RetentionPolicy,
+    Security,
+    Slurm,
+)
 from det_keras.config.kinds import (
     Anything,
     Boolean,
@@ -35,15 +44,6 @@ from det_keras.config.searching.searcher import Searcher
 from det_keras.config.searching.space import Space
 from det_keras.config.secrets import masked
 from det_keras.config.section import Section, SectionKind, optional, setting
-from det_keras.config.sections import (
-    Optimizations,
-    Pbs,
-    Profiling,
-    Reproducibility,
-    RetentionPolicy,
-    Security,
-    Slurm,
-)
 from det_keras.errors import ConfigProblem
 
 __all__ = ["BUILTIN_LAYER", "ExperimentConfig"]

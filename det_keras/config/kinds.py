@@ -13,10 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from det_keras.config.problems import Problems
+from det_keras.config.problems import Problems, did_you_mean
 from det_keras.config.searching.lengths import INT64_MAX, Length
 from det_keras.config.searching.space import Space
-from det_keras.config.suggestion import did_you_mean
 from det_keras.config.yaml_text import to_plain
 from det_keras.errors import ConfigError, ConfigProblem
 

@@ -1,13 +1,15 @@
-"""Collects problems, so that all of them are reported at once."""
+"""Problems of a config: collected, so that all of them are reported at once, with suggestions for misspelt names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from det_keras.errors import ConfigError, ConfigProblem
 
-__all__ = ["Problems"]
+__all__ = ["Problems", "did_you_mean"]
 
 
 class Problems(list[ConfigProblem]):
@@ -25,3 +27,12 @@ class Problems(list[ConfigProblem]):
         """Raise a ConfigError with all problems, if there are any."""
         if self:
             raise ConfigError(self)
+
+
+def did_you_mean(given: Any, names: Iterable[str]) -> str:
+    """Return " Did you mean `x`?" for the nearest of `names`; empty if none is near."""
+    if not isinstance(given, str):
+        return ""
+    by_folded = {name.lower().replace("-", "_"): name for name in names}
+    near = difflib.get_close_matches(given.lower().replace("-", "_"), by_folded, n=1, cutoff=0.6)
+    return f" Did you mean `{by_folded[near[0]]}`?" if near else ""

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, cast
 
 from det_keras.config.kinds import Choice, Kind, Place, shown
-from det_keras.config.problems import Problems
-from det_keras.config.suggestion import did_you_mean
+from det_keras.config.problems import Problems, did_you_mean
 from det_keras.errors import ConfigError, ConfigProblem
 
 __all__ = ["Section", "SectionKind", "TaggedSection", "optional", "setting"]
@@ -118,8 +117,6 @@ class Section:
 
         Args:
             values: the fields that could be parsed, including defaults. Invalid fields are absent, so use `get`.
-                so look with `get`.
-                so look with `get`.
             place: position of the section.
         """
         return iter(())

@@ -18,7 +18,7 @@ from det_keras.errors import DetError
 from det_keras.home import Home
 from det_keras.master import process
 from det_keras.master.app import create_app
-from det_keras.master.database.events import Notifier
+from det_keras.master.database.notifier import Notifier
 from det_keras.master.database.store import Store
 from det_keras.master.embedded import EmbeddedMaster, open_store
 from det_keras.master.resources.slots import find_slots

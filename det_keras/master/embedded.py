@@ -14,8 +14,8 @@ from det_keras.home import Home
 from det_keras.master.accounts.auth import Accounts
 from det_keras.master.accounts.users import Users
 from det_keras.master.database.context_store import ContextStore
-from det_keras.master.database.events import Notifier
 from det_keras.master.database.models import SettingRow
+from det_keras.master.database.notifier import Notifier
 from det_keras.master.database.store import Store
 from det_keras.master.experiments.experiments import Experiments
 from det_keras.master.experiments.reporting import report_metrics

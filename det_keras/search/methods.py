@@ -13,10 +13,9 @@ from det_keras.search.bracket import Bracket
 from det_keras.search.grid import GridSearch
 from det_keras.search.halving import HalvingSearch
 from det_keras.search.promotion import PromotionBracket
-from det_keras.search.random_search import RandomSearch
+from det_keras.search.random_search import RandomSearch, SingleSearch
 from det_keras.search.rungs import BracketPlan, adaptive_brackets, plan_bracket, plan_brackets
 from det_keras.search.searcher import Searcher
-from det_keras.search.single import SingleSearch
 from det_keras.search.stopping import StoppingBracket
 from det_keras.search.tpe import TpeSearch
 

@@ -1,4 +1,4 @@
-"""Random search: a number of trials with random samples, each trained fully."""
+"""Random search: a number of trials with random samples, each trained fully; and no search, which is one of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from det_keras.search.base import (
     refused_too_often,
 )
 
-__all__ = ["RandomSearch"]
+__all__ = ["RandomSearch", "SingleSearch"]
 
 
 class RandomSearch(SearchMethod):
@@ -100,3 +100,19 @@ class RandomSearch(SearchMethod):
 
     def _create(self, draw: Draw) -> Create:
         return draw.create()
+
+
+class SingleSearch(RandomSearch):
+    """Random search with one trial, which is never replaced.
+
+    Args:
+        max_length: the trial's length, in the unit of the config; None if the script decides.
+    """
+
+    needs_metric = False
+
+    def __init__(self, max_length: int | None = None) -> None:
+        super().__init__(max_trials=1, max_concurrent_trials=1, max_length=max_length)
+
+    def trial_exited(self, draw: Draw, request_id: str) -> list[Action]:
+        return []

@@ -8,7 +8,7 @@ from typing import Any
 
 from det_keras.home import Home
 from det_keras.master.app import create_app
-from det_keras.master.database.events import Notifier
+from det_keras.master.database.notifier import Notifier
 from det_keras.master.embedded import EmbeddedMaster, open_store
 
 __all__ = ["generate"]

@@ -16,7 +16,7 @@ from det_keras.home import Home
 from det_keras.master import process
 from det_keras.master.accounts.auth import Accounts
 from det_keras.master.app import create_app
-from det_keras.master.database.events import Notifier
+from det_keras.master.database.notifier import Notifier
 from det_keras.master.embedded import EmbeddedMaster, open_store
 from master.fakes import Client, FakePool, eventually
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from det_keras.master.database.events import task_topic
+from det_keras.master.database.notifier import task_topic
 from master.fakes import eventually, file_entry
 
 JOB = {"entrypoint": ["echo", "hi"], "resources": {"slots": 0}}

@@ -14,8 +14,8 @@ from sqlalchemy import text
 
 from det_keras.errors import DetError
 from det_keras.master.database import migrations
-from det_keras.master.database.events import Notifier
 from det_keras.master.database.models import Base, ExperimentRow, SettingRow
+from det_keras.master.database.notifier import Notifier
 from det_keras.master.database.store import Store
 from det_keras.master.embedded import open_store
 

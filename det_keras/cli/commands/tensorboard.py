@@ -151,7 +151,7 @@ def events_of(session: Session, experiment_ids: list[int], trial_ids: list[int])
         trial_ids: these trials.
     """
     from det_keras import storage
-    from det_keras.storage.events import events_prefix
+    from det_keras.storage.tensorboard_events import events_prefix
 
     api = session.api
     cluster = api.accounts.cluster().get("clusterId", "")

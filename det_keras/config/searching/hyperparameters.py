@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeGuard
 
+from det_keras.config.problems import did_you_mean
 from det_keras.config.searching.lengths import INT64_MAX
 from det_keras.config.searching.random_stream import RandomStream
-from det_keras.config.suggestion import did_you_mean
 from det_keras.config.yaml_text import to_plain
 from det_keras.errors import ConfigError, ConfigProblem
 

@@ -35,7 +35,7 @@ from det_keras.keras.data.base import DataSource, IteratedSource
 from det_keras.keras.data.order import epoch_lengths
 from det_keras.keras.data.pipeline import Pipeline
 from det_keras.keras.data.replay import replay
-from det_keras.keras.distributed.exchange import sum_over_workers
+from det_keras.keras.data.shared_pipeline import share_pipeline
 
 __all__ = ["TfDataSource"]
 
@@ -94,7 +94,11 @@ class TfDataSource(IteratedSource):
         self.steps_per_epoch = steps_per_epoch or (cardinality if cardinality > 0 else None)
         if workers is not None and self._is_shared:
             cardinality = max(cardinality, 0) if cardinality != tf.data.UNKNOWN_CARDINALITY else cardinality
-            self._share(workers.allgather(cardinality), steps_per_epoch)
+            self._dataset, known = share_pipeline(
+                self._dataset, workers.allgather(cardinality), reads_on=self._reads_on
+            )
+            if not self._reads_on:
+                self.steps_per_epoch = known
         if self.steps_per_epoch is not None:
             # Workers whose shares differ in length continue until all shares end.
             is_known = cardinality > 0 and not self._is_shared
@@ -102,19 +106,16 @@ class TfDataSource(IteratedSource):
             self.epochs = epoch_lengths(steps_per_epoch, steps_per_pass, reads_on=reads_on)
             self.steps_per_epoch = self.epochs.steps_per_epoch
         self.opens_at_end = not self._reads_on and self.steps_per_epoch is not None
+        self._iterators = _Iterators(self._dataset)
         self._pipeline = Pipeline(self._dataset)
         self._reads_every_pass = reads_every_pass or self._pipeline.draws_within_pass
         self._asked = False
         self._ends_epoch = True
         self._is_in_pass = False
-        self._refused = False
-        self._was_slow = False
-        self._opened = 0
+        self._position = _SavedPosition()
         self._first: Mapping[str, Any] | None = None
         self._start: Mapping[str, Any] | None = None
         self._started_at = time.monotonic()
-        # Iterators of later epochs, opened before the interrupted iterator was restored.
-        self._ahead: deque[Any] = deque()
 
     @property
     def element_spec(self) -> Any:
@@ -147,12 +148,12 @@ class TfDataSource(IteratedSource):
         state = self.state_between_passes()
         if not self._is_in_pass:
             return state
-        if self._can_be_saved and self._save_iterator(directory):
+        if self._can_be_saved and self._position.save(self._iterator, directory):
             return {**state, "saved": True}
         return {**state, "start": self._start, "seconds": time.monotonic() - self._started_at}
 
     def state_between_passes(self) -> dict[str, Any]:
-        state = {"opened": self._opened, "variables": self._pipeline.variables()}
+        state = {"opened": self._iterators.opened, "variables": self._pipeline.variables()}
         return {**state, "first": self._first} if self._needs_first_pass else state
 
     def restore_passes(self, state: Mapping[str, Any], epoch: int) -> None:
@@ -172,10 +173,13 @@ class TfDataSource(IteratedSource):
         if not state.get("saved"):
             why = "TensorFlow cannot save the position of this pipeline"
             return self._read_again(state.get("start"), step, why, state.get("seconds"))
-        self._iterator = self._new_iterator()
+        self._iterator = self._iterators.open()
         self._is_in_pass = True
-        self._open_ahead(epochs_left)
-        tf.train.Checkpoint(iterator=self._iterator).read(str(directory / _FILE_PREFIX)).assert_consumed()
+        # Those of all remaining epochs, by the current target.
+        self._iterators.open_ahead(
+            (epochs_left - 1) * (2 if self.opens_at_end else 1) + int(self.opens_at_end)
+        )
+        self._position.restore(self._iterator, directory)
         return frozenset()
 
     def warn_of_unseen_state(self) -> None:
@@ -208,16 +212,15 @@ class TfDataSource(IteratedSource):
         if read:
             self._begin(self._first)
         for number in range(passes):
-            iterator = self._new_iterator()
+            iterator = self._iterators.open()
             if number < read:
                 self._read_pass(iterator, reason)
             if self.opens_at_end:
-                self._new_iterator()
+                self._iterators.open()
         # Iterators that were opened for passes that a callback ended early, or for the interrupted pass.
-        for _ in range(
-            self._opened, state.get("opened", 0) - int("start" in state or bool(state.get("saved")))
-        ):
-            self._new_iterator()
+        interrupted = int("start" in state or bool(state.get("saved")))
+        for _ in range(self._iterators.opened, state.get("opened", 0) - interrupted):
+            self._iterators.open()
 
     @property
     def _needs_first_pass(self) -> bool:
@@ -225,23 +228,7 @@ class TfDataSource(IteratedSource):
 
     @property
     def _can_be_saved(self) -> bool:
-        return not (self._needs_first_pass or self._refused or self.is_shared_with_validation)
-
-    def _save_iterator(self, directory: Path) -> bool:
-        directory.mkdir(parents=True, exist_ok=True)
-        started = time.perf_counter()
-        try:
-            tf.train.Checkpoint(iterator=self._iterator).write(str(directory / _FILE_PREFIX))
-        except tf.errors.OpError as error:
-            self._refused = True
-            logger.info(
-                "tf.data cannot save this pipeline's position because of %s: a resumed run reads the batches of the "
-                "interrupted epoch again, from the random state in which it began.",
-                _refusing_op(error),
-            )
-            return False
-        self._tell_if_slow(time.perf_counter() - started)
-        return True
+        return not (self._needs_first_pass or self._position.is_refused or self.is_shared_with_validation)
 
     def _begin(self, start: Mapping[str, Any] | None) -> None:
         """Restore the state at the beginning of a pass."""
@@ -257,7 +244,7 @@ class TfDataSource(IteratedSource):
         self._start = start
         if self._reads_on:
             self._first = start
-        self._iterator = self._new_iterator()
+        self._iterator = self._iterators.open()
         self._is_in_pass = True
         return replay(lambda: next(self._iterator), steps, reason, seconds)
 
@@ -269,37 +256,6 @@ class TfDataSource(IteratedSource):
         for _ in iterator:
             pass
 
-    def _share(self, cardinalities: list[int], steps_per_epoch: int | None) -> None:
-        """Count rows, and let workers whose data ends before that of the others run steps without rows."""
-        spec = self._dataset.element_spec
-        is_tuple = isinstance(spec, tuple)
-
-        def with_rows(*parts: Any) -> Any:
-            batch = parts if is_tuple else parts[0]
-            return batch, tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0]
-
-        self._dataset = self._dataset.map(with_rows)
-        if steps_per_epoch is not None:
-            return
-        nothing = tf.nest.map_structure(_one_row_of_zeros, spec)
-        empty = tf.data.Dataset.from_tensors((nothing, tf.constant(0, tf.int64)))
-        if min(cardinalities) >= 0:
-            self.steps_per_epoch = max(cardinalities)
-            self._dataset = self._dataset.concatenate(empty.repeat(max(cardinalities)))
-            self._dataset = self._dataset.take(max(cardinalities))
-            return
-        # The length of the data is unknown: after each batch the workers exchange whether they have another one.
-        self.steps_per_epoch = None
-        ended = tf.data.Dataset.from_tensors((nothing, tf.constant(-1, tf.int64))).repeat()
-        self._dataset = self._dataset.concatenate(ended).map(_with_rows_of_all)
-        self._dataset = self._dataset.take_while(lambda batch, rows, left: left > 0)
-        self._dataset = self._dataset.map(lambda batch, rows, left: (batch, tf.maximum(rows, 0)))
-        options = tf.data.Options()
-        # TensorFlow would run this exchange in parallel and ahead of training, but each answer belongs to the next
-        # step.
-        options.experimental_optimization.apply_default_optimizations = False
-        self._dataset = self._dataset.with_options(options)
-
     def _open(self) -> Any:
         serves = not self._pending and self._iterator is not None
         if serves and self._asked and self._ends_epoch and self.opens_at_end:
@@ -307,7 +263,7 @@ class TfDataSource(IteratedSource):
                 # Training does not read past the last batch, but a cache is complete only after that. With plain Keras
                 # it depends on how far a prefetch has read.
                 next(self._iterator, None)
-            self._iterator = self._next_iterator()
+            self._iterator = self._iterators.next()
         self._asked = True
         return super()._open()
 
@@ -316,26 +272,77 @@ class TfDataSource(IteratedSource):
         self._start = {"streams": capture_streams(), "variables": self._pipeline.variables()}
         self._started_at = time.monotonic()
         self._first = self._first or self._start
-        iterator = self._next_iterator()
+        iterator = self._iterators.next()
         self._is_in_pass = True
         return iterator
 
-    def _next_iterator(self) -> Any:
-        if not self._ahead:
-            return self._new_iterator()
-        self._opened += 1
-        return self._ahead.popleft()
 
-    def _new_iterator(self) -> Any:
-        self._opened += 1
+class _Iterators:
+    """Opens the iterators of a dataset in the order of plain Keras, because each one draws seeds for its shuffles.
+
+    Args:
+        dataset: the dataset.
+
+    Attributes:
+        opened: number of iterators that were opened for a pass, or at its end.
+    """
+
+    def __init__(self, dataset: tf.data.Dataset) -> None:
+        self._dataset = dataset
+        self.opened = 0
+        # Iterators of later epochs, opened before the interrupted iterator was restored.
+        self._ahead: deque[Any] = deque()
+
+    def open(self) -> Any:
+        """Return a new iterator."""
+        self.opened += 1
         return iter(self._dataset)
 
-    def _open_ahead(self, epochs_left: int) -> None:
-        """Open the iterators of all remaining epochs, by the current target, in their order."""
-        count = (epochs_left - 1) * (2 if self.opens_at_end else 1) + int(self.opens_at_end)
+    def next(self) -> Any:
+        """Return the next of those that were opened ahead; a new one if none is left."""
+        if not self._ahead:
+            return self.open()
+        self.opened += 1
+        return self._ahead.popleft()
+
+    def open_ahead(self, count: int) -> None:
+        """Open `count` iterators in place of those that are open ahead."""
         self._ahead = deque(iter(self._dataset) for _ in range(min(count, _MOST_AHEAD)))
 
-    def _tell_if_slow(self, seconds: float) -> None:
+
+class _SavedPosition:
+    """The position of an iterator inside its pass, in TensorFlow's own format.
+
+    Attributes:
+        is_refused: TensorFlow refused to save the iterator; it will not be asked again.
+    """
+
+    def __init__(self) -> None:
+        self.is_refused = False
+        self._was_slow = False
+
+    def save(self, iterator: Any, directory: Path) -> bool:
+        """Write the position of `iterator` into `directory`; return whether TensorFlow supports it."""
+        directory.mkdir(parents=True, exist_ok=True)
+        started = time.perf_counter()
+        try:
+            tf.train.Checkpoint(iterator=iterator).write(str(directory / _FILE_PREFIX))
+        except tf.errors.OpError as error:
+            self.is_refused = True
+            logger.info(
+                "tf.data cannot save this pipeline's position because of %s: a resumed run reads the batches of the "
+                "interrupted epoch again, from the random state in which it began.",
+                _refusing_op(error),
+            )
+            return False
+        self._warn_if_slow(time.perf_counter() - started)
+        return True
+
+    def restore(self, iterator: Any, directory: Path) -> None:
+        """Bring a new iterator to the position that `save` wrote into `directory`."""
+        tf.train.Checkpoint(iterator=iterator).read(str(directory / _FILE_PREFIX)).assert_consumed()
+
+    def _warn_if_slow(self, seconds: float) -> None:
         if seconds > _SLOW_SAVE_S and not self._was_slow:
             self._was_slow = True
             logger.warning(
@@ -343,15 +350,6 @@ class TfDataSource(IteratedSource):
                 "A smaller `shuffle` buffer makes checkpoints faster.",
                 seconds,
             )
-
-
-def _one_row_of_zeros(spec: tf.TensorSpec) -> tf.Tensor:
-    return tf.zeros([1, *(size or 1 for size in spec.shape.as_list()[1:])], spec.dtype)
-
-
-def _with_rows_of_all(batch: Any, rows: tf.Tensor) -> Any:
-    (left,) = sum_over_workers([tf.cast(rows >= 0, tf.int32)], name="workers_with_data")
-    return batch, rows, left
 
 
 def _refusing_op(error: tf.errors.OpError) -> str:

@@ -10,9 +10,9 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 from starlette.responses import Response
 
-from det_keras.master.database.events import allocation_topic, task_topic
 from det_keras.master.database.lookups import config_of, find_experiment
 from det_keras.master.database.models import AllocationRow, TrialRow
+from det_keras.master.database.notifier import allocation_topic, task_topic
 from det_keras.master.database.store import Transaction
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import InvalidArgumentError

@@ -12,9 +12,9 @@ from fastapi import APIRouter, Depends, Query
 from pydantic import AliasChoices, Field
 from starlette.responses import Response
 
-from det_keras.master.database.events import task_topic
 from det_keras.master.database.lookups import find_trial
 from det_keras.master.database.models import AllocationRow, TaskRow
+from det_keras.master.database.notifier import task_topic
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import InvalidArgumentError, NotFoundError, UnavailableError
 from det_keras.master.server.calls import MasterDep, PageDep, body, choices

@@ -13,7 +13,6 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from det_keras.master.checkpoints.retention import Candidate, Retention, kept
-from det_keras.master.database.events import DELETIONS
 from det_keras.master.database.lookups import config_of, find_experiment
 from det_keras.master.database.models import (
     CheckpointRow,
@@ -23,6 +22,7 @@ from det_keras.master.database.models import (
     TaskRow,
     TrialRow,
 )
+from det_keras.master.database.notifier import DELETIONS
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import InvalidArgumentError, NotFoundError
 from det_keras.master.reports.metrics import live_rows

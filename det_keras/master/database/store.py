@@ -19,8 +19,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
 from det_keras.errors import DetError
-from det_keras.master.database.events import Notifier
 from det_keras.master.database.migrations import HEAD
+from det_keras.master.database.notifier import Notifier
 
 __all__ = ["Store", "Transaction"]
 

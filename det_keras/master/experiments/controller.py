@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from det_keras import search
 from det_keras.master import lifecycle
-from det_keras.master.database.events import DELETIONS, WORK
 from det_keras.master.database.lookups import config_of
 from det_keras.master.database.models import ExperimentRow, TrialRow
+from det_keras.master.database.notifier import DELETIONS, WORK
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import FailedPreconditionError, InvalidArgumentError
 from det_keras.master.experiments.base import Controller, early_exit_reason

@@ -17,9 +17,9 @@ from det_keras.errors import ConfigError
 from det_keras.master import lifecycle
 from det_keras.master.checkpoints import records as checkpoints
 from det_keras.master.database.context_store import ContextStore, FileEntry
-from det_keras.master.database.events import DELETIONS, WORK
 from det_keras.master.database.lookups import find_experiment
 from det_keras.master.database.models import CheckpointRow, ExperimentRow, TrialRow
+from det_keras.master.database.notifier import DELETIONS, WORK
 from det_keras.master.database.store import Store
 from det_keras.master.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from det_keras.master.experiments import continuing

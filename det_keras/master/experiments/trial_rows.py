@@ -9,8 +9,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, select
 
-from det_keras.master.database.events import task_topic
 from det_keras.master.database.models import ExperimentRow, MetricRow, TaskRow, TrialRow
+from det_keras.master.database.notifier import task_topic
 from det_keras.master.database.store import Transaction
 from det_keras.protocol import states
 from det_keras.protocol.metrics import VALIDATION

@@ -13,14 +13,13 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from det_keras.master.accounts.auth import Accounts
-from det_keras.master.database.events import Notifier
+from det_keras.master.database.notifier import Notifier
 from det_keras.master.errors import (
     ApiError,
     UnauthenticatedError,
     UnavailableError,
 )
-from det_keras.master.server.browser import wants_page
-from det_keras.master.server.cross_site import refuse_other_pages, refuse_other_sites
+from det_keras.master.server.browser import refuse_other_pages, refuse_other_sites, wants_page
 from det_keras.master.server.responses import error_reply
 
 __all__ = ["AuthMiddleware"]

@@ -1,11 +1,20 @@
-"""Requests of browsers: whether they expect a page, and where they may be redirected."""
+"""Requests of browsers: whether they expect a page, where they may be redirected, and which changes are refused.
+
+A page of another site can make a browser send a change with the user's cookie.
+"""
 
 from __future__ import annotations
+
+import hmac
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-__all__ = ["own_address", "wants_page"]
+from det_keras.master.accounts.auth import page_token
+from det_keras.master.errors import PermissionDeniedError
+
+__all__ = ["own_address", "refuse_other_pages", "refuse_other_sites", "wants_page"]
 
 
 def wants_page(scope: Scope) -> bool:
@@ -20,3 +29,26 @@ def own_address(text: str) -> str:
     # `//elsewhere` is an address on another host, and browsers treat `\\` as `/`.
     is_ours = text.startswith("/") and not text.startswith(("//", "/\\")) and text.isprintable()
     return text if is_ours else "/"
+
+
+def refuse_other_sites(headers: Headers, *, is_by_cookie: bool) -> None:
+    """Refuse a request that a page of another site made the browser send: browsers add cookies automatically.
+
+    Other ports of this machine are other sites too, since another account's server may listen there. Browsers name the
+    origin of a request in a header; a request without one may not use the cookie.
+    """
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    if site is not None:
+        is_own = site in ("same-origin", "none")
+    elif origin is not None:
+        is_own = urlsplit(origin).netloc == headers.get("host")
+    else:
+        is_own = not is_by_cookie
+    if not is_own:
+        raise PermissionDeniedError("A page of another site may not make this call with your login.")
+
+
+def refuse_other_pages(headers: Headers, token: str) -> None:
+    """Refuse a change by cookie without the page's token, which only the master's own pages contain."""
+    if not hmac.compare_digest(headers.get("x-csrf-token", "").encode(), page_token(token).encode()):
+        raise PermissionDeniedError("A change by cookie requires the token of the page in `X-CSRF-Token`.")

@@ -14,7 +14,7 @@ import uvicorn
 
 from det_keras.errors import DetError
 from det_keras.home import Home
-from det_keras.master.database.events import Notifier
+from det_keras.master.database.notifier import Notifier
 from det_keras.master.server.address import Address
 
 __all__ = ["bind", "serve"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import threading
 
-from det_keras.master.database.events import Notifier
+from det_keras.master.database.notifier import Notifier
 
 __all__ = ["Background"]
 

@@ -20,9 +20,9 @@ from typing import ParamSpec
 from sqlalchemy import select
 
 from det_keras.master.accounts.auth import Accounts
-from det_keras.master.database.events import WORK, Notifier, task_topic
 from det_keras.master.database.lookups import find_experiment, find_trial
 from det_keras.master.database.models import AllocationRow, TaskRow, TrialRow
+from det_keras.master.database.notifier import WORK, Notifier, task_topic
 from det_keras.master.database.store import Store
 from det_keras.master.experiments.controller import ExperimentController
 from det_keras.master.experiments.unmanaged import UnmanagedController, find_lost, hear_all_again

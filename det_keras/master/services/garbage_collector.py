@@ -17,7 +17,6 @@ from det_keras import storage
 from det_keras.errors import CheckpointError, ConfigError
 from det_keras.master.checkpoints import records as checkpoints
 from det_keras.master.database.context_store import ContextStore
-from det_keras.master.database.events import DELETIONS, Notifier
 from det_keras.master.database.lookups import config_of
 from det_keras.master.database.models import (
     AllocationRow,
@@ -29,13 +28,14 @@ from det_keras.master.database.models import (
     TokenRow,
     TrialRow,
 )
+from det_keras.master.database.notifier import DELETIONS, Notifier
 from det_keras.master.database.store import Store
 from det_keras.master.resources import ResourcePool
 from det_keras.master.services.background import Background
 from det_keras.master.tasks.log_retention import expired_tasks
 from det_keras.protocol import states
 from det_keras.protocol.values import now
-from det_keras.storage.events import events_prefix
+from det_keras.storage.tensorboard_events import events_prefix
 
 __all__ = ["GarbageCollector"]
 

@@ -9,8 +9,8 @@ from datetime import timedelta
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from det_keras.master.database.events import WORK, allocation_topic, task_topic
 from det_keras.master.database.models import AllocationRow, TaskRow
+from det_keras.master.database.notifier import WORK, allocation_topic, task_topic
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import NotFoundError
 from det_keras.master.lifecycle import Exit

@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 from det_keras.config import JobConfig, load_job_config
 from det_keras.errors import ConfigError
 from det_keras.master.database.context_store import ContextStore, FileEntry
-from det_keras.master.database.events import WORK, task_topic
 from det_keras.master.database.models import TaskRow, UserRow
+from det_keras.master.database.notifier import WORK, task_topic
 from det_keras.master.database.store import Store, Transaction
 from det_keras.master.errors import InvalidArgumentError, NotFoundError
 from det_keras.master.lifecycle import Ending, Exit

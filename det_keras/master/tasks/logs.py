@@ -11,9 +11,9 @@ from sqlalchemy import Select, insert, or_, select
 from sqlalchemy.orm import Session
 
 from det_keras.config import LogPattern, LogPatternError
-from det_keras.master.database.events import task_topic
 from det_keras.master.database.lookups import config_of_trial
 from det_keras.master.database.models import AllocationRow, LogRow, TrialRow
+from det_keras.master.database.notifier import task_topic
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import InvalidArgumentError
 from det_keras.master.resources import LogEntry
