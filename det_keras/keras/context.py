@@ -98,8 +98,8 @@ class KerasContext:
         self._files = ExitStack()
         self._point: ResumePoint | None = None
         self._looked_for_point = False
-        self._goes_on = False
-        self._is_told = False
+        self._has_resumed = False
+        self._has_logged_evaluation = False
         self.validated_at: int | None = None
         self._on_close = on_close
         self._is_closed = False
@@ -295,7 +295,7 @@ class KerasContext:
         if point is not None and index < point.phase_index:
             return self._finished_phase(run, point.phases[index])
         if point is not None and index == point.phase_index:
-            self._goes_on = True
+            self._has_resumed = True
             return run.execute(point)
         if point is None and index == 0:
             self._warm_start(model, run)
@@ -439,18 +439,18 @@ class KerasContext:
     def _check_open(self, what: str) -> None:
         if self._is_closed:
             raise DetError(
-                f"`{what}` was called on a context that is closed. Call `det.keras.init()` for a new one; it goes on "
-                "from the newest checkpoint of its `run_dir`."
+                f"`{what}` was called on a context that is closed. Call `det.keras.init()` for a new one; it "
+                "continues from the newest checkpoint of its `run_dir`."
             )
 
     def _is_catching_up(self) -> bool:
         """Return whether the script has not yet reached the `fit` that resumes from a checkpoint."""
-        if self._find_point() is None or self._goes_on:
+        if self._find_point() is None or self._has_resumed:
             return False
-        if not self._is_told:
-            self._is_told = True
+        if not self._has_logged_evaluation:
+            self._has_logged_evaluation = True
             logger.info(
-                "What `evaluate` finds before the `fit` that goes on from the checkpoint is not reported: the run "
+                "What `evaluate` finds before the `fit` that continues from the checkpoint is not reported: the run "
                 "before has done that."
             )
         return True

@@ -232,7 +232,7 @@ def _sample(config: ExperimentConfig, seed: int, given: Mapping[str, Any]) -> di
         name: value
         for name, value in values.items()
         # A name may have a dot of its own.
-        if name not in given and any(one == name or one.startswith(f"{name}.") for one in drawn)
+        if name not in given and any(path == name or path.startswith(f"{name}.") for path in drawn)
     }
     if sampled:
         logger.warning("The config holds a search space; alone, one sample of it is used: %s", sampled)

@@ -81,7 +81,7 @@ class OptimizerRegistry:
                     f"{type(optimizer).__name__} was wrapped by Horovod's own `DistributedOptimizer`, which does not "
                     "exchange gradients on Keras 3. Pass the plain optimizer to `context.wrap_optimizer(...)`."
                 )
-        wrapped = [one for one in optimizers if self._exchange.is_installed(one)]
+        wrapped = [optimizer for optimizer in optimizers if self._exchange.is_installed(optimizer)]
         has_own_step = type(model).train_step is not keras.Model.train_step
         if not self._exchange.is_installed(model.optimizer) and not (has_own_step and wrapped):
             raise ValueError(
@@ -107,7 +107,9 @@ class OptimizerRegistry:
         found = [model.optimizer, *vars(model).values(), *self._wrapped]
         optimizers: list[Any] = []
         for value in found:
-            if isinstance(value, keras.optimizers.Optimizer) and all(value is not one for one in optimizers):
+            if isinstance(value, keras.optimizers.Optimizer) and all(
+                value is not known for known in optimizers
+            ):
                 optimizers.append(value)
         return optimizers
 

@@ -115,8 +115,8 @@ def iris(cluster, tmp_path_factory):
 def test_determined_callback_goes_on_with_the_right_epoch(cluster, iris):
     _, trial, before, log = iris
     assert 3 <= before < EPOCHS, "the pause came too late to show anything"
-    assert f"ends after epoch {before} and goes on from there" in log
-    assert re.search(rf"Training goes on from checkpoint \S+ after epoch {before}\.", log)
+    assert f"ends after epoch {before} and continues from there" in log
+    assert re.search(rf"Training continues from checkpoint \S+ after epoch {before}\.", log)
     for group in ("training", "validation"):
         rows = cluster.metrics(trial, group)
         assert [metrics["epochs"] for _, metrics in rows] == list(range(1, EPOCHS + 1))

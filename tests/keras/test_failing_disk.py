@@ -1,7 +1,7 @@
 """A disk that fails at any write, flush or rename of a checkpoint costs that checkpoint at most, and it is said.
 
 As SQLite tests itself: the n-th operation fails, for every n until nothing fails any more. After each the
-newest whole checkpoint must load, and training that goes on from it must end as if nothing had been.
+newest whole checkpoint must load, and training that continues from it must end as if nothing had been.
 """
 
 from __future__ import annotations
@@ -287,5 +287,5 @@ def test_torn_file_is_reported_and_the_checkpoint_before_is_taken(
         assert train(run_dir, batches=FEW) == undisturbed[FEW], torn.name
         said = " ".join(one.getMessage() for one in caplog.records)
         assert torn.name in said, f"Nothing was said of {torn.name}."
-        assert "goes on from checkpoint" in said
+        assert "continues from checkpoint" in said
         assert "at batch 8" in said, torn.name

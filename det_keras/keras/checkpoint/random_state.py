@@ -78,7 +78,10 @@ def restore_streams(state: Mapping[str, Any], *, without: Collection[str] = ()) 
 def capture_random_state(model: Any) -> dict[str, Any]:
     """Return all random states as JSON values: the streams, and the generators that layers of `model` hold."""
     streams = capture_streams()
-    generators = [streams.pop("generator"), *(_read(one.state) for one in _layer_generators(model))]
+    generators = [
+        streams.pop("generator"),
+        *(_read(generator.state) for generator in _layer_generators(model)),
+    ]
     return {**streams, "generators": generators}
 
 

@@ -31,7 +31,9 @@ class TrainedModel:
     def variables(self) -> VariableSet:
         """All variables of the training; they are complete after the first step, or after `build`."""
         if self._variables is None:
-            self._variables = VariableSet(self.model, [one for one in self.optimizers if one.built])
+            self._variables = VariableSet(
+                self.model, [optimizer for optimizer in self.optimizers if optimizer.built]
+            )
         return self._variables
 
     def build(self, element_spec: Any) -> None:

@@ -115,7 +115,7 @@ class TrainingState:
 
     def plan(self) -> FilePlan:
         """Return the files of the checkpoint."""
-        model_count = sum(1 for one in self.variables if one["group"] == "model")
+        model_count = sum(1 for variable in self.variables if variable["group"] == "model")
         files: dict[str, Sequence[Piece]] = {}
         zips = self.model_file.add_to(files, self._slices[:model_count])
         apart = [index for index in range(len(self.variables)) if index not in self.places]
@@ -181,5 +181,5 @@ def _contents(folder: tempfile.TemporaryDirectory[str] | None) -> Iterator[tuple
     """Yield the relative paths and contents of the files in a temporary directory."""
     if folder is not None:
         root = Path(folder.name)
-        for path in sorted(one for one in root.rglob("*") if one.is_file()):
+        for path in sorted(file for file in root.rglob("*") if file.is_file()):
             yield path.relative_to(root).as_posix(), path.read_bytes()

@@ -65,23 +65,23 @@ class VariableSet:
     @property
     def model_variables(self) -> list[Any]:
         """The variables of the group ``model``; they are the first ones of the set."""
-        return [one.variable for one in self.tracked if one.group == "model"]
+        return [item.variable for item in self.tracked if item.group == "model"]
 
     @property
     def size_bytes(self) -> int:
         """Memory for the values in bytes, each rounded up to a cache line."""
-        return sum(copy_bytes(one.variable.value) for one in self.tracked)
+        return sum(copy_bytes(item.variable.value) for item in self.tracked)
 
     def copy(self) -> list[tf.Tensor]:
         """Return a consistent copy of all values without copying memory in this call.
 
         The tensors share the variables' memory. TensorFlow copies a value at the next write to it, inside the step.
         """
-        return [_read(one.variable) for one in self.tracked]
+        return [_read(item.variable) for item in self.tracked]
 
     def describe(self) -> list[dict[str, Any]]:
         """Return the description of every variable, in order."""
-        return [one.describe() for one in self.tracked]
+        return [item.describe() for item in self.tracked]
 
     def check(self, saved: Sequence[Mapping[str, Any]]) -> None:
         """Compare the variables with the descriptions in a checkpoint.
@@ -92,13 +92,13 @@ class VariableSet:
         Raises:
             ModelMismatchError: they differ; the message names the first difference with both values.
         """
-        for index, one in enumerate(self.tracked):
+        for index, item in enumerate(self.tracked):
             if index >= len(saved):
                 raise ModelMismatchError(
-                    f"The {one.group} has a variable that the checkpoint does not have: `{one.path}` of shape "
-                    f"{_shape(one.describe())}. Restore with the code that wrote the checkpoint, or start afresh."
+                    f"The {item.group} has a variable that the checkpoint does not have: `{item.path}` of shape "
+                    f"{_shape(item.describe())}. Restore with the code that wrote the checkpoint, or start afresh."
                 )
-            expected, found = saved[index], one.describe()
+            expected, found = saved[index], item.describe()
             if _identity(expected) != _identity(found):
                 raise ModelMismatchError(
                     f"The checkpoint does not fit: variable {index} is `{expected['path']}` "
@@ -115,16 +115,16 @@ class VariableSet:
 
     def assign(self, values: Sequence[Any]) -> None:
         """Assign every variable its value, in order."""
-        for one, value in zip(self.tracked, values, strict=True):
-            one.variable.assign(value)
+        for item, value in zip(self.tracked, values, strict=True):
+            item.variable.assign(value)
 
     def copy_metrics(self) -> list[tf.Tensor]:
         """Return a copy of the values of the metric variables only."""
-        return [_read(one.variable) for one in self.tracked if one.group == "metrics"]
+        return [_read(item.variable) for item in self.tracked if item.group == "metrics"]
 
     def assign_metrics(self, values: Sequence[Any]) -> None:
         """Restore the values of the metric variables from a copy that `copy_metrics` returned."""
-        metrics = [one.variable for one in self.tracked if one.group == "metrics"]
+        metrics = [item.variable for item in self.tracked if item.group == "metrics"]
         for variable, value in zip(metrics, values, strict=True):
             variable.assign(value)
 

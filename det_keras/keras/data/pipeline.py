@@ -69,7 +69,11 @@ class Pipeline:
         self.runs_python |= any("PyFunc" in op for op in ops)
         if not any(op.startswith(_WRITING_OPS) for op in ops):
             return
-        handles = [one for one in function.captured_inputs if one.dtype == tf.resource and _is_variable(one)]
+        handles = [
+            tensor
+            for tensor in function.captured_inputs
+            if tensor.dtype == tf.resource and _is_variable(tensor)
+        ]
         self._variables.update({id(handle): handle for handle in handles})
         if handles and "ParallelMap" in type(stage).__name__ and not is_op_determinism_enabled():
             logger.warning(

@@ -51,7 +51,7 @@ class Shard:
         """Return this worker's rows of a batch of any structure, and the same pair of counts as `of_rows`."""
         total = tf.shape(keras.tree.flatten(batch)[0], tf.int64)[0]
         part, count = self.of_rows(tf.range(total))
-        return keras.tree.map_structure(lambda one: one[part[0] : part[-1] + 1], batch), count
+        return keras.tree.map_structure(lambda array: array[part[0] : part[-1] + 1], batch), count
 
     def _bounds(self, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return total * self.rank // self.size, total * (self.rank + 1) // self.size

@@ -127,14 +127,14 @@ def is_dealt_out(dataset: Any) -> bool:
     """Return whether a wrapped tf.data.Dataset was made from one that `wrap_data` distributed to the workers."""
     if hasattr(dataset, _MARK):
         return bool(getattr(dataset, _MARK))
-    return all(is_dealt_out(one) for one in input_datasets(dataset) if _derives_from_wrapped(one))
+    return all(is_dealt_out(source) for source in input_datasets(dataset) if _derives_from_wrapped(source))
 
 
 def _is_dealt_out_in_part(dataset: Any) -> bool:
     """Return whether any dataset from which a tf.data.Dataset was made was distributed to the workers."""
     if hasattr(dataset, _MARK):
         return bool(getattr(dataset, _MARK))
-    return any(_is_dealt_out_in_part(one) for one in input_datasets(dataset))
+    return any(_is_dealt_out_in_part(source) for source in input_datasets(dataset))
 
 
 def _warn_of_mixture(dataset: Any) -> None:
@@ -195,7 +195,7 @@ def _unwrapped(what: str) -> str:
 
 
 def _derives_from_wrapped(dataset: Any) -> bool:
-    return hasattr(dataset, _MARK) or any(_derives_from_wrapped(one) for one in input_datasets(dataset))
+    return hasattr(dataset, _MARK) or any(_derives_from_wrapped(source) for source in input_datasets(dataset))
 
 
 def _to_numpy(array: Any) -> np.ndarray[Any, Any]:

@@ -32,7 +32,7 @@ class SharedStep:
         is_weighted: whether the next gradients are those of a loss that was multiplied by `share`.
         leave: 1 once this worker was asked to stop.
         end: 1 once a callback of this worker ended the training.
-        told: the numbers of workers that request to stop, and to end, as of the last step; the same on all workers.
+        requests: the numbers of workers that request to stop, and to end, as of the last step; the same on all workers.
         is_in_fit: whether a `context.fit` prepares the model or trains it.
         is_ending_epoch: whether any worker requested to end when metrics were last summed; None once it was read.
     """
@@ -44,14 +44,14 @@ class SharedStep:
         self.is_in_fit = False
         self.leave = tf.Variable(0.0, trainable=False)
         self.end = tf.Variable(0.0, trainable=False)
-        self.told = tf.Variable([0.0, 0.0], trainable=False)
+        self.requests = tf.Variable([0.0, 0.0], trainable=False)
         self.is_ending_epoch: bool | None = None
 
     def begin(self) -> None:
         """Reset the requests of an earlier training."""
         self.leave.assign(0.0)
         self.end.assign(0.0)
-        self.told.assign([0.0, 0.0])
+        self.requests.assign([0.0, 0.0])
 
     @property
     def share(self) -> tf.Tensor | None:
@@ -63,12 +63,12 @@ class SharedStep:
     @property
     def is_leaving(self) -> bool:
         """Whether any worker had been asked to stop before the last step; the same on all workers."""
-        return bool(self.told.numpy()[0] > 0)
+        return bool(self.requests.numpy()[0] > 0)
 
     @property
     def is_ending(self) -> bool:
         """Whether a callback of any worker had ended the training before the last step; the same on all workers."""
-        return bool(self.told.numpy()[1] > 0)
+        return bool(self.requests.numpy()[1] > 0)
 
 
 class GradientExchange:
@@ -117,8 +117,8 @@ class GradientExchange:
         step = self._step
         if not step.is_in_fit:
             self._warn()
-        dense = [index for index, one in enumerate(gradients) if isinstance(one, tf.Tensor)]
-        wishes = tf.stack([step.leave, step.end])
+        dense = [index for index, gradient in enumerate(gradients) if isinstance(gradient, tf.Tensor)]
+        own_requests = tf.stack([step.leave, step.end])
         # The number of rows of the other workers may be known. Otherwise it is exchanged, and the sum of the gradients
         # is divided by the total afterwards.
         weight = tf.constant(1.0) if step.rows is None else tf.cast(step.rows, tf.float32)
@@ -126,25 +126,25 @@ class GradientExchange:
             weight, total = share, tf.constant(1.0)
             own = [gradients[index] for index in dense]
             sent = own if step.is_weighted else _weighted(own, weight)
-            *averaged, told = sum_over_workers([*sent, wishes], name=name, half=self._half)
+            *averaged, requests = sum_over_workers([*sent, own_requests], name=name, half=self._half)
         elif self._half:
             # A 16-bit float would lose digits of the number of rows.
-            total, told = sum_over_workers([weight, wishes], name=f"{name}.said")
+            total, requests = sum_over_workers([weight, own_requests], name=f"{name}.said")
             sent = _weighted([gradients[index] for index in dense], weight / total)
             averaged = sum_over_workers(sent, name=name, half=True)
         else:
             sent = _weighted([gradients[index] for index in dense], weight)
-            *sums, total, told = sum_over_workers([*sent, weight, wishes], name=name)
-            averaged = [one / tf.cast(total, one.dtype) for one in sums]
+            *sums, total, requests = sum_over_workers([*sent, weight, own_requests], name=name)
+            averaged = [added / tf.cast(total, added.dtype) for added in sums]
         # Every worker receives the same sums, so all act on a request at the same later boundary.
-        step.told.assign(told)
+        step.requests.assign(requests)
         result = list(gradients)
-        for index, one in zip(dense, averaged, strict=True):
-            result[index] = one
-        for index, one in enumerate(gradients):
-            if isinstance(one, tf.IndexedSlices):
+        for index, gradient in zip(dense, averaged, strict=True):
+            result[index] = gradient
+        for index, gradient in enumerate(gradients):
+            if isinstance(gradient, tf.IndexedSlices):
                 own_weight = tf.constant(1.0) if step.is_weighted else weight
-                result[index] = _average_slices(one, own_weight, total, f"{name}.{index}")
+                result[index] = _average_slices(gradient, own_weight, total, f"{name}.{index}")
         step.is_weighted = False
         return result
 
@@ -161,7 +161,7 @@ class GradientExchange:
 
 def _weighted(gradients: list[tf.Tensor], weight: tf.Tensor) -> list[tf.Tensor]:
     # Not a plain product: the gradients of a worker without rows may be NaN, and its weight is 0.
-    return [tf.math.multiply_no_nan(one, tf.cast(weight, one.dtype)) for one in gradients]
+    return [tf.math.multiply_no_nan(gradient, tf.cast(weight, gradient.dtype)) for gradient in gradients]
 
 
 def _average_slices(

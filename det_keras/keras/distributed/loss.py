@@ -30,7 +30,7 @@ def reduction_of(model: Any) -> str:
         ValueError: the losses have different reductions or none, or a mean by weights has several outputs.
     """
     given = given_losses(model)
-    losses = [one for one in keras.tree.flatten(given) if isinstance(one, keras.losses.Loss)]
+    losses = [part for part in keras.tree.flatten(given) if isinstance(part, keras.losses.Loss)]
     kinds = {"rows" if loss.reduction in _BY_ROWS else str(loss.reduction) for loss in losses} or {"rows"}
     # Losses given by name are divided by rows.
     if len(losses) < len(keras.tree.flatten(given)):
@@ -64,7 +64,7 @@ def scaled_loss(
         if step.rows is None or (reduction == "weights" and sample_weight is None):
             return total
         own = tf.cast(step.rows, total.dtype)
-        penalties = [tf.cast(tf.reduce_sum(one), total.dtype) for one in model.losses]
+        penalties = [tf.cast(tf.reduce_sum(penalty), total.dtype) for penalty in model.losses]
         penalty = tf.add_n(penalties) if penalties else tf.zeros((), total.dtype)
         # A worker without rows runs one that is not counted.
         weight = tf.reduce_sum(tf.cast(sample_weight, total.dtype)) if reduction == "weights" else own

@@ -127,7 +127,7 @@ class Replica:
         """The model's floating-point variables besides its weights, such as moving means."""
         layers = all_layers(self._model)
         # Frozen weights are excluded: they are the same on all workers.
-        weights = {id(one) for layer in layers for one in own_trainable_variables(layer)}
+        weights = {id(variable) for layer in layers for variable in own_trainable_variables(layer)}
         others = weights | {id(variable) for variable in seed_variables(self._model)}
         return [
             variable
@@ -170,7 +170,7 @@ class Replica:
         wish = tf.maximum(tf.cast(self._model.stop_training, tf.float32), self._shared.end)
         *sums, wishes = sum_over_workers([*values, wish], name="metric_states")
         self._shared.is_ending_epoch = float(wishes) > 0
-        return [np.asarray(one) for one in sums]
+        return [np.asarray(total) for total in sums]
 
     def check_equal(self, batches: int, checked_at: int) -> None:
         """Compare the trainable variables of all workers.
@@ -280,7 +280,7 @@ def check_metrics(model: Any) -> None:
             of workers would count its beginning several times.
     """
     # Keras stores the metrics of `compile` inside one metric.
-    for metric in [part for one in model.metrics for part in getattr(one, "metrics", [one])]:
+    for metric in [part for known in model.metrics for part in getattr(known, "metrics", [known])]:
         kept = [variable.value.read_value() for variable in metric.variables]
         metric.reset_state()
         is_sum = all(not np.any(np.asarray(variable.value)) for variable in metric.variables)

@@ -151,8 +151,8 @@ class FitArguments:
             return self.user_callbacks
         # Replace them in the list: checkpoints store callback states by index.
         return [
-            keras.callbacks.Callback() if isinstance(one, _OF_THE_CHIEF) else one
-            for one in self.user_callbacks
+            keras.callbacks.Callback() if isinstance(callback, _OF_THE_CHIEF) else callback
+            for callback in self.user_callbacks
         ]
 
     def verbosity(self, *, is_chief: bool) -> int:

@@ -83,11 +83,13 @@ class SeamlessCallbackList(keras.callbacks.CallbackList):  # type: ignore[misc]
         # Calling two hooks per batch is most of the time that Keras itself spends between two steps, so they are
         # skipped if no callback overrides them.
         silent = [self._progbar] if self._progbar is not None and verbose != 1 and steps else []
-        listening = [one for one in self.callbacks if one not in silent]
-        self._hears_batch_begin = any(
-            overrides(one, "on_train_batch_begin", "on_batch_begin") for one in listening
+        listening = [callback for callback in self.callbacks if callback not in silent]
+        self._needs_batch_begin = any(
+            overrides(callback, "on_train_batch_begin", "on_batch_begin") for callback in listening
         )
-        self._hears_batch_end = any(overrides(one, "on_train_batch_end", "on_batch_end") for one in listening)
+        self._needs_batch_end = any(
+            overrides(callback, "on_train_batch_end", "on_batch_end") for callback in listening
+        )
 
     def begin_segment(self, first_step: int, listener: SegmentListener) -> None:
         """Set the number, in its epoch, of the batch that Keras calls batch 0, and the listener of the segment."""
@@ -126,12 +128,12 @@ class SeamlessCallbackList(keras.callbacks.CallbackList):  # type: ignore[misc]
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Notify the user's callbacks with the batch's number in its epoch."""
-        if self._hears_batch_begin:
+        if self._needs_batch_begin:
             super().on_train_batch_begin(batch + self._first_step, logs)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Notify the user's callbacks with the batch's number in its epoch, then the segment's listener."""
-        if self._hears_batch_end:
+        if self._needs_batch_end:
             super().on_train_batch_end(batch + self._first_step, logs)
         self._listener.batch_ended(batch + 1, logs)
 

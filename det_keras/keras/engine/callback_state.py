@@ -60,7 +60,9 @@ class CallbackStates:
     """
 
     def __init__(self, callbacks: Sequence[Any]) -> None:
-        self._callbacks = {f"{index}-{type(one).__name__}": one for index, one in enumerate(callbacks)}
+        self._callbacks = {
+            f"{index}-{type(callback).__name__}": callback for index, callback in enumerate(callbacks)
+        }
         self._plain = {
             name: PlainState(callback, without=_names_of_keras(callback))
             for name, callback in self._callbacks.items()
@@ -148,7 +150,7 @@ def _names_of_keras(callback: Any) -> set[str]:
         return names
     for kind in type(callback).__mro__:
         if kind.__module__.startswith("keras."):
-            functions = [one for one in vars(kind).values() if inspect.isfunction(one)]
+            functions = [member for member in vars(kind).values() if inspect.isfunction(member)]
             steps = [step for function in functions for step in dis.get_instructions(function)]
             names |= {str(step.argval) for step in steps if step.opname == "STORE_ATTR"}
     return names

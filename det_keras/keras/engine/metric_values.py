@@ -38,5 +38,5 @@ def metrics_text(metrics: Mapping[str, Any]) -> str:
 
 def _text(value: Any) -> str:
     if isinstance(value, list):
-        return f"[{', '.join(_text(one) for one in value)}]"
+        return f"[{', '.join(_text(item) for item in value)}]"
     return f"{value:.4g}"

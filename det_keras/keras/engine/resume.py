@@ -116,7 +116,7 @@ def _has_more_to_do(core: Context) -> bool:
 
 def _told(point: ResumePoint) -> ResumePoint:
     record = point.record
-    logger.info("Training goes on from checkpoint %s at batch %s.", record.uuid, record.steps_completed)
+    logger.info("Training continues from checkpoint %s at batch %s.", record.uuid, record.steps_completed)
     return point
 
 

@@ -165,7 +165,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         if self._checkpoint_epochs and self._epochs % self._checkpoint_epochs == 0:
             self._save()
         if self._core.preempt.should_preempt():
-            logger.info("Asked to stop: training ends after epoch %s and goes on from there.", self._epochs)
+            logger.info("Asked to stop: training ends after epoch %s and continues from there.", self._epochs)
             self.model.stop_training = True
 
     def on_train_end(self, logs: Any = None) -> None:
@@ -227,7 +227,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
             self.save_model(self.model, str(folder / _WEIGHTS), distributed)
             np.savez(
                 folder / _VARIABLES,
-                *(np.asarray(keras.ops.convert_to_numpy(one)) for one in self._variables()),
+                *(np.asarray(keras.ops.convert_to_numpy(variable)) for variable in self._variables()),
             )
             (folder / _STATE).write_text(json.dumps(self._state()), encoding="utf-8")
         logger.info("The checkpoint %s holds the state after epoch %s.", uuid, self._epochs)
@@ -249,7 +249,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
             restore_random_state(self.model, state["random"])
         # The state has not changed since this checkpoint.
         self._saved_at = self._batches
-        logger.info("Training goes on from checkpoint %s after epoch %s.", uuid, self._epochs)
+        logger.info("Training continues from checkpoint %s after epoch %s.", uuid, self._epochs)
 
     def _restore_variables(self, path: Path) -> None:
         if isinstance(self.model.optimizer, keras.optimizers.Optimizer):
@@ -265,9 +265,9 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
 
     def _variables(self) -> list[Any]:
         """Return the variables that are not weights: those of the optimizer and of random generators."""
-        optimizer, weights = self.model.optimizer, {id(one) for one in self.model.weights}
+        optimizer, weights = self.model.optimizer, {id(weight) for weight in self.model.weights}
         slots = list(optimizer.variables) if isinstance(optimizer, keras.optimizers.Optimizer) else []
-        return [*slots, *(one for one in self.model.variables if id(one) not in weights)]
+        return [*slots, *(variable for variable in self.model.variables if id(variable) not in weights)]
 
     def _state(self) -> dict[str, Any]:
         return {

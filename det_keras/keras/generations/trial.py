@@ -258,12 +258,12 @@ def _steps_per_epoch(x: Any, configured: int, scheduling_unit: int) -> int | Non
 
 def _only_class(module: Any) -> type[TFKerasTrial]:
     found = [
-        one
-        for one in vars(module).values()
-        if isinstance(one, type) and issubclass(one, TFKerasTrial) and one is not TFKerasTrial
+        member
+        for member in vars(module).values()
+        if isinstance(member, type) and issubclass(member, TFKerasTrial) and member is not TFKerasTrial
     ]
     if len(found) != 1:
-        names = ", ".join(one.__name__ for one in found) or "none"
+        names = ", ".join(kind.__name__ for kind in found) or "none"
         raise DetError(
             f"__init__.py must hold one trial class, or the entrypoint must name it. It holds: {names}."
         )

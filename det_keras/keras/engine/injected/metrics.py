@@ -71,7 +71,7 @@ class MetricsCallback(InjectedCallback):
         if not self._warned:
             self._warned = True
             logger.warning(
-                "The loss is %s at batch %s; training goes on. Pass `on_nan='stop'` to fit to end such trials.",
+                "The loss is %s at batch %s; training continues. Pass `on_nan='stop'` to fit to end such trials.",
                 loss,
                 run.progress.total_batches,
             )

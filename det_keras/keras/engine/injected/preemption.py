@@ -56,9 +56,9 @@ class PreemptionCallback(InjectedCallback):
         logger.info(
             "Asked to stop: the state at batch %s is saved. %s",
             run.progress.total_batches,
-            "The trial goes on from there when it is activated."
+            "The trial continues from there when it is activated."
             if in_trial
-            else "Start again to go on from there.",
+            else "Start again to continue from there.",
         )
         run.core.preempt.acknowledge_preemption_signal()
         run.core.backend.flush()
