@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from det_keras.errors import ClusterInfoError
 
-__all__ = ["ChiefInfo", "ClusterInfo", "LocalOrders", "TrialInfo", "WorkerInfo", "get_cluster_info"]
+__all__ = ["ChiefInfo", "ClusterInfo", "LocalOverrides", "TrialInfo", "WorkerInfo", "get_cluster_info"]
 
 INFO_DIRECTORY = Path("/run/determined/info")
 
@@ -101,7 +101,7 @@ class ChiefInfo:
 
 
 @dataclass(frozen=True)
-class LocalOrders:
+class LocalOverrides:
     """Settings of `det experiment create --local` and `--verify-resume` for a script without a master.
 
     Attributes:
@@ -115,7 +115,7 @@ class LocalOrders:
     batch_limit: int | None = None
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str]) -> LocalOrders:
+    def from_environment(cls, environ: Mapping[str, str]) -> LocalOverrides:
         """Read the variables that the command line sets; without them, all fields are None."""
         limit = environ.get("DET_KERAS_LOCAL_BATCHES")
         return cls(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -106,6 +107,26 @@ def test_private_names_of_keras_and_tensorflow_are_in_one_file(path):
             name for name in imported_modules(path) if name.startswith(("keras.src", "tensorflow.python"))
         ]
         assert private == []
+
+
+def private_attributes(path: Path) -> tuple[set[str], set[str]]:
+    """Return the private names that a file reads from objects, and those that it gives to its own."""
+    read, own = set(), set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute):
+            (read if isinstance(node.ctx, ast.Load) else own).add(node.attr)
+        elif isinstance(node, ast.FunctionDef):
+            own.add(node.name)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            own.add(node.target.id)
+    return {name for name in read if re.match("_[^_]", name)}, own
+
+
+def test_private_attributes_of_keras_and_tensorflow_are_in_one_file():
+    files = [path for path in FILES if PACKAGE / "keras" in path.parents and path != PRIVATE_API]
+    names = {path: private_attributes(path) for path in files}
+    known = set().union(*(own for _, own in names.values())) | {"_exit"}
+    assert {str(path): read - known for path, (read, _) in names.items() if read - known} == {}
 
 
 def module_of(path: Path) -> str:

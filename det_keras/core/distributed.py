@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from det_keras import strategy_hook
 from det_keras.cluster_info import ChiefInfo, WorkerInfo
-from det_keras.core.exchange import LOOPBACK, Exchange, SocketExchange, SoloExchange, own_key
+from det_keras.core.exchange import LOOPBACK, Exchange, LocalExchange, SocketExchange, own_key
 from det_keras.errors import DetError
 from det_keras.home import Home
 
@@ -60,7 +60,7 @@ class DistributedContext:
     ) -> None:
         worker = WorkerInfo(rank, size, local_rank, local_size, cross_rank, cross_size)
         _check(worker)
-        exchange: Exchange = SoloExchange()
+        exchange: Exchange = LocalExchange()
         if size > 1:
             chief = ChiefInfo.from_environment(os.environ)
             port = (pub_port or chief.port) + port_offset
@@ -73,7 +73,7 @@ class DistributedContext:
     def of(cls, worker: WorkerInfo, exchange: Exchange | None = None) -> DistributedContext:
         """Return the context of a worker with a given exchange; None for a single worker."""
         context = cls.__new__(cls)
-        context._place(worker, exchange or SoloExchange())
+        context._place(worker, exchange or LocalExchange())
         return context
 
     @classmethod

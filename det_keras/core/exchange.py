@@ -24,7 +24,7 @@ from det_keras.cluster_info import WorkerInfo
 from det_keras.errors import DetError
 from det_keras.home import Home
 
-__all__ = ["Exchange", "SocketExchange", "SoloExchange", "own_key"]
+__all__ = ["Exchange", "LocalExchange", "SocketExchange", "own_key"]
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Exchange(abc.ABC):
         return
 
 
-class SoloExchange(Exchange):
+class LocalExchange(Exchange):
     """The exchange of a job with one worker."""
 
     def allgather(self, value: object, *, local: bool = False) -> list[Any]:

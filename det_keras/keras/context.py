@@ -468,7 +468,7 @@ class KerasContext:
         with ExitStack() as stack:
             end = find_phase_end(self.core, stack, parts.phase_index, batches)
             parts.trained.build(parts.source.element_spec)
-            return run.pass_over(record, end)
+            return run.skip_phase(record, end)
 
     def _warm_start(self, model: Any, run: FitRun) -> None:
         uuid = find_warm_start(self.core)

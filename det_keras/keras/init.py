@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from det_keras import core as det_core
-from det_keras.cluster_info import ClusterInfo, LocalOrders, WorkerInfo, get_cluster_info
+from det_keras.cluster_info import ClusterInfo, LocalOverrides, WorkerInfo, get_cluster_info
 from det_keras.config import ExperimentConfig, RandomStream, load_experiment_config, load_yaml
 from det_keras.core.backend.base import Backend
 from det_keras.core.backend.local import LocalBackend
@@ -91,7 +91,7 @@ def init(
         if not is_bare and context.distributed.is_chief:
             logger.info("The arguments of init() are ignored here: the master says what they are.")
     else:
-        context = _init_alone(config, hparams, run_dir, seed)
+        context = _init_local(config, hparams, run_dir, seed)
     _current = context, arguments
     set_current(context.core)
     _write_events(context)
@@ -150,7 +150,7 @@ def _init_on_cluster(info: ClusterInfo) -> KerasContext:
     )
 
 
-def _init_alone(
+def _init_local(
     config: str | os.PathLike[str] | Mapping[str, Any] | None,
     hparams: Mapping[str, Any] | None,
     run_dir: str | os.PathLike[str] | None,
@@ -160,7 +160,7 @@ def _init_alone(
     # Before a run directory is taken, which would keep it.
     seed = _checked_seed(seed)
     workers = _join_workers()
-    orders = LocalOrders.from_environment(os.environ)
+    orders = LocalOverrides.from_environment(os.environ)
     if orders.config is not None:
         logger.info("The config is the one given to `det experiment create`.")
     raw = _read_config(orders.config or config)

@@ -1,5 +1,7 @@
 """All private names of Keras and TensorFlow that the package uses, one function for each use.
 
+The exceptions are methods that a subclass overrides: `_inputs` of a dataset in `data/base.py`.
+
 There is no public way to make the batches that plain Keras makes from arrays or generators, to write the weights file
 of a model piece by piece, or to read the states that `set_random_seed` sets. The versions are those in which the names
 were checked; a change there is fixed here.
@@ -35,13 +37,16 @@ __all__ = [
     "arrays_in",
     "cache_filename",
     "convert_array",
+    "current_group",
     "eager_random_stream",
     "existing_keras_seed_generator",
     "forget_initial_epoch",
     "generator_dataset",
     "given_losses",
     "input_datasets",
+    "is_cache",
     "is_op_determinism_enabled",
+    "is_shuffle",
     "is_torch_loader",
     "keras_seed_generator",
     "map_arrays",
@@ -50,15 +55,19 @@ __all__ = [
     "model_documents",
     "num_rows",
     "own_trainable_variables",
+    "progress_bar_of",
     "repeat_count",
     "save_state",
     "seed_generators",
     "split_rows",
+    "stop_threads",
     "take_rows",
     "tensor_spec",
     "trace_train_step",
     "traced_functions",
     "variable_dtype",
+    "variant_of",
+    "wait_for_threads",
 ]
 
 #: Writes and reads the weights file of a model, group by group; `store.make(path)` returns the group of a layer.
@@ -132,7 +141,7 @@ def generator_dataset(source: Any) -> tuple[tf.data.Dataset, int | None]:
 
 
 def is_torch_loader(value: Any) -> bool:
-    """Return whether `value` is a PyTorch DataLoader; told by name, to not import torch."""
+    """Return whether `value` is a PyTorch DataLoader; recognised by name, so that torch is not imported."""
     return bool(is_torch_dataloader(value))
 
 
@@ -237,6 +246,13 @@ def save_state(model: Any, weights: Any, assets: Any) -> None:
     )
 
 
+def current_group(store: Any) -> Any:
+    """Return the HDF5 group of the layer that a `WeightsStore` writes at present; it is created if it is new."""
+    if not store._h5_entry_initialized:
+        store._create_h5_group(store._h5_entry_path)
+    return store._h5_entry_group
+
+
 def model_documents(model: Any) -> tuple[str, str]:
     """Return ``config.json`` and ``metadata.json`` of a model's `.keras` file.
 
@@ -249,7 +265,39 @@ def model_documents(model: Any) -> tuple[str, str]:
 
 def cache_filename(dataset: tf.data.Dataset) -> Any:
     """Return the tensor with the file of a `cache`, empty for one in memory; None for another dataset."""
-    return getattr(dataset, "_filename", None) if type(dataset).__name__ == "CacheDataset" else None
+    return getattr(dataset, "_filename", None) if is_cache(dataset) else None
+
+
+def is_shuffle(dataset: tf.data.Dataset) -> bool:
+    """Return whether a dataset is a `shuffle` of its input."""
+    return type(dataset).__name__ == "_ShuffleDataset"
+
+
+def is_cache(dataset: tf.data.Dataset) -> bool:
+    """Return whether a dataset is a `cache` of its input."""
+    return type(dataset).__name__ == "CacheDataset"
+
+
+def variant_of(dataset: tf.data.Dataset) -> tf.Tensor:
+    """Return the tensor that stands for a dataset in the graph, for a dataset that wraps it."""
+    return dataset._variant_tensor
+
+
+def progress_bar_of(callbacks: keras.callbacks.CallbackList) -> Any:
+    """Return the progress bar that Keras added to a list of callbacks, None without one."""
+    return callbacks._progbar
+
+
+def wait_for_threads(callbacks: keras.callbacks.CallbackList) -> None:
+    """Wait for callbacks that Keras runs in threads."""
+    callbacks._flush_futures()
+
+
+def stop_threads(callbacks: keras.callbacks.CallbackList) -> None:
+    """End the threads in which Keras runs callbacks; Keras itself does so at the end of a training only."""
+    if callbacks._executor is not None:
+        callbacks._executor.shutdown()
+        callbacks._executor = None
 
 
 def repeat_count(dataset: tf.data.Dataset) -> int | None:

@@ -16,7 +16,7 @@ def walk(position, target, steps):
         for epoch in range(segment.first_epoch, segment.stop_epoch):
             first = segment.first_step if epoch == segment.first_epoch else 0
             batches += [(epoch, step) for step in range(first, segment.stop_step)]
-            position = position.after_batches(segment.stop_step)
+            position = position.at_step(segment.stop_step)
             if segment.stop_step == steps:
                 position = position.next_epoch()
     return batches
@@ -95,6 +95,6 @@ def walk_lengths(position, target, lengths):
         for epoch in range(segment.first_epoch, segment.stop_epoch):
             first = segment.first_step if epoch == segment.first_epoch else 0
             batches += [(epoch, step) for step in range(first, segment.stop_step)]
-            position = position.after_batches(segment.stop_step)
+            position = position.at_step(segment.stop_step)
             if segment.stop_step == lengths.steps_in(epoch):
                 position = position.next_epoch()

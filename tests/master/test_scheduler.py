@@ -38,26 +38,26 @@ def test_small_task_passes_a_gang_that_does_not_fit_yet():
 
 
 def test_gang_that_has_lent_its_slots_keeps_the_free_ones():
-    waiting = [request("gang", slots=2, order=1, lent=2), request("small", order=2)]
+    waiting = [request("gang", slots=2, order=1, overtaken_slots=2), request("small", order=2)]
     assert plan(waiting, [0], {}, 2) == []
     assert plan(waiting, [0, 1], {}, 2) == [Grant("gang", (0, 1))]
 
 
 def test_gang_lends_no_more_than_it_has_left():
     waiting = [
-        request("gang", slots=4, order=1, lent=3),
+        request("gang", slots=4, order=1, overtaken_slots=3),
         *(request(f"small-{i}", order=i) for i in range(2, 5)),
     ]
     assert names(plan(waiting, [0, 1, 2], {}, 4)) == ["small-2"]
 
 
 def test_task_that_needs_more_slots_than_there_are_keeps_none_from_others():
-    waiting = [request("giant", slots=3, order=1, lent=3), request("small", order=2)]
+    waiting = [request("giant", slots=3, order=1, overtaken_slots=3), request("small", order=2)]
     assert names(plan(waiting, [0], {}, 2)) == ["small"]
 
 
 def test_task_without_slots_runs_beside_everything():
-    waiting = [request("gang", slots=2, order=1, lent=2), request("none", slots=0, order=2)]
+    waiting = [request("gang", slots=2, order=1, overtaken_slots=2), request("none", slots=0, order=2)]
     assert plan(waiting, [], {}, 2) == [Grant("none", ())]
 
 
@@ -75,7 +75,7 @@ requests = st.lists(
         order=st.integers(0, 100),
         priority=st.sampled_from([1, 42]),
         max_slots=st.none() | st.integers(0, 6),
-        lent=st.integers(0, 6),
+        overtaken_slots=st.integers(0, 6),
     ),
     max_size=20,
 )
@@ -104,19 +104,19 @@ def test_gang_runs_in_the_end_whoever_else_keeps_coming(data):
     total = data.draw(st.integers(2, 6))
     gang = data.draw(st.integers(2, total))
     running = dict.fromkeys(range(total), "before")
-    lent, order = 0, 1
+    overtaken_slots, order = 0, 1
     for _ in range(20 * total):
         busy = sorted(running)
         if busy:
             del running[data.draw(st.sampled_from(busy))]
         free = [slot for slot in range(total) if slot not in running]
-        waiting = [request("gang", slots=gang, order=0, lent=lent)]
+        waiting = [request("gang", slots=gang, order=0, overtaken_slots=overtaken_slots)]
         waiting += [request(f"small-{order + i}", order=order + i) for i in range(total)]
         order += total
         for grant in plan(waiting, free, {}, total):
             if grant.task_id == "gang":
-                assert lent <= gang
+                assert overtaken_slots <= gang
                 return
-            lent += len(grant.slot_ids)
+            overtaken_slots += len(grant.slot_ids)
             running.update(dict.fromkeys(grant.slot_ids, grant.task_id))
     raise AssertionError("The gang never ran.")

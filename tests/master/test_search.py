@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from det_keras.search.halving import HalvingSearch
 from master.fakes import SINGLE, Client, eventually
 
 # Two rungs, at 2 and 4 epochs; every second trial moves up.
@@ -294,6 +295,27 @@ def test_failed_trial_makes_room_and_the_search_goes_on(world, config):
     trials.wait(1, "ERROR")
     trials.run(3)
     assert world.client.experiment(trials.experiment_id)["state"] == "STATE_RUNNING"
+
+
+@pytest.mark.parametrize("config", [STOPPING, PROMOTION], ids=["stopping", "promotion"])
+def test_error_in_a_search_method_ends_only_its_experiment(world, config, monkeypatch):
+    trials, other = Trials(world, config), Trials(world, SINGLE)
+    trials.run(1)
+
+    def fail(*args):
+        raise ValueError("an error of the method")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HalvingSearch, "validation_completed", fail)
+        if config == STOPPING:
+            trials.report(1, 2, 0.5)
+        else:
+            trials.complete(1, 2, 0.5)
+    for number in (1, 2):
+        trials.leave(number, acknowledge=False)
+    trials.end("ERROR")
+    other.leave(1, acknowledge=False)
+    other.end("COMPLETED")
 
 
 @pytest.mark.parametrize("config", [STOPPING, PROMOTION], ids=["stopping", "promotion"])

@@ -18,7 +18,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from det_keras.keras.private_api import WeightsStore
+from det_keras.keras.private_api import WeightsStore, current_group
 
 __all__ = ["Entry", "Group", "make_template"]
 
@@ -52,9 +52,7 @@ class _LayoutStore(WeightsStore):  # type: ignore[misc]
             shape: shape of the dataset.
             dtype: type of its values.
         """
-        if not self._h5_entry_initialized:
-            self._create_h5_group(self._h5_entry_path)
-        group = self._h5_entry_group
+        group = current_group(self)
         if dtype.kind == "V" or not shape or 0 in shape:
             # Types that HDF5 does not support, and very small datasets, are written in the same way as by Keras.
             self[key] = np.zeros(shape, dtype)

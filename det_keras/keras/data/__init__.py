@@ -58,7 +58,7 @@ def open_source(
     steps_per_epoch: int | None = None,
     class_weight: Mapping[int, float] | None = None,
     workers: DistributedContext | None = None,
-    reads_on: bool = False,
+    wraps_around: bool = False,
 ) -> DataSource:
     """Return the source of the data that the user passed to `fit`.
 
@@ -72,7 +72,7 @@ def open_source(
         steps_per_epoch: batches that count as one epoch; None for one pass over the data.
         class_weight: class number -> weight.
         workers: the workers that share the data; with several, `data` is the whole data (`whole_data`).
-        reads_on: with `steps_per_epoch`, an epoch that reaches the end of the data continues at its beginning.
+        wraps_around: with `steps_per_epoch`, an epoch that reaches the end of the data continues at its beginning.
 
     Raises:
         TypeError, ValueError: the data is not supported; the message names the reason.
@@ -93,7 +93,7 @@ def open_source(
             shuffle=shuffle,
             seed=seed,
             steps_per_epoch=steps_per_epoch,
-            reads_on=reads_on,
+            wraps_around=wraps_around,
             shard=shard,
         )
     if batch_size is not None:
@@ -113,13 +113,13 @@ def open_source(
             shuffle=bool(shuffle),
             seed=seed,
             steps_per_epoch=steps_per_epoch,
-            reads_on=reads_on,
+            wraps_around=wraps_around,
             transform=add_weights,
             shard=shard,
             per_worker_batches=is_per_worker(x),
         )
     dataset = x if add_weights is None else x.map(add_weights, num_parallel_calls=tf.data.AUTOTUNE)
-    return TfDataSource(dataset, steps_per_epoch=steps_per_epoch, reads_on=reads_on, workers=workers)
+    return TfDataSource(dataset, steps_per_epoch=steps_per_epoch, wraps_around=wraps_around, workers=workers)
 
 
 def _checked_weights(data: tuple[Any, ...]) -> tuple[Any, Any, Any]:

@@ -41,7 +41,7 @@ class ArraySource(IteratedSource):
         shuffle: True for a new order in each pass, "batch" to shuffle only inside each batch, False for none.
         seed: the seed of the batch plan.
         steps_per_epoch: batches that count as one epoch; by default one pass over the data.
-        reads_on: an epoch that reaches the end of the data continues at its beginning; by default it ends there.
+        wraps_around: an epoch that reaches the end of the data continues at its beginning; by default it ends there.
         shard: this worker's share; with several workers, elements are (batch, rows) pairs.
     """
 
@@ -53,7 +53,7 @@ class ArraySource(IteratedSource):
         shuffle: bool | str,
         seed: int,
         steps_per_epoch: int | None = None,
-        reads_on: bool = False,
+        wraps_around: bool = False,
         shard: Shard | None = None,
     ) -> None:
         self._shard = shard or Shard()
@@ -63,7 +63,9 @@ class ArraySource(IteratedSource):
         self._shuffle = shuffle
         self._seed = seed
         self._steps_per_pass = math.ceil(self._size / batch_size)
-        self.epochs: EpochLengths = epoch_lengths(steps_per_epoch, self._steps_per_pass, reads_on=reads_on)
+        self.epochs: EpochLengths = epoch_lengths(
+            steps_per_epoch, self._steps_per_pass, wraps_around=wraps_around
+        )
         self.steps_per_epoch: int = self.epochs.steps_per_epoch
         # Variables instead of constants: the dataset is traced once and then iterated from different steps.
         self._first = tf.Variable(0, dtype=tf.int64, trainable=False)

@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from det_keras.keras.data.order import EpochLengths
+from det_keras.keras.private_api import variant_of
 
 __all__ = ["DataSource", "IteratedSource", "PlannedDataset"]
 
@@ -36,7 +37,7 @@ class PlannedDataset(tf.data.Dataset):  # type: ignore[misc]
         self._spec_from = spec_from
         self._open_iterator = open_iterator
         self._cardinality = tf.data.UNKNOWN_CARDINALITY if cardinality is None else cardinality
-        super().__init__(spec_from._variant_tensor)
+        super().__init__(variant_of(spec_from))
 
     def _inputs(self) -> list[tf.data.Dataset]:
         return [self._spec_from]
@@ -150,10 +151,10 @@ class DataSource(abc.ABC):
         return frozenset()
 
     def state_between_passes(self) -> dict[str, Any]:
-        """Return the state for `pass_over` in another process, as JSON; call it between two passes."""
+        """Return the state for `skip_passes` in another process, as JSON; call it between two passes."""
         return {}
 
-    def pass_over(self, passes: int, state: Mapping[str, Any], *, batches: int | None = None) -> None:
+    def skip_passes(self, passes: int, state: Mapping[str, Any], *, batches: int | None = None) -> None:
         """Bring the data to its state after whole passes of an earlier `fit` or of validations.
 
         Args:

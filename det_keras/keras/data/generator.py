@@ -35,8 +35,8 @@ class GeneratorSource(TfDataSource):
         """Log at the start that a resumed run is exact only if the source returns the same batches again."""
         logger.warning(
             "A %s has no position that could be restored: on a resume as many batches are drawn from it and dropped "
-            "as were trained. That is exact if it gives the same batches in each run, and not if it depends on what "
-            "nobody can restore: a thread, the clock, a service. `det experiment create --verify-resume` finds "
-            "out. A `keras.utils.PyDataset`, or a `tf.data.Dataset` of TensorFlow ops, always resumes exactly.",
+            "as were trained. That is exact if it gives the same batches in each run, and not if it depends on "
+            "state that cannot be restored: a thread, the clock, a service. `det experiment create --verify-resume` "
+            "finds out. A `keras.utils.PyDataset`, or a `tf.data.Dataset` of TensorFlow ops, has no such state.",
             self.kind,
         )

@@ -47,18 +47,20 @@ class EpochLengths:
         return passes * self.steps_per_pass + rest * self.steps_per_epoch
 
 
-def epoch_lengths(steps_per_epoch: int | None, steps_per_pass: int | None, *, reads_on: bool) -> EpochLengths:
+def epoch_lengths(
+    steps_per_epoch: int | None, steps_per_pass: int | None, *, wraps_around: bool
+) -> EpochLengths:
     """Return the lengths of epochs, and log a warning if they differ.
 
     Args:
         steps_per_epoch: as passed to `fit`; None for one pass over the data.
         steps_per_pass: batches of a pass; None if the data is infinite.
-        reads_on: epochs do not end at the end of the data.
+        wraps_around: epochs do not end at the end of the data.
     """
     if steps_per_epoch is None:
         assert steps_per_pass is not None
         return EpochLengths(steps_per_pass)
-    if steps_per_pass is None or reads_on:
+    if steps_per_pass is None or wraps_around:
         return EpochLengths(steps_per_epoch)
     lengths = EpochLengths(min(steps_per_epoch, steps_per_pass), steps_per_pass)
     if not lengths.are_equal or steps_per_epoch > steps_per_pass:

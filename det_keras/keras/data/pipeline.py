@@ -16,7 +16,9 @@ import tensorflow as tf
 from det_keras.keras.private_api import (
     cache_filename,
     input_datasets,
+    is_cache,
     is_op_determinism_enabled,
+    is_shuffle,
     map_functions,
     repeat_count,
     variable_dtype,
@@ -47,7 +49,7 @@ class Pipeline:
         stages = list(_stages(dataset, set()))
         self.has_memory_cache = any(_is_memory_cache(stage) for stage in stages)
         self.draws_within_pass = any(_repeats(stage) and _shuffles(stage) for stage in stages)
-        self.shuffles = frozenset(id(stage) for stage in stages if type(stage).__name__ == "_ShuffleDataset")
+        self.shuffles = frozenset(id(stage) for stage in stages if is_shuffle(stage))
         self.runs_python = False
         self._variables: dict[int, Any] = {}
         for stage in stages:
@@ -103,10 +105,9 @@ def _repeats(stage: tf.data.Dataset) -> bool:
 
 def _shuffles(stage: tf.data.Dataset) -> bool:
     """Return whether an iterator of `stage` reads a shuffle again; a shuffle before a cache is not read again."""
-    if type(stage).__name__ == "CacheDataset":
+    if is_cache(stage):
         return False
-    is_shuffle = type(stage).__name__ == "_ShuffleDataset"
-    return is_shuffle or any(_shuffles(source) for source in input_datasets(stage))
+    return is_shuffle(stage) or any(_shuffles(source) for source in input_datasets(stage))
 
 
 def _ops(function: Any) -> set[str]:

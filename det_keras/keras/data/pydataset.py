@@ -47,7 +47,7 @@ class PyDatasetSource(IteratedSource):
         shuffle: read the batches in a new order in each pass.
         seed: the seed of the batch plan.
         steps_per_epoch: batches that count as one epoch; by default all. Required if ``num_batches`` is None.
-        reads_on: an epoch that reaches the end of the data continues at its beginning; by default it ends there.
+        wraps_around: an epoch that reaches the end of the data continues at its beginning; by default it ends there.
         transform: function that is applied to each batch inside tf.data, such as class weights.
         shard: this worker's share; with several workers, elements are (batch, rows) pairs.
         per_worker_batches: the dataset's items are batches of one worker, and `size` consecutive items form a
@@ -61,7 +61,7 @@ class PyDatasetSource(IteratedSource):
         shuffle: bool,
         seed: int,
         steps_per_epoch: int | None = None,
-        reads_on: bool = False,
+        wraps_around: bool = False,
         transform: Callable[..., Any] | None = None,
         shard: Shard | None = None,
         per_worker_batches: bool = False,
@@ -83,7 +83,7 @@ class PyDatasetSource(IteratedSource):
             )
         # Steps of a pass: with batches of single workers, several items form a step.
         self._steps: int | None = self._num_batches and math.ceil(self._num_batches / self._items_per_step)
-        self.epochs: EpochLengths = epoch_lengths(steps_per_epoch, self._steps, reads_on=reads_on)
+        self.epochs: EpochLengths = epoch_lengths(steps_per_epoch, self._steps, wraps_around=wraps_around)
         self.steps_per_epoch: int = self.epochs.steps_per_epoch
         self._epoch = self._first = 0
         self._stop: int | None = None
@@ -153,7 +153,7 @@ class PyDatasetSource(IteratedSource):
     def state_between_passes(self) -> dict[str, Any]:
         return {"dataset": self._state()["dataset"], "ended": self._ended}
 
-    def pass_over(self, passes: int, state: Mapping[str, Any], *, batches: int | None = None) -> None:
+    def skip_passes(self, passes: int, state: Mapping[str, Any], *, batches: int | None = None) -> None:
         self._end_again(state)
         self._load(state)
 

@@ -13,14 +13,14 @@ __all__ = ["share_pipeline"]
 
 
 def share_pipeline(
-    dataset: tf.data.Dataset, cardinalities: Sequence[int], *, reads_on: bool
+    dataset: tf.data.Dataset, cardinalities: Sequence[int], *, is_endless: bool
 ) -> tuple[tf.data.Dataset, int | None]:
     """Let a worker whose data ends before that of the others run steps without rows.
 
     Args:
         dataset: this worker's batches.
         cardinalities: number of batches of each worker, in the order of their ranks; negative if unknown.
-        reads_on: the data does not end, because it is read from its beginning again.
+        is_endless: the data does not end, because it is read from its beginning again.
 
     Returns:
         A dataset of (batch, number of rows that count), and the steps of one pass: None if they are unknown, or if
@@ -34,7 +34,7 @@ def share_pipeline(
         return batch, tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0]
 
     counted = dataset.map(with_rows)
-    if reads_on:
+    if is_endless:
         return counted, None
     nothing = tf.nest.map_structure(_one_row_of_zeros, spec)
     if min(cardinalities) >= 0:

@@ -45,8 +45,8 @@ _SLOW_SAVE_S = 0.1
 _FILE_PREFIX = "iterator"
 _MOST_AHEAD = 1000
 _CACHE = "the cache in memory has to be filled in the same order"
-_READS_ON = "with `steps_per_epoch` data is read on from epoch to epoch"
-_EVERY_PASS = "what a pass over this data gives depends on the passes before it"
+_CONTINUOUS = "with `steps_per_epoch` the iterator continues from epoch to epoch"
+_EVERY_PASS = "the batches of a pass depend on the earlier passes"
 
 
 class TfDataSource(IteratedSource):
@@ -56,7 +56,7 @@ class TfDataSource(IteratedSource):
         dataset: the user's dataset of batches.
         steps_per_epoch: batches that count as one epoch; the data is then read continuously across epochs, and
             from its beginning when it ends. By default an epoch is one pass.
-        reads_on: an epoch that reaches the end of the data continues at its beginning; by default it ends there.
+        wraps_around: an epoch that reaches the end of the data continues at its beginning; by default it ends there.
         workers: with several, elements are (batch, rows) pairs, and all workers run the same number of steps.
         num_batches: number of batches of one pass, if the dataset itself does not know it.
         reads_every_pass: the batches of a pass depend on all earlier passes.
@@ -75,7 +75,7 @@ class TfDataSource(IteratedSource):
         dataset: tf.data.Dataset,
         *,
         steps_per_epoch: int | None = None,
-        reads_on: bool = False,
+        wraps_around: bool = False,
         workers: DistributedContext | None = None,
         num_batches: int | None = None,
         reads_every_pass: bool = False,
@@ -88,24 +88,26 @@ class TfDataSource(IteratedSource):
                 "The tf.data.Dataset repeats for ever. Pass `steps_per_epoch` to say what an epoch is, "
                 "or leave out `.repeat()`."
             )
-        self._reads_on = steps_per_epoch is not None
+        self._is_continuous = steps_per_epoch is not None
         self._is_shared = workers is not None and workers.size > 1
-        self._dataset = dataset.repeat() if self._reads_on and cardinality > 0 else dataset
+        self._dataset = dataset.repeat() if self._is_continuous and cardinality > 0 else dataset
         self.steps_per_epoch = steps_per_epoch or (cardinality if cardinality > 0 else None)
         if workers is not None and self._is_shared:
             cardinality = max(cardinality, 0) if cardinality != tf.data.UNKNOWN_CARDINALITY else cardinality
             self._dataset, known = share_pipeline(
-                self._dataset, workers.allgather(cardinality), reads_on=self._reads_on
+                self._dataset, workers.allgather(cardinality), is_endless=self._is_continuous
             )
-            if not self._reads_on:
+            if not self._is_continuous:
                 self.steps_per_epoch = known
         if self.steps_per_epoch is not None:
             # Workers whose shares differ in length continue until all shares end.
             is_known = cardinality > 0 and not self._is_shared
-            steps_per_pass = cardinality if is_known else None if self._reads_on else self.steps_per_epoch
-            self.epochs = epoch_lengths(steps_per_epoch, steps_per_pass, reads_on=reads_on)
+            steps_per_pass = (
+                cardinality if is_known else None if self._is_continuous else self.steps_per_epoch
+            )
+            self.epochs = epoch_lengths(steps_per_epoch, steps_per_pass, wraps_around=wraps_around)
             self.steps_per_epoch = self.epochs.steps_per_epoch
-        self.opens_at_end = not self._reads_on and self.steps_per_epoch is not None
+        self.opens_at_end = not self._is_continuous and self.steps_per_epoch is not None
         self._iterators = _Iterators(self._dataset)
         self._pipeline = Pipeline(self._dataset)
         self._reads_every_pass = reads_every_pass or self._pipeline.draws_within_pass
@@ -136,13 +138,13 @@ class TfDataSource(IteratedSource):
         }
 
     def begin_epoch(self, epoch: int, first_step: int, stop_step: int | None) -> None:
-        if first_step == 0 and not (self._reads_on and self._iterator is not None):
+        if first_step == 0 and not (self._is_continuous and self._iterator is not None):
             self._pending = True
         self._asked = False
         self._ends_epoch = stop_step is None or stop_step == self.steps_per_epoch
 
     def end_epoch(self, epoch: int) -> None:
-        self._is_in_pass = self._reads_on
+        self._is_in_pass = self._is_continuous
 
     def save_state(self, directory: Path) -> dict[str, Any]:
         state = self.state_between_passes()
@@ -157,16 +159,16 @@ class TfDataSource(IteratedSource):
         return {**state, "first": self._first} if self._needs_first_pass else state
 
     def restore_passes(self, state: Mapping[str, Any], epoch: int) -> None:
-        if not self._reads_on:
+        if not self._is_continuous:
             self._first = state.get("first")
-            self._pass_over(epoch, state)
+            self._skip_passes(epoch, state)
 
     def restore_state(
         self, state: dict[str, Any], directory: Path, epoch: int, step: int, *, epochs_left: int
     ) -> frozenset[str]:
-        if self._reads_on:
+        if self._is_continuous:
             assert self.epochs is not None
-            return self._read_again(state.get("first"), self.epochs.start_of(epoch) + step, _READS_ON)
+            return self._read_again(state.get("first"), self.epochs.start_of(epoch) + step, _CONTINUOUS)
         self._pipeline.assign(state.get("variables") or [])
         if step == 0:
             return frozenset()
@@ -187,25 +189,25 @@ class TfDataSource(IteratedSource):
         if self._pipeline.runs_python:
             logger.warning(
                 "Python code runs in this tf.data pipeline (`from_generator`, `py_function` or `numpy_function`). A "
-                "resumed run is exact unless that code has state of its own that nobody can see: a counter, a thread, "
-                "the clock. `det experiment create --verify-resume` finds out. A `keras.utils.PyDataset`, or a "
-                "pipeline of TensorFlow ops, always resumes exactly."
+                "resumed run is exact unless that code has state of its own that det_keras cannot detect: a counter, a "
+                "thread, the clock. `det experiment create --verify-resume` finds out. A `keras.utils.PyDataset`, or "
+                "a pipeline of TensorFlow ops, has no such state."
             )
 
     def shares_shuffle_with(self, other: DataSource) -> bool:
         """Return whether another source reads from the same shuffled dataset."""
         return isinstance(other, TfDataSource) and bool(self._pipeline.shuffles & other._pipeline.shuffles)
 
-    def pass_over(self, passes: int, state: Mapping[str, Any], *, batches: int | None = None) -> None:
+    def skip_passes(self, passes: int, state: Mapping[str, Any], *, batches: int | None = None) -> None:
         self._first = state.get("first")
-        if self._reads_on:
-            self._read_again(self._first, batches or 0, _READS_ON)
+        if self._is_continuous:
+            self._read_again(self._first, batches or 0, _CONTINUOUS)
             self._iterator = None
             return
-        self._pass_over(passes, state)
+        self._skip_passes(passes, state)
         self._pipeline.assign(state.get("variables") or [])
 
-    def _pass_over(self, passes: int, state: Mapping[str, Any]) -> None:
+    def _skip_passes(self, passes: int, state: Mapping[str, Any]) -> None:
         """Bring shuffle seeds and caches to their state after the given number of passes."""
         read = passes if self._reads_every_pass else min(passes, int(self._pipeline.has_memory_cache))
         reason = _EVERY_PASS if self._reads_every_pass else _CACHE
@@ -224,7 +226,7 @@ class TfDataSource(IteratedSource):
 
     @property
     def _needs_first_pass(self) -> bool:
-        return self._reads_on or self._pipeline.has_memory_cache or self._reads_every_pass
+        return self._is_continuous or self._pipeline.has_memory_cache or self._reads_every_pass
 
     @property
     def _can_be_saved(self) -> bool:
@@ -242,7 +244,7 @@ class TfDataSource(IteratedSource):
         """Open a pass in the same state as before and read `steps` batches of it."""
         self._begin(start)
         self._start = start
-        if self._reads_on:
+        if self._is_continuous:
             self._first = start
         self._iterator = self._iterators.open()
         self._is_in_pass = True

@@ -19,7 +19,7 @@ from det_keras.core.distributed import DistributedContext
 from det_keras.keras.data.arrays import rows_of
 from det_keras.keras.private_api import convert_array, input_datasets, is_torch_loader
 
-__all__ = ["ArrayShare", "DataContext", "check_data", "is_dealt_out", "is_per_worker", "whole_data"]
+__all__ = ["ArrayShare", "DataContext", "check_data", "is_per_worker", "is_sharded", "whole_data"]
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class DataContext:
             setattr(part, _MARK, per_worker_batches)
             return part
         if isinstance(part, tf.data.Dataset):
-            if _is_dealt_out_in_part(part):
+            if _is_partly_sharded(part):
                 # Sharding a second time would leave each worker a share of its share.
                 _warn_of_mixture(part)
                 return part
@@ -123,18 +123,18 @@ def is_per_worker(dataset: Any) -> bool:
     return bool(getattr(dataset, _MARK, False))
 
 
-def is_dealt_out(dataset: Any) -> bool:
+def is_sharded(dataset: Any) -> bool:
     """Return whether a wrapped tf.data.Dataset was made from one that `wrap_data` distributed to the workers."""
     if hasattr(dataset, _MARK):
         return bool(getattr(dataset, _MARK))
-    return all(is_dealt_out(source) for source in input_datasets(dataset) if _derives_from_wrapped(source))
+    return all(is_sharded(source) for source in input_datasets(dataset) if _derives_from_wrapped(source))
 
 
-def _is_dealt_out_in_part(dataset: Any) -> bool:
+def _is_partly_sharded(dataset: Any) -> bool:
     """Return whether any dataset from which a tf.data.Dataset was made was distributed to the workers."""
     if hasattr(dataset, _MARK):
         return bool(getattr(dataset, _MARK))
-    return any(_is_dealt_out_in_part(source) for source in input_datasets(dataset))
+    return any(_is_partly_sharded(source) for source in input_datasets(dataset))
 
 
 def _warn_of_mixture(dataset: Any) -> None:

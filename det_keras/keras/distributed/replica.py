@@ -167,9 +167,9 @@ class Replica:
         The workers' requests are exchanged in the same call and recorded in the step.
         """
         values = [variable.value.read_value() for variable in self._model.metrics_variables]
-        wish = tf.maximum(tf.cast(self._model.stop_training, tf.float32), self._shared.end)
-        *sums, wishes = sum_over_workers([*values, wish], name="metric_states")
-        self._shared.is_ending_epoch = float(wishes) > 0
+        is_ending = tf.maximum(tf.cast(self._model.stop_training, tf.float32), self._shared.end)
+        *sums, endings = sum_over_workers([*values, is_ending], name="metric_states")
+        self._shared.is_ending_epoch = float(endings) > 0
         return [np.asarray(total) for total in sums]
 
     def check_equal(self, batches: int, checked_at: int) -> None:

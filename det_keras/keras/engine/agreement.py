@@ -82,7 +82,7 @@ class Team:
             self._step.is_in_fit = True
 
     @property
-    def is_alone(self) -> bool:
+    def is_single(self) -> bool:
         """Whether there is one worker."""
         return self._workers.size == 1
 
@@ -96,7 +96,7 @@ class Team:
         Raises:
             ValueError: the model, an optimizer or the data does not support several workers, or differs between them.
         """
-        if self.is_alone:
+        if self.is_single:
             yield
             return
         model = self._trained.model
@@ -116,21 +116,21 @@ class Team:
             finally:
                 self._step.is_in_fit = False
 
-    def agree_to_end(self, wish: bool) -> bool:
+    def agree_to_end(self, is_ending: bool) -> bool:
         """Return, at an epoch's end, whether any worker requests the end of training, now or earlier.
 
         Every worker must call it and gets the same answer.
 
         Args:
-            wish: this worker requests the end of training.
+            is_ending: this worker requests the end of training.
         """
         if self._step is None:
-            return wish
+            return is_ending
         # Keras has just computed the epoch's metrics. The workers exchanged their requests together with the metrics,
         # and no request can have been made since then.
         answer, self._step.is_ending_epoch = self._step.is_ending_epoch, None
         if answer is None:
-            own = tf.maximum(tf.cast(wish, tf.float32), self._step.end)
+            own = tf.maximum(tf.cast(is_ending, tf.float32), self._step.end)
             return float(sum_over_workers([own], name="end")[0]) > 0
         return answer
 
@@ -170,7 +170,7 @@ class Team:
 
     def metrics(self, logs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the running training metrics over all workers; they are computed at the first access."""
-        return logs if self._replica is None else _Later(self._replica.metrics)
+        return logs if self._replica is None else _LazyMetrics(self._replica.metrics)
 
     @contextmanager
     def ready_to_validate(self) -> Iterator[None]:
@@ -305,7 +305,7 @@ class Team:
                 )
 
 
-class _Later(Mapping[str, Any]):
+class _LazyMetrics(Mapping[str, Any]):
     """A mapping that is computed at its first access; computing is collective: all workers access it, or none."""
 
     def __init__(self, make: Callable[[], Mapping[str, Any]]) -> None:

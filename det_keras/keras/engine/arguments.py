@@ -100,14 +100,14 @@ class FitArguments:
             self.shuffle = bool(self.shuffle)
 
     def open(
-        self, seed: int, workers: DistributedContext, *, reads_on: bool
+        self, seed: int, workers: DistributedContext, *, wraps_around: bool
     ) -> tuple[DataSource, Validator | None]:
         """Return the training data in an order made with `seed`, and the validator, None without validation data.
 
         Args:
             seed: decides the order of the data.
             workers: the workers that share the training and the validation data.
-            reads_on: an epoch continues at the beginning of the data when the data ends before `steps_per_epoch`.
+            wraps_around: an epoch continues at the beginning of the data when the data ends before `steps_per_epoch`.
 
         Raises:
             TypeError, ValueError: the data cannot be used; the message says why.
@@ -128,7 +128,7 @@ class FitArguments:
             steps_per_epoch=self.steps_per_epoch,
             class_weight=self.class_weight,
             workers=workers,
-            reads_on=reads_on,
+            wraps_around=wraps_around,
         )
         if isinstance(source, TfDataSource) and workers.is_chief:
             source.warn_of_unseen_state()

@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 import keras
 
+from det_keras.keras.private_api import progress_bar_of, stop_threads, wait_for_threads
+
 __all__ = ["SeamlessCallbackList", "SegmentListener", "overrides"]
 
 
@@ -82,7 +84,8 @@ class SeamlessCallbackList(keras.callbacks.CallbackList):  # type: ignore[misc]
         self._begun = False
         # Calling two hooks per batch is most of the time that Keras itself spends between two steps, so they are
         # skipped if no callback overrides them.
-        silent = [self._progbar] if self._progbar is not None and verbose != 1 and steps else []
+        bar = progress_bar_of(self)
+        silent = [bar] if bar is not None and verbose != 1 and steps else []
         listening = [callback for callback in self.callbacks if callback not in silent]
         self._needs_batch_begin = any(
             overrides(callback, "on_train_batch_begin", "on_batch_begin") for callback in listening
@@ -111,14 +114,12 @@ class SeamlessCallbackList(keras.callbacks.CallbackList):  # type: ignore[misc]
 
     def flush(self) -> None:
         """Wait for callbacks that Keras runs in threads."""
-        self._flush_futures()
+        wait_for_threads(self)
 
     def abandon(self) -> None:
         """Wait for callbacks that Keras runs in threads and stop the threads, without calling ``on_train_end``."""
-        self.flush()
-        if self._executor is not None:
-            self._executor.shutdown()
-            self._executor = None
+        wait_for_threads(self)
+        stop_threads(self)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Notify the user's callbacks, unless the segment continues an epoch that they know of."""
@@ -139,7 +140,7 @@ class SeamlessCallbackList(keras.callbacks.CallbackList):  # type: ignore[misc]
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Notify the listener, which calls `end_epoch` if the epoch is complete."""
-        self._flush_futures()
+        wait_for_threads(self)
         self._listener.epoch_ended(epoch, dict(logs or {}))
 
     def end_epoch(self, epoch: int, logs: dict[str, Any]) -> None:

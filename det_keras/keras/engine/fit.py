@@ -105,7 +105,9 @@ class FitRun:
         phase_index = len(context.phases)
         is_chief = self.core.distributed.is_chief
         self.source, validator = arguments.open(
-            plan_seed(context.seed, phase_index), self.core.distributed, reads_on=self.settings.epochs_read_on
+            plan_seed(context.seed, phase_index),
+            self.core.distributed,
+            wraps_around=self.settings.epochs_wrap_around,
         )
         trained = TrainedModel(model, context.optimizers_of(model))
         self._first_epoch = arguments.initial_epoch if self.core.info is None else 0
@@ -258,7 +260,7 @@ class FitRun:
             plan.restore()
             return self._finish_phase()
         model, team = self.parts.trained.model, self.parts.team
-        if not team.is_alone:
+        if not team.is_single:
             self._context.prepare_optimizers(model)
         try:
             with team.at_work(is_new=plan is None), self._signals:
@@ -270,7 +272,7 @@ class FitRun:
             raise
         return self._finish_phase()
 
-    def pass_over(self, record: PhaseRecord, end: RestoredState | None) -> FitHistory:
+    def skip_phase(self, record: PhaseRecord, end: RestoredState | None) -> FitHistory:
         """Skip a phase that an earlier process finished, and return its history.
 
         The model and the data are brought to the state that they had at the end of the phase.
@@ -287,7 +289,7 @@ class FitRun:
         variables = parts.trained.variables
         check_signature(parts.phase_index, record.signature, parts.signature())
         passes = len(record.history["epoch"])
-        self.source.pass_over(passes, states.get("source") or {}, batches=record.batches)
+        self.source.skip_passes(passes, states.get("source") or {}, batches=record.batches)
         parts.validations.skip(states.get("validations", 0), states.get("validation_source") or {})
         if end is not None:
             # The script may predict or draw random numbers before the next `fit`.
@@ -382,7 +384,7 @@ class FitRun:
             SearcherCallback(settings.max_length),
             self._preemption,
             ProgressCallback(),
-            *([] if parts.team.is_alone else workers),
+            *([] if parts.team.is_single else workers),
             *last,
         ]
 

@@ -12,7 +12,7 @@ from det_keras.core.distributed import DistributedContext
 from det_keras.keras.checkpoint.variables import build_for_evaluation
 from det_keras.keras.data import ArrayShare, whole_data
 from det_keras.keras.data.pydataset import standardize_batch
-from det_keras.keras.data.wrap import is_dealt_out
+from det_keras.keras.data.wrap import is_sharded
 from det_keras.keras.distributed.gradients import SharedStep
 from det_keras.keras.distributed.replica import Replica
 from det_keras.keras.engine.arguments import checked_count
@@ -85,7 +85,7 @@ def predict(model: Any, x: Any, workers: DistributedContext, *, gather: bool, **
         )
         predictions = model.predict(plain, **options)
         return _joined(workers.allgather(predictions)) if gather else predictions
-    if gather and not is_dealt_out(x):
+    if gather and not is_sharded(x):
         raise ValueError(
             "With `shard=False` only you know which elements each worker has, and so the original order. Wrap the "
             "dataset without it, or call `predict` without `gather=True` and `context.distributed.allgather` the parts."

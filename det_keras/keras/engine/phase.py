@@ -25,7 +25,7 @@ class PhaseRecord:
         signature: the values that identify the phase; see `phase_signature`.
         history: the state of its `FitHistory`.
         batches: number of batches that it trained.
-        data: the state of the data at its end, as JSON values; see `FitRun.pass_over`.
+        data: the state of the data at its end, as JSON values; see `FitRun.skip_phase`.
     """
 
     signature: Mapping[str, Any]

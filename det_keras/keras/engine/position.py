@@ -21,7 +21,7 @@ class Position:
     step: int = 0
     batches: int = 0
 
-    def after_batches(self, step: int) -> Position:
+    def at_step(self, step: int) -> Position:
         """Return the boundary in the same epoch before batch `step`."""
         return replace(self, step=step, batches=self.batches + step - self.step)
 

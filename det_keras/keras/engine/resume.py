@@ -58,9 +58,9 @@ def find_resume_point(core: Context, stack: ExitStack) -> ResumePoint | None:
             # The end of a training may have changed the weights (EMA, callbacks): training cannot continue from them.
             finished = finished or point
             continue
-        return _told(point)
+        return _logged(point)
     if finished is not None:
-        return _told(finished)
+        return _logged(finished)
     if records:
         logger.error(
             "None of the %s checkpoints of this run can be used: training starts afresh.", len(records)
@@ -114,7 +114,7 @@ def _has_more_to_do(core: Context) -> bool:
     return operation is not None and not operation.completed
 
 
-def _told(point: ResumePoint) -> ResumePoint:
+def _logged(point: ResumePoint) -> ResumePoint:
     record = point.record
     logger.info("Training continues from checkpoint %s at batch %s.", record.uuid, record.steps_completed)
     return point

@@ -103,9 +103,9 @@ class SegmentRunner:
         done = segment.num_batches
         if done is not None and step >= done:
             # `epoch_ended` visits the boundary at the segment's end, after the validation if the epoch ends too.
-            self._progress.position = start.after_batches(start.step + done)
+            self._progress.position = start.at_step(start.step + done)
             return
-        self._progress.position = start.after_batches(start.step + step)
+        self._progress.position = start.at_step(start.step + step)
         wants_boundary = self._team.exchange_stop_flags(
             leave=self._is_asked_to_stop(), end=self._model.stop_training
         )
@@ -171,8 +171,8 @@ class SegmentRunner:
         self._plan_boundary()
 
     def _plan_boundary(self) -> None:
-        wishes = [callback.next_batch(self._run) for callback in self._injected]
-        self._next_batch = min((wish for wish in wishes if wish is not None), default=_NEVER)
+        requested = [callback.next_batch(self._run) for callback in self._injected]
+        self._next_batch = min((batch for batch in requested if batch is not None), default=_NEVER)
 
     def _is_part_of_epoch(self) -> bool:
         """Return whether the segment that ended is followed by more of the same epoch."""

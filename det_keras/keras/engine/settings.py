@@ -41,8 +41,8 @@ class FitSettings:
         compress_gradients: exchange gradients as 16-bit floats.
         divergence_check_period: batches between two comparisons of the workers' weights; 0 for none.
         profiling: report the machine's load.
-        epochs_read_on: with ``steps_per_epoch``, an epoch that reaches the end of the data continues at its beginning,
-            where Keras would end the epoch; for API generations whose config defines the records of an epoch.
+        epochs_wrap_around: with ``steps_per_epoch``, an epoch that reaches the end of the data continues at its
+            beginning, where Keras would end the epoch; for older interfaces, whose config has the records of an epoch.
         batch_limit: in a local run, batches after which training ends, independent of `epochs`; None for no limit.
     """
 
@@ -63,7 +63,7 @@ class FitSettings:
     compress_gradients: bool = False
     divergence_check_period: int = 100
     profiling: bool = False
-    epochs_read_on: bool = False
+    epochs_wrap_around: bool = False
     batch_limit: int | None = None
 
     @classmethod

@@ -91,7 +91,7 @@ class Validations:
             source_state: the value that `source_state` returned there.
         """
         if self._validator is not None:
-            self._validator.source.pass_over(validations, source_state)
+            self._validator.source.skip_passes(validations, source_state)
 
     def _evaluate(self, callbacks: Any) -> dict[str, Any]:
         """Return the metrics by the names under which they are reported."""

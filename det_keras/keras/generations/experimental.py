@@ -66,7 +66,7 @@ class NativeContext(TFKerasTrialContext):
             options["validation_data"] = wrapped
         records = context.settings.records_per_epoch
         if records:
-            context.settings = replace(context.settings, epochs_read_on=True)
+            context.settings = replace(context.settings, epochs_wrap_around=True)
             options["steps_per_epoch"] = max(records // self.get_global_batch_size(), 1)
         length = length_as_epochs(context)
         if length is not None:

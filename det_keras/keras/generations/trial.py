@@ -102,7 +102,7 @@ def train(trial_class: type[TFKerasTrial], context: KerasContext) -> FitHistory:
         raise DetError("A TFKerasTrial trains as long as the config says: set `searcher.max_length`.")
     context.settings = replace(
         context.settings,
-        epochs_read_on=True,
+        epochs_wrap_around=True,
         validates_at_end=context.core.backend.current_operation() is None,
     )
     records, batch = context.settings.records_per_epoch, trial_context.get_global_batch_size()

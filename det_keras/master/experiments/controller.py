@@ -66,7 +66,7 @@ class ExperimentController(Controller):
 
     def begin(self) -> None:
         """Start the search, which creates its first trials."""
-        self._feed(lambda: self.searcher.initial())
+        self._apply_event(lambda: self.searcher.initial())
 
     def activate(self) -> None:
         """Let the experiment run.
@@ -101,7 +101,7 @@ class ExperimentController(Controller):
             self._experiment.state = stopping
             for trial in self._trials.unfinished():
                 self.stop_trial(trial, stopping)
-        self._settle()
+        self._end_if_idle()
 
     def stop_trial(self, trial: TrialRow, stopping: str) -> None:
         """End one trial through the state `stopping`; no effect if it has ended or is in a more severe state."""
@@ -138,7 +138,7 @@ class ExperimentController(Controller):
         if verdict is Verdict.RESTART:
             trial.restarts += 1
         if verdict in (Verdict.RESTART, Verdict.RELAUNCH) and trial.is_closed:
-            # It failed after its last length: the rest of its script is still to be run.
+            # It failed after its last length: run it again, so that the script can finish.
             trial.has_work = True
         _explain(self._tx, trial, exit_, verdict, self._config.max_restarts)
         if verdict is Verdict.FAIL:
@@ -169,20 +169,21 @@ class ExperimentController(Controller):
         """Pass a validation to the search; a validation that the search cannot use ends the trial."""
         name = self._config.searcher.metric
         metric = number(metrics.get(name))
-        lack = _lack(self.searcher, name, metric, metrics)
-        if lack:
-            self._refuse(trial, f"{lack}; the reported metrics are {_quoted(metrics)}.")
+        missing = _missing_metric(self.searcher, name, metric, metrics)
+        if missing:
+            self._refuse(trial, f"{missing}; the reported metrics are {_quoted(metrics)}.")
             return
         assert metric is not None
+        # Warn at the first such validation only; it is stored already.
         if (
             not math.isfinite(metric)
             and len(self._trials.validations(trial, lambda row: not _is_finite(row, name))) == 1
         ):
             note(self._tx, trial.task_id, f"`{name}` is {metric}, which ranks after every number.", "WARNING")
         if not self.searcher.method.gives_lengths:
-            self._feed(lambda: self.searcher.validation_reported(trial.request_id, metric, metrics))
+            self._apply_event(lambda: self.searcher.validation_reported(trial.request_id, metric, metrics))
         elif self.searcher.method.compares_trials:
-            self._answer(trial, metric, metrics)
+            self._complete_length(trial, metric, metrics)
 
     def operation_completed(
         self, trial: TrialRow, length: int, metric: float, metrics: Mapping[str, object]
@@ -204,12 +205,14 @@ class ExperimentController(Controller):
         )
         if is_known:
             return
+        if operation is None:
+            raise InvalidArgumentError("The search gave this trial no length.")
+        if length != operation.length:
+            raise InvalidArgumentError(f"The current length is {operation.length}, received {length}.")
         trial.has_work = False
-        try:
-            actions = self.searcher.operation_completed(trial.request_id, length, metric, metrics)
-        except ValueError as error:
-            raise InvalidArgumentError(str(error)) from None
-        self._feed(lambda: actions)
+        self._apply_event(
+            lambda: self.searcher.operation_completed(trial.request_id, length, metric, metrics)
+        )
 
     def operation(self, trial: TrialRow) -> search.Operation | None:
         """Return the length that a trial has to reach; None if the search gives no lengths."""
@@ -228,7 +231,7 @@ class ExperimentController(Controller):
         in_units = progress * length if is_fraction else progress
         trial.progress = min(1.0, max(0.0, in_units / length))
         self.searcher.progress_reported(trial.request_id, in_units)
-        self._feed(list)
+        self._apply_event(list)
 
     def _is_waiting(self, trial: TrialRow) -> bool:
         """Return whether a trial reached its length, trained no further, and may get a longer length."""
@@ -246,7 +249,7 @@ class ExperimentController(Controller):
         elif trial.searcher_metric_value is None:
             note(self._tx, trial.task_id, text, "WARNING")
 
-    def _answer(self, trial: TrialRow, metric: float, metrics: Mapping[str, object]) -> None:
+    def _complete_length(self, trial: TrialRow, metric: float, metrics: Mapping[str, object]) -> None:
         """Complete the trial's length by a validation, since some scripts do not request lengths."""
         operation = self.searcher.operation(trial.request_id)
         reached = number(metrics.get(self._length_unit))
@@ -258,7 +261,7 @@ class ExperimentController(Controller):
             # It trains beyond its length, on slots that other trials could use.
             self._preempt(trial)
 
-    def _answer_from_records(self, trial: TrialRow) -> None:
+    def _complete_length_from_reports(self, trial: TrialRow) -> None:
         """Complete the length of a trial whose script has ended, from its earlier reports."""
         method = self.searcher.method
         if not (method.gives_lengths and method.compares_trials):
@@ -275,14 +278,14 @@ class ExperimentController(Controller):
             assert value is not None
             self.operation_completed(trial, length, value, rows[0])
         else:
-            self._feed(lambda: self.searcher.gave_up(trial.request_id))
+            self._apply_event(lambda: self.searcher.gave_up(trial.request_id))
 
     @property
     def _length_unit(self) -> str:
         length = self._config.searcher.max_length
         return "" if length is None else length.unit.value
 
-    def _feed(self, event: Callable[[], Sequence[Action]]) -> None:
+    def _apply_event(self, event: Callable[[], Sequence[Action]]) -> None:
         """Pass an event to the search, apply its decisions, and store its state."""
         if self._experiment.state not in (states.ACTIVE, states.PAUSED):
             # The experiment is being stopped. If it is continued later, the search resumes from its state before.
@@ -314,7 +317,7 @@ class ExperimentController(Controller):
 
     def _lengthen(self, trial: TrialRow) -> None:
         if trial.state in states.TERMINAL:
-            self._answer_from_records(trial)
+            self._complete_length_from_reports(trial)
             return
         trial.has_work = True
         self._tx.notify(WORK)
@@ -357,13 +360,13 @@ class ExperimentController(Controller):
         self._trials.set_end(trial, now())
         request_id = trial.request_id
         if early is not None:
-            self._feed(lambda: self.searcher.trial_exited_early(request_id, early))
+            self._apply_event(lambda: self.searcher.trial_exited_early(request_id, early))
         else:
-            self._answer_from_records(trial)
-        self._feed(lambda: self.searcher.trial_exited(request_id))
-        self._settle()
+            self._complete_length_from_reports(trial)
+        self._apply_event(lambda: self.searcher.trial_exited(request_id))
+        self._end_if_idle()
 
-    def _settle(self) -> None:
+    def _end_if_idle(self) -> None:
         """End a stopping experiment that has no unfinished trial."""
         experiment = self._experiment
         if not lifecycle.is_stopping(experiment.state) or self._trials.unfinished():
@@ -414,7 +417,9 @@ def _has_metric(trials: TrialRows, trial: TrialRow, name: str) -> bool:
     return bool(trials.validations(trial, lambda metrics: number(metrics.get(name)) is not None))
 
 
-def _lack(searcher: Searcher, name: str, metric: float | None, metrics: Mapping[str, object]) -> str:
+def _missing_metric(
+    searcher: Searcher, name: str, metric: float | None, metrics: Mapping[str, object]
+) -> str:
     """Return which metric the search needs and a validation lacks; empty if none is missing."""
     if metric is None:
         # Keras adds this prefix to metrics of validation data.

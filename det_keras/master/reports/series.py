@@ -208,7 +208,7 @@ class Curves:
         for trial_id, head in _heads(session, trial_ids, group, metric).items():
             with self._lock:
                 known = self._kept.get((trial_id, group, metric))
-            curve = None if known is None else _read_on(session, known, head, group, metric)
+            curve = None if known is None else _with_new_points(session, known, head, group, metric)
             if curve is None:
                 curve = _read_curve(session, head, group, metric)
             if len(curve.values):
@@ -272,7 +272,7 @@ def _heads(session: Session, trial_ids: Sequence[int], group: str, metric: str) 
     return result
 
 
-def _read_on(session: Session, known: _Kept, head: _Head, group: str, metric: str) -> _Curve | None:
+def _with_new_points(session: Session, known: _Kept, head: _Head, group: str, metric: str) -> _Curve | None:
     """Return a cached curve with its new points; None if it changed in any other way."""
     if head.count is None or (head.run_id, head.epochs) != (known.head.run_id, known.head.epochs):
         return None

@@ -33,7 +33,7 @@ class Request:
         order: time of the request; smaller is earlier.
         priority: smaller runs first.
         max_slots: maximum number of slots that its owner may use at once; None for no limit.
-        lent: number of slots that other tasks were given since it began to wait.
+        overtaken_slots: number of slots that other tasks were given since it began to wait.
     """
 
     task_id: str
@@ -42,7 +42,7 @@ class Request:
     order: int
     priority: int = DEFAULT_PRIORITY
     max_slots: int | None = None
-    lent: int = 0
+    overtaken_slots: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def plan(
     queue = [(_rank(request, used), index) for index, request in enumerate(requests)]
     heapq.heapify(queue)
     # The number of slots that waiting tasks which do not fit still leave to later tasks.
-    lendable = math.inf
+    slots_left = math.inf
     grants = []
     while queue:
         rank, index = heapq.heappop(queue)
@@ -80,12 +80,12 @@ def plan(
         elif _is_limited(request, used) or request.slots > total_slots:
             continue
         elif request.slots > len(free):
-            lendable = min(lendable, max(0, request.slots - request.lent))
-        elif request.slots <= lendable:
+            slots_left = min(slots_left, max(0, request.slots - request.overtaken_slots))
+        elif request.slots <= slots_left:
             grants.append(Grant(request.task_id, tuple(free[: request.slots])))
             free = free[request.slots :]
             used[request.owner] += request.slots
-            lendable -= request.slots
+            slots_left -= request.slots
     return grants
 
 

@@ -118,8 +118,8 @@ def _with_lent_slots(session: Session, request: Request) -> Request:
         .order_by(AllocationRow.start_time.desc())
         .limit(request.slots)
     )
-    lent: Sequence[int] = [len(slot_ids) for slot_ids in session.scalars(query)]
-    return replace(request, lent=sum(lent))
+    overtaken_slots: Sequence[int] = [len(slot_ids) for slot_ids in session.scalars(query)]
+    return replace(request, overtaken_slots=sum(overtaken_slots))
 
 
 def _running_tasks() -> Select[str]:

@@ -103,7 +103,7 @@ async def overview(request: Request, experiment_id: int) -> Response:
 async def search(request: Request, experiment_id: int) -> Response:
     """Show the results of an experiment's search."""
     rest = Rest(request)
-    shown, trials, ladders = await asyncio.gather(
+    shown, trials, rungs = await asyncio.gather(
         _experiment(rest, experiment_id),
         _trials(rest, experiment_id),
         rest.get(f"/experiments/{experiment_id}/searcher/rungs"),
@@ -115,8 +115,8 @@ async def search(request: Request, experiment_id: int) -> Response:
         tab="search",
         trials=trials,
         varied=varied(trials),
-        brackets=ladders["brackets"],
-        unit=ladders["unit"],
+        brackets=rungs["brackets"],
+        unit=rungs["unit"],
     )
 
 

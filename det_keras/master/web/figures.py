@@ -218,17 +218,17 @@ def parallel(
     data: list[Figure] = []
     for index in order:
         point = points[index]
-        told = [*(point.hparams.get(name) for name in names), point.metric]
+        values = [*(point.hparams.get(name) for name in names), point.metric]
         data.append(
             {
                 "type": "scatter",
                 "mode": "lines+markers",
                 "x": list(range(len(axes))),
-                "y": [axis.height(value) for axis, value in zip(axes, told, strict=True)],
+                "y": [axis.height(value) for axis, value in zip(axes, values, strict=True)],
                 "name": f"Trial {point.trial_id}",
                 "text": [
-                    f"{_short(axis.name)}: {_short(_told(value))}"
-                    for axis, value in zip(axes, told, strict=True)
+                    f"{_short(axis.name)}: {_short(_text(value))}"
+                    for axis, value in zip(axes, values, strict=True)
                 ],
                 "customdata": [f"/trials/{point.trial_id}"] * len(axes),
                 "line": {"color": _viridis(shades[index]), "width": 1 + 2 * shades[index]},
@@ -255,32 +255,32 @@ def parallel(
     return {"data": data, "layout": layout}
 
 
-def rungs(ladder: Sequence[Rung], *, metric: str, unit: str) -> Figure:
+def rungs(entries: Sequence[Rung], *, metric: str, unit: str) -> Figure:
     """Return the metrics of the trials that reached each rung.
 
     Args:
-        ladder: the rungs of all brackets.
+        entries: the rungs of all brackets.
         metric: name of the metric.
         unit: unit of the rungs' lengths.
     """
-    many = len({rung.bracket for rung in ladder}) > 1
+    many = len({rung.bracket for rung in entries}) > 1
     data = [
         {
             "type": "scatter",
             "mode": "markers",
             "name": f"bracket {bracket + 1}" if many else "trials",
-            "x": [rung.length for rung in ladder if rung.bracket == bracket for _ in rung.results],
-            "y": [value for rung in ladder if rung.bracket == bracket for _, value in rung.results],
+            "x": [rung.length for rung in entries if rung.bracket == bracket for _ in rung.results],
+            "y": [value for rung in entries if rung.bracket == bracket for _, value in rung.results],
             "text": [
-                f"Trial {trial}" for rung in ladder if rung.bracket == bracket for trial, _ in rung.results
+                f"Trial {trial}" for rung in entries if rung.bracket == bracket for trial, _ in rung.results
             ],
             "customdata": [
-                f"/trials/{trial}" for rung in ladder if rung.bracket == bracket for trial, _ in rung.results
+                f"/trials/{trial}" for rung in entries if rung.bracket == bracket for trial, _ in rung.results
             ],
             "marker": {"size": 9, "symbol": bracket, "color": _color(bracket), "opacity": 0.8},
             "hovertemplate": "%{text}<br>%{y:.5g}<extra>%{x} " + _plain(unit) + "</extra>",
         }
-        for bracket in sorted({rung.bracket for rung in ladder})
+        for bracket in sorted({rung.bracket for rung in entries})
     ]
     layout = {
         "xaxis": {"title": {"text": f"rung ({_plain(unit)})"}, "type": "log"},
@@ -291,7 +291,7 @@ def rungs(ladder: Sequence[Rung], *, metric: str, unit: str) -> Figure:
         "margin": _MARGIN,
         "uirevision": "rungs",
     }
-    lengths = sorted({rung.length for rung in ladder})
+    lengths = sorted({rung.length for rung in entries})
     layout["xaxis"].update(tickvals=lengths, ticktext=[str(length) for length in lengths])  # type: ignore[attr-defined]
     return {"data": data, "layout": layout}
 
@@ -337,7 +337,7 @@ class _Axis:
     def of(cls, name: str, values: Sequence[Any], *, is_metric: bool = False) -> _Axis:
         numbers = [float(value) for value in values if _is_number(value)]
         if len(numbers) < sum(value is not None for value in values) or not numbers:
-            kinds = sorted({_told(value) for value in values if value is not None})
+            kinds = sorted({_text(value) for value in values if value is not None})
             return cls(name, 0.0, 1.0, is_log=False, kinds=kinds)
         is_log = not is_metric and _is_log(numbers)
         low, high = min(numbers), max(numbers)
@@ -348,7 +348,7 @@ class _Axis:
         if value is None:
             return None
         if self.kinds:
-            return self.kinds.index(_told(value)) / max(len(self.kinds) - 1, 1)
+            return self.kinds.index(_text(value)) / max(len(self.kinds) - 1, 1)
         if self.low == self.high:
             return 0.5
         if self.is_log:
@@ -358,9 +358,9 @@ class _Axis:
 
     def labels(self, place: int) -> list[Figure]:
         """Return the labels of the axis."""
-        ends = [(0.0, _told(self.low)), (1.0, _told(self.high))]
+        ends = [(0.0, _text(self.low)), (1.0, _text(self.high))]
         if self.low == self.high:
-            ends = [(0.5, _told(self.low))]
+            ends = [(0.5, _text(self.low))]
         if self.kinds:
             ends = [(self.height(kind) or 0.0, kind) for kind in self.kinds]
         return [
@@ -419,7 +419,7 @@ def _dash(style: int) -> str:
 
 
 def _axis_value(value: Any) -> Any:
-    return value if _is_number(value) else _plain(_told(value))
+    return value if _is_number(value) else _plain(_text(value))
 
 
 def _axis_type(values: Sequence[Any]) -> str:
@@ -438,7 +438,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _told(value: Any) -> str:
+def _text(value: Any) -> str:
     return number_text(value)
 
 

@@ -119,10 +119,10 @@ async def parallel(request: Request, experiment: int) -> Response:
 async def rungs(request: Request, experiment: int) -> Response:
     """Return the plot of the rungs of an adaptive search."""
     rest = Rest(request)
-    shown, ladders = await asyncio.gather(
+    shown, rungs = await asyncio.gather(
         rest.get(f"/experiments/{experiment}"), rest.get(f"/experiments/{experiment}/searcher/rungs")
     )
-    return reply(rungs_figure(shown["experiment"], ladders))
+    return reply(rungs_figure(shown["experiment"], rungs))
 
 
 @router.get("/runs")
@@ -186,7 +186,7 @@ def curves_figure(
             # A trial keeps its colour when its rank changes.
             style = ranks[series.trial_id] * len(metrics) + place
             key = f"{series.trial_id}.{metric.key}"
-            lines.append(Line(label, _places(series, draw.x), _told(series.values), style, key))
+            lines.append(Line(label, _places(series, draw.x), _json_values(series.values), style, key))
     name = metrics[0].name if metrics else ""
     name = name.removeprefix("val_") if len(metrics) > 1 else name
     return figures.curves(lines, x_title=_X_TITLES[draw.x], y_title=name, log_x=draw.log_x, log_y=draw.log_y)
@@ -224,14 +224,14 @@ def parallel_figure(experiment: Mapping[str, Any], trials: Sequence[Mapping[str,
     )
 
 
-def rungs_figure(experiment: Mapping[str, Any], ladders: Mapping[str, Any]) -> Figure:
+def rungs_figure(experiment: Mapping[str, Any], rungs: Mapping[str, Any]) -> Figure:
     """Return the metrics of the trials that reached each rung."""
-    ladder = [
+    entries = [
         Rung(bracket, rung["length"], _results(rung))
-        for bracket, shown in enumerate(ladders["brackets"])
+        for bracket, shown in enumerate(rungs["brackets"])
         for rung in shown["rungs"]
     ]
-    return figures.rungs(ladder, metric=experiment["searcherMetric"], unit=ladders["unit"])
+    return figures.rungs(entries, metric=experiment["searcherMetric"], unit=rungs["unit"])
 
 
 def best_first(trials: Sequence[Mapping[str, Any]], experiment: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -281,14 +281,14 @@ def _label(trial_id: int, metric: Metric, *, is_one: bool, is_only: bool) -> str
 
 def _places(series: Series, x: str) -> list[float | None]:
     if x == "time":
-        return _told(series.seconds / 3600)
+        return _json_values(series.seconds / 3600)
     if x == "epochs":
-        return [None] * len(series.batches) if series.epochs is None else _told(series.epochs)
+        return [None] * len(series.batches) if series.epochs is None else _json_values(series.epochs)
     batches: list[float | None] = series.batches.tolist()
     return batches
 
 
-def _told(values: Any) -> list[float | None]:
+def _json_values(values: Any) -> list[float | None]:
     """Return an array for JSON: gaps are None, and numbers have seven digits."""
     return [float(f"{value:.7g}") if math.isfinite(value) else None for value in values.tolist()]
 

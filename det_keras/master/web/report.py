@@ -94,7 +94,7 @@ async def picture(master: MasterDep, request: Request, experiment_id: int) -> Re
 async def _facts(request: Request, experiment_id: int) -> dict[str, Any]:
     """Return the data of a report, best trials first."""
     rest = Rest(request)
-    shown, trials, ladders = await asyncio.gather(
+    shown, trials, rungs = await asyncio.gather(
         rest.get(f"/experiments/{experiment_id}"),
         rest.get(f"/experiments/{experiment_id}/trials", limit=-1),
         rest.get(f"/experiments/{experiment_id}/searcher/rungs"),
@@ -104,7 +104,7 @@ async def _facts(request: Request, experiment_id: int) -> dict[str, Any]:
     return {
         "experiment": experiment,
         "trials": ordered,
-        "ladders": ladders,
+        "rungs": rungs,
         "metrics": metric_choices(ordered, experiment["searcherMetric"]),
     }
 
@@ -148,8 +148,8 @@ def _figures(master: EmbeddedMaster, facts: Mapping[str, Any]) -> list[tuple[str
     if sum(trial["searcherMetricValue"] is not None for trial in trials) > 1:
         result.append((f"{name} against each hyperparameter", scatter_figure(experiment, trials)))
         result.append((f"All hyperparameters and {name}", parallel_figure(experiment, trials)))
-    if facts["ladders"]["brackets"]:
-        result.append((f"{name} at the rungs", rungs_figure(experiment, facts["ladders"])))
+    if facts["rungs"]["brackets"]:
+        result.append((f"{name} at the rungs", rungs_figure(experiment, facts["rungs"])))
     return result
 
 

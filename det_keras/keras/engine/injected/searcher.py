@@ -26,7 +26,7 @@ class SearcherCallback(InjectedCallback):
     def __init__(self, max_length: Length | None) -> None:
         self._max_length = max_length
         self._operation: Operation | None = None
-        self._told = False
+        self._has_logged = False
 
     def on_begin(self, run: Run) -> None:
         if run.core.info is None:
@@ -80,9 +80,9 @@ class SearcherCallback(InjectedCallback):
             run.global_batch_size,
             run.source.steps_per_epoch,
         )
-        if self._told or not records or not size or steps is None or abs(records // size - steps) < 1:
+        if self._has_logged or not records or not size or steps is None or abs(records // size - steps) < 1:
             return
-        self._told = True
+        self._has_logged = True
         logger.info(
             "`records_per_epoch: %s` makes an epoch %s batches, a pass over the data has %s; the config counts for "
             "the searcher and for periods.",
