@@ -52,8 +52,8 @@ def verify_resume(file: ExperimentFile, directory: Path) -> int:
         raise DetError(f"The context directory {str(directory)!r} does not exist.")
     with tempfile.TemporaryDirectory(prefix="det-verify-") as folder:
         trial = _Trial(file, directory, Path(folder))
-        print(f"Training {_BATCHES} batches undisturbed...", flush=True)
-        trial.run_to_end("undisturbed")
+        print(f"Training {_BATCHES} batches without a kill...", flush=True)
+        trial.run_to_end("uninterrupted")
         print(f"Training again, killed up to {_KILLS} times...", flush=True)
         for kill in range(_KILLS):
             batches = trial.kill_after_checkpoint("killed", 2 * kill + 1)
@@ -61,16 +61,17 @@ def verify_resume(file: ExperimentFile, directory: Path) -> int:
                 break
             print(f"  killed after the checkpoint at batch {batches}", flush=True)
         trial.run_to_end("killed")
-        undisturbed, killed = trial.final_state("undisturbed"), trial.final_state("killed")
-        differences = list(_differences(undisturbed, killed))
+        uninterrupted, killed = trial.final_state("uninterrupted"), trial.final_state("killed")
+        differences = list(_differences(uninterrupted, killed))
         if not differences:
             _print_success(killed)
             return 0
         print(
-            "They differ. Training undisturbed once more, to see whether that differs as well...", flush=True
+            "They differ. Training without a kill once more, to see whether that differs as well...",
+            flush=True,
         )
         trial.run_to_end("again")
-        by_itself = list(_differences(undisturbed, trial.final_state("again")))
+        by_itself = list(_differences(uninterrupted, trial.final_state("again")))
         _print_failure(differences, by_itself)
         return 1
 
@@ -165,8 +166,8 @@ def _print_success(killed: Path) -> None:
 
 
 def _print_failure(differences: list[str], by_itself: list[str]) -> None:
-    """Print what differs after kills, and whether two undisturbed trainings differ too."""
-    print("Resuming is NOT exact. What differs from the undisturbed training:")
+    """Print what differs after kills, and whether two trainings without a kill differ too."""
+    print("Resuming is NOT exact. What differs from the training without a kill:")
     for difference in differences:
         print(f"  {difference}")
     if not by_itself:
@@ -174,7 +175,7 @@ def _print_failure(differences: list[str], by_itself: list[str]) -> None:
             "Undisturbed, the script ends the same each time. See docs/exact-resume.md for what a script may not do."
         )
         return
-    print("The kills are not the reason: two undisturbed trainings of this script differ as well, in")
+    print("The kills are not the reason: two trainings of this script without a kill differ as well, in")
     for difference in by_itself:
         print(f"  {difference}")
     print(
@@ -183,8 +184,8 @@ def _print_failure(differences: list[str], by_itself: list[str]) -> None:
     )
 
 
-def _differences(undisturbed: Path, killed: Path) -> Iterator[str]:
-    expected, found = StoredState.read(undisturbed), StoredState.read(killed)
+def _differences(uninterrupted: Path, killed: Path) -> Iterator[str]:
+    expected, found = StoredState.read(uninterrupted), StoredState.read(killed)
     if expected.state["position"] != found.state["position"]:
         yield f"the position: {expected.state['position']} and {found.state['position']}"
     named = list(_differing_variables(expected, found))

@@ -129,7 +129,7 @@ def _embedded_token(home: Home) -> str:
 
 
 def _whole_url(text: str) -> str:
-    """Return an address with scheme and port; the default port is 8080."""
+    """Return an address with its scheme. An address without scheme and port gets the port 8080."""
     if "://" in text:
         return text.rstrip("/")
     parts = urlsplit(f"http://{text}")

@@ -11,12 +11,11 @@ from typing import Any
 from det_keras.core.backend.base import Backend
 from det_keras.core.distributed import DistributedContext
 from det_keras.core.tensorboard import EventFiles
+from det_keras.protocol.metrics import PROFILER_GROUPS
 
 __all__ = ["EarlyExitReason", "TrainContext"]
 
 logger = logging.getLogger(__name__)
-
-_PROFILER_GROUPS = frozenset({"gpu", "cpu", "memory", "disk", "network"})
 
 
 class EarlyExitReason(enum.Enum):
@@ -74,7 +73,7 @@ class TrainContext:
         """
         if not group or "." in group:
             raise ValueError(f"A metric group must have a name without a dot. Received: {group!r}.")
-        if group in _PROFILER_GROUPS:
+        if group in PROFILER_GROUPS:
             raise ValueError(f"The metric group {group!r} belongs to the profiler. Choose another name.")
         if isinstance(steps_completed, bool) or not isinstance(steps_completed, int) or steps_completed < 0:
             raise ValueError(

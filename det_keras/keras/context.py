@@ -482,7 +482,7 @@ class KerasContext:
                 raise CheckpointError(
                     f"The weights of checkpoint `{uuid}` do not fit this model: {error}"
                 ) from error
-        logger.info("The weights are those of checkpoint %s; everything else begins anew.", uuid)
+        logger.info("The weights are those of checkpoint %s; all other state is new.", uuid)
 
     @contextmanager
     def _open_checkpoint(self, trial_id: int | None, uuid: str | None, best: bool) -> Iterator[Path]:
@@ -513,7 +513,7 @@ class KerasContext:
 
     def _leave_as_invalid(self, error: InvalidHP) -> None:
         """Report to the searcher that these hyperparameters are invalid, and exit with 0."""
-        logger.warning("These hyperparameters are no good: %s", error)
+        logger.warning("The script rejected these hyperparameters: %s", error)
         self.core.backend.report_early_exit("EXITED_REASON_INVALID_HP")
         self.close()
         sys.stdout.flush()

@@ -235,7 +235,7 @@ def _sample(config: ExperimentConfig, seed: int, given: Mapping[str, Any]) -> di
         if name not in given and any(path == name or path.startswith(f"{name}.") for path in drawn)
     }
     if sampled:
-        logger.warning("The config holds a search space; alone, one sample of it is used: %s", sampled)
+        logger.warning("The config has a search space; a local run uses one sample of it: %s", sampled)
     return values | dict(given)
 
 

@@ -5,8 +5,7 @@ So the launcher checks every rank a few times before the timeout. Each of these 
 
 - a heartbeat: the datagram of `protocol.heartbeat` on the launcher's socket, sent by a separate thread of the rank;
 - processor time used, even without a heartbeat: slow work that lets no other thread run is not a hang;
-- not being stopped, if the rank has never sent a heartbeat: a program that sends none may well sleep.
-
+- not being stopped, if the rank has never sent a heartbeat: a program that sends none may be asleep.
 
 The launcher counts checks, not seconds: a launcher that was itself asleep ends no rank for that.
 """

@@ -17,7 +17,7 @@ Signals: TERM, INT and HUP are forwarded to the task's group, USR1 kills it.
 If this process is killed, its reaper, a fork, kills the task's group. The reaper inherits the locked file, so the
 lock is free only when the group has been killed too.
 
-This module imports little, and only from the standard library: a process per trial should cost little memory.
+This module imports little, and no third-party package: a process per trial should cost little memory.
 """
 
 from __future__ import annotations

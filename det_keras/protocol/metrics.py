@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["TRAINING", "VALIDATION", "group_of", "is_better", "number", "rank", "summary_name"]
+__all__ = [
+    "PROFILER_GROUPS",
+    "TRAINING",
+    "VALIDATION",
+    "group_of",
+    "is_better",
+    "number",
+    "rank",
+    "summary_name",
+]
 
 TRAINING = "training"
 VALIDATION = "validation"
+#: Groups of samples of a machine's load. They belong to no batch.
+PROFILER_GROUPS = frozenset({"gpu", "cpu", "memory", "disk", "network"})
 
 _SUMMARY_NAMES = {TRAINING: "avg_metrics", VALIDATION: "validation_metrics"}
 

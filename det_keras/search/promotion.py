@@ -1,7 +1,7 @@
 """Asynchronous halving with promotion: every trial pauses at each rung until it is among the best.
 
 Each report starts one new piece of work, a promotion if one is due and a new trial otherwise. The number of running
-trials therefore stays the same. A trial that waits for its promotion uses no slot.
+trials therefore stays the same until all trials have been created. A trial that waits for its promotion uses no slot.
 
 Source: Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, algorithm 2.
 """

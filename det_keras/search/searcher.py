@@ -113,7 +113,7 @@ class Searcher:
         return self._validated(request_id, metric, metrics)
 
     def progress_reported(self, request_id: str, progress: float) -> None:
-        """Record the progress of a trial, in searcher units or as a fraction."""
+        """Record the progress of a trial, in the unit of ``searcher.max_length``; without one, 0 to 1."""
         if math.isfinite(progress):
             self._progress[request_id] = max(0.0, progress)
 

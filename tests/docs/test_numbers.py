@@ -9,7 +9,7 @@ from det_keras.config import ExperimentConfig
 from det_keras.config.searching.searcher import Searcher
 from det_keras.master import wire
 from det_keras.master.accounts import auth
-from det_keras.master.api import reports
+from det_keras.master.api import training as reports
 from det_keras.master.experiments import unmanaged
 from det_keras.master.reports import metrics
 from det_keras.master.server import body_limit

@@ -26,7 +26,7 @@ def test_script_that_depends_on_the_clock_is_found_out(cluster, tmp_path):
     assert done.returncode == 1
     assert "NOT exact" in done.stdout
     assert "the model variable `" in done.stdout
-    assert "two undisturbed trainings of this script differ as well" in done.stdout
+    assert "two trainings of this script without a kill differ as well" in done.stdout
 
 
 def test_state_that_is_lost_with_the_process_is_told_from_chance(cluster, tmp_path):

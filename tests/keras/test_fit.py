@@ -460,7 +460,7 @@ def test_numbers_of_automatic_names_alone_are_said_to_be_that():
     )
     with pytest.raises(ModelMismatchError, match=r"'dense_1/kernel'.*keras\.utils\.clear_session\(\)"):
         check_signature(0, saved, again)
-    with pytest.raises(ModelMismatchError, match="start afresh"):
+    with pytest.raises(ModelMismatchError, match="start from the beginning"):
         check_signature(0, saved, other)
 
 

@@ -57,7 +57,7 @@ class Searcher(TaggedSection):
         source_checkpoint_uuid: a checkpoint that gives every trial its first weights. Excludes `source_trial_id`.
         max_length: how long a fully trained trial is; None if the script decides, or `max_time` does.
         max_trials: number of trials.
-        max_concurrent_trials: largest number of trials that run at once; 0 for no limit.
+        max_concurrent_trials: largest number of trials that run at once; 0 for no limit but that of the method.
         time_metric: the reported metric that measures the length of a trial, such as ``epochs`` or ``batches``.
         max_time: the length of a fully trained trial, in units of `time_metric`.
         divisor: the factor between the lengths of two rungs. One in `divisor` trials passes a rung.

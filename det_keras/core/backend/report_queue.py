@@ -1,6 +1,6 @@
 """A queue of reports to the master, sent in order, in the background, with retries.
 
-Training never waits for the master, and never fails if the master is unavailable. Reports keep their order. A report
+`put` never waits for the master, and never fails if the master is unavailable. Reports keep their order. A report
 that the master refuses is logged and dropped, since sending it again would not help.
 
 A report stays at the head of the queue while it is sent, so an empty queue means that all reports have arrived or were

@@ -96,7 +96,8 @@ class VariableSet:
             if index >= len(saved):
                 raise ModelMismatchError(
                     f"The {item.group} has a variable that the checkpoint does not have: `{item.path}` of shape "
-                    f"{_shape(item.describe())}. Restore with the code that wrote the checkpoint, or start afresh."
+                    f"{_shape(item.describe())}. Restore with the code that wrote the checkpoint, or start from "
+                    "the beginning."
                 )
             expected, found = saved[index], item.describe()
             if _identity(expected) != _identity(found):
@@ -104,13 +105,13 @@ class VariableSet:
                     f"The checkpoint does not fit: variable {index} is `{expected['path']}` "
                     f"({expected['group']}, shape {_shape(expected)}, {expected['dtype']}) in the checkpoint and "
                     f"`{found['path']}` ({found['group']}, shape {_shape(found)}, {found['dtype']}) in this script. "
-                    "Restore with the code that wrote the checkpoint, or start afresh."
+                    "Restore with the code that wrote the checkpoint, or start from the beginning."
                 )
         if len(saved) > len(self.tracked):
             missing = saved[len(self.tracked)]
             raise ModelMismatchError(
                 f"The checkpoint has a variable that this script does not have: `{missing['path']}` of shape "
-                f"{_shape(missing)}. Restore with the code that wrote the checkpoint, or start afresh."
+                f"{_shape(missing)}. Restore with the code that wrote the checkpoint, or start from the beginning."
             )
 
     def assign(self, values: Sequence[Any]) -> None:

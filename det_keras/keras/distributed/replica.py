@@ -190,10 +190,10 @@ class Replica:
             different = [rank for rank, other in enumerate(gathered) if other[index] != gathered[0][index]]
             if different:
                 raise DivergenceError(
-                    f"The workers have drifted apart: `{variable.path}` of rank "
+                    f"The weights of the workers differ: `{variable.path}` of rank "
                     f"{', '.join(map(str, different))} differs from that of rank 0. It happened between batch "
                     f"{checked_at} and batch {batches}. Is every optimizer wrapped with `context.wrap_optimizer`, and "
-                    "does nothing change weights on one rank alone?"
+                    "does nothing change weights on a single rank?"
                 )
 
     @contextmanager

@@ -19,8 +19,8 @@ from det_keras.keras.callbacks.callback import hooks
 from det_keras.keras.checkpoint.model_file import ModelFile
 from det_keras.keras.checkpoint.random_state import capture_random_state
 from det_keras.keras.checkpoint.training_state import TrainingState
-from det_keras.keras.engine.agreement import WorkerStates
 from det_keras.keras.engine.parts import FitParts
+from det_keras.keras.engine.team import WorkerStates
 
 __all__ = ["CodeArchive", "StateCapture"]
 

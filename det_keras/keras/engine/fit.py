@@ -19,7 +19,6 @@ from det_keras.keras.checkpoint.trained_model import TrainedModel
 from det_keras.keras.checkpoint.training_state import RestoredState
 from det_keras.keras.data import plan_seed
 from det_keras.keras.distributed.gradients import SharedStep
-from det_keras.keras.engine.agreement import Team
 from det_keras.keras.engine.arguments import FitArguments
 from det_keras.keras.engine.callback_list import SeamlessCallbackList
 from det_keras.keras.engine.callback_state import CallbackStates, prepare_callbacks
@@ -27,12 +26,12 @@ from det_keras.keras.engine.capture import CodeArchive, StateCapture
 from det_keras.keras.engine.checkpointer import Checkpointer
 from det_keras.keras.engine.injected.base import InjectedCallback
 from det_keras.keras.engine.injected.checkpoint import CheckpointCallback
-from det_keras.keras.engine.injected.divergence import DivergenceCallback
 from det_keras.keras.engine.injected.metrics import MetricsCallback
 from det_keras.keras.engine.injected.preemption import PreemptionCallback
 from det_keras.keras.engine.injected.progress import ProgressCallback
 from det_keras.keras.engine.injected.searcher import SearcherCallback
 from det_keras.keras.engine.injected.validation import ValidationCallback
+from det_keras.keras.engine.injected.workers import DivergenceCallback
 from det_keras.keras.engine.injected.workload import workload_callbacks
 from det_keras.keras.engine.parts import FitParts
 from det_keras.keras.engine.phase import PhaseRecord, check_signature, phase_signature
@@ -42,6 +41,7 @@ from det_keras.keras.engine.resume import ResumePoint
 from det_keras.keras.engine.resume_plan import ResumePlan
 from det_keras.keras.engine.segments import SegmentRunner
 from det_keras.keras.engine.settings import FitSettings
+from det_keras.keras.engine.team import Team
 from det_keras.keras.engine.validations import Validations
 from det_keras.keras.history import FitHistory
 

@@ -67,7 +67,7 @@ def check_signature(index: int, saved: Mapping[str, Any], found: Mapping[str, An
     if saved_data.get("batch_size") != data.get("batch_size"):
         raise ModelMismatchError(
             f"The checkpoint was trained with a global batch size of {saved_data.get('batch_size')}, this script asks "
-            f"for {data.get('batch_size')}. Use {saved_data.get('batch_size')}, or start afresh."
+            f"for {data.get('batch_size')}. Use {saved_data.get('batch_size')}, or start from the beginning."
         )
     for name, what in (("epochs", "`epochs`"), ("initial_epoch", "`initial_epoch`")):
         if saved[name] != found[name]:
@@ -97,5 +97,5 @@ def _without_numbers(paths: list[str]) -> list[str]:
 def _changed(index: int, what: str, saved: Any, found: Any, *, hint: str = "") -> ModelMismatchError:
     return ModelMismatchError(
         f"The script changed since the checkpoint: in fit call number {index + 1}, {what} was {saved!r} and is "
-        f"{found!r}. {hint or 'Resume with the script that wrote the checkpoint, or start afresh.'}"
+        f"{found!r}. {hint or 'Resume with the script that wrote the checkpoint, or start from the beginning.'}"
     )

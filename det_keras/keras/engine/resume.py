@@ -63,7 +63,8 @@ def find_resume_point(core: Context, stack: ExitStack) -> ResumePoint | None:
         return _logged(finished)
     if records:
         logger.error(
-            "None of the %s checkpoints of this run can be used: training starts afresh.", len(records)
+            "None of the %s checkpoints of this run can be used: training starts from the beginning.",
+            len(records),
         )
     return None
 
@@ -83,7 +84,7 @@ def find_phase_end(
         # The next phase begins at the same batch, so the number of batches does not identify the phase.
         if record.steps_completed != steps_completed or not _is_own(record, core):
             continue
-        restored = _read(core, stack, record, "It is not put back as the end of an earlier `fit`.")
+        restored = _read(core, stack, record, "The end state of the earlier `fit` is not restored.")
         if restored is not None and restored.state["phase"]["index"] == phase_index:
             return restored
     logger.warning(

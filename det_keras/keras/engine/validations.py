@@ -7,10 +7,10 @@ from typing import Any
 
 from det_keras.core import Context
 from det_keras.keras.checkpoint.trained_model import TrainedModel
-from det_keras.keras.engine.agreement import Team
 from det_keras.keras.engine.metric_values import plain_value
 from det_keras.keras.engine.progress import Progress, Validation
 from det_keras.keras.engine.settings import FitSettings
+from det_keras.keras.engine.team import Team
 from det_keras.keras.engine.validator import Validator
 
 __all__ = ["Validations"]

@@ -1,7 +1,8 @@
-"""Stores reports of metrics in batches: reports that arrive together share one commit.
+"""Stores reports of metrics in batches: reports that arrive together and only add a row share one commit.
 
 A commit waits for the disk, which is most of the cost of a report. A thread therefore stores all reports that
-arrived during the last commit in one transaction. A report is acknowledged only after its commit.
+arrived during the last commit in one transaction. A report that does more, such as a validation, gets its own. Reports
+are acknowledged only after their commit.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class ReportBatcher:
             left = arrived
         for waiting in left:
             self._store_single(waiting)
-        # All commits are done: only now may the clients be told.
+        # Acknowledge the reports only now, after all commits.
         for loop in {waiting.loop for waiting in arrived}:
             answered = [waiting for waiting in arrived if waiting.loop is loop]
             loop.call_soon_threadsafe(_acknowledge, answered)

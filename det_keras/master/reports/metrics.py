@@ -1,6 +1,7 @@
 """Reports of metrics: rolled back after a restart, merged within a step, summarised.
 
-Storing the same report twice changes nothing, so a client may repeat a report whose response was lost.
+Storing the same report twice changes nothing, so a client may repeat a report whose response was lost. A sample of a
+profiler is the exception: it is stored again.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from det_keras.master.database.models import MetricRow, TrialRow
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import InvalidArgumentError
 from det_keras.master.reports.summary import summarise, summarise_all
-from det_keras.protocol.metrics import TRAINING, VALIDATION, is_better, number, summary_name
+from det_keras.protocol.metrics import PROFILER_GROUPS, TRAINING, VALIDATION, is_better, number, summary_name
 from det_keras.protocol.values import now
 
 __all__ = [
@@ -34,7 +35,6 @@ __all__ = [
 
 _PROFILER = "profiler"
 _GENERIC = "generic"
-_PROFILER_GROUPS = frozenset({"gpu", "cpu", "memory", "disk", "network"})
 _MOST_NAMES = 10_000
 _EPOCHS = ("epoch", "epochs")
 
@@ -44,22 +44,22 @@ _LIVE = (_METRICS.trial_id == bindparam("trial_id")) & _METRICS.archived.is_(Fal
 _TRIAL = select(_TRIALS.run_id, _TRIALS.total_batches, _TRIALS.summary_metrics).where(
     _TRIALS.id == bindparam("trial_id")
 )
-_OVERTAKEN = (
-    select(_METRICS.id)
-    .where(_LIVE, _METRICS.run_id < bindparam("run_id"), _METRICS.partition != _PROFILER)
-    .where(
-        or_(
-            _METRICS.total_batches > bindparam("steps"),
-            (_METRICS.partition == bindparam("partition")) & (_METRICS.total_batches >= bindparam("steps")),
-        )
+# Reports of earlier runs that a report rolls back: those beyond its batch, and of its own partition those at its batch.
+_ROLLED_BACK = (
+    _LIVE
+    & (_METRICS.run_id < bindparam("run_id"))
+    & (_METRICS.partition != _PROFILER)
+    & or_(
+        _METRICS.total_batches > bindparam("steps"),
+        (_METRICS.partition == bindparam("partition")) & (_METRICS.total_batches >= bindparam("steps")),
     )
-    .limit(1)
 )
+_ANY_ROLLED_BACK = select(_METRICS.id).where(_ROLLED_BACK).limit(1)
 _SAME_STEP = select(_METRICS.id).where(
     _LIVE, _METRICS.group == bindparam("group"), _METRICS.total_batches == bindparam("steps")
 )
 _INSERT = insert(MetricRow)
-_UPDATE = update(TrialRow).where(_TRIALS.id == bindparam("wanted_id"))
+_UPDATE = update(TrialRow).where(_TRIALS.id == bindparam("row_id"))
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Report:
         """The reports of one partition are rolled back together."""
         if self.group in (TRAINING, VALIDATION):
             return self.group
-        return _PROFILER if self.group in _PROFILER_GROUPS else _GENERIC
+        return _PROFILER if self.group in PROFILER_GROUPS else _GENERIC
 
 
 def store_report(tx: Transaction, report: Report) -> MetricRow | None:
@@ -112,7 +112,7 @@ def store_report(tx: Transaction, report: Report) -> MetricRow | None:
         tx.add(_row(report, None))
         return None
     steps = report.steps_completed or 0
-    if _archive_overtaken(tx, report, steps):
+    if _roll_back(tx, report, steps):
         _recompute(tx, trial)
     searcher_metric = _searcher_metric(tx, trial, report)
     row, new_names = _merge_or_add(tx, report, steps, searcher_metric)
@@ -139,23 +139,17 @@ def add_quickly(connection: Connection, report: Report) -> bool:
     trial = connection.execute(_TRIAL, {"trial_id": report.trial_id}).first()
     if trial is None or trial.run_id != report.run_id:
         return False
-    place = {
-        "trial_id": report.trial_id,
-        "run_id": report.run_id,
-        "group": report.group,
-        "partition": report.partition,
-        "steps": steps,
-    }
+    parameters = _parameters(report, steps)
     # The first run has no earlier reports to roll back. After the last reported batch there is no report to merge with.
-    if report.run_id > 1 and connection.execute(_OVERTAKEN, place).first() is not None:
+    if report.run_id > 1 and connection.execute(_ANY_ROLLED_BACK, parameters).first() is not None:
         return False
-    if steps <= trial.total_batches and connection.execute(_SAME_STEP, place).first() is not None:
+    if steps <= trial.total_batches and connection.execute(_SAME_STEP, parameters).first() is not None:
         return False
     connection.execute(_INSERT, _values(report, steps))
     name = summary_name(report.group)
     summary = summarise(trial.summary_metrics.get(name, {}), report.metrics)
     changes = {
-        "wanted_id": report.trial_id,
+        "row_id": report.trial_id,
         "total_batches": max(trial.total_batches, steps),
         "summary_metrics": {**trial.summary_metrics, name: summary},
     }
@@ -195,7 +189,7 @@ def check_report(report: Report) -> None:
         raise InvalidArgumentError(f"The group {report.group!r} must be a name without a dot.")
     if len(report.metrics) > _MOST_NAMES:
         raise InvalidArgumentError(
-            f"A report may have {_MOST_NAMES} names of metrics, received {len(report.metrics)}."
+            f"A report may have at most {_MOST_NAMES} metrics, received {len(report.metrics)}."
         )
     for name in _EPOCHS:
         value = report.metrics.get(name)
@@ -203,17 +197,9 @@ def check_report(report: Report) -> None:
             raise InvalidArgumentError(f"The metric `{name}` must be a number, received {value!r}.")
 
 
-def _archive_overtaken(tx: Transaction, report: Report, steps: int) -> bool:
-    """Archive reports of earlier runs beyond this run's batch; return whether there were any."""
-    query = live_rows([report.trial_id]).where(
-        MetricRow.run_id < report.run_id,
-        MetricRow.partition != _PROFILER,
-        or_(
-            MetricRow.total_batches > steps,
-            (MetricRow.partition == report.partition) & (MetricRow.total_batches >= steps),
-        ),
-    )
-    rows = tx.scalars(query).all()
+def _roll_back(tx: Transaction, report: Report, steps: int) -> bool:
+    """Archive the reports that this report rolls back; return whether there were any."""
+    rows = tx.scalars(select(MetricRow).where(_ROLLED_BACK), _parameters(report, steps)).all()
     for row in rows:
         row.archived = True
     tx.flush()
@@ -261,6 +247,16 @@ def _merge_or_add(
     if row.searcher_metric is None:
         row.searcher_metric = searcher_metric
     return row, new_names
+
+
+def _parameters(report: Report, steps: int) -> dict[str, Any]:
+    return {
+        "trial_id": report.trial_id,
+        "run_id": report.run_id,
+        "group": report.group,
+        "partition": report.partition,
+        "steps": steps,
+    }
 
 
 def _row(report: Report, steps: int | None) -> MetricRow:

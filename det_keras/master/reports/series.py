@@ -87,7 +87,7 @@ class _Head:
 
     @property
     def count(self) -> int | None:
-        """Number of reports with the metric; None if it was not always a number, as these are not counted."""
+        """Number of reports with the metric; None if some of its values were no numbers."""
         return self.summary["count"] if self.summary["type"] == "number" else None
 
 

@@ -34,7 +34,10 @@ class InjectedCallback:
     """One task that `fit` does in addition to training; every method does nothing by default."""
 
     def on_begin(self, run: Run) -> None:
-        """Act before training begins: the position is set, the state of a checkpoint is restored later."""
+        """Act before training begins.
+
+        On a resume the position is set already. Other state is restored later; see `on_restored`.
+        """
 
     def next_batch(self, run: Run) -> int | None:
         """Return the batch, counted over this `fit`, after which to act at a boundary; None for no request."""

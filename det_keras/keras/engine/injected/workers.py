@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from det_keras.keras.engine.agreement import Team
 from det_keras.keras.engine.injected.base import Boundary, InjectedCallback
 from det_keras.keras.engine.run import Run
+from det_keras.keras.engine.team import Team
 
 __all__ = ["DivergenceCallback"]
 
@@ -14,7 +14,7 @@ _STOP_BATCHES = 10
 
 
 class DivergenceCallback(InjectedCallback):
-    """Compares the workers' weights after the first batch and then periodically.
+    """Stops the workers together, and compares their weights after the first batch and then periodically.
 
     Args:
         team: the workers.
