@@ -23,11 +23,11 @@ from det_keras.master.api import (
     jobs,
     logs,
     master_log,
-    reports,
     rungs,
     series,
     tasks,
     tensorboards,
+    training,
     trials,
     unmanaged,
     unserved,
@@ -85,11 +85,11 @@ def create_app(master: EmbeddedMaster) -> FastAPI:
         redoc_url=None,
     )
     app.state.master = master
-    # The routers of reports, series and log streams have fixed words where others have ids, so they come first.
+    # The routers of training, series and log streams have fixed words where others have ids, so they come first.
     modules = (
         auth,
         users,
-        reports,
+        training,
         rungs,
         logs,
         experiments,
