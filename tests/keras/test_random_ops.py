@@ -26,7 +26,7 @@ class Noisy(keras.layers.Layer):
 
 @pytest.mark.parametrize("is_exact", [True, False], ids=["keras.random", "tf.random"])
 def test_layer_that_draws_with_tf_random_is_named_once(tmp_path, caplog, is_exact):
-    keras.backend.clear_session()
+    keras.backend.clear_session(free_memory=False)
     x, y = arrays()
     model = keras.Sequential(
         [
@@ -47,7 +47,7 @@ def test_layer_that_draws_with_tf_random_is_named_once(tmp_path, caplog, is_exac
 
 @pytest.mark.parametrize("kind", ["from_generator", "numpy_function", "ops"])
 def test_python_code_in_a_pipeline_is_named_when_training_starts(tmp_path, caplog, kind):
-    keras.backend.clear_session()
+    keras.backend.clear_session(free_memory=False)
     x, y = arrays()
     rows = tf.data.Dataset.from_tensor_slices((x, y)).map(lambda x, y: (x * 2, y))
     if kind == "numpy_function":

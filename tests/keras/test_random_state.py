@@ -29,7 +29,7 @@ def draw_all() -> dict[str, float]:
 
 def begin_process() -> None:
     """Be as random as a process that has just begun."""
-    keras.backend.clear_session()
+    keras.backend.clear_session(free_memory=False)
     keras.utils.set_random_seed(1)
 
 

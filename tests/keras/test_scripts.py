@@ -23,16 +23,26 @@ from script_runs import SHUFFLED, UNLIKE_PLAIN, ScriptRunner
 #: Scripts that are killed only where all are asked for: what they have to find again is in others too, or in ways.
 ALIKE = frozenset(
     {
-        *("autoencoder", "diffusion", "distillation", "generator_lstm", "image_folder", "masked_autoencoder"),
-        *(
-            "metric_learning",
-            "mixed_precision",
-            "multi_input_output",
-            "quantization",
-            "recommender",
-            "siamese",
-        ),
-        *("text_generation", "timeseries_forecasting", "timeseries_transformer", "transfer_learning", "vae"),
+        "autoencoder",
+        "csv_files",
+        "diffusion",
+        "distillation",
+        "generator_lstm",
+        "image_folder",
+        "masked_autoencoder",
+        "metric_learning",
+        "mixed_precision",
+        "multi_input_output",
+        "quantization",
+        "recommender",
+        "seq2seq",
+        "siamese",
+        "text_classification",
+        "text_generation",
+        "timeseries_forecasting",
+        "timeseries_transformer",
+        "transfer_learning",
+        "vae",
     }
 )
 SEED = int(os.environ.get("DET_KERAS_TEST_SEED", "20"))

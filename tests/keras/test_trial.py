@@ -76,7 +76,7 @@ class Batches(keras.utils.Sequence):
 def run(folder, trial_class, **changes):
     """Train alone in a run directory; return the trained history and the reports by group."""
     # A process of its own would begin to count the names of layers anew.
-    keras.utils.clear_session()
+    keras.utils.clear_session(free_memory=False)
     with det.keras.init(config={**CONFIG, **changes}, run_dir=folder) as context:
         history = train(trial_class, context)
     return history, reports(folder)

@@ -12,7 +12,7 @@ import det_keras as det
 
 
 def train(run_dir, *, config=None, **options):
-    keras.backend.clear_session()
+    keras.backend.clear_session(free_memory=False)
     with det.keras.init(config=config, run_dir=run_dir, seed=1) as context:
         model = network(optimizer="adam")
         history = context.fit(

@@ -21,31 +21,26 @@ _PERIOD = 3
 
 #: What is killed: one way for each thing that a resume has to find again. ``DET_KERAS_TEST_AMOUNT=all`` kills all.
 _KILLED = [
-    *("dataset_shuffle", "dataset_shuffle_with_seed", "dataset_cache_shuffle", "dataset_shuffle_cache"),
-    *(
-        "dataset_map_cache_shuffle_twice",
-        "dataset_filter",
-        "dataset_keras_random_in_map",
-        "dataset_tf_generator_in_map",
-    ),
-    *(
-        "dataset_numpy_function",
-        "dataset_layers_in_map_cached",
-        "dataset_sample_from_datasets",
-        "dataset_counter",
-    ),
-    *("dataset_repeat_with_steps", "dataset_cache_repeat_with_steps", "dataset_steps_that_do_not_divide"),
-    *(
-        "dataset_generator_of_permutation",
-        "dataset_split_after_its_shuffle",
-        "generator_with_steps",
-        "loader",
-    ),
-    *("items_own_stream", "items_global_stream", "items_steps_that_do_not_divide", "fits_of_folds"),
-    *("fits_of_two_phases_over_one_pipeline", "fits_that_share_a_callback", "fits_of_two_models_in_turn"),
-    *("step_without_call", "step_that_returns_its_own_logs", "callback_made_from_early_stopping"),
-    *("argument_validation_steps_of_shuffled_dataset", "argument_validation_as_shuffled_cached_dataset"),
-    *("model_with_augmentation", "compile_accumulation", "compile_run_eagerly"),
+    "dataset_shuffle",
+    "dataset_cache_shuffle",
+    "dataset_shuffle_cache",
+    "dataset_map_cache_shuffle_twice",
+    "dataset_keras_random_in_map",
+    "dataset_numpy_function",
+    "dataset_layers_in_map_cached",
+    "dataset_repeat_with_steps",
+    "dataset_generator_of_permutation",
+    "generator_with_steps",
+    "items_own_stream",
+    "items_steps_that_do_not_divide",
+    "fits_of_two_phases_over_one_pipeline",
+    "fits_that_share_a_callback",
+    "fits_of_two_models_in_turn",
+    "step_without_call",
+    "callback_made_from_early_stopping",
+    "argument_validation_as_shuffled_cached_dataset",
+    "model_with_augmentation",
+    "compile_accumulation",
 ]
 KILLED = list(WAYS) if AMOUNT == "all" else chosen(_KILLED)
 

@@ -21,8 +21,8 @@ from master.fakes import file_entry
 
 pytestmark = [pytest.mark.process, pytest.mark.kill]
 
-KILLS = {"random": 6, "adaptive_asha": 20}
-TRIALS = 50
+KILLS = {"random": 4, "adaptive_asha": 12}
+TRIALS = 30
 PRELUDE = Path(__file__).with_name("trial_script.py").read_bytes()
 # What a trial does is decided by its hyperparameter: refuse it, fail, or train.
 SCRIPT = """
@@ -112,7 +112,11 @@ def test_search_whose_master_is_killed_anywhere_is_the_undisturbed_one(real, met
     assert not list(real.home.root.glob("running-*"))
     with sqlite3.connect(real.home.database) as database:
         assert database.execute("SELECT count(*) FROM allocations WHERE end_time IS NULL").fetchone() == (0,)
-    both_slots = CONFIG + "resources: {slots_per_trial: 2}\n" + METHODS["random"].replace("50", "1")
+    both_slots = (
+        CONFIG
+        + "resources: {slots_per_trial: 2}\n"
+        + METHODS["random"].replace(f"max_trials: {TRIALS}", "max_trials: 1")
+    )
     real.client.wait_for_state(
         real.client.create(
             both_slots.replace("x: {type: double, minval: 0, maxval: 1}", "x: 0.9"), modelDefinition=files

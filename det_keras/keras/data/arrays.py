@@ -108,6 +108,10 @@ class ArraySource(IteratedSource):
         self._stop.assign(base + (self.epochs.steps_in(epoch) if stop_step is None else stop_step))
         self._pending = True
 
+    def close(self) -> None:
+        super().close()
+        del self._tensors
+
     def records_before(self, epoch: int, step: int) -> int | None:
         passes, rest = divmod(self.epochs.start_of(epoch) + step, self._steps_per_pass)
         return passes * self._size + rest * self.batch_size

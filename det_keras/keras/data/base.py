@@ -109,6 +109,15 @@ class DataSource(abc.ABC):
         """Record that an epoch ended."""
         return
 
+    def close(self) -> None:
+        """Release the data, its iterators and their threads; nothing else may be called afterwards.
+
+        The parts of a `fit` refer to each other in cycles, so without this they would stay until a garbage collection.
+        That may be long after, and then wait: TensorFlow's destructor of an old iterator can wait for its tuning thread
+        as long as the iterator has lived, up to a minute.
+        """
+        return
+
     def records_before(self, epoch: int, step: int) -> int | None:
         """Return the number of samples before a step, None if the source does not know it."""
         return None
@@ -177,6 +186,11 @@ class IteratedSource(DataSource):
 
     def dataset(self, cardinality: int | None) -> tf.data.Dataset:
         return PlannedDataset(self._dataset, self._open, cardinality)
+
+    def close(self) -> None:
+        self._iterator = None
+        # Its functions refer to the source.
+        del self._dataset
 
     def _open(self) -> Any:
         if self._pending or self._iterator is None:

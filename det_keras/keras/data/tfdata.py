@@ -184,6 +184,10 @@ class TfDataSource(IteratedSource):
         self._position.restore(self._iterator, directory)
         return frozenset()
 
+    def close(self) -> None:
+        super().close()
+        del self._iterators, self._pipeline
+
     def warn_of_unseen_state(self) -> None:
         """Log a warning at the start if a resumed run may differ without an error."""
         if self._pipeline.runs_python:

@@ -272,6 +272,13 @@ class FitRun:
             raise
         return self._finish_phase()
 
+    def close(self) -> None:
+        """Release the data; see `DataSource.close`."""
+        self.source.close()
+        self.parts.validations.close()
+        # They contain the user's data.
+        del self._arguments
+
     def skip_phase(self, record: PhaseRecord, end: RestoredState | None) -> FitHistory:
         """Skip a phase that an earlier process finished, and return its history.
 

@@ -57,9 +57,12 @@ def evaluate(
         steps = checked_count("steps", steps)
     data = whole_data((x, y, sample_weight))
     validator = Validator(data, batch_size=batch_size, steps=steps, freq=1, workers=workers)
-    build_for_evaluation(model, validator.element_spec)
-    with Replica(model, workers, SharedStep()).active():
-        return validator.run(model, callbacks, verbose=verbose if workers.is_chief else 0)
+    try:
+        build_for_evaluation(model, validator.element_spec)
+        with Replica(model, workers, SharedStep()).active():
+            return validator.run(model, callbacks, verbose=verbose if workers.is_chief else 0)
+    finally:
+        validator.source.close()
 
 
 def predict(model: Any, x: Any, workers: DistributedContext, *, gather: bool, **options: Any) -> Any:

@@ -93,6 +93,11 @@ class Validations:
         if self._validator is not None:
             self._validator.source.skip_passes(validations, source_state)
 
+    def close(self) -> None:
+        """Release the validation data; see `DataSource.close`."""
+        if self._validator is not None:
+            self._validator.source.close()
+
     def _evaluate(self, callbacks: Any) -> dict[str, Any]:
         """Return the metrics by the names under which they are reported."""
         if self._validator is None:
