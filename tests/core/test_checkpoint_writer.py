@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import subprocess
 import threading
 from pathlib import Path
 
@@ -152,6 +153,24 @@ def writing_process():
 
 
 BIG = bytes(range(256)) * (140 << 10)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("size", "processes"), [(100, 0), (len(BIG), 1)])
+def test_only_a_big_state_gets_its_process_when_memory_is_prepared(context, size, processes, monkeypatch):
+    started = []
+
+    def start(*args, **options):
+        started.append(popen(*args, **options))
+        return started[-1]
+
+    popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", start)
+    writer = CheckpointWriter(context.checkpoint)
+    writer.prepare(size)
+    # It is done with the preparation before it ends.
+    writer.close()
+    assert len(started) == processes
 
 
 @pytest.mark.process

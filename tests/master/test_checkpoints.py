@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+import zipfile
 
 import pytest
 
@@ -247,7 +248,10 @@ def test_metadata_is_replaced_as_a_whole_but_for_the_batches(world):
     assert answer["checkpoint"]["state"] == "STATE_COMPLETED"
 
 
-@pytest.mark.parametrize(("accept", "mode"), [("application/gzip", "r:gz"), ("application/x-tar", "r:")])
+@pytest.mark.parametrize(
+    ("accept", "mode"),
+    [("application/gzip", "r:gz"), ("application/x-tar", "r:"), ("application/zip", "zip")],
+)
 def test_checkpoint_is_downloaded_as_an_archive(world, accept, mode):
     _, trial, _ = world.launch()
     store(world, trial, 1, 1)
@@ -255,6 +259,11 @@ def test_checkpoint_is_downloaded_as_an_archive(world, accept, mode):
     response = world.http.get(f"/checkpoints/{uuid(1)}", headers=headers)
     assert response.status_code == 200
     assert "content-encoding" not in response.headers
+    if mode == "zip":
+        with zipfile.ZipFile(io.BytesIO(response.content)) as archive:
+            assert archive.read("weights") == b"x" * 10
+            assert "sub/more" in archive.namelist()
+        return
     with tarfile.open(fileobj=io.BytesIO(response.content), mode=mode) as archive:
         member = archive.extractfile("weights")
         assert member is not None

@@ -673,3 +673,9 @@ def test_logs_are_kept_as_long_as_the_experiment_asks(world, days, kept):
     if not kept:
         eventually(lambda: not world.client.log(trial["id"]))
     assert [line["log"] for line in world.client.log(trial["id"])] == kept
+
+
+def test_list_without_a_limit_has_more_than_one_row(client):
+    numbers = [client.create() for _ in range(3)]
+    shown = client.get("/api/v1/experiments")["experiments"]
+    assert sorted(experiment["id"] for experiment in shown) == numbers

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import plotly.colors
 import pytest
 
-from det_keras.master.web.figures import Line, Point, curves, parallel, scatter
+from det_keras.master.web.figures import _VIRIDIS, Line, Point, curves, parallel, scatter
 
 
 def curve(*values, style=0):
@@ -44,3 +45,9 @@ def test_best_and_worst_trials_have_the_ends_of_the_colour_scale():
     figure = parallel(points, ["lr"], metric="loss", smaller_is_better=True)
     colors = [line["line"]["color"] for line in figure["data"] if "color" in line.get("line", {})]
     assert {"rgb(68,1,84)", "rgb(200,200,30)"} <= set(colors)
+
+
+def test_shades_are_those_of_viridis():
+    stops = plotly.colors.sample_colorscale("Viridis", [0, 1 / 3, 2 / 3], colortype="tuple")
+    for ours, theirs in zip(_VIRIDIS, stops, strict=False):
+        assert ours == tuple(round(255 * part) for part in theirs)

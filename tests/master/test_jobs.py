@@ -159,7 +159,8 @@ def test_followed_log_ends_with_an_error_when_the_master_stops(world):
 
 
 def test_followed_task_log_takes_no_limit(client, printed):
-    client.get(f"/api/v1/tasks/{printed}/logs", params={"follow": "true", "limit": 3}, status=400)
+    for limit in (1, 3):
+        client.get(f"/api/v1/tasks/{printed}/logs", params={"follow": "true", "limit": limit}, status=400)
     client.get("/api/v1/tasks/nobody/logs", status=404)
     bad = {"searchText": "(", "enableRegex": "true"}
     client.get(f"/api/v1/tasks/{printed}/logs", params=bad, status=400)

@@ -103,6 +103,14 @@ def test_program_that_does_not_exist_is_not_tried_again(home):
     assert ended.ending.value == "not launched"
 
 
+def test_program_that_is_not_there_is_named(monkeypatch, capsys):
+    monkeypatch.setattr(mount_view, "_make_view", lambda: None)
+    with pytest.raises(SystemExit) as ended:
+        mount_view.main(["no-such-program"])
+    assert ended.value.code == 127
+    assert "Could not start `no-such-program`: No such file or directory." in capsys.readouterr().err
+
+
 def test_files_say_what_the_variables_say(world, tmp_path):
     config = SINGLE + "hyperparameters: {a: {b: 1.5}}\n"
     _, _, allocation_id = world.launch(config)

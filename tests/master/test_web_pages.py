@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 
 import pytest
 
+from det_keras.master.web.plots import runs_of
 from master.fakes import SINGLE, eventually, file_entry
 
 ACCEPT = {"Accept": "text/html"}
@@ -135,6 +137,25 @@ def test_comparison_puts_what_differs_first(world, search):
     text = page(world, f"/compare?trial={trials[0]['id']}&trial={trials[1]['id']}").text
     assert text.index(">lr<") < text.index(">width<")
     assert text.count('class="differs"') == 1
+
+
+def test_runs_of_a_continued_trial_are_shown_in_their_order():
+    starts = {"1": ["2024-05-01T10:00:00Z", "2024-05-01T12:00:00Z"], "2": [None, "2024-05-02T09:00:00Z"]}
+
+    class Answers:
+        async def get(self, path):
+            task_id = path.removeprefix("/tasks/")
+            return {"task": {"allocations": [{"startTime": start} for start in starts[task_id]]}}
+
+    found = asyncio.run(runs_of(Answers(), {"taskIds": ["1", "2"]}))
+    known = sorted((start for task in starts.values() for start in task if start), reverse=True)
+    assert [allocation["startTime"] for allocation in found] == [*known, None]
+
+
+def test_comparison_of_more_than_fifty_is_refused(world):
+    numbers = "&".join(f"trial={number}" for number in range(10_001, 10_051))
+    assert "At most 50 trials" not in page(world, f"/compare?{numbers}", status=404).text
+    assert "At most 50 trials" in page(world, f"/compare?{numbers}&trial=1", status=400).text
 
 
 def test_texts_of_users_are_escaped(world):

@@ -387,7 +387,7 @@ def _shades(values: Sequence[float], *, smaller_is_better: bool) -> list[float]:
     return shades
 
 
-# Four stops of matplotlib's viridis, from worst to best.
+# Stops of matplotlib's viridis, from worst to best; the last is darker, to be seen on a white page.
 _VIRIDIS = ((68, 1, 84), (49, 104, 142), (53, 183, 121), (200, 200, 30))
 
 
