@@ -354,7 +354,7 @@ def test_search_space_alone_is_sampled_once_and_said(tmp_path, caplog):
         assert context.training.hparams["rate"] == 9.0
         assert type(context.seed) is int
     (said,) = (record.getMessage() for record in caplog.records if "search space" in record.getMessage())
-    assert said.endswith(f"is used: {{'lr': {context.training.hparams['lr']!r}}}")
+    assert said.endswith(f"uses one sample of it: {{'lr': {context.training.hparams['lr']!r}}}")
 
 
 def test_run_that_goes_on_says_from_which_checkpoint(tmp_path):
