@@ -338,6 +338,20 @@ def test_arguments_are_ignored_where_the_master_says_what_they_are(tmp_path, mon
         get_cluster_info.cache_clear()
 
 
+def test_runs_without_a_seed_draw_different_ones(tmp_path):
+    seeds = set()
+    for name in ("one", "two", "three"):
+        with det.keras.init(run_dir=tmp_path / name) as context:
+            seeds.add(context.seed)
+    assert len(seeds) == 3
+
+
+def test_notices_of_the_config_are_logged(tmp_path, caplog):
+    with det.keras.init(config={"optimizations": {"auto_tune_tensor_fusion": True}}, run_dir=tmp_path):
+        pass
+    assert "`optimizations.auto_tune_tensor_fusion` has no effect here." in caplog.messages
+
+
 @pytest.mark.parametrize("seed", [-1, 2**32, "7", 1.5, True])
 def test_unusable_seed_is_refused_before_the_run_directory_keeps_it(tmp_path, seed):
     with pytest.raises(ValueError, match=f"`seed` .*Received: {seed!r}"):

@@ -201,6 +201,21 @@ def test_validation_at_the_end_is_made_where_it_is_asked_for(asked, expected):
     assert run.asked(callback, 12) == expected
 
 
+@pytest.mark.parametrize(("in_trial", "expected"), [(True, ["validate"]), (False, [])])
+def test_the_end_of_a_length_of_the_search_is_validated(in_trial, expected):
+    length = Length(3, Unit.EPOCHS)
+    run = FakeRun(in_trial=in_trial, max_length=length, validates_at_end=False)
+    callback = ValidationCallback(None, initial=False)
+    callback.on_begin(run)
+    assert run.asked(callback, 12) == expected
+
+
+def test_epochs_left_are_counted_from_the_present_one():
+    for epoch, left in ((0, 3), (2, 1), (3, 0), (4, 0)):
+        assert Progress(0, Position(epoch, 0, 4 * epoch), Target(epochs=3)).epochs_left(4) == left
+    assert Progress(0, Position(1, 0, 4), Target(batches=10)).epochs_left(4) >= 2
+
+
 def test_request_to_stop_saves_waits_and_leaves_with_the_code_of_the_signal():
     run = FakeRun()
     callback = PreemptionCallback(SimpleNamespace(received=15))

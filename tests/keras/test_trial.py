@@ -419,6 +419,10 @@ def test_old_name_of_the_sequence_checks_its_arrays():
         det.keras.InMemorySequence(np.zeros((3, 1)), np.zeros(2), 2)
     with pytest.raises(ValueError, match="at least 1"):
         det.keras.InMemorySequence(np.zeros((3, 1)), np.zeros(3), 0)
+    with pytest.raises(ValueError, match="Received arrays of \\[\\]"):
+        det.keras.InMemorySequence([], [], 1)
+    assert len(det.keras.InMemorySequence(np.zeros((1, 1)), np.zeros(1), 2)) == 1
+    assert det.keras.SequenceAdapter(Batches()).sequence.workers == 1
     sequence = det.keras.InMemorySequence({"a": np.arange(5)}, [np.arange(5)], 2)
     assert [len(sequence[index][0]["a"]) for index in range(len(sequence))] == [2, 2, 1]
     with pytest.raises(IndexError):

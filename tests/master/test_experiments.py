@@ -675,6 +675,11 @@ def test_logs_are_kept_as_long_as_the_experiment_asks(world, days, kept):
     assert [line["log"] for line in world.client.log(trial["id"])] == kept
 
 
+def test_new_trial_has_trained_nothing(world):
+    _, trial, _ = world.launch()
+    assert world.client.trial(trial["id"])["totalBatchesProcessed"] == 0
+
+
 def test_list_without_a_limit_has_more_than_one_row(client):
     numbers = [client.create() for _ in range(3)]
     shown = client.get("/api/v1/experiments")["experiments"]
