@@ -100,19 +100,32 @@ def run(folder, workers, *names, **environ):
     return folder
 
 
-@pytest.fixture(scope="module")
-def one(tmp_path_factory):
-    return run(tmp_path_factory.mktemp("one"), 1, *SAME, *ROUGHLY_SAME)
+def needed(request, names):
+    """Return those of the scenarios that the selected tests need."""
+    wanted = set()
+    for item in request.session.items:
+        if item.path != request.path or not {"two", "four"} & set(item.fixturenames):
+            continue
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        if "name" not in params:
+            return names
+        wanted |= {params["name"], params.get("undisturbed")}
+    return [name for name in names if name in wanted]
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory):
-    return run(tmp_path_factory.mktemp("two"), 2, *ON_TWO)
+def one(request, tmp_path_factory):
+    return run(tmp_path_factory.mktemp("one"), 1, *needed(request, [*SAME, *ROUGHLY_SAME]))
 
 
 @pytest.fixture(scope="module")
-def four(tmp_path_factory):
-    return run(tmp_path_factory.mktemp("four"), 4, *ON_FOUR)
+def two(request, tmp_path_factory):
+    return run(tmp_path_factory.mktemp("two"), 2, *needed(request, ON_TWO))
+
+
+@pytest.fixture(scope="module")
+def four(request, tmp_path_factory):
+    return run(tmp_path_factory.mktemp("four"), 4, *needed(request, ON_FOUR))
 
 
 def result(folder, name, rank=0):
