@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 
+import pytest
+
 from det_keras.core.backend.report_queue import ReportQueue
 from det_keras.errors import MasterError, MasterUnavailableError
 
@@ -32,10 +34,10 @@ def test_refused_report_is_logged_and_the_next_goes_on(caplog):
 
     report_queue.put("first", refuse)
     report_queue.put("second", lambda: sent.append(2))
-    with caplog.at_level(logging.ERROR):
+    with caplog.at_level(logging.WARNING):
         report_queue.close()
     assert sent == [2]
-    assert "refused first: no such run" in caplog.text
+    assert "refused first, which is dropped: no such run" in caplog.text
 
 
 def test_server_error_is_tried_again():
@@ -49,6 +51,37 @@ def test_server_error_is_tried_again():
     report_queue.put("x", send)
     report_queue.close()
     assert len(tries) == 3
+
+
+@pytest.mark.parametrize(("status", "most"), [(500, 6), (501, 1)])
+def test_report_that_a_master_always_fails_at_holds_nothing_back_for_long(status, most, caplog):
+    report_queue, tries, sent = ReportQueue("t", retry_s=0.001), [], []
+
+    def send():
+        tries.append(1)
+        # Reports that are put meanwhile do not shorten the pauses.
+        report_queue.put("another", lambda: sent.append(len(tries)))
+        raise MasterError(status, "overwriting existing metric keys is not supported")
+
+    report_queue.put("training metrics at batch 10", send)
+    report_queue.close()
+    assert len(tries) == most
+    assert sent == [most] * most
+    assert caplog.text.count("refused training metrics at batch 10, which is dropped: overwriting") == 1
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_answer_of_a_proxy_is_no_failure_of_the_report(status):
+    report_queue, tries = ReportQueue("t", retry_s=0.001), []
+
+    def send():
+        tries.append(1)
+        if len(tries) < 20:
+            raise MasterError(status, "no upstream")
+
+    report_queue.put("x", send)
+    report_queue.close()
+    assert len(tries) == 20
 
 
 def test_fault_of_our_own_does_not_end_the_thread(caplog):

@@ -77,7 +77,7 @@ def print_checkpoints(rows: list[list[str]]) -> None:
 
 
 def _list(args: argparse.Namespace, settings: Settings) -> int:
-    params = {"limit": -1, "offset": 0, "sortByAttr": "SORT_BY_END_TIME", "orderBy": "ORDER_BY_ASC"}
+    params = {"sortByAttr": "SORT_BY_END_TIME", "orderBy": "ORDER_BY_ASC"}
     with open_session(settings) as session:
         if args.trial_id is not None:
             found = session.api.trials.all_checkpoints(args.trial_id, **params)

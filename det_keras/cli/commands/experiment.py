@@ -270,7 +270,7 @@ def _trial_row(trial: Mapping[str, Any]) -> list[str]:
 
 
 def _list_checkpoints(args: argparse.Namespace, settings: Settings) -> int:
-    params: dict[str, Any] = {"sortByAttr": "SORT_BY_END_TIME", "limit": -1, "offset": 0}
+    params: dict[str, Any] = {"sortByAttr": "SORT_BY_END_TIME"}
     if args.best is not None:
         params |= {"sortByAttr": "SORT_BY_SEARCHER_METRIC", "limit": args.best, "states": ["STATE_COMPLETED"]}
     with open_session(settings) as session:
@@ -284,8 +284,7 @@ def _list_checkpoints(args: argparse.Namespace, settings: Settings) -> int:
 
 def _download(args: argparse.Namespace, settings: Settings) -> int:
     with open_session(settings) as session:
-        params = {"states": ["STATE_COMPLETED"], "limit": -1, "offset": 0}
-        found = session.api.experiments.checkpoints(args.experiment_id, **params)
+        found = session.api.experiments.checkpoints(args.experiment_id, states=["STATE_COMPLETED"])
         if not found:
             raise DetError(f"Experiment {args.experiment_id} has no checkpoint to download.")
         for record in best_checkpoints_first(found)[: args.top_n]:

@@ -94,8 +94,7 @@ def _kill(args: argparse.Namespace, settings: Settings) -> int:
 
 def _download(args: argparse.Namespace, settings: Settings) -> int:
     with open_session(settings) as session:
-        params = {"limit": -1, "offset": 0}
-        found = session.api.trials.all_checkpoints(args.trial_id, **params)
+        found = session.api.trials.all_checkpoints(args.trial_id)
         record = _chosen(args, found)
         target = Path(args.output_dir) if args.output_dir else default_target(record["uuid"])
         print(download(session, record, target))

@@ -1,7 +1,8 @@
 """A queue of reports to the master, sent in order, in the background, with retries.
 
 `put` never waits for the master, and never fails if the master is unavailable. Reports keep their order. A report
-that the master refuses is logged and dropped, since sending it again would not help.
+that the master refuses is logged and dropped, since sending it again would not help. Some masters answer a refusal with
+500, as if they had failed: such a report is sent a few times and then dropped too.
 
 A report stays at the head of the queue while it is sent, so an empty queue means that all reports have arrived or were
 dropped. It is sent without the lock: `put` never waits for the network.
@@ -10,6 +11,7 @@ dropped. It is sent without the lock: `put` never waits for the network.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -23,6 +25,10 @@ __all__ = ["ReportQueue"]
 logger = logging.getLogger(__name__)
 
 _REMIND_S = 30.0
+# Answers of a proxy whose master is not there.
+_UNAVAILABLE = frozenset({502, 503, 504})
+# How often a report is sent to a master that fails at it. The pause doubles each time: with `retry_s` 1, half a minute.
+_MOST_FAILURES = 6
 
 
 @dataclass
@@ -102,12 +108,20 @@ class ReportQueue:
                 self._changed.notify_all()
 
     def _deliver(self, report: _Report) -> None:
-        reminded_at = 0.0
+        reminded_at = -math.inf
+        failures = 0
         while True:
+            pause_s = self._retry_s
             try:
                 report.send()
                 return
-            except MasterUnavailableError as error:
+            except (MasterUnavailableError, MasterError) as error:
+                if isinstance(error, MasterError) and error.status not in _UNAVAILABLE:
+                    failures += 1
+                    if error.status < 500 or error.status == 501 or failures == _MOST_FAILURES:
+                        logger.warning("The master refused %s, which is dropped: %s", report.label, error)
+                        return
+                    pause_s *= 2 ** (failures - 1)
                 now = time.monotonic()
                 if now > self._give_up_at:
                     logger.error("Gave up sending %s: %s", report.label, error)
@@ -115,18 +129,11 @@ class ReportQueue:
                 if now - reminded_at > _REMIND_S:
                     reminded_at = now
                     logger.warning("%s waits for the master and will be sent again. %s", report.label, error)
-            except MasterError as error:
-                if error.status < 500:
-                    logger.error("The master refused %s: %s", report.label, error)
-                    return
-                logger.warning("The master failed at %s, which will be sent again: %s", report.label, error)
-                if time.monotonic() > self._give_up_at:
-                    return
             except Exception:
                 # An error in this package must not end the thread: the next reports would be lost.
                 logger.exception(
                     "Could not send %s; it is dropped and the next reports are sent.", report.label
                 )
                 return
-            with self._changed:
-                self._changed.wait(self._retry_s)
+            # Not on the condition, which every `put` notifies: frequent reports would use up the tries at once.
+            time.sleep(pause_s)

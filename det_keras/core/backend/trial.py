@@ -72,6 +72,8 @@ class TrialBackend(Backend):
         self._reports.put(f"checkpoint {record.uuid}", lambda: self._api.checkpoints.report(body))
 
     def checkpoints(self) -> list[CheckpointRecord]:
+        # A read sees what was reported before it.
+        self.flush()
         shapes = self._api.trials.checkpoints(self._trial.trial_id, patience_s=_PATIENCE_S)
         found = [to_record(shape) for shape in shapes]
         # The launcher's checkpoint may be missing in this list: a warm start uses a checkpoint of another trial.
@@ -81,7 +83,8 @@ class TrialBackend(Backend):
         return found
 
     def checkpoint_metadata(self, uuid: str) -> dict[str, Any]:
-        return self._api.checkpoints.get(uuid, patience_s=_PATIENCE_S)["metadata"] or {}
+        self.flush()
+        return self._api.checkpoints.get(uuid, patience_s=_PATIENCE_S).get("metadata") or {}
 
     def report_checkpoint_deleted(self, uuid: str) -> None:
         self._reports.put(

@@ -79,7 +79,7 @@ class Experiments:
         return found
 
     def checkpoints(self, experiment_id: int, **params: object) -> list[dict[str, Any]]:
-        """Return checkpoints of an experiment; `params` are query parameters of the protocol."""
+        """Return checkpoints of an experiment; for `params`, see `Trials.all_checkpoints`."""
         found: list[dict[str, Any]] = self._transport.get(
             f"{_PATH}/{experiment_id}/checkpoints", params=params
         )["checkpoints"]

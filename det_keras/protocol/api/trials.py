@@ -40,11 +40,14 @@ class Trials:
             params: query parameters of the protocol.
         """
         order = {"sortByAttr": "SORT_BY_BATCH_NUMBER", "orderBy": "ORDER_BY_DESC"}
-        params = {"states": "STATE_COMPLETED", "limit": -1, **order, **params}
+        params = {"states": "STATE_COMPLETED", **order, **params}
         return self.all_checkpoints(trial_id, **params)
 
     def all_checkpoints(self, trial_id: int, **params: object) -> list[dict[str, Any]]:
-        """Return the checkpoints of a trial in every state; `params` are query parameters of the protocol."""
+        """Return the checkpoints of a trial in every state; `params` are query parameters of the protocol.
+
+        Without `limit` a master returns all of them. Determined's fails at the limit -1, which its other lists accept.
+        """
         options = {"patience_s": params.pop("patience_s")} if "patience_s" in params else {}
         found: list[dict[str, Any]] = self._transport.get(
             f"{_path(trial_id)}/checkpoints", params=params, **options
