@@ -79,6 +79,10 @@ class CheckpointError(DetError):
     """A checkpoint is missing, incomplete or corrupt, or could not be written."""
 
 
+class CheckpointMissingError(CheckpointError):
+    """A checkpoint is not in the storage."""
+
+
 class ModelMismatchError(CheckpointError):
     """A checkpoint does not fit the model, optimizer or phases of the running script."""
 

@@ -28,6 +28,9 @@ __all__ = ["Context", "init", "open_backend", "share_backend"]
 
 logger = logging.getLogger(__name__)
 
+# Where a container of a Determined cluster finds the `host_path` of a `shared_fs` storage.
+_CONTAINER_MOUNT = Path("/determined_shared_fs")
+
 
 class Context:
     """The parts that connect a training process with its cluster, or with a run directory.
@@ -202,7 +205,8 @@ def open_backend(
         # Imported here: a local run needs no HTTP, and importing httpx takes time.
         from det_keras.core.backend.trial import TrialBackend
 
-        return TrialBackend(info), storage.from_config(info.trial.config["checkpoint_storage"])
+        mount = _CONTAINER_MOUNT if _CONTAINER_MOUNT.is_mount() else None
+        return TrialBackend(info), storage.from_config(info.trial.config["checkpoint_storage"], mount=mount)
     run = RunDirectory(Path(run_dir) if run_dir is not None else _fresh_run_directory())
     if run_dir is None:
         logger.info("This run is stored in %s", run.path)

@@ -74,6 +74,7 @@ class KerasContext:
         *,
         seed: int,
         config_data: Mapping[str, Any],
+        skip_missing_checkpoints: bool = False,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
         self.core = core
@@ -96,6 +97,7 @@ class KerasContext:
             exchange=exchange,
         )
         self._files = ExitStack()
+        self._skip_missing_checkpoints = skip_missing_checkpoints
         self._point: ResumePoint | None = None
         self._looked_for_point = False
         self._has_resumed = False
@@ -452,7 +454,9 @@ class KerasContext:
     def _find_point(self) -> ResumePoint | None:
         if not self._looked_for_point:
             self._looked_for_point = True
-            self._point = find_resume_point(self.core, self._files)
+            self._point = find_resume_point(
+                self.core, self._files, skip_missing=self._skip_missing_checkpoints
+            )
         return self._point
 
     def _execute(self, run: FitRun, model: Any) -> FitHistory:
@@ -473,7 +477,13 @@ class KerasContext:
         parts = run.parts
         batches = parts.progress.batches_before + record.batches
         with ExitStack() as stack:
-            end = find_phase_end(self.core, stack, parts.phase_index, batches)
+            end = find_phase_end(
+                self.core,
+                stack,
+                parts.phase_index,
+                batches,
+                skip_missing=self._skip_missing_checkpoints,
+            )
             parts.trained.build(parts.source.element_spec)
             return run.skip_phase(record, end)
 

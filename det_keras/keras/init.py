@@ -41,10 +41,12 @@ def init(
     hparams: Mapping[str, Any] | None = None,
     run_dir: str | os.PathLike[str] | None = None,
     seed: int | None = None,
+    on_missing_checkpoint: str = "fail",
 ) -> KerasContext:
     """Return the context of this process, and seed Python, NumPy, TensorFlow and Keras.
 
-    In a trial all settings come from the master, and the arguments are ignored with a log message. A second
+    In a trial all settings come from the master, and the arguments but `on_missing_checkpoint` are ignored with a log
+    message. A second
     call returns the same context; in a local run only without arguments or with the same ones.
 
     Args:
@@ -54,12 +56,15 @@ def init(
             default a new one under the data root.
         seed: in a local run, the seed of all random operations, 0 to 2**32 - 1; by default that of the config, then
             that of the run directory, then a random one.
+        on_missing_checkpoint: in a trial, what happens if the storage does not have the checkpoint that the master
+            recorded last: ``fail`` ends the process with an error, ``restart`` resumes from the newest one that the
+            storage has, or trains from the beginning.
 
     Returns:
         The context, which is also a context manager. It is closed at exit at the latest.
 
     Raises:
-        ValueError: `seed` is not such a number.
+        ValueError: `seed` is not such a number, or `on_missing_checkpoint` is neither of the two.
         ClusterInfoError: the launcher's variables are incomplete.
         ConfigError: `config` is invalid; the message names every invalid field.
         DetError: `run_dir` is in use, or a context with other arguments is open.
@@ -73,6 +78,10 @@ def init(
         ```
     """
     global _current
+    if on_missing_checkpoint not in ("fail", "restart"):
+        raise ValueError(
+            f"`on_missing_checkpoint` must be 'fail' or 'restart'. Received: {on_missing_checkpoint!r}."
+        )
     arguments = (_comparable(config), _comparable(hparams), _comparable(run_dir), seed)
     is_bare = all(argument is None for argument in arguments)
     if _current is not None:
@@ -86,7 +95,7 @@ def init(
     check_eager()
     info = get_cluster_info()
     if info is not None:
-        context = _init_on_cluster(info)
+        context = _init_on_cluster(info, skip_missing_checkpoints=on_missing_checkpoint == "restart")
         # Log only here: logging is set up now, and the rank is known.
         if not is_bare and context.distributed.is_chief:
             logger.info("The arguments of init() are ignored here: the master says what they are.")
@@ -112,7 +121,7 @@ def _write_events(context: KerasContext) -> None:
         core.train.listen(EventWriter(core.train.get_tensorboard_path()).write)
 
 
-def _init_on_cluster(info: ClusterInfo) -> KerasContext:
+def _init_on_cluster(info: ClusterInfo, *, skip_missing_checkpoints: bool) -> KerasContext:
     workers = _join_workers()
     trial = info.trial
     if workers.size == 1 and len(info.slot_ids) > 1:
@@ -146,7 +155,13 @@ def _init_on_cluster(info: ClusterInfo) -> KerasContext:
         max_length=settings.max_length,
     )
     return KerasContext(
-        core, training, settings, seed=trial.trial_seed, config_data=config.data, on_close=_forget
+        core,
+        training,
+        settings,
+        seed=trial.trial_seed,
+        config_data=config.data,
+        skip_missing_checkpoints=skip_missing_checkpoints,
+        on_close=_forget,
     )
 
 

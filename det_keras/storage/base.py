@@ -38,7 +38,8 @@ class Storage(abc.ABC):
         """Yield a directory with the verified files of checkpoint `uuid`; do not write to it.
 
         Raises:
-            CheckpointError: there is no such checkpoint, or it does not match its manifest.
+            CheckpointMissingError: there is no such checkpoint.
+            CheckpointError: it does not match its manifest.
         """
 
     @abc.abstractmethod
@@ -77,7 +78,7 @@ class Storage(abc.ABC):
         """Yield the directory of `uuid` without verifying it, for downloads of partial checkpoints.
 
         Raises:
-            CheckpointError: there is no such checkpoint.
+            CheckpointMissingError: there is no such checkpoint.
         """
         with self.restore_path(uuid) as path:
             yield path

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID
 
-from det_keras.errors import CheckpointError
+from det_keras.errors import CheckpointError, CheckpointMissingError
 from det_keras.storage.base import Storage
 from det_keras.storage.manifest import (
     MANIFEST_NAME,
@@ -80,7 +80,7 @@ class DirectoryStorage(Storage):
     def raw_path(self, uuid: str) -> Iterator[Path]:
         directory = self._directory(uuid)
         if not directory.is_dir():
-            raise CheckpointError(f"There is no checkpoint `{uuid}` in {self.root}.")
+            raise CheckpointMissingError(f"There is no checkpoint `{uuid}` in {self.root}.")
         yield directory
 
     def exists(self, uuid: str) -> bool:

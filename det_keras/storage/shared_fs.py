@@ -17,16 +17,17 @@ class SharedFsStorage(DirectoryStorage):
     Args:
         host_path: absolute path of the mount point.
         storage_path: a directory inside `host_path`, relative or absolute.
+        mount: where this process finds `host_path`, if it is mounted elsewhere; containers of a cluster do that.
 
     Raises:
         ConfigError: `storage_path` lies outside `host_path`.
     """
 
-    def __init__(self, host_path: str, storage_path: str | None = None) -> None:
+    def __init__(self, host_path: str, storage_path: str | None = None, mount: Path | None = None) -> None:
         base = Path(os.path.normpath(host_path))
         root = Path(os.path.normpath(base / (storage_path or "")))
         if root != base and base not in root.parents:
             raise ConfigError.at(
                 "checkpoint_storage.storage_path", f"{storage_path!r} is not inside host_path {host_path!r}."
             )
-        super().__init__(root)
+        super().__init__(root if mount is None else mount / root.relative_to(base))

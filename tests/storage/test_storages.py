@@ -184,3 +184,11 @@ def test_manifest_lists_sizes_and_hashes(tmp_path):
     files = json.loads((tmp_path / uuid / "manifest.json").read_text())["files"]
     assert files["a.txt"]["size"] == 5
     assert len(files["a.txt"]["sha256"]) == 64
+
+
+@pytest.mark.parametrize("inner", [None, "a/b", "/host/shared/a/b"])
+def test_shared_file_system_is_found_where_a_container_mounts_it(inner, tmp_path):
+    section = {"type": "shared_fs", "host_path": "/host/shared", "storage_path": inner}
+    store = storage.from_config(section, mount=tmp_path)
+    assert store.root == tmp_path / ("a/b" if inner else "")
+    assert storage.from_config(section).root == Path("/host/shared") / ("a/b" if inner else "")

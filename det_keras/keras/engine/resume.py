@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from det_keras.core import Context
 from det_keras.core.backend import CheckpointRecord
 from det_keras.core.checkpoint import DownloadMode
-from det_keras.errors import CheckpointError
+from det_keras.errors import CheckpointError, CheckpointMissingError
 from det_keras.keras.checkpoint.training_state import RestoredState
 from det_keras.keras.engine.phase import PhaseRecord
 
@@ -35,7 +35,7 @@ class ResumePoint:
     phase_index: int
 
 
-def find_resume_point(core: Context, stack: ExitStack) -> ResumePoint | None:
+def find_resume_point(core: Context, stack: ExitStack, *, skip_missing: bool = False) -> ResumePoint | None:
     """Return the newest complete checkpoint of this run, None if there is none.
 
     A corrupt checkpoint is logged as an error and the next older one is tried. A checkpoint of a finished training is
@@ -44,11 +44,16 @@ def find_resume_point(core: Context, stack: ExitStack) -> ResumePoint | None:
     Args:
         core: lists and stores checkpoints.
         stack: keeps the checkpoint's files available until it is closed.
+        skip_missing: treat a checkpoint that is not in the storage like a corrupt one.
+
+    Raises:
+        CheckpointMissingError: the storage does not have a checkpoint that the master has recorded. It is probably the
+            wrong storage: training would silently begin anew.
     """
     records = [record for record in core.backend.checkpoints() if _is_own(record, core)]
     finished: ResumePoint | None = None
     for record in records:
-        restored = _read(core, stack, record, "The checkpoint before it is tried.")
+        restored = _read(core, stack, record, "The checkpoint before it is tried.", skip_missing)
         if restored is None:
             continue
         state = restored.state
@@ -70,7 +75,12 @@ def find_resume_point(core: Context, stack: ExitStack) -> ResumePoint | None:
 
 
 def find_phase_end(
-    core: Context, stack: ExitStack, phase_index: int, steps_completed: int
+    core: Context,
+    stack: ExitStack,
+    phase_index: int,
+    steps_completed: int,
+    *,
+    skip_missing: bool = False,
 ) -> RestoredState | None:
     """Return the state at the end of a finished phase, None if it has no checkpoint any more.
 
@@ -79,12 +89,18 @@ def find_phase_end(
         stack: keeps the checkpoint's files available until it is closed.
         phase_index: number of the `fit` call, from 0.
         steps_completed: batches trained in the script at the end of the phase.
+        skip_missing: treat a checkpoint that is not in the storage like a corrupt one.
+
+    Raises:
+        CheckpointMissingError: the checkpoint is recorded and not in the storage.
     """
     for record in core.backend.checkpoints():
         # The next phase begins at the same batch, so the number of batches does not identify the phase.
         if record.steps_completed != steps_completed or not _is_own(record, core):
             continue
-        restored = _read(core, stack, record, "The end state of the earlier `fit` is not restored.")
+        restored = _read(
+            core, stack, record, "The end state of the earlier `fit` is not restored.", skip_missing
+        )
         if restored is not None and restored.state["phase"]["index"] == phase_index:
             return restored
     logger.warning(
@@ -96,7 +112,9 @@ def find_phase_end(
     return None
 
 
-def _read(core: Context, stack: ExitStack, record: CheckpointRecord, instead: str) -> RestoredState | None:
+def _read(
+    core: Context, stack: ExitStack, record: CheckpointRecord, instead: str, skip_missing: bool
+) -> RestoredState | None:
     """Return a checkpoint's training state; if it is corrupt, log the error and `instead`, and return None."""
     try:
         directory = stack.enter_context(
@@ -104,8 +122,14 @@ def _read(core: Context, stack: ExitStack, record: CheckpointRecord, instead: st
         )
         return RestoredState.read(directory)
     except CheckpointError as error:
-        logger.error("%s %s", error, instead)
-        return None
+        if not isinstance(error, CheckpointMissingError) or skip_missing:
+            logger.error("%s %s", error, instead)
+            return None
+        raise CheckpointMissingError(
+            f"Checkpoint {record.uuid} (batch {record.steps_completed}) is recorded by the master and missing in its "
+            f"storage: {error} Check that `checkpoint_storage` is the same storage here as where the checkpoint was "
+            "written. To train on without it: `det.keras.init(on_missing_checkpoint='restart')`."
+        ) from None
 
 
 def _has_more_to_do(core: Context) -> bool:
