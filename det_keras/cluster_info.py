@@ -12,7 +12,7 @@ import functools
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -22,6 +22,8 @@ from det_keras.errors import ClusterInfoError
 __all__ = ["ChiefInfo", "ClusterInfo", "LocalOverrides", "TrialInfo", "WorkerInfo", "get_cluster_info"]
 
 INFO_DIRECTORY = Path("/run/determined/info")
+
+_LOOPBACK = "127.0.0.1"
 
 T = TypeVar("T")
 
@@ -170,6 +172,9 @@ class ClusterInfo:
         master_cert_name: the name to verify instead of the host's.
         trial: only in trials.
         task_config: config of a generic job; {} in trials.
+        container_addrs: addresses of the task's machines, the chief's first.
+        container_rank: index of this machine in `container_addrs`.
+        container_slot_counts: slots on each of these machines.
     """
 
     master_url: str
@@ -187,6 +192,9 @@ class ClusterInfo:
     master_cert_name: str | None = None
     trial: TrialInfo | None = None
     task_config: dict[str, Any] = field(default_factory=dict)
+    container_addrs: tuple[str, ...] = (_LOOPBACK,)
+    container_rank: int = 0
+    container_slot_counts: tuple[int, ...] = ()
 
     @property
     def user_data(self) -> dict[str, Any]:
@@ -200,21 +208,6 @@ class ClusterInfo:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         return [gpu for gpu in visible.split(",") if gpu]
 
-    @property
-    def container_addrs(self) -> list[str]:
-        """Addresses of the task's machines: one."""
-        return ["127.0.0.1"]
-
-    @property
-    def container_slot_counts(self) -> list[int]:
-        """Slots on each of the task's machines."""
-        return [len(self.slot_ids)]
-
-    @property
-    def container_rank(self) -> int:
-        """Index of this machine among the task's machines."""
-        return 0
-
 
 @functools.cache
 def get_cluster_info() -> ClusterInfo | None:
@@ -227,12 +220,20 @@ def get_cluster_info() -> ClusterInfo | None:
 
 
 def read_cluster_info(environ: Mapping[str, str], info_directory: Path) -> ClusterInfo | None:
-    """Return the `ClusterInfo` from variables, else from info files, else None."""
+    """Return the `ClusterInfo` from variables, else from info files, else None.
+
+    Only a file says which machines share the task: a launcher writes it once all of them have started.
+    """
     if environ.get("DET_TASK_TYPE"):
-        return _from_variables(environ)
-    if (info_directory / "cluster.json").is_file():
-        return _from_files(environ, info_directory)
-    return None
+        info = _from_variables(environ)
+    elif (info_directory / "cluster.json").is_file():
+        info = _from_files(environ, info_directory)
+    else:
+        return None
+    rendezvous = info_directory / "rendezvous.json"
+    if rendezvous.is_file():
+        return replace(info, **_rendezvous(rendezvous))
+    return replace(info, container_slot_counts=(len(info.slot_ids),))
 
 
 def _from_variables(environ: Mapping[str, str]) -> ClusterInfo:
@@ -320,6 +321,22 @@ def _trial_from_file(path: Path) -> TrialInfo:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ClusterInfoError(f"{path} is missing or has a wrong value for {error}.") from error
+
+
+def _rendezvous(path: Path) -> dict[str, Any]:
+    content = _read_file(path)
+    try:
+        addresses, rank = content["container_addrs"], _natural(content["container_rank"])
+        slots = tuple(_natural(count) for count in content["container_slot_counts"])
+        if not isinstance(addresses, list) or not rank < len(addresses) == len(slots):
+            raise ValueError(f"rank {rank} of the machines {addresses} with {list(slots)} slots")
+    except (KeyError, TypeError, ValueError) as error:
+        raise ClusterInfoError(f"{path} is missing or has a wrong value for {error}.") from error
+    return {
+        "container_addrs": tuple(map(str, addresses)),
+        "container_rank": rank,
+        "container_slot_counts": slots,
+    }
 
 
 def _read_file(path: Path) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from det_keras.core.backend.local import LocalBackend
 from det_keras.core.context import open_backend, share_backend
 from det_keras.core.distributed import DistributedContext
 from det_keras.core.tensorboard import TensorboardMode
-from det_keras.errors import DetError
+from det_keras.errors import ClusterInfoError, DetError
 from det_keras.keras.context import KerasContext
 from det_keras.keras.current import set_current
 from det_keras.keras.engine.settings import FitSettings
@@ -124,6 +124,12 @@ def _write_events(context: KerasContext) -> None:
 def _init_on_cluster(info: ClusterInfo, *, skip_missing_checkpoints: bool) -> KerasContext:
     workers = _join_workers()
     trial = info.trial
+    if workers.size == 1 and len(info.container_addrs) > 1:
+        raise ClusterInfoError(
+            f"This task runs on {len(info.container_addrs)} machines ({', '.join(info.container_addrs)}), and this "
+            "process is not one of several workers. Start the script with `python3 -m det_keras.launch.horovod -- "
+            "python3 train.py` as the entrypoint, or ask for no more slots than one machine has."
+        )
     if workers.size == 1 and len(info.slot_ids) > 1:
         logger.warning(
             "This task has %s slots and one process: the others are idle. Start the script with "

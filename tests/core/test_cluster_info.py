@@ -109,6 +109,39 @@ def test_info_files_of_a_real_cluster_are_read(tmp_path):
         read_cluster_info({}, tmp_path)
 
 
+def write_rendezvous(directory, **changes):
+    usual = {
+        "container_addrs": ["10.0.0.1", "10.0.0.2"],
+        "container_rank": 1,
+        "container_slot_counts": [2, 1],
+    }
+    (directory / "rendezvous.json").write_text(json.dumps({**usual, **changes}))
+
+
+def test_machines_of_a_task_are_read_from_the_rendezvous(tmp_path):
+    info = read_cluster_info(TRIAL, tmp_path)
+    assert (info.container_addrs, info.container_rank, info.container_slot_counts) == (
+        ("127.0.0.1",),
+        0,
+        (2,),
+    )
+    write_rendezvous(tmp_path)
+    info = read_cluster_info(TRIAL, tmp_path)
+    assert (info.container_addrs, info.container_rank) == (("10.0.0.1", "10.0.0.2"), 1)
+    assert info.container_slot_counts == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"container_rank": 2}, {"container_slot_counts": [1]}, {"container_addrs": "10.0.0.1"}],
+    ids=str,
+)
+def test_rendezvous_that_contradicts_itself_is_refused(changes, tmp_path):
+    write_rendezvous(tmp_path, **changes)
+    with pytest.raises(ClusterInfoError, match=r"rendezvous\.json"):
+        read_cluster_info(TRIAL, tmp_path)
+
+
 def test_broken_info_file_is_named(tmp_path):
     (tmp_path / "cluster.json").write_text("{}")
     with pytest.raises(ClusterInfoError, match="master_url"):
