@@ -154,7 +154,8 @@ def master(name: str = "digits", *, thins: bool = True) -> Session:
     trials = [
         {
             "id": i, "experimentId": 3, "state": "STATE_COMPLETED", "hparams": {"lr": 0.1, "name": name},
-            "totalBatchesProcessed": 20, "searcherMetricValue": value,
+            "totalBatchesProcessed": 20,
+            "bestValidation": None if value is None else {"metrics": {"avgMetrics": {name: value}}},
             "summaryMetrics": {"validation_metrics": {name: entry}},
         }
         for i, value in ((1, 0.5), (2, 0.9), (4, None))

@@ -5,6 +5,7 @@ It works with any master that implements the protocol. Names are those of Determ
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +16,7 @@ from det_keras.connection.masters import open_session
 from det_keras.connection.settings import Settings
 from det_keras.display import duration_text, hparams_text, percent_text, state_text
 from det_keras.errors import MasterError
-from det_keras.protocol.metrics import group_of, rank
+from det_keras.protocol.metrics import best_metric, group_of, rank
 from det_keras.protocol.states import is_over
 
 __all__ = ["Experiment", "Trial", "get_experiment", "get_trial"]
@@ -90,18 +91,26 @@ class Trial:
         hparams: values of the hyperparameters, nested as in the config.
         batches: number of batches that it has trained.
         summary_metrics: count, smallest, largest, mean and last value of every metric, by group.
-        searcher_metric: the searcher's metric at the best validation so far; None before the first.
     """
 
-    def __init__(self, shape: Mapping[str, Any], session: Session) -> None:
+    def __init__(self, shape: Mapping[str, Any], session: Session, metric: str | None = None) -> None:
+        self._shape = shape
         self._session = session
+        self._metric = metric
         self.id = int(shape["id"])
         self.experiment_id = int(shape["experimentId"])
         self.state = state_text(shape["state"])
         self.hparams: dict[str, Any] = dict(shape.get("hparams") or {})
         self.batches = int(shape.get("totalBatchesProcessed") or 0)
         self.summary_metrics: dict[str, Any] = dict(shape.get("summaryMetrics") or {})
-        self.searcher_metric: float | None = shape.get("searcherMetricValue")
+
+    @functools.cached_property
+    def searcher_metric(self) -> float | None:
+        """The searcher's metric at the best validation so far; None before the first."""
+        metric = (
+            Experiment(self.experiment_id, self._session).metric if self._metric is None else self._metric
+        )
+        return best_metric(self._shape, metric)
 
     def metrics(self, name: str, group: str = "validation", *, most_points: int = 1000) -> dict[str, Any]:
         """Return a metric's curve, downsampled so that it looks the same.
@@ -188,7 +197,7 @@ class Experiment:
     def list_trials(self) -> list[Trial]:
         """Fetch the trials, best first; trials without a validation are last."""
         found = self._session.api.experiments.trials(self.id)
-        trials = [Trial(shape, self._session) for shape in found]
+        trials = [Trial(shape, self._session, self.metric) for shape in found]
         smaller = self.smaller_is_better
         return sorted(
             trials, key=lambda trial: (rank(trial.searcher_metric, smaller_is_better=smaller), trial.id)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 __all__ = [
     "PROFILER_GROUPS",
     "TRAINING",
     "VALIDATION",
+    "best_metric",
     "group_of",
     "is_better",
     "number",
@@ -31,6 +34,17 @@ def summary_name(group: str) -> str:
 def group_of(name: str) -> str:
     """Return the group whose summary is stored under `name`."""
     return next((group for group, kept in _SUMMARY_NAMES.items() if kept == name), name)
+
+
+def best_metric(trial: Mapping[str, Any], name: str) -> float | None:
+    """Return a trial's searcher metric at its best validation, None before the first.
+
+    Args:
+        trial: as in the REST API. Its `searcherMetricValue` is not used: Determined 0.38.1 returns 0 there.
+        name: name of the metric.
+    """
+    validation = trial.get("bestValidation") or {}
+    return number(((validation.get("metrics") or {}).get("avgMetrics") or {}).get(name))
 
 
 def number(value: object) -> float | None:

@@ -204,11 +204,14 @@ def test_trials_without_news_are_not_asked_again():
     assert sum(path.endswith("/workloads") for path in master.asked) == 2
 
 
+BEST = {"totalBatches": 10, "metrics": {"avgMetrics": {"val_loss": 0.25}}}
+
+
 def test_a_terminal_shows_the_trials_of_a_search(capsys, monkeypatch):
     import sys
 
     trials = [
-        {**moment("RUNNING", id=1, searcherMetricValue=0.25)["trials"][0], "hparams": {"rate": 0.125}},
+        {**moment("RUNNING", id=1, bestValidation=BEST)["trials"][0], "hparams": {"rate": 0.125}},
         {**moment("RUNNING", id=2)["trials"][0], "hparams": {"rate": 0.75}},
     ]
     found = {**moment("COMPLETED"), "trials": trials}

@@ -19,7 +19,9 @@ def trial(number: int, value: float | None = None, state: str = "COMPLETED", **f
     return {
         "id": number,
         "state": f"STATE_{state}",
-        "searcherMetricValue": value,
+        # Determined 0.38.1 has 0 here.
+        "searcherMetricValue": 0,
+        "bestValidation": None if value is None else {"metrics": {"avgMetrics": {"val_loss": value}}},
         "totalBatchesProcessed": 70,
         "hparams": {"rate": 0.5, "optimizer": {"name": "adam"}},
         **fields,

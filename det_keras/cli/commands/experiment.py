@@ -15,7 +15,7 @@ from det_keras.cli.download import best_first as best_checkpoints_first
 from det_keras.cli.download import download
 from det_keras.cli.following import follow, logs
 from det_keras.cli.following.progress import best_validation
-from det_keras.cli.following.trial_table import best_first, is_search
+from det_keras.cli.following.trial_table import best_first, is_search, metric_of
 from det_keras.cli.following.workloads import print_workloads
 from det_keras.cli.session import open_session
 from det_keras.cli.submission import continuing, create
@@ -182,7 +182,7 @@ def _print_experiment(session: Session, experiment: dict[str, Any]) -> None:
         facts["Hyperparameters"] = render.hparams_text(hparams)
     render.print_facts(facts)
     print()
-    _print_trials(best_first(experiment, trials) if is_search(experiment) else trials)
+    _print_trials(experiment, best_first(experiment, trials) if is_search(experiment) else trials)
     # For a search, only the reports of the best trial: those of a hundred trials would be too long.
     shown = (
         [best.trial_id]
@@ -231,17 +231,18 @@ def _delete(args: argparse.Namespace, settings: Settings) -> int:
 
 def _list_trials(args: argparse.Namespace, settings: Settings) -> int:
     with open_session(settings) as session:
+        experiment = _fetch(session, args.experiment_id)
         trials: Sequence[Mapping[str, Any]] = _trials(session, args.experiment_id)
         if args.sort_by == "metric":
-            trials = best_first(_fetch(session, args.experiment_id), trials)
+            trials = best_first(experiment, trials)
     if args.json:
         render.print_json(trials)
     else:
-        _print_trials(trials)
+        _print_trials(experiment, trials)
     return 0
 
 
-def _print_trials(trials: Sequence[Mapping[str, Any]]) -> None:
+def _print_trials(experiment: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> None:
     columns = [
         "Trial>",
         "State",
@@ -252,17 +253,17 @@ def _print_trials(trials: Sequence[Mapping[str, Any]]) -> None:
         "Took>",
         "Hyperparameters",
     ]
-    render.print_table(columns, [_trial_row(trial) for trial in trials])
+    render.print_table(columns, [_trial_row(experiment, trial) for trial in trials])
 
 
-def _trial_row(trial: Mapping[str, Any]) -> list[str]:
+def _trial_row(experiment: Mapping[str, Any], trial: Mapping[str, Any]) -> list[str]:
     start, end = trial["startTime"], trial.get("endTime")
     return [
         str(trial["id"]),
         render.state_text(trial["state"]),
         str(trial["totalBatchesProcessed"]),
         str(trial["restarts"]),
-        render.metric_text(trial.get("searcherMetricValue")),
+        render.metric_text(metric_of(experiment, trial)),
         render.time_text(start),
         render.duration_text(start, end),
         render.hparams_text(trial["hparams"]),

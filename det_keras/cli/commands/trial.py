@@ -10,6 +10,7 @@ from det_keras.cli import render
 from det_keras.cli.arguments import add_json, positive
 from det_keras.cli.download import best_first, default_target, download
 from det_keras.cli.following import logs
+from det_keras.cli.following.trial_table import metric_of
 from det_keras.cli.following.workloads import print_workloads
 from det_keras.cli.session import open_session
 from det_keras.connection.settings import Settings
@@ -57,6 +58,7 @@ def _describe(args: argparse.Namespace, settings: Settings) -> int:
         if args.json:
             render.print_json(trial)
             return 0
+        experiment = session.api.experiments.get(trial["experimentId"])
         render.print_facts(
             {
                 "Trial": str(trial["id"]),
@@ -67,7 +69,7 @@ def _describe(args: argparse.Namespace, settings: Settings) -> int:
                 "Ended": render.time_text(trial.get("endTime")),
                 "Restarts": str(trial["restarts"]),
                 "Batches": str(trial["totalBatchesProcessed"]),
-                "Best metric": render.metric_text(trial.get("searcherMetricValue")),
+                "Best metric": render.metric_text(metric_of(experiment, trial)),
                 "Hyperparameters": render.hparams_text(trial["hparams"]),
             }
         )

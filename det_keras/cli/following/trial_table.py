@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from det_keras.cli.render import hparams_text, metric_text, number_text, percent_text, printable, state_text
-from det_keras.protocol.metrics import rank
+from det_keras.protocol.metrics import best_metric, rank
 from det_keras.protocol.states import is_over
 
-__all__ = ["best_first", "end_line", "is_search", "trial_rows", "trial_table"]
+__all__ = ["best_first", "end_line", "is_search", "metric_of", "trial_rows", "trial_table"]
 
 _WAITING = "STATE_QUEUED"
 
@@ -25,15 +25,20 @@ def best_first(experiment: Mapping[str, Any], trials: Sequence[Mapping[str, Any]
     smaller = bool(searcher.get("smaller_is_better", True))
 
     def place(trial: Mapping[str, Any]) -> tuple[tuple[bool, float], int]:
-        return rank(trial.get("searcherMetricValue"), smaller_is_better=smaller), int(trial["id"])
+        return rank(metric_of(experiment, trial), smaller_is_better=smaller), int(trial["id"])
 
     return sorted(trials, key=place)
+
+
+def metric_of(experiment: Mapping[str, Any], trial: Mapping[str, Any]) -> float | None:
+    """Return the searcher's metric of a trial at its best validation, None before the first."""
+    return best_metric(trial, str((experiment["config"].get("searcher") or {}).get("metric")))
 
 
 def end_line(experiment: Mapping[str, Any], trial: Mapping[str, Any]) -> str:
     """Return one line about an ended trial: ``Trial 3 COMPLETED after epoch 4, val_loss 0.31``."""
     text = f"Trial {trial['id']} {state_text(trial['state'])} after {_progress(trial)}"
-    metric = trial.get("searcherMetricValue")
+    metric = metric_of(experiment, trial)
     return (
         text
         if metric is None
@@ -56,7 +61,7 @@ def trial_rows(
     training = [trial for trial in trials if not is_over(trial["state"]) and trial["state"] != _WAITING]
     others = best_first(experiment, [trial for trial in trials if trial not in training])
     shown = [*training, *others][:most]
-    return [_row(trial) for trial in shown], len(trials) - len(shown)
+    return [_row(experiment, trial) for trial in shown], len(trials) - len(shown)
 
 
 def trial_table(experiment: Mapping[str, Any], trials: Sequence[Mapping[str, Any]], most: int) -> Any:
@@ -91,12 +96,12 @@ def trial_table(experiment: Mapping[str, Any], trials: Sequence[Mapping[str, Any
     return table
 
 
-def _row(trial: Mapping[str, Any]) -> list[str]:
+def _row(experiment: Mapping[str, Any], trial: Mapping[str, Any]) -> list[str]:
     return [
         str(trial["id"]),
         state_text(trial["state"]),
         _progress(trial),
-        metric_text(trial.get("searcherMetricValue")),
+        metric_text(metric_of(experiment, trial)),
         hparams_text(trial["hparams"]),
     ]
 
