@@ -165,11 +165,6 @@ def _runs_trial_class(values: Mapping[str, Any]) -> bool:
 
 def _space_problems(space: Space, searcher: Searcher) -> Iterator[ConfigProblem]:
     place = Place("hyperparameters")
-    if searcher.name == "single" and not space.is_constant:
-        yield place.problem(
-            f"searcher `single` runs one trial, so {_listed(space.variable_names())} must have a single value. Give "
-            "values, or use another searcher such as `random`."
-        )
     if searcher.name != "grid":
         return
     if space.uncounted_names():

@@ -29,6 +29,10 @@ def experiment_notices(config: ExperimentConfig, given: Mapping[str, Any]) -> It
     searcher = given.get("searcher")
     if isinstance(searcher, Mapping) and searcher.get("smaller_is_better") is None:
         yield from _direction_notices(config.searcher.metric)
+    varied = config.hyperparameters.variable_names()
+    if isinstance(searcher, Mapping) and config.searcher.name == "single" and varied:
+        names = ", ".join(f"`{name}`" for name in varied)
+        yield f"The searcher `single` runs one trial, with one sample of {names}. To try several, use `random`."
     size = config.hyperparameters.grid_size()
     if config.searcher.name == "grid" and size > _LARGE_GRID:
         yield f"The grid of `hyperparameters` has {size} points; each will be a trial."

@@ -110,16 +110,6 @@ UUID = "0d4a3a6c-5d0b-4f6a-8a55-5b2f1a5c7b11"
             {
                 "hyperparameters": {
                     "a": {"type": "int", "minval": 1, "maxval": 3},
-                    "b": {"c": {"type": "categorical", "vals": [1]}},
-                }
-            },
-            "hyperparameters",
-            "`a`, `b.c` must have a single value",
-        ),
-        (
-            {
-                "hyperparameters": {
-                    "a": {"type": "int", "minval": 1, "maxval": 3},
                     "b": {"c": {"type": "double", "minval": 1, "maxval": 3}},
                 },
                 "searcher": searcher(name="grid"),

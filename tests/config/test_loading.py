@@ -297,3 +297,12 @@ def test_full_config_reads_back_to_the_same_config(raw: dict[str, Any]) -> None:
     assert ExperimentConfig.from_dict(full).to_dict() == full
     # What `describe` prints can be submitted again.
     assert load_experiment_config(full, default_storage=SITE).config == config
+
+
+def test_single_searcher_samples_its_space_and_says_so():
+    space = {"a": {"type": "int", "minval": 1, "maxval": 3}, "b": {"c": {"type": "categorical", "vals": [1]}}}
+    raw = {"entrypoint": "python3 t.py", "searcher": searcher(), "hyperparameters": {**space, "d": 7}}
+    (notice,) = (text for text in load_experiment_config(raw).notices if "single" in text)
+    assert notice == (
+        "The searcher `single` runs one trial, with one sample of `a`, `b.c`. To try several, use `random`."
+    )

@@ -74,6 +74,16 @@ def test_invalid_hyperparameters_are_replaced_and_do_not_count():
     assert one.trial_exited(third) == [Shutdown()]
 
 
+def test_single_samples_its_space_once():
+    space = "hyperparameters: {x: {type: double, minval: 0, maxval: 1}}\n"
+    points = []
+    for method in ("single", "random, max_trials: 1"):
+        (create, *_) = searcher(f"name: {method}", space).initial()
+        points.append(create.hparams["x"])
+    assert points[0] == points[1]
+    assert 0 <= points[0] <= 1
+
+
 def test_single_is_not_replaced():
     one = searcher("name: single", "")
     (first,) = created(one.initial())
