@@ -6,8 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from det_keras.config.alternatives import replaced_fields
+from det_keras.config.fields.checkpoint_storage import CheckpointStorage
 from det_keras.config.fields.environment import DEVICES
 from det_keras.config.searching.lengths import LENGTH_PATHS
+from det_keras.config.searching.searcher import Searcher
+from det_keras.config.section import TaggedSection
 from det_keras.config.yaml_text import key_text
 
 __all__ = ["merge_layers"]
@@ -17,8 +20,9 @@ def merge_layers(higher: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[st
     """Return `higher` completed with values of `lower`; null counts as absent.
 
     Mappings are merged key by key; other values are taken from `higher`. Some fields have other rules. Mounts, devices
-    and environment variables are appended, log policies are merged by name, labels are united. A searcher or storage is
-    merged only with one of the same kind, a hyperparameter only if both are nested, a length never. Of two fields that
+    and environment variables are appended, log policies are merged by name, labels are united. Of a searcher or storage
+    of another kind only the fields that all kinds have are merged. A hyperparameter is merged only if both are nested,
+    a length never. Of two fields that
     exclude each other, such as `entrypoint` and `entrypoint_script`, the field in `higher` is kept. Values of a wrong
     type are not changed; the validation reports them.
 
@@ -104,7 +108,11 @@ def _merge_policies(higher: Any, lower: Any) -> Any:
     names = [item["name"] for item in higher if isinstance(item, Mapping) and item.get("name") is not None]
     return [
         *higher,
-        *(item for item in lower if not isinstance(item, Mapping) or item.get("name") not in names),
+        *(
+            item
+            for item in lower
+            if item not in higher and not (isinstance(item, Mapping) and item.get("name") in names)
+        ),
     ]
 
 
@@ -114,12 +122,15 @@ def _unite(higher: Any, lower: Any) -> Any:
     )
 
 
-def _merge_tagged(section: str, tag: str) -> Callable[[Any, Any], Any]:
+def _merge_tagged(path: str, section: type[TaggedSection]) -> Callable[[Any, Any], Any]:
     def merge(higher: Any, lower: Any) -> Any:
         if not isinstance(higher, Mapping) or not isinstance(lower, Mapping):
             return higher
-        tags = {layer[tag] for layer in (higher, lower) if isinstance(layer.get(tag), str)}
-        return _merge_mappings(higher, lower, section) if len(tags) < 2 else higher
+        tags = {layer[section.tag] for layer in (higher, lower) if isinstance(layer.get(section.tag), str)}
+        if len(tags) > 1:
+            common = section.common_names()
+            lower = {name: value for name, value in lower.items() if name in common}
+        return _merge_mappings(higher, lower, path)
 
     return merge
 
@@ -146,11 +157,11 @@ _RULES: Mapping[str, Callable[[Any, Any], Any]] = {
     # Merging two lengths in different units would give one length with two units.
     **dict.fromkeys(LENGTH_PATHS, _take_higher),
     "bind_mounts": _append_new_paths,
-    "checkpoint_storage": _merge_tagged("checkpoint_storage", "type"),
+    "checkpoint_storage": _merge_tagged("checkpoint_storage", CheckpointStorage),
     "environment.environment_variables": _append_variables,
     "hyperparameters": _merge_spaces,
     "labels": _unite,
     "log_policies": _merge_policies,
     "resources.devices": _append_new_paths,
-    "searcher": _merge_tagged("searcher", "name"),
+    "searcher": _merge_tagged("searcher", Searcher),
 }

@@ -198,6 +198,12 @@ class TaggedSection(Section):
     tag: ClassVar[str]
 
     @classmethod
+    def common_names(cls) -> frozenset[str]:
+        """Return the names of the fields that exist for every tag, without the tag itself."""
+        common = {name for name, declaration in super()._declared({}).items() if declaration.only is None}
+        return frozenset(common - {cls.tag})
+
+    @classmethod
     def unknown_key(cls, name: Any, raw: Mapping[str, Any], known: Mapping[str, Any]) -> str:
         """Return the message about an unknown key; empty if the key is valid for another tag and the tag is wrong.
 

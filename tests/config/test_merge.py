@@ -65,10 +65,14 @@ def test_variables_append_with_the_higher_last(higher: Any, lower: Any, merged: 
 
 def test_log_policies_merge_by_name() -> None:
     higher = [{"name": "a", "pattern": "mine"}, {"pattern": "old", "action": "cancel_retries"}]
-    lower = [{"name": "a", "pattern": "theirs"}, {"name": "b", "pattern": "b"}]
+    lower = [
+        {"name": "a", "pattern": "theirs"},
+        {"name": "b", "pattern": "b"},
+        {"pattern": "other", "action": None},
+    ]
 
-    assert merge_layers({"log_policies": higher}, {"log_policies": lower}) == {
-        "log_policies": [*higher, lower[1]]
+    assert merge_layers({"log_policies": higher}, {"log_policies": [*lower, higher[1]]}) == {
+        "log_policies": [*higher, *lower[1:]]
     }
 
 
@@ -77,24 +81,26 @@ def test_log_policies_merge_by_name() -> None:
     [
         ({"save_trial_best": 1}, {**SHARED, "save_trial_best": 1}),
         ({"type": "shared_fs", "storage_path": "x"}, {**SHARED, "storage_path": "x"}),
-        ({"type": "s3", "bucket": "b"}, {"type": "s3", "bucket": "b"}),
+        ({"type": "s3", "bucket": "b"}, {"type": "s3", "bucket": "b", "save_trial_best": 3}),
     ],
     ids=["without type", "same type", "other type"],
 )
-def test_storage_merges_only_with_its_own_type(storage: dict[str, Any], merged: dict[str, Any]) -> None:
+def test_storage_of_another_type_keeps_only_what_all_types_have(
+    storage: dict[str, Any], merged: dict[str, Any]
+) -> None:
     assert merge_layers({"checkpoint_storage": storage}, {"checkpoint_storage": SHARED}) == {
         "checkpoint_storage": merged
     }
 
 
-def test_searcher_merges_only_with_its_own_method() -> None:
-    random = {"name": "random", "max_trials": 3}
+def test_searcher_of_another_method_keeps_only_what_all_methods_have() -> None:
+    random = {"name": "random", "max_trials": 3, "smaller_is_better": False}
 
     assert merge_layers({"searcher": {"metric": "m"}}, {"searcher": random}) == {
         "searcher": {**random, "metric": "m"}
     }
     assert merge_layers({"searcher": {"name": "grid"}}, {"searcher": random}) == {
-        "searcher": {"name": "grid"}
+        "searcher": {"name": "grid", "smaller_is_better": False}
     }
 
 

@@ -150,6 +150,9 @@ class RegistryAuth(Section):
     password: str | None = optional(Text(secret=True))
     serveraddress: str | None = optional(Text())
     email: str | None = optional(Text())
+    auth: str | None = optional(Text(secret=True), omit_null=True)
+    identitytoken: str | None = optional(Text(secret=True), omit_null=True)
+    registrytoken: str | None = optional(Text(secret=True), omit_null=True)
 
 
 @dataclass(frozen=True)
