@@ -63,6 +63,7 @@ class PreemptContext:
         self._closing = threading.Event()
         self._acknowledged = False
         self._thread: threading.Thread | None = None
+        backend.listen_for_stop(self._requested.set)
 
     def start(self) -> PreemptContext:
         """Start to watch, and return self; a second call has no effect."""

@@ -29,7 +29,6 @@ __all__ = [
     "ExitedRun",
     "Verdict",
     "experiment_may_become",
-    "is_stopping",
     "judge_exit",
     "terminal_of",
     "trial_may_become",
@@ -77,11 +76,6 @@ def trial_may_become(state: str, wanted: str) -> bool:
             return _SEVERITY[wanted] > _SEVERITY[state]
         return wanted in (_TERMINAL_OF[state], ERROR)
     return wanted != state
-
-
-def is_stopping(state: str) -> bool:
-    """Return whether `state` is a stopping state."""
-    return state in _STOPPING
 
 
 def terminal_of(stopping: str) -> str:

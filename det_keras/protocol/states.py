@@ -20,6 +20,7 @@ __all__ = [
     "STOPPING_KILLED",
     "TERMINAL",
     "is_over",
+    "is_stopping",
 ]
 
 ACTIVE = "ACTIVE"
@@ -42,3 +43,8 @@ TERMINAL = frozenset({COMPLETED, CANCELED, ERROR})
 def is_over(state: str) -> bool:
     """Return whether a state that a master returned, with or without its prefix, is final."""
     return state.removeprefix("STATE_") in TERMINAL | {DELETED}
+
+
+def is_stopping(state: str) -> bool:
+    """Return whether a state, with or without its prefix, is one of an experiment or trial that is about to end."""
+    return state.removeprefix("STATE_").startswith("STOPPING_")

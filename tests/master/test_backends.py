@@ -16,9 +16,11 @@ from det_keras.core.backend import Backend, CheckpointRecord
 from det_keras.core.backend.local import LocalBackend, RunDirectory
 from det_keras.core.backend.shared import SharedBackend
 from det_keras.core.backend.trial import TrialBackend
+from det_keras.core.preempt import PreemptContext
 from det_keras.errors import DetError
-from det_keras.master.database.models import MetricRow
+from det_keras.master.database.models import MetricRow, TrialRow
 from det_keras.master.reports.metrics import live_rows
+from det_keras.protocol import states
 from det_keras.storage import DirectoryStorage
 
 CONFIG = (
@@ -167,3 +169,23 @@ def test_closing_twice_is_closing_once(place):
     place.backend.close()
     place.backend.close()
     assert len(place.rows()) == 1
+
+
+@pytest.mark.parametrize("is_shared", [False, True], ids=["alone", "shared"])
+def test_trial_that_its_search_stops_without_a_word_finds_out_after_a_validation(world, tmp_path, is_shared):
+    """Determined 0.38.1 sets the trial's state and sends no request to stop."""
+    place = trial(world, tmp_path)
+    backend = SharedBackend(place.backend, DistributedContext()) if is_shared else place.backend
+    preempt = PreemptContext(backend)
+    backend.report_metrics("validation", 10, {"val_loss": 0.5})
+    backend.flush()
+    assert not preempt.is_requested
+    with world.master.store.writing() as tx:
+        tx.get(TrialRow, place.backend._trial.trial_id).state = states.STOPPING_COMPLETED
+    backend.report_metrics("training", 15, {"loss": 0.5})
+    backend.flush()
+    assert not preempt.is_requested
+    backend.report_metrics("validation", 20, {"val_loss": 0.5})
+    backend.flush()
+    assert preempt.is_requested
+    backend.close()

@@ -7,7 +7,7 @@ reports go and what can request the process to stop.
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -156,6 +156,13 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def wait_for_preemption(self, timeout_s: float) -> bool:
         """Wait for a request to stop, at most `timeout_s` seconds; return whether there is one."""
+
+    def listen_for_stop(self, listener: Callable[[], None]) -> None:
+        """Call `listener`, on any thread, if the trial turns out to be stopping without a request to stop.
+
+        Determined 0.38.1 sends no request to a trial that its search stops; see `TrialBackend`.
+        """
+        return
 
     @abc.abstractmethod
     def acknowledge_preemption(self) -> None:

@@ -111,6 +111,10 @@ class SharedBackend(Backend):
         assert self.chief is not None
         return self.chief.wait_for_preemption(timeout_s)
 
+    def listen_for_stop(self, listener: Callable[[], None]) -> None:
+        if self.chief is not None:
+            self.chief.listen_for_stop(listener)
+
     def acknowledge_preemption(self) -> None:
         if self.chief is not None:
             self.chief.acknowledge_preemption()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from det_keras.client import Session
@@ -11,6 +11,8 @@ from det_keras.cluster_info import ClusterInfo, TrialInfo
 from det_keras.core.backend.base import Backend, CheckpointRecord, Operation
 from det_keras.core.backend.report_queue import ReportQueue
 from det_keras.errors import MasterError, MasterUnavailableError
+from det_keras.protocol.metrics import VALIDATION
+from det_keras.protocol.states import is_stopping
 from det_keras.protocol.values import finite, now, timestamp
 
 __all__ = ["TrialBackend", "open_task_session", "report_early_exit", "to_record", "wait_for_preemption"]
@@ -37,12 +39,16 @@ class TrialBackend(Backend):
         self._preemption_session = session or open_task_session(info)
         self._reports = ReportQueue("det-reports")
         self._closed = False
+        self._stop_listeners: list[Callable[[], None]] = []
         storage = self._trial.config.get("checkpoint_storage")
         self._api = self._session.api
         self._storage_id = self._api.trials.start_run(self._trial.trial_id, storage, patience_s=_PATIENCE_S)
 
     def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, object]) -> None:
         self._put_metrics(f"{group} metrics at batch {steps_completed}", group, steps_completed, metrics)
+        if group == VALIDATION:
+            # The search may decide on this validation to stop the trial. The report before it is delivered by then.
+            self._reports.put("question about the trial's state", self._look_at_state, replaces=True)
 
     def report_system_metrics(self, group: str, metrics: Mapping[str, object]) -> None:
         self._put_metrics(f"{group} load", group, None, {self._info.agent_id: metrics})
@@ -149,8 +155,16 @@ class TrialBackend(Backend):
             "acknowledgement of the preemption", lambda: self._api.tasks.acknowledge_preemption(allocation)
         )
 
+    def listen_for_stop(self, listener: Callable[[], None]) -> None:
+        self._stop_listeners.append(listener)
+
     def flush(self) -> None:
         self._reports.flush()
+
+    def _look_at_state(self) -> None:
+        if is_stopping(self._api.trials.get(self._trial.trial_id)["state"]):
+            for listener in self._stop_listeners:
+                listener()
 
     def _put_metrics(self, label: str, group: str, steps: int | None, metrics: Mapping[str, object]) -> None:
         number = self._trial.trial_id

@@ -369,7 +369,7 @@ class ExperimentController(Controller):
     def _end_if_idle(self) -> None:
         """End a stopping experiment that has no unfinished trial."""
         experiment = self._experiment
-        if not lifecycle.is_stopping(experiment.state) or self._trials.unfinished():
+        if not states.is_stopping(experiment.state) or self._trials.unfinished():
             return
         experiment.state = lifecycle.terminal_of(experiment.state)
         experiment.end_time = now()
