@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -34,6 +35,7 @@ class Session:
         is_task: whether `token` is a task token.
         patience_s: how long a call is tried again while the master cannot be reached, in seconds.
         cert_file: CA bundle for TLS, ``noverify``, or None for the system's.
+        cert_name: the name in the master's certificate; None for that of its address.
         transport: replaces the network, for tests.
     """
 
@@ -45,6 +47,7 @@ class Session:
         is_task: bool = False,
         patience_s: float = 10.0,
         cert_file: str | None = None,
+        cert_name: str | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self.url = url.rstrip("/")
@@ -58,8 +61,9 @@ class Session:
             verify=verify,
             transport=transport,
             # A master on loopback is never behind the proxy that the environment may name.
-            trust_env=False,
+            trust_env=not _is_loopback(self.url),
         )
+        self._extensions = {"sni_hostname": cert_name} if cert_name else {}
 
     @property
     def api(self) -> Api:
@@ -114,7 +118,12 @@ class Session:
         while True:
             try:
                 response = self._http.request(
-                    method, path, params=_query(params), timeout=timeout_s, **_content(body)
+                    method,
+                    path,
+                    params=_query(params),
+                    timeout=timeout_s,
+                    extensions=self._extensions,
+                    **_content(body),
                 )
                 if response.status_code not in _RETRIED_STATUSES:
                     return _decode(response)
@@ -138,7 +147,9 @@ class Session:
         """
         timeout = httpx.Timeout(10.0, read=None)
         try:
-            with self._http.stream("GET", path, params=_query(params), timeout=timeout) as response:
+            with self._http.stream(
+                "GET", path, params=_query(params), timeout=timeout, extensions=self._extensions
+            ) as response:
                 if response.status_code != 200:
                     response.read()
                     raise _error(response)
@@ -155,7 +166,9 @@ class Session:
             MasterUnavailableError: the connection failed or broke.
         """
         try:
-            with self._http.stream("GET", path, headers={"Accept": accept}, timeout=60.0) as response:
+            with self._http.stream(
+                "GET", path, headers={"Accept": accept}, timeout=60.0, extensions=self._extensions
+            ) as response:
                 if response.status_code != 200:
                     response.read()
                     raise _error(response)
@@ -176,6 +189,11 @@ class Session:
     def _unavailable(self, error: Exception) -> MasterUnavailableError:
         reason = str(error) or type(error).__name__
         return MasterUnavailableError(f"No answer from the master at {self.url}: {reason}.")
+
+
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    return host == "localhost" or host.startswith("127.") or host == "::1"
 
 
 def _query(params: Mapping[str, object] | None) -> dict[str, Any]:

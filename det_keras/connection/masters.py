@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from det_keras.connection.settings import Settings
-from det_keras.connection.token_cache import TokenCache
+from det_keras.connection.token_cache import TokenCache, canonical_address
 from det_keras.errors import DetError, MasterError
 from det_keras.home import Home
 
@@ -98,7 +98,13 @@ def log_in(settings: Settings, url: str, user: str, password: str) -> str:
 def _session(settings: Settings, url: str, token: str, patience_s: float = _PATIENCE_S) -> Session:
     from det_keras.client import Session
 
-    return Session(url, token, patience_s=patience_s, cert_file=find_cert_file(settings, url))
+    return Session(
+        url,
+        token,
+        patience_s=patience_s,
+        cert_file=find_cert_file(settings, url),
+        cert_name=settings.cert_name,
+    )
 
 
 def _token(settings: Settings, url: str) -> str:
@@ -137,8 +143,4 @@ def _whole_url(text: str) -> str:
 
 
 def _same_place(url: str, other: str | None) -> bool:
-    return other is not None and _numeric(url) == _numeric(other)
-
-
-def _numeric(url: str) -> str:
-    return url.replace("://localhost", "://127.0.0.1")
+    return other is not None and canonical_address(url) == canonical_address(other)

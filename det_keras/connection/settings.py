@@ -25,6 +25,7 @@ class Settings:
         token: a token from the environment.
         password: a password from the environment.
         cert_file: the CA bundle for TLS, or ``noverify``.
+        cert_name: the name in the master's certificate, if it is not that of its address.
         slots: number of slots of an embedded master that is started; None for one per GPU or core.
     """
 
@@ -35,6 +36,7 @@ class Settings:
     token: str | None = None
     password: str | None = None
     cert_file: str | None = None
+    cert_name: str | None = None
     slots: int | None = None
 
     @classmethod
@@ -60,6 +62,7 @@ class Settings:
             token=environ.get("DET_USER_TOKEN") or None,
             password=environ.get("DET_PASS"),
             cert_file=environ.get("DET_MASTER_CERT_FILE") or None,
+            cert_name=environ.get("DET_MASTER_CERT_NAME") or None,
             slots=_slots(environ.get("DET_KERAS_SLOTS")),
         )
 

@@ -6,10 +6,19 @@ import json
 import os
 import secrets
 from typing import Any
+from urllib.parse import urlsplit
 
 from det_keras.home import Home
 
-__all__ = ["TokenCache"]
+__all__ = ["TokenCache", "canonical_address"]
+
+
+def canonical_address(url: str) -> str:
+    """Return the same text for every way to write a master's address: case of the host, default port, last slash."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return f"{parts.scheme}://{'127.0.0.1' if host == 'localhost' else host}:{port}{parts.path.rstrip('/')}"
 
 
 class TokenCache:
@@ -25,7 +34,7 @@ class TokenCache:
 
     def find(self, url: str, user: str | None) -> tuple[str, str] | None:
         """Return the user and the token for the master at `url`; without a user, those of the last login."""
-        known = self._read().get(url, {})
+        known = self._read().get(canonical_address(url), {})
         name = user or known.get("last")
         token = known.get("tokens", {}).get(name)
         return None if token is None else (str(name), str(token))
@@ -39,7 +48,7 @@ class TokenCache:
             token: the user's token.
         """
         content = self._read()
-        known = content.setdefault(url, {"tokens": {}})
+        known = content.setdefault(canonical_address(url), {"tokens": {}})
         known["tokens"][user] = token
         known["last"] = user
         self._write(content)
@@ -47,7 +56,7 @@ class TokenCache:
     def forget(self, url: str, user: str) -> None:
         """Delete a token."""
         content = self._read()
-        known = content.get(url, {"tokens": {}})
+        known = content.get(canonical_address(url), {"tokens": {}})
         known["tokens"].pop(user, None)
         if known.get("last") == user:
             known["last"] = next(iter(known["tokens"]), None)
@@ -59,7 +68,11 @@ class TokenCache:
         except (OSError, ValueError):
             # A malformed file counts as empty: logging in again replaces it.
             return {}
-        return content if isinstance(content, dict) else {}
+        return (
+            {canonical_address(url): known for url, known in content.items()}
+            if isinstance(content, dict)
+            else {}
+        )
 
     def _write(self, content: dict[str, Any]) -> None:
         self._home.create()

@@ -55,6 +55,9 @@ def configure_logs(*, debug: bool) -> None:
     """Show this package's log lines, unless the script has set up logging itself."""
     package = logging.getLogger("det_keras")
     package.setLevel(logging.DEBUG if debug else logging.INFO)
+    if not debug:
+        # One line for each call of the master would be most of a script's log.
+        logging.getLogger("httpx").setLevel(logging.WARNING)
     if any(isinstance(handler, _FallbackHandler) for handler in package.handlers):
         return
     handler = _FallbackHandler(sys.stderr)

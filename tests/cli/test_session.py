@@ -75,6 +75,16 @@ def test_a_bare_host_means_the_usual_port(home):
     assert open_session(Settings(home, master="gpu-box")).url == "http://gpu-box:8080"
 
 
+@pytest.mark.parametrize(
+    "other", ["https://GPU-Box/", "https://gpu-box:443", "https://gpu-box:443/"], ids=str
+)
+def test_login_is_that_of_the_master_however_its_address_is_written(home, other):
+    TokenCache(home).store("https://gpu-box", "ann", "x")
+    assert TokenCache(home).find(other, None) == ("ann", "x")
+    assert TokenCache(home).find("https://gpu-box:8443", None) is None
+    assert TokenCache(home).find("http://gpu-box", None) is None
+
+
 def test_tokens_are_readable_by_their_owner_only(home):
     TokenCache(home).store("http://m:1", "ann", "x")
 

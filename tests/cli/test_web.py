@@ -26,7 +26,6 @@ def test_no_address_for_what_is_not_there(asked, stub):
     assert "Traceback" not in done.stderr
 
 
-def test_another_master_has_pages_of_its_own(asked):
-    done = asked("web")
-    assert done.returncode == 1
-    assert "other pages" in done.stderr
+def test_page_of_a_real_cluster_is_its_own(asked, stub):
+    assert asked.out("web") == f"{stub.url}/det/\n"
+    assert asked.out("web", "7") == f"{stub.url}/det/experiments/7\n"

@@ -75,7 +75,7 @@ def _logout(args: argparse.Namespace, settings: Settings) -> int:
     from det_keras.client import Session
 
     with (
-        Session(url, token, cert_file=find_cert_file(settings, url)) as session,
+        Session(url, token, cert_file=find_cert_file(settings, url), cert_name=settings.cert_name) as session,
         contextlib.suppress(MasterError),
     ):
         # If the master refuses the token, it has expired, and the logout is complete.

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from det_keras.cli.arguments import positive
 from det_keras.cli.session import open_session
 from det_keras.connection.settings import Settings
-from det_keras.errors import DetError, MasterError
+from det_keras.errors import MasterError
 
 if TYPE_CHECKING:
     from det_keras.cli.arguments import Nouns
@@ -37,7 +37,10 @@ def _web(args: argparse.Namespace, settings: Settings) -> int:
         except MasterError as error:
             if error.status != _NOT_FOUND:
                 raise
-            raise DetError("This master has other pages: open its address in a browser.") from None
+            # Determined's own pages, which ask for a login themselves.
+            page = "" if args.experiment_id is None else f"experiments/{args.experiment_id}"
+            print(f"{session.url}/det/{page}")
+            return 0
     if args.experiment_id is not None:
         url += f"&next={quote(f'/experiments/{args.experiment_id}', safe='')}"
     # Printed, not opened: other accounts of this machine can read a browser's command line, but not the terminal.

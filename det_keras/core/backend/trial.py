@@ -183,7 +183,13 @@ class TrialBackend(Backend):
 
 def open_task_session(info: ClusterInfo) -> Session:
     """Return a session with the token of this process's task."""
-    return Session(info.master_url, info.session_token, is_task=True, cert_file=info.master_cert_file)
+    return Session(
+        info.master_url,
+        info.session_token,
+        is_task=True,
+        cert_file=info.master_cert_file,
+        cert_name=info.master_cert_name,
+    )
 
 
 def report_early_exit(info: ClusterInfo, reason: str, session: Session | None = None) -> None:
