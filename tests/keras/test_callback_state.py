@@ -109,4 +109,4 @@ def test_arguments_of_tensorboard_are_those_of_keras_but_the_directory(caplog):
     assert (board.histogram_freq, board.update_freq, board.log_dir) == (2, 5, "")
     assert "`log_dir` has no effect" in caplog.text
     plain = keras.callbacks.TensorBoard("elsewhere", 2, update_freq=5)
-    assert (board.write_graph, board.profile_batch) == (plain.write_graph, plain.profile_batch)
+    assert (board.write_graph, board.embeddings_freq) == (plain.write_graph, plain.embeddings_freq)
