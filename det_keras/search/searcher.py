@@ -102,6 +102,16 @@ class Searcher:
         Raises:
             ValueError: the trial was not given this length, or reported it complete before.
         """
+        operation = self.open_operation(request_id, length)
+        self._operations[request_id] = replace(operation, completed=True)
+        return self._validated(request_id, metric, metrics)
+
+    def open_operation(self, request_id: str, length: int) -> Operation:
+        """Return the operation that a trial completes by reaching `length`.
+
+        Raises:
+            ValueError: the trial was not given this length, or reported it complete before.
+        """
         operation = self.operation(request_id)
         if operation is None:
             raise ValueError("The search gave this trial no length.")
@@ -109,8 +119,7 @@ class Searcher:
             raise ValueError(f"The current length is {operation.length}, received {length}.")
         if operation.completed:
             raise ValueError(f"The length {length} was reported complete before.")
-        self._operations[request_id] = replace(operation, completed=True)
-        return self._validated(request_id, metric, metrics)
+        return operation
 
     def progress_reported(self, request_id: str, progress: float) -> None:
         """Record the progress of a trial, in the unit of ``searcher.max_length``; without one, 0 to 1."""

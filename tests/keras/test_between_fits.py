@@ -124,7 +124,7 @@ class Crash(keras.callbacks.Callback):
             raise InterruptedError
 
 
-def test_an_evaluation_before_the_point_of_resuming_is_not_reported_again(tmp_path):
+def test_an_evaluation_before_the_point_of_resuming_is_not_reported_again(tmp_path, caplog):
     x, y = arrays()
 
     def script(context, *callbacks):
@@ -139,8 +139,11 @@ def test_an_evaluation_before_the_point_of_resuming_is_not_reported_again(tmp_pa
         script(context, Crash(2))
     first = reports(context, "test")
     assert [one["steps_completed"] for one in first] == [0, context.phases[0].batches]
+    assert "is not reported" not in caplog.text
     with opened(tmp_path) as context:
         last = script(context)
+    # Two evaluations come before the point of resuming.
+    assert caplog.text.count("What `evaluate` finds before the `fit` that continues") == 1
     after = reports(context, "test")
     assert after[:2] == first
     assert len(after) == 3

@@ -101,3 +101,12 @@ def test_keras_callback_with_this_packages_hooks_keeps_its_own_state(tmp_path):
     )
     # The first epoch, before the interruption, had the best; each one since is one more without any better.
     assert (stopping.wait, stopping.best_epoch) == (EPOCHS - 1, 0)
+
+
+def test_arguments_of_tensorboard_are_those_of_keras_but_the_directory(caplog):
+    caplog.set_level("INFO", logger="det_keras")
+    board = det.keras.callbacks.TensorBoard("elsewhere", 2, update_freq=5)
+    assert (board.histogram_freq, board.update_freq, board.log_dir) == (2, 5, "")
+    assert "`log_dir` has no effect" in caplog.text
+    plain = keras.callbacks.TensorBoard("elsewhere", 2, update_freq=5)
+    assert (board.write_graph, board.embeddings_freq) == (plain.write_graph, plain.embeddings_freq)

@@ -158,7 +158,7 @@ def test_ten_thousand_names_are_stored(world, trial_id):
 def test_more_names_than_the_limit_are_refused(world, trial_id):
     answer = send_metrics(world, trial_id, 1, json.dumps({str(i): 0.0 for i in range(10_001)}))
     assert answer.status_code == 400
-    assert "10000 names of metrics" in answer.json()["error"]["error"]
+    assert "at most 10000 metrics" in answer.json()["error"]["error"]
 
 
 def test_body_of_ten_megabytes_is_stored_and_a_longer_report_is_refused(world, trial_id):

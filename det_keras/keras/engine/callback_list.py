@@ -118,7 +118,7 @@ class SeamlessCallbackList(keras.callbacks.CallbackList):  # type: ignore[misc]
 
     def abandon(self) -> None:
         """Wait for callbacks that Keras runs in threads and stop the threads, without calling ``on_train_end``."""
-        wait_for_threads(self)
+        self.flush()
         stop_threads(self)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:

@@ -205,10 +205,11 @@ class ExperimentController(Controller):
         )
         if is_known:
             return
-        if operation is None:
-            raise InvalidArgumentError("The search gave this trial no length.")
-        if length != operation.length:
-            raise InvalidArgumentError(f"The current length is {operation.length}, received {length}.")
+        # Checked before the event: there, an error is one of the search method and ends the experiment.
+        try:
+            self.searcher.open_operation(trial.request_id, length)
+        except ValueError as error:
+            raise InvalidArgumentError(str(error)) from None
         trial.has_work = False
         self._apply_event(
             lambda: self.searcher.operation_completed(trial.request_id, length, metric, metrics)
