@@ -38,6 +38,7 @@ from det_keras.config.kinds import (
     shown,
 )
 from det_keras.config.legacy import fold_experiment, settle_name
+from det_keras.config.portable import given_part, move_extensions
 from det_keras.config.searching.lengths import Length
 from det_keras.config.searching.methods import settle_searcher
 from det_keras.config.searching.searcher import Searcher
@@ -98,8 +99,8 @@ class ExperimentConfig(Section):
         workspace: a field of the original.
         project: a field of the original.
         entrypoint: the command of a trial: text for the shell, a list of arguments, or a trial class as
-            ``module:Class``. Required when the config is submitted.
-        entrypoint_script: the same as `entrypoint`, but never read as a trial class.
+            ``module:Class``. Required when the config is submitted. Given as `entrypoint_script`, it is never read as a
+            trial class.
         hyperparameters: constants, and the space that the searcher samples.
         searcher: the search method and its metric.
         resources: slots and priority.
@@ -134,7 +135,6 @@ class ExperimentConfig(Section):
     workspace: str = setting(Text(), "", inert=True)
     project: str = setting(Text(), "", inert=True)
     entrypoint: Entrypoint | None = optional(EntrypointKind())
-    entrypoint_script: Entrypoint | None = optional(EntrypointKind(), omit_null=True)
     hyperparameters: Space = setting(SpaceKind(), factory=Space)
     searcher: Searcher = setting(SectionKind(Searcher), factory=Searcher)
     resources: Resources = setting(SectionKind(Resources), factory=Resources)
@@ -174,6 +174,14 @@ class ExperimentConfig(Section):
         settle_searcher(folding)
         return cls.parse(folding.config, Place(strict=False))
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the complete config as plain values, in the spelling that Determined accepts; `from_dict` reads it."""
+        return move_extensions(super().to_dict())
+
+    def given_part(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return those fields of `to_dict()` that are in `given`, a config in the current spelling without defaults."""
+        return move_extensions(given_part(super().to_dict(), given))
+
     @classmethod
     def check(cls, values: Mapping[str, Any], place: Place) -> Iterator[ConfigProblem]:
         """Yield problems between fields."""
@@ -191,9 +199,9 @@ class ExperimentConfig(Section):
         Raises:
             ValueError: there is no entrypoint.
         """
-        return command(self.entrypoint, is_script=self.entrypoint_script is not None)
+        return command(self.entrypoint)
 
     @property
     def trial_class(self) -> str | None:
         """The entrypoint if it is a trial class, `module:Class`; else None."""
-        return trial_class(self.entrypoint, is_script=self.entrypoint_script is not None)
+        return trial_class(self.entrypoint)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from det_keras.config.fields.entrypoint import Entrypoint, EntrypointKind, command
+from det_keras.config.fields.entrypoint import Entrypoint, EntrypointKind, as_command, command
 from det_keras.config.fields.environment import Environment
 from det_keras.config.fields.names import generated_name
 from det_keras.config.fields.resources import BindMount, JobResources
@@ -30,9 +30,8 @@ class JobConfig(Section):
             in every view.
         workspace: a field of the original.
         project: a field of the original.
-        entrypoint: the command: text for the shell, or a list of arguments. One of `entrypoint` and `entrypoint_script`
-            is required.
-        entrypoint_script: another name of `entrypoint`.
+        entrypoint: the command: text for the shell, or a list of arguments; also given as `entrypoint_script`.
+            Required.
         resources: slots and priority.
         environment: the variables of the script.
         bind_mounts: directories that a container would see. Accepted with a notice; tasks run in this machine's own
@@ -48,7 +47,6 @@ class JobConfig(Section):
     workspace: str = setting(Text(), "", inert=True)
     project: str = setting(Text(), "", inert=True)
     entrypoint: Entrypoint | None = optional(EntrypointKind())
-    entrypoint_script: Entrypoint | None = optional(EntrypointKind(), omit_null=True)
     resources: JobResources = setting(SectionKind(JobResources), factory=JobResources)
     environment: Environment = setting(SectionKind(Environment), factory=Environment)
     bind_mounts: tuple[BindMount, ...] = setting(ListOf(SectionKind(BindMount)), ())
@@ -70,4 +68,4 @@ class JobConfig(Section):
         Raises:
             ValueError: there is no entrypoint.
         """
-        return command(self.entrypoint, is_script=True)
+        return command(as_command(self.entrypoint))

@@ -11,8 +11,10 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from det_keras.config.fields.entrypoint import as_command
 from det_keras.config.folding import Folding, as_int, section_of
 from det_keras.config.kinds import shown
+from det_keras.config.portable import fold_extensions
 
 __all__ = ["fold_experiment", "fold_job", "settle_name"]
 
@@ -31,6 +33,7 @@ def fold_experiment(raw: Mapping[str, Any]) -> Folding:
     _fold_slots(folding, "slots", "slots_per_trial")
     _fold_environment(folding)
     _fold_log_actions(folding)
+    fold_extensions(folding)
     return folding
 
 
@@ -61,18 +64,16 @@ def _fold_labels(folding: Folding) -> None:
 
 def _fold_entrypoint(folding: Folding) -> None:
     config = folding.config
-    script, entrypoint = config.get("entrypoint_script"), config.get("entrypoint")
+    script, entrypoint = config.pop("entrypoint_script", None), config.get("entrypoint")
     if script is None:
         return
-    if entrypoint is None:
-        config["entrypoint"] = script
-    elif entrypoint != script:
+    if entrypoint in (None, script):
+        config["entrypoint"] = as_command(script)
+    else:
         folding.refuse(
             "entrypoint_script",
             f"{shown(script)} and `entrypoint` {shown(entrypoint)} are both given. Keep one of them.",
         )
-        # Both values may have other problems: check the remaining one as well.
-        del config["entrypoint_script"]
 
 
 def _fold_slots(folding: Folding, alias: str, name: str) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from det_keras.config.experiment import BUILTIN_LAYER, ExperimentConfig
+from det_keras.config.fields.entrypoint import trial_class
 from det_keras.config.folding import Folding
 from det_keras.config.job import JobConfig
 from det_keras.config.kinds import Place
@@ -15,6 +16,7 @@ from det_keras.config.legacy import fold_experiment, fold_job, settle_name
 from det_keras.config.merge import merge_layers
 from det_keras.config.notices import experiment_notices, job_notices
 from det_keras.config.overrides import apply_overrides
+from det_keras.config.portable import generic_task
 from det_keras.config.searching.lengths import Unit
 from det_keras.config.searching.methods import refuse_removed_method, settle_searcher
 from det_keras.config.searching.searcher import DEFAULT_SEARCHER, Searcher
@@ -39,11 +41,13 @@ class LoadedConfig(Generic[ConfigT]):
         notices: notices for the user: renamed and inferred values, fields without effect, probable
             mistakes.
         original: the YAML text as written; generated if it was a mapping or there are overrides.
+        portable: the part of `config` that was given, in the spelling that a Determined master accepts.
     """
 
     config: ConfigT
     notices: tuple[str, ...]
     original: str
+    portable: dict[str, Any]
 
 
 def load_experiment_config(
@@ -58,7 +62,6 @@ def load_experiment_config(
 
     Args:
         raw: YAML text, or its content as a mapping.
-        raw: YAML text, or its content as a mapping.
         default_storage: the default `checkpoint_storage`, used if the config names none; a config that
             gives only `save_*` fields changes these fields of it.
         overrides: changes such as `searcher.max_trials=4`, applied in order.
@@ -70,6 +73,20 @@ def load_experiment_config(
     """
     given, original = _given(raw, overrides)
     folding = _merged([given, *layers], default_storage)
+    _settle(folding, alone=alone)
+    values, problems = ExperimentConfig.read(folding.config, Place())
+    if not alone:
+        problems += _submission_problems(values)
+    _raise_if_any([*folding.problems, *problems], given)
+    config = ExperimentConfig(**values)
+    notices = _once([*folding.notices, *experiment_notices(config, folding.config)])
+    # Only what is given: a master merges its own defaults into the rest.
+    alone_given = fold_experiment(given)
+    _settle(alone_given, alone=alone)
+    return LoadedConfig(config, notices, original, config.given_part(alone_given.config))
+
+
+def _settle(folding: Folding, *, alone: bool) -> None:
     if folding.config.get("searcher") is None and not alone:
         folding.config["searcher"] = dict(DEFAULT_SEARCHER)
         folding.notices.append(
@@ -79,14 +96,6 @@ def load_experiment_config(
     settle_name(folding)
     refuse_removed_method(folding)
     settle_searcher(folding)
-    values, problems = ExperimentConfig.read(folding.config, Place())
-    if not alone:
-        problems += _submission_problems(values)
-    _raise_if_any([*folding.problems, *problems], given)
-    config = ExperimentConfig(**values)
-    return LoadedConfig(
-        config, _once([*folding.notices, *experiment_notices(config, folding.config)]), original
-    )
 
 
 def load_job_config(
@@ -111,7 +120,8 @@ def load_job_config(
     problems += _missing_entrypoint(values)
     _raise_if_any([*folding.problems, *problems], given)
     config = JobConfig(**values)
-    return LoadedConfig(config, _once([*folding.notices, *job_notices(config)]), original)
+    notices = _once([*folding.notices, *job_notices(config)])
+    return LoadedConfig(config, notices, original, generic_task(config.to_dict(), folding.config))
 
 
 def _given(raw: str | Mapping[str, Any], overrides: Sequence[str]) -> tuple[dict[str, Any], str]:
@@ -157,10 +167,7 @@ def _missing_entrypoint(values: Mapping[str, Any]) -> list[ConfigProblem]:
 
 
 def _runs_trial_class(values: Mapping[str, Any]) -> bool:
-    names = ("entrypoint", "entrypoint_script")
-    if not set(names) <= set(values):
-        return False
-    return ExperimentConfig(**{name: values[name] for name in names}).trial_class is not None
+    return trial_class(values.get("entrypoint")) is not None
 
 
 def _space_problems(space: Space, searcher: Searcher) -> Iterator[ConfigProblem]:

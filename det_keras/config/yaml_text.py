@@ -55,7 +55,8 @@ class _Dumper(yaml.SafeDumper):
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     # PyYAML 6.0 does not escape these line separators in its other styles, and reads them back as blanks.
-    style = '"' if set(text) & set("\x85\u2028\u2029") else None
+    # Other parsers of YAML 1.1, such as that of a Determined master, read a single letter as a boolean.
+    style = '"' if set(text) & set("\x85\u2028\u2029") or text in ("y", "Y", "n", "N") else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 

@@ -11,7 +11,8 @@ from det_keras.cli.arguments import add_json, add_overrides
 from det_keras.cli.following import logs
 from det_keras.cli.session import open_session
 from det_keras.cli.submission.config_file import read_job
-from det_keras.cli.submission.files import print_notices, read_files
+from det_keras.cli.submission.files import read_files
+from det_keras.cli.submission.jobs import jobs_of
 from det_keras.connection.settings import Settings
 from det_keras.errors import DetError
 
@@ -59,9 +60,7 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
     # The REST API expects numbers here, but text for experiments.
     entries = [{**entry, "mtime": int(entry["mtime"])} for entry in files]
     with open_session(settings) as session:
-        answer = session.api.jobs.create(file.raw, entries)
-        print_notices(answer)
-        job_id = str(answer["command"]["id"])
+        job_id = jobs_of(session).create(file, entries)
         print(f"Created job {job_id}")
         sys.stdout.flush()
         return 0 if args.detach else _watch(session, job_id)
@@ -81,7 +80,7 @@ def _watch(session: Session, job_id: str) -> int:
     code = allocations[0].get("statusCode") if allocations else None
     if code == 0:
         return 0
-    status = session.api.jobs.get(job_id).get("exitStatus")
+    status = jobs_of(session).exit_status(job_id)
     print(f"Job {job_id} failed: {render.printable(status or 'it did not end by itself')}", file=sys.stderr)
     # Death by signal N is 128 + N, as shells report it.
     return 1 if code is None else (128 - code if code < 0 else code)
@@ -89,7 +88,7 @@ def _watch(session: Session, job_id: str) -> int:
 
 def _list(args: argparse.Namespace, settings: Settings) -> int:
     with open_session(settings) as session:
-        jobs = session.api.jobs.all()
+        jobs = jobs_of(session).all()
     if args.json:
         render.print_json(jobs)
         return 0
@@ -118,7 +117,7 @@ def _logs(args: argparse.Namespace, settings: Settings) -> int:
 def _kill(args: argparse.Namespace, settings: Settings) -> int:
     with open_session(settings) as session:
         job_id = _whole_id(session, args.job_id)
-        session.api.jobs.kill(job_id)
+        jobs_of(session).kill(job_id)
     print(f"Killed job {job_id}")
     return 0
 
@@ -127,7 +126,7 @@ def _whole_id(session: Session, beginning: str) -> str:
     """Return the id of the only job whose id begins with `beginning`."""
     if len(beginning) == _FULL_ID:
         return beginning
-    found = [str(job["id"]) for job in session.api.jobs.all() if job["id"].startswith(beginning)]
+    found = [str(job["id"]) for job in jobs_of(session).all() if job["id"].startswith(beginning)]
     if len(found) != 1:
         how_many = "No job" if not found else f"{len(found)} jobs"
         raise DetError(f"{how_many} found whose id begins with {beginning!r}. `det job list` shows all.")

@@ -9,6 +9,7 @@ from det_keras.cli import render
 from det_keras.cli.arguments import add_json, add_overrides
 from det_keras.cli.session import open_session
 from det_keras.cli.submission.config_file import read_experiment
+from det_keras.cli.submission.foreign import check_method
 from det_keras.connection.settings import Settings
 
 if TYPE_CHECKING:
@@ -31,7 +32,9 @@ def add_parsers(nouns: Nouns) -> None:
 def _preview(args: argparse.Namespace, settings: Settings) -> int:
     file = read_experiment(args.config_file, args.overrides)
     with open_session(settings) as session:
-        summary = session.api.experiments.preview_search(file.config.to_dict())
+        if session.api.accounts.is_determined():
+            check_method(file)
+        summary = session.api.experiments.preview_search(file.portable)
     if args.json:
         render.print_json(summary)
         return 0

@@ -9,14 +9,11 @@ from urllib.parse import quote
 from det_keras.cli.arguments import positive
 from det_keras.cli.session import open_session
 from det_keras.connection.settings import Settings
-from det_keras.errors import MasterError
 
 if TYPE_CHECKING:
     from det_keras.cli.arguments import Nouns
 
 __all__ = ["add_parsers"]
-
-_NOT_FOUND = 404
 
 
 def add_parsers(nouns: Nouns) -> None:
@@ -32,15 +29,12 @@ def _web(args: argparse.Namespace, settings: Settings) -> int:
     with open_session(settings) as session:
         if args.experiment_id is not None:
             session.api.experiments.get(args.experiment_id)
-        try:
-            url = session.api.accounts.web_login_url()
-        except MasterError as error:
-            if error.status != _NOT_FOUND:
-                raise
+        if session.api.accounts.is_determined():
             # Determined's own pages, which ask for a login themselves.
             page = "" if args.experiment_id is None else f"experiments/{args.experiment_id}"
             print(f"{session.url}/det/{page}")
             return 0
+        url = session.api.accounts.web_login_url()
     if args.experiment_id is not None:
         url += f"&next={quote(f'/experiments/{args.experiment_id}', safe='')}"
     # Printed, not opened: other accounts of this machine can read a browser's command line, but not the terminal.

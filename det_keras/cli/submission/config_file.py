@@ -23,11 +23,13 @@ class ExperimentFile:
         text: the YAML, as written unless the command line changes it.
         config: the parsed config, with all defaults.
         notices: notices for the user.
+        portable: the config without defaults, in the spelling that a Determined master accepts.
     """
 
     text: str
     config: ExperimentConfig
     notices: tuple[str, ...]
+    portable: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -37,10 +39,12 @@ class JobFile:
     Attributes:
         raw: the config to send.
         config: the parsed config, with all defaults.
+        portable: the config of a generic task of a Determined master.
     """
 
     raw: dict[str, Any]
     config: JobConfig
+    portable: dict[str, Any]
 
 
 def read_experiment(path: str, overrides: Sequence[str]) -> ExperimentFile:
@@ -57,7 +61,7 @@ def read_experiment(path: str, overrides: Sequence[str]) -> ExperimentFile:
     # Parsed once more than needed, so that a syntax error names the file.
     load_yaml(text, source=path)
     loaded = load_experiment_config(text, overrides=overrides)
-    return ExperimentFile(loaded.original, loaded.config, loaded.notices)
+    return ExperimentFile(loaded.original, loaded.config, loaded.notices, loaded.portable)
 
 
 def read_changes(path: str | None, overrides: Sequence[str]) -> str:
@@ -86,7 +90,7 @@ def read_job(path: str, overrides: Sequence[str]) -> JobFile:
     text = _read(path)
     load_yaml(text, source=path)
     loaded = load_job_config(text, overrides=overrides)
-    return JobFile(load_yaml(loaded.original), loaded.config)
+    return JobFile(load_yaml(loaded.original), loaded.config, loaded.portable)
 
 
 def _read(path: str) -> str:

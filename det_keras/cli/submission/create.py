@@ -9,6 +9,7 @@ from pathlib import Path
 from det_keras.cli.arguments import add_overrides
 from det_keras.cli.following.follow import follow
 from det_keras.cli.session import open_session
+from det_keras.cli.submission import foreign
 from det_keras.cli.submission.config_file import ExperimentFile, read_experiment
 from det_keras.cli.submission.context_directory import ContextFiles
 from det_keras.cli.submission.files import print_notices, read_files
@@ -58,7 +59,13 @@ def create(args: argparse.Namespace, settings: Settings) -> int:
 
 def _submit(args: argparse.Namespace, settings: Settings, file: ExperimentFile, files: ContextFiles) -> int:
     with open_session(settings) as session:
-        answer = session.api.experiments.create(file.text, files.entries, activate=not args.paused)
+        text = file.text
+        if session.api.accounts.is_determined():
+            text, replaced = foreign.experiment_text(file)
+            print_notices(
+                {"notices": [*file.notices, *replaced, *foreign.import_notices(text, files.entries)]}
+            )
+        answer = session.api.experiments.create(text, files.entries, activate=not args.paused)
         print_notices(answer)
         number = int(answer["experiment"]["id"])
         print(f"Created experiment {number}")

@@ -7,7 +7,7 @@ from typing import Any
 
 from det_keras.config.kinds import Kind, ListOf, Place, Text, shown
 
-__all__ = ["Entrypoint", "EntrypointKind", "command", "trial_class"]
+__all__ = ["Entrypoint", "EntrypointKind", "as_command", "command", "trial_class"]
 
 Entrypoint = str | tuple[str, ...]
 
@@ -40,14 +40,19 @@ class EntrypointKind(Kind[Entrypoint]):
         return value if isinstance(value, str) else list(value)
 
 
-def trial_class(entrypoint: Entrypoint | None, *, is_script: bool) -> str | None:
-    """Return `entrypoint` if it has the form `module:Class` and is not known to be a script; else None."""
-    if is_script or not isinstance(entrypoint, str) or not _TRIAL_CLASS.fullmatch(entrypoint):
+def trial_class(entrypoint: Entrypoint | None) -> str | None:
+    """Return `entrypoint` if it has the form `module:Class`; else None."""
+    if not isinstance(entrypoint, str) or not _TRIAL_CLASS.fullmatch(entrypoint):
         return None
     return entrypoint
 
 
-def command(entrypoint: Entrypoint | None, *, is_script: bool) -> list[str]:
+def as_command(script: Any) -> Any:
+    """Return `script` in a form that is never read as a trial class; values of a wrong type are not changed."""
+    return ["sh", "-c", script] if trial_class(script) is not None else script
+
+
+def command(entrypoint: Entrypoint | None) -> list[str]:
     """Return the arguments to execute; for a trial class, the program that runs it.
 
     Raises:
@@ -55,7 +60,7 @@ def command(entrypoint: Entrypoint | None, *, is_script: bool) -> list[str]:
     """
     if entrypoint is None:
         raise ValueError("The config has no `entrypoint`, so there is nothing to execute.")
-    class_name = trial_class(entrypoint, is_script=is_script)
+    class_name = trial_class(entrypoint)
     if class_name is not None:
         return ["python", "-m", "det_keras.keras.generations.trial", class_name]
     return ["sh", "-c", entrypoint] if isinstance(entrypoint, str) else list(entrypoint)

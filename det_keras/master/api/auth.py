@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
+from det_keras.about import __version__
 from det_keras.master.database.models import UserRow
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import ApiError, UnauthenticatedError
@@ -15,6 +16,7 @@ from det_keras.master.server.browser import own_address
 from det_keras.master.server.calls import CallerDep, MasterDep, body
 from det_keras.master.server.responses import reply
 from det_keras.master.wire import Message
+from det_keras.protocol.api.accounts import OWN_VERSION_KEY
 
 __all__ = ["router"]
 
@@ -31,7 +33,7 @@ class LoginBody(Message):
 
 @router.get("/info")
 async def info(master: MasterDep) -> Response:
-    """Return the version of the protocol; the first call of every client."""
+    """Return the version of the protocol, and ours; the first call of every client."""
     return reply(
         {
             "version": PROTOCOL_VERSION,
@@ -40,6 +42,7 @@ async def info(master: MasterDep) -> Response:
             "cluster_name": "",
             "telemetry": {"enabled": False},
             "sso_providers": None,
+            OWN_VERSION_KEY: __version__,
         }
     )
 

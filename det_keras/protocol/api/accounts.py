@@ -7,7 +7,10 @@ from typing import Any
 from det_keras.protocol.api.transport import Transport
 from det_keras.protocol.passwords import hash_password
 
-__all__ = ["Accounts"]
+__all__ = ["OWN_VERSION_KEY", "Accounts"]
+
+#: The key of our version in the answer to ``GET /info``, by which clients recognise our master.
+OWN_VERSION_KEY = "det_keras_version"
 
 
 class Accounts:
@@ -37,6 +40,10 @@ class Accounts:
     def web_login_url(self) -> str:
         """Return a URL that logs a browser in, valid once."""
         return str(self._transport.post("/api/v1/auth/web-code")["url"])
+
+    def is_determined(self) -> bool:
+        """Return whether the master is Determined's own, which lacks what only our master has."""
+        return OWN_VERSION_KEY not in self._transport.get("/info")
 
     def cluster(self) -> dict[str, Any]:
         """Return the master's version, name and ids."""

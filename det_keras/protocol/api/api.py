@@ -5,7 +5,8 @@ from __future__ import annotations
 from det_keras.protocol.api.accounts import Accounts
 from det_keras.protocol.api.checkpoints import Checkpoints
 from det_keras.protocol.api.experiments import Experiments
-from det_keras.protocol.api.tasks import Jobs, Logs, Tasks
+from det_keras.protocol.api.jobs import GenericTasks, Jobs
+from det_keras.protocol.api.tasks import Logs, Tasks
 from det_keras.protocol.api.transport import Transport
 from det_keras.protocol.api.trials import Trials
 
@@ -22,7 +23,8 @@ class Api:
         accounts: the caller and the cluster.
         checkpoints: of all experiments.
         experiments: of all users.
-        jobs: generic jobs.
+        generic_tasks: generic jobs of a Determined master.
+        jobs: generic jobs of our master.
         tasks: tasks of trials and jobs, and their allocations.
         trials: of all experiments.
     """
@@ -32,6 +34,7 @@ class Api:
         self.accounts = Accounts(transport)
         self.checkpoints = Checkpoints(transport)
         self.experiments = Experiments(transport)
+        self.generic_tasks = GenericTasks(transport)
         self.jobs = Jobs(transport)
         self.tasks = Tasks(transport)
         self.trials = Trials(transport)

@@ -1,59 +1,17 @@
-"""Calls about tasks: generic jobs, logs, and the calls of a task's process about its allocation."""
+"""Calls about tasks: logs, and the calls of a task's process about its allocation."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from det_keras.protocol.api.transport import Transport
 
-__all__ = ["Jobs", "Logs", "Tasks"]
+__all__ = ["Logs", "Tasks"]
 
-_COMMANDS = "/api/v1/commands"
-# The body contains the files, and a master unpacks them before it answers.
-_SUBMISSION_TIMEOUT_S = 300.0
 # The master may answer a long poll slightly after the requested time.
 _LATE_S = 10.0
-
-
-class Jobs:
-    """Calls about generic jobs, which the protocol calls commands.
-
-    Args:
-        transport: sends the calls.
-    """
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-
-    def all(self) -> list[dict[str, Any]]:
-        """Return all jobs."""
-        found: list[dict[str, Any]] = self._transport.get(_COMMANDS)["commands"]
-        return found
-
-    def get(self, job_id: str) -> dict[str, Any]:
-        """Return a job."""
-        job: dict[str, Any] = self._transport.get(f"{_COMMANDS}/{job_id}")["command"]
-        return job
-
-    def create(self, config: Mapping[str, object], files: Sequence[Mapping[str, object]]) -> dict[str, Any]:
-        """Create a job and return the answer with its notices.
-
-        Args:
-            config: config of the job.
-            files: of the context directory, parents before children.
-        """
-        body = {"config": config, "files": files}
-        # Not repeatable: if the answer was lost, a second try would create a second job.
-        answer: dict[str, Any] = self._transport.post(
-            _COMMANDS, body, repeatable=False, timeout_s=_SUBMISSION_TIMEOUT_S
-        )
-        return answer
-
-    def kill(self, job_id: str) -> None:
-        """Kill a job."""
-        self._transport.post(f"{_COMMANDS}/{job_id}/kill")
 
 
 class Tasks:

@@ -1,0 +1,92 @@
+"""The generic jobs of a master: commands of ours, generic tasks of a Determined master."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from det_keras.cli.submission import foreign
+from det_keras.cli.submission.config_file import JobFile
+from det_keras.cli.submission.files import print_notices
+
+if TYPE_CHECKING:
+    from det_keras.client import Session
+    from det_keras.protocol.api import Api
+
+__all__ = ["MasterJobs", "jobs_of"]
+
+
+class MasterJobs(abc.ABC):
+    """The jobs of one master.
+
+    Args:
+        api: the calls of the master.
+    """
+
+    def __init__(self, api: Api) -> None:
+        self.api = api
+
+    @abc.abstractmethod
+    def create(self, file: JobFile, entries: Sequence[Mapping[str, Any]]) -> str:
+        """Create a job, print the master's notices, and return the job's id."""
+
+    @abc.abstractmethod
+    def all(self) -> list[dict[str, Any]]:
+        """Return the jobs, as commands of the protocol."""
+
+    @abc.abstractmethod
+    def exit_status(self, job_id: str) -> str | None:
+        """Return how a job ended, in words; None if it is unknown."""
+
+    @abc.abstractmethod
+    def kill(self, job_id: str) -> None:
+        """End a job at once."""
+
+
+class _OwnJobs(MasterJobs):
+    def create(self, file: JobFile, entries: Sequence[Mapping[str, Any]]) -> str:
+        answer = self.api.jobs.create(file.raw, entries)
+        print_notices(answer)
+        return str(answer["command"]["id"])
+
+    def all(self) -> list[dict[str, Any]]:
+        return self.api.jobs.all()
+
+    def exit_status(self, job_id: str) -> str | None:
+        return self.api.jobs.get(job_id).get("exitStatus")
+
+    def kill(self, job_id: str) -> None:
+        self.api.jobs.kill(job_id)
+
+
+class _GenericTasks(MasterJobs):
+    def create(self, file: JobFile, entries: Sequence[Mapping[str, Any]]) -> str:
+        return self.api.generic_tasks.create(foreign.job_text(file), entries)
+
+    def all(self) -> list[dict[str, Any]]:
+        return [_as_command(task) for task in self.api.generic_tasks.running()]
+
+    def exit_status(self, job_id: str) -> str | None:
+        allocations = self.api.tasks.get(job_id)["allocations"]
+        return allocations[-1].get("exitReason") if allocations else None
+
+    def kill(self, job_id: str) -> None:
+        self.api.generic_tasks.kill(job_id)
+
+
+def jobs_of(session: Session) -> MasterJobs:
+    """Return the jobs of the session's master."""
+    return (_GenericTasks if session.api.accounts.is_determined() else _OwnJobs)(session.api)
+
+
+def _as_command(task: Mapping[str, Any]) -> dict[str, Any]:
+    allocations = task["allocations"]
+    return {
+        "id": task["taskId"],
+        # A generic task has neither a name nor an owner.
+        "description": "",
+        "username": "",
+        "state": allocations[-1]["state"] if allocations else "STATE_QUEUED",
+        "startTime": task["startTime"],
+    }

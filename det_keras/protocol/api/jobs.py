@@ -1,0 +1,88 @@
+"""Calls about generic jobs, which are commands of our master and generic tasks of a Determined master."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from det_keras.protocol.api.transport import Transport
+
+__all__ = ["GenericTasks", "Jobs"]
+
+_COMMANDS = "/api/v1/commands"
+_GENERIC_TASKS = "/api/v1/generic-tasks"
+_TASKS = "/api/v1/tasks"
+# The body contains the files, and a master unpacks them before it answers.
+_SUBMISSION_TIMEOUT_S = 300.0
+
+
+class Jobs:
+    """Calls about generic jobs, which the protocol calls commands.
+
+    Args:
+        transport: sends the calls.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def all(self) -> list[dict[str, Any]]:
+        """Return all jobs."""
+        found: list[dict[str, Any]] = self._transport.get(_COMMANDS)["commands"]
+        return found
+
+    def get(self, job_id: str) -> dict[str, Any]:
+        """Return a job."""
+        job: dict[str, Any] = self._transport.get(f"{_COMMANDS}/{job_id}")["command"]
+        return job
+
+    def create(self, config: Mapping[str, object], files: Sequence[Mapping[str, object]]) -> dict[str, Any]:
+        """Create a job and return the answer with its notices.
+
+        Args:
+            config: config of the job.
+            files: of the context directory, parents before children.
+        """
+        body = {"config": config, "files": files}
+        # Not repeatable: if the answer was lost, a second try would create a second job.
+        answer: dict[str, Any] = self._transport.post(
+            _COMMANDS, body, repeatable=False, timeout_s=_SUBMISSION_TIMEOUT_S
+        )
+        return answer
+
+    def kill(self, job_id: str) -> None:
+        """Kill a job."""
+        self._transport.post(f"{_COMMANDS}/{job_id}/kill")
+
+
+class GenericTasks:
+    """Calls about the generic tasks of a Determined 0.38.1 master.
+
+    Args:
+        transport: sends the calls.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def create(self, config: str, files: Sequence[Mapping[str, object]]) -> str:
+        """Create a generic task and return its id.
+
+        Args:
+            config: YAML text.
+            files: of the context directory, parents before children.
+        """
+        body = {"config": config, "contextDirectory": files}
+        answer = self._transport.post(_GENERIC_TASKS, body, repeatable=False, timeout_s=_SUBMISSION_TIMEOUT_S)
+        return str(answer["taskId"])
+
+    def running(self) -> list[dict[str, Any]]:
+        """Return the generic tasks that have not ended: the master lists no others."""
+        allocations = self._transport.get(_TASKS).get("allocationIdToSummary") or {}
+        ids = dict.fromkeys(str(summary["taskId"]) for summary in allocations.values())
+        tasks = [self._transport.get(f"{_TASKS}/{task_id}")["task"] for task_id in ids]
+        return [task for task in tasks if task["taskType"] == "TASK_TYPE_GENERIC"]
+
+    def kill(self, task_id: str) -> None:
+        """Kill a generic task."""
+        self._transport.post(f"{_TASKS}/{task_id}/kill", {"taskId": task_id, "killFromRoot": False})
