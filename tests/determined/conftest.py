@@ -1,0 +1,101 @@
+"""A double of a Determined 0.38.1 cluster, and `det` as its user has it: on another machine, with another data root."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from examples.conftest import Cluster
+
+from det_keras.client import Session
+from det_keras.home import Home
+from det_keras.master import process
+
+TESTS = Path(__file__).parents[1]
+
+
+class Double(Cluster):
+    """A cluster of two agents with two slots each."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root / "user")
+        self.cluster_home = Home(root / "cluster")
+        self.violations = self.cluster_home.root / "violations.jsonl"
+        self.storage = self.cluster_home.root / "storage"
+        environ = {**self.environ, "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])}
+        self.log = (root / "double.log").open("wb")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "determined.double", str(self.cluster_home.root)],
+            env=environ,
+            stdout=self.log,
+            stderr=self.log,
+            start_new_session=True,
+        )
+        running = self.until(lambda: process.find(self.cluster_home) or self.process.poll())
+        assert not isinstance(running, int), (root / "double.log").read_text()
+        self.url = running.url
+        self.token = self.cluster_home.token_file.read_text().strip()
+        self.environ |= {"DET_MASTER": self.url, "DET_USER": "determined", "DET_USER_TOKEN": self.token}
+
+    def session(self) -> Session:
+        """Return a session of the user."""
+        return Session(self.url, self.token, patience_s=60)
+
+    def get(self, path: str, **params: Any) -> Any:
+        with self.session() as session:
+            return session.get(path, params=params)
+
+    def logs(self, trial: Any) -> list[str]:
+        with self.session() as session:
+            return [line["log"] for line in session.stream(f"/api/v1/trials/{trial['id']}/logs")]
+
+    def metrics(self, trial: Any, group: str) -> list[tuple[int, dict[str, Any]]]:
+        params = {"group": group, "trialIds": trial["id"]}
+        with self.session() as session:
+            stream = session.stream("/api/v1/trials/metrics/trial_metrics", params=params)
+            rows = [row for part in stream for row in part["metrics"]]
+        return (
+            [(row["totalBatches"], row["metrics"]["avg_metrics"]) for row in rows]
+            if group != "validation"
+            else [(row["totalBatches"], row["metrics"]["validation_metrics"]) for row in rows]
+        )
+
+    def refused(self) -> list[Any]:
+        """Return the calls that the real master would have refused, and forget them."""
+        if not self.violations.exists():
+            return []
+        found = [json.loads(line) for line in self.violations.read_text().splitlines()]
+        self.violations.unlink()
+        return found
+
+    def close(self) -> None:
+        process.stop(self.cluster_home, kill_tasks=True)
+        self.process.wait()
+        self.log.close()
+
+
+@pytest.fixture(scope="session")
+def running_double(tmp_path_factory) -> Iterator[Double]:
+    if shutil.which("unshare") and subprocess.run(["unshare", "-rm", "true"], check=False).returncode != 0:
+        pytest.skip(
+            "this machine's kernel gives ordinary users no mount namespaces, of which containers are made"
+        )
+    double = Double(tmp_path_factory.mktemp("double"))
+    yield double
+    double.close()
+
+
+@pytest.fixture
+def double(running_double) -> Iterator[Double]:
+    """The double; the test fails if anything made a call that the real master would refuse."""
+    running_double.refused()
+    yield running_double
+    assert not running_double.refused()
