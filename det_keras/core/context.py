@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from det_keras import storage
 from det_keras.cluster_info import ClusterInfo, get_cluster_info
@@ -23,6 +24,7 @@ from det_keras.core.train import TrainContext
 from det_keras.core.uncaught import UncaughtHook
 from det_keras.errors import InvalidHP
 from det_keras.home import Home
+from det_keras.protocol.exit_codes import code_of_rejection
 
 __all__ = ["Context", "init", "open_backend", "share_backend"]
 
@@ -85,8 +87,26 @@ class Context:
             self._profiler = Profiler(self.backend)
 
     def watch_for_uncaught(self) -> None:
-        """Print hints after the traceback of an exception that ends the script, until the context is closed."""
-        self._uncaught = UncaughtHook()
+        """Handle an exception that ends the script, until the context is closed.
+
+        A hint is printed after its traceback. `InvalidHP` in a trial is reported, and the process exits with 0.
+        """
+        self._uncaught = UncaughtHook(self._leave_if_invalid)
+
+    def leave_as_invalid(self, error: InvalidHP, close: Callable[[], None]) -> NoReturn:
+        """Report to the searcher that these hyperparameters are invalid, and end the process.
+
+        Args:
+            error: what the script raised.
+            close: releases all resources.
+        """
+        logger.warning("The script rejected these hyperparameters: %s", error)
+        self.train.report_early_exit()
+        close()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # After an uncaught exception Python would exit with 1. A master takes that for a failure, whatever was reported.
+        os._exit(code_of_rejection(os.environ))
 
     def alert(
         self, title: str | None = None, description: str | None = None, level: str | None = "info"
@@ -120,12 +140,17 @@ class Context:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, InvalidHP):
-            # After this report the exit code of the exception is not a failure: the search continues.
+            if self.info is not None:
+                self.leave_as_invalid(error, self.close)
             self.train.report_early_exit()
         self.close()
         if error is not None and self._uncaught is not None:
             # If the script does not catch the exception, the hook prints the hint after the traceback.
             self._uncaught.install()
+
+    def _leave_if_invalid(self, error: BaseException) -> None:
+        if isinstance(error, InvalidHP) and self.info is not None:
+            self.leave_as_invalid(error, self.close)
 
 
 def init(

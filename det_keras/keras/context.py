@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -425,8 +424,7 @@ class KerasContext:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, InvalidHP) and self.core.info is not None:
-            self._leave_as_invalid(error)
+        self._leave_if_invalid(error)
         self.close()
         if error is not None:
             # If the script does not catch the exception, the hook prints the hint after the traceback.
@@ -524,19 +522,9 @@ class KerasContext:
         with session, open_checkpoint(session, trial_id=trial_id, uuid=uuid, best=best) as directory:
             yield directory
 
-    def _leave_if_invalid(self, error: BaseException) -> None:
+    def _leave_if_invalid(self, error: BaseException | None) -> None:
         if isinstance(error, InvalidHP) and self.core.info is not None and not self._is_closed:
-            self._leave_as_invalid(error)
-
-    def _leave_as_invalid(self, error: InvalidHP) -> None:
-        """Report to the searcher that these hyperparameters are invalid, and exit with 0."""
-        logger.warning("The script rejected these hyperparameters: %s", error)
-        self.core.backend.report_early_exit("EXITED_REASON_INVALID_HP")
-        self.close()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        # After an uncaught exception Python would exit with 1, which counts as a failure and causes a restart.
-        os._exit(0)
+            self.core.leave_as_invalid(error, self.close)
 
 
 def _check_model(model: Any, what: str) -> None:

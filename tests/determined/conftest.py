@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from examples.conftest import Cluster
 
 from det_keras.client import Session
@@ -99,3 +99,24 @@ def double(running_double) -> Iterator[Double]:
     running_double.refused()
     yield running_double
     assert not running_double.refused()
+
+
+@pytest.fixture
+def submit(double, tmp_path):
+    """Submit a script with a config; return the experiment's id."""
+
+    def submit_script(script: str, **config: Any) -> int:
+        (tmp_path / "context").mkdir(exist_ok=True)
+        (tmp_path / "context" / "train.py").write_text(script)
+        whole = {
+            "name": "test",
+            "entrypoint": "python3 train.py",
+            "hyperparameters": {"global_batch_size": 8},
+            "searcher": {"name": "single", "metric": "val_loss"},
+            "max_restarts": 0,
+            **config,
+        }
+        (tmp_path / "config.yaml").write_text(yaml.safe_dump(whole))
+        return double.create(tmp_path / "config.yaml", tmp_path / "context")
+
+    return submit_script

@@ -15,14 +15,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import select
+
 from det_keras.config import RESERVED_VARIABLES
 from det_keras.home import Home
-from det_keras.master import process
+from det_keras.master import lifecycle, process
 from det_keras.master.app import create_app
 from det_keras.master.database.models import TrialRow
 from det_keras.master.database.notifier import Notifier
 from det_keras.master.embedded import EmbeddedMaster, open_store
-from det_keras.master import lifecycle
 from det_keras.master.lifecycle import Exit, ExitedRun, Verdict, judge_exit
 from det_keras.master.resources import LocalPool, local
 from det_keras.master.resources.slots import find_slots
@@ -30,7 +31,6 @@ from det_keras.master.server.address import choose_address
 from det_keras.master.server.http_server import bind, serve
 from determined import containers
 from determined.rules import StrictMiddleware
-from sqlalchemy import select
 
 _STOPPED_BY_SEARCH = "STOPPING_COMPLETED"
 

@@ -238,7 +238,7 @@ _Booleans.add_constructor(
 
 
 def _yaml_1_1(text: str) -> Any:
-    config = yaml.load(text, Loader=_Booleans)  # noqa: S506 - a safe loader
+    config = yaml.load(text, Loader=_Booleans)
     _refuse_special_floats(config)
     return _integers(config)
 

@@ -1,0 +1,50 @@
+"""Trials in the containers of a real cluster: what only it does."""
+
+from __future__ import annotations
+
+import pytest
+
+from determined import scripts
+
+pytestmark = pytest.mark.process
+
+
+@pytest.mark.parametrize("script", [scripts.REJECTS_IN_CORE, scripts.REJECTS_IN_KERAS], ids=["core", "keras"])
+def test_rejected_hyperparameters_are_no_failure(double, submit, script):
+    experiment = submit(script, max_restarts=2)
+    trial = double.trial(experiment)
+
+    assert double.wait(experiment) == "STATE_COMPLETED"
+    assert double.get(f"/api/v1/trials/{trial['id']}")["trial"].get("restarts", 0) == 0
+    assert any("too many layers" in line for line in double.logs(trial))
+
+
+def test_checkpoints_are_in_the_storage_and_metadata_is_read_after_its_report(double, submit):
+    experiment = submit(scripts.REPORTS)
+    trial = double.trial(experiment)
+
+    assert double.wait(experiment) == "STATE_COMPLETED", "".join(double.logs(trial))
+    listed = double.get(f"/api/v1/trials/{trial['id']}/checkpoints")["checkpoints"]
+    kept = {one["uuid"] for one in listed if one["state"] == "STATE_COMPLETED"}
+    assert kept
+    assert kept == {path.name for path in double.storage.iterdir() if (path / "state").exists()}
+
+
+def test_a_search_that_stops_trials_ends_them_though_nobody_signals_it(double, submit):
+    searcher = {
+        "name": "async_halving", "metric": "val_loss", "num_rungs": 2, "divisor": 4,
+        "time_metric": "epochs", "max_time": 8, "max_trials": 6, "max_concurrent_trials": 2,
+    }  # fmt: skip
+    space = {"learning_rate": {"type": "double", "minval": 0.1, "maxval": 1.0}}
+    script = scripts.REPORTS.replace("else 4", "else 8").replace(
+        "        if core.preempt", "        time.sleep(0.2)\n        if core.preempt"
+    )
+    experiment = submit(
+        script, searcher=searcher, hyperparameters=space, reproducibility={"experiment_seed": 3}
+    )
+
+    assert double.wait(experiment) == "STATE_COMPLETED"
+    trials = double.get(f"/api/v1/experiments/{experiment}/trials")["trials"]
+    lengths = sorted(trial["totalBatchesProcessed"] for trial in trials)
+    assert len(lengths) == 6
+    assert lengths[0] < 80 == lengths[-1]
