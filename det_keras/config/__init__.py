@@ -14,7 +14,7 @@ from det_keras.config.fields.log_pattern import LogPattern, LogPatternError
 from det_keras.config.fields.log_policies import LogPolicy
 from det_keras.config.fields.resources import Resources
 from det_keras.config.job import JobConfig
-from det_keras.config.loading import LoadedConfig, load_experiment_config, load_job_config
+from det_keras.config.loading import LoadedConfig, load_experiment_config, load_job_config, portable_changes
 from det_keras.config.overrides import apply_overrides
 from det_keras.config.searching.lengths import Length, Unit
 from det_keras.config.searching.random_stream import RandomStream
@@ -45,4 +45,5 @@ __all__ = [
     "load_experiment_config",
     "load_job_config",
     "load_yaml",
+    "portable_changes",
 ]

@@ -16,7 +16,7 @@ from det_keras.config.legacy import fold_experiment, fold_job, settle_name
 from det_keras.config.merge import merge_layers
 from det_keras.config.notices import experiment_notices, job_notices
 from det_keras.config.overrides import apply_overrides
-from det_keras.config.portable import generic_task
+from det_keras.config.portable import generic_task, move_extensions
 from det_keras.config.searching.lengths import Unit
 from det_keras.config.searching.methods import refuse_removed_method, settle_searcher
 from det_keras.config.searching.searcher import DEFAULT_SEARCHER, Searcher
@@ -25,7 +25,7 @@ from det_keras.config.section import Section
 from det_keras.config.yaml_text import dump_yaml, ensure_tree, load_yaml, to_plain
 from det_keras.errors import ConfigError, ConfigProblem
 
-__all__ = ["LoadedConfig", "load_experiment_config", "load_job_config"]
+__all__ = ["LoadedConfig", "load_experiment_config", "load_job_config", "portable_changes"]
 
 ConfigT = TypeVar("ConfigT", bound=Section)
 
@@ -84,6 +84,28 @@ def load_experiment_config(
     alone_given = fold_experiment(given)
     _settle(alone_given, alone=alone)
     return LoadedConfig(config, notices, original, config.given_part(alone_given.config))
+
+
+def portable_changes(changes: Mapping[str, Any], current: Mapping[str, Any]) -> dict[str, Any]:
+    """Return changes of an experiment's config in the spelling that a Determined master accepts.
+
+    Of a searcher and of a storage it accepts only whole sections.
+
+    Args:
+        changes: what is to change, in any spelling.
+        current: the complete config.
+
+    Raises:
+        ConfigError: an old spelling cannot be converted.
+    """
+    folding = fold_experiment(changes)
+    for name in ("searcher", "checkpoint_storage"):
+        if isinstance(folding.config.get(name), dict):
+            whole = merge_layers({name: folding.config[name]}, {name: current[name]})[name]
+            folding.config[name] = {key: value for key, value in whole.items() if value is not None}
+    settle_searcher(folding)
+    _raise_if_any(folding.problems, changes)
+    return move_extensions(folding.config, keep_defaults=True)
 
 
 def _settle(folding: Folding, *, alone: bool) -> None:

@@ -45,8 +45,13 @@ def given_part(complete: Mapping[str, Any], given: Mapping[str, Any]) -> dict[st
     return part
 
 
-def move_extensions(config: dict[str, Any]) -> dict[str, Any]:
-    """Return `config` with the fields that only this product has as environment variables; defaults are left out."""
+def move_extensions(config: dict[str, Any], *, keep_defaults: bool = False) -> dict[str, Any]:
+    """Return `config` with the fields that only this product has as environment variables.
+
+    Args:
+        config: in the current spelling.
+        keep_defaults: whether a field with its default becomes a variable, which overrides an earlier one.
+    """
     entries = []
     result = dict(config)
     for variable, (section, field, default) in _EXTENSIONS.items():
@@ -55,7 +60,7 @@ def move_extensions(config: dict[str, Any]) -> dict[str, Any]:
         rest = dict(result[section])
         value = rest.pop(field)
         result[section] = rest
-        if value is not None and value != default:
+        if value is not None and (keep_defaults or value != default):
             entries.append(f"{variable}={json.dumps(value)}")
     return _with_variables(result, entries)
 

@@ -105,7 +105,7 @@ class Context:
         close()
         sys.stdout.flush()
         sys.stderr.flush()
-        # After an uncaught exception Python would exit with 1. A master takes that for a failure, whatever was reported.
+        # After an uncaught exception Python would exit with 1, which a master takes for a failure in any case.
         os._exit(code_of_rejection(os.environ))
 
     def alert(

@@ -5,6 +5,7 @@ import pytest
 from det_keras.cli.following.follow import follow
 from det_keras.errors import MasterUnavailableError
 from det_keras.protocol.api import Api
+from det_keras.protocol.api.accounts import OWN_VERSION_KEY
 from det_keras.storage.manifest import MANIFEST_NAME
 
 
@@ -26,6 +27,8 @@ class Master:
 
     def get(self, path, params=None):
         self.asked.append(path)
+        if path == "/info":
+            return {OWN_VERSION_KEY: "1"}
         moment = self.moments[0]
         if isinstance(moment, Exception):
             self.moments.pop(0)

@@ -75,7 +75,7 @@ _SITE_IMAGE = "determinedai/environments:tensorflow"
 Application = Callable[..., Any]
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """A call that the real master would refuse.
 
     Args:
@@ -118,7 +118,7 @@ class StrictMiddleware:
         call = f"{scope['method']} {scope['path']}"
         try:
             scope, body = self._checked(call, scope, body)
-        except Refused as refusal:
+        except RefusedError as refusal:
             if not _TOLERATED.fullmatch(call):
                 self._record(call, refusal, body)
             await _answer(send, refusal.status, {"error": {"code": 13, "error": str(refusal)}})
@@ -128,12 +128,12 @@ class StrictMiddleware:
 
     def _checked(self, call: str, scope: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
         if _TOLERATED.fullmatch(call):
-            raise Refused(501, "Method Not Allowed")
+            raise RefusedError(501, "Method Not Allowed")
         if not _ROUTES.fullmatch(call):
-            raise Refused(404, "Not Found")
+            raise RefusedError(404, "Not Found")
         query = parse_qs(scope["query_string"].decode(), keep_blank_values=True)
         if _LIMITED.fullmatch(scope["path"]) and int(query.get("limit", ["0"])[0]) < 0:
-            raise Refused(500, "LIMIT must not be negative")
+            raise RefusedError(500, "LIMIT must not be negative")
         if call.endswith("/signals/preemption") and self._is_stopped_by_search(scope["path"].split("/")[4]):
             # Never told: the master looks as if nothing happened.
             seconds = {**query, "timeout_seconds": ["0"]}
@@ -174,7 +174,7 @@ class StrictMiddleware:
             "reproducibility": {"experiment_seed": 1, **(config.get("reproducibility") or {})},
         }
         if expconf.directory() is not None and (found := expconf.problems(whole)):
-            raise Refused(500, f"invalid experiment configuration: {found}")
+            raise RefusedError(500, f"invalid experiment configuration: {found}")
         stored = {**config, "checkpoint_storage": whole["checkpoint_storage"]}
         return yaml.safe_dump(stored) if isinstance(given, str) else stored
 
@@ -187,7 +187,7 @@ class StrictMiddleware:
             return status, {"taskId": content["command"]["id"], "warnings": []}
         return status, _in_its_form(content, call)
 
-    def _record(self, call: str, refusal: Refused, body: bytes) -> None:
+    def _record(self, call: str, refusal: RefusedError, body: bytes) -> None:
         with self._violations.open("a", encoding="utf-8") as file:
             file.write(
                 json.dumps([call, refusal.status, str(refusal), body[:2000].decode(errors="replace")]) + "\n"
@@ -245,7 +245,7 @@ def _yaml_1_1(text: str) -> Any:
 
 def _refuse_special_floats(value: Any) -> None:
     if isinstance(value, float) and not math.isfinite(value):
-        raise Refused(500, "yaml: cannot convert .inf or .nan to JSON")
+        raise RefusedError(500, "yaml: cannot convert .inf or .nan to JSON")
     for below in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         _refuse_special_floats(below)
 
@@ -260,18 +260,20 @@ def _integers(value: Any) -> Any:
 
 def _refuse_command(config: Mapping[str, Any]) -> None:
     if "data" in config:
-        raise Refused(500, 'json: unknown field "data"')
+        raise RefusedError(500, 'json: unknown field "data"')
     if not isinstance(config.get("entrypoint"), list):
-        raise Refused(500, "json: cannot unmarshal string into field entrypoint of type []string")
+        raise RefusedError(500, "json: cannot unmarshal string into field entrypoint of type []string")
 
 
 def _as_command(task: Mapping[str, Any]) -> dict[str, Any]:
     config = _yaml_1_1(task["config"])
     unknown = set(config) - _GENERIC_KEYS
     if unknown:
-        raise Refused(500, f"yaml unmarshaling generic task config: unknown field {sorted(unknown)}")
+        raise RefusedError(500, f"yaml unmarshaling generic task config: unknown field {sorted(unknown)}")
     if not isinstance(config.get("entrypoint"), list):
-        raise Refused(500, "cannot unmarshal string into field GenericTaskConfig.entrypoint of type []string")
+        raise RefusedError(
+            500, "cannot unmarshal string into field GenericTaskConfig.entrypoint of type []string"
+        )
     # Ours refuses the variable in a config, because it sets it itself: the container does that below.
     environment = dict(config.get("environment") or {})
     entries = environment.get("environment_variables") or []

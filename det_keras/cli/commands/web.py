@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from det_keras.cli.arguments import positive
+from det_keras.cli.pages import determined_page
 from det_keras.cli.session import open_session
 from det_keras.connection.settings import Settings
 
@@ -30,9 +31,8 @@ def _web(args: argparse.Namespace, settings: Settings) -> int:
         if args.experiment_id is not None:
             session.api.experiments.get(args.experiment_id)
         if session.api.accounts.is_determined():
-            # Determined's own pages, which ask for a login themselves.
-            page = "" if args.experiment_id is None else f"experiments/{args.experiment_id}"
-            print(f"{session.url}/det/{page}")
+            # Determined's own pages ask for a login themselves.
+            print(determined_page(session.url, args.experiment_id))
             return 0
         url = session.api.accounts.web_login_url()
     if args.experiment_id is not None:

@@ -15,6 +15,7 @@ from det_keras.cli.download import default_target, local_directory
 from det_keras.cli.following.logs import PATIENCE_S
 from det_keras.cli.following.progress import Snapshot, best_validation, report_line
 from det_keras.cli.following.trial_table import end_line, is_search, trial_table
+from det_keras.cli.pages import page_hint
 from det_keras.cli.render import hparams_text, metric_text, printable, state_text
 from det_keras.errors import MasterError, MasterUnavailableError
 from det_keras.protocol.states import is_over
@@ -154,7 +155,7 @@ def _print_last_lines(session: Session, trial_id: int) -> None:
 
 def _next_steps(session: Session, experiment_id: int, checkpoint: Mapping[str, Any] | None) -> Iterator[str]:
     """Yield lines about the next steps: the page, and the code to load the best model."""
-    yield f"Its page: {session.url}/experiments/{experiment_id} (`det web {experiment_id}` logs a browser in)"
+    yield f"Its page: {page_hint(session, experiment_id)}"
     if checkpoint is None or _MODEL_FILE not in (checkpoint.get("resources") or {}):
         return
     uuid = str(checkpoint["uuid"])

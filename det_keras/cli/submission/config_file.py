@@ -64,18 +64,17 @@ def read_experiment(path: str, overrides: Sequence[str]) -> ExperimentFile:
     return ExperimentFile(loaded.original, loaded.config, loaded.notices, loaded.portable)
 
 
-def read_changes(path: str | None, overrides: Sequence[str]) -> str:
-    """Return changes of a config as YAML: the content of a file, if there is one, changed by `overrides`.
+def read_changes(path: str | None, overrides: Sequence[str]) -> dict[str, Any]:
+    """Return changes of a config: the content of a file, if there is one, changed by `overrides`.
 
     Raises:
         ConfigError: the file is not YAML, or an override is invalid.
         DetError: the file cannot be read.
     """
-    from det_keras.config import apply_overrides, dump_yaml, load_yaml
+    from det_keras.config import apply_overrides, load_yaml
 
     given = {} if path is None else load_yaml(_read(path), source=path, may_be_empty=True)
-    changes = apply_overrides(given, overrides)
-    return dump_yaml(changes) if changes else ""
+    return apply_overrides(given, overrides)
 
 
 def read_job(path: str, overrides: Sequence[str]) -> JobFile:

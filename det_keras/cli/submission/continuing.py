@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from det_keras.cli.arguments import add_overrides, positive
 from det_keras.cli.following.follow import follow
@@ -11,6 +13,9 @@ from det_keras.cli.session import open_session
 from det_keras.cli.submission.config_file import read_changes
 from det_keras.cli.submission.files import print_notices
 from det_keras.connection.settings import Settings
+
+if TYPE_CHECKING:
+    from det_keras.client import Session
 
 __all__ = ["add_arguments", "continue_"]
 
@@ -29,7 +34,15 @@ def continue_(args: argparse.Namespace, settings: Settings) -> int:
     """Continue an ended experiment, and follow it if requested; return the exit code."""
     changes = read_changes(args.config_file, args.overrides)
     with open_session(settings) as session:
-        print_notices(session.api.experiments.continue_(args.experiment_id, changes))
+        text = _text(session, args.experiment_id, changes) if changes else ""
+        print_notices(session.api.experiments.continue_(args.experiment_id, text))
         print(f"Continued experiment {args.experiment_id}")
         sys.stdout.flush()
         return follow(session, args.experiment_id) if args.follow else 0
+
+
+def _text(session: Session, experiment_id: int, changes: Mapping[str, Any]) -> str:
+    # Imported here: only commands with a config need YAML.
+    from det_keras.config import dump_yaml, portable_changes
+
+    return dump_yaml(portable_changes(changes, session.api.experiments.get(experiment_id)["config"]))

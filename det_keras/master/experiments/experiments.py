@@ -28,7 +28,10 @@ from det_keras.master.tasks.task_environment import refuse_large_config
 from det_keras.protocol import states
 from det_keras.protocol.values import now
 
-__all__ = ["Draft", "Experiments"]
+__all__ = ["UNCATEGORIZED", "Draft", "Experiments"]
+
+#: The name of the only workspace and of its only project.
+UNCATEGORIZED = "Uncategorized"
 
 _MOST_CONFIG_BYTES = 1 << 20
 # Unmanaged experiments have no search, but a metric that determines the best trial.
@@ -105,6 +108,12 @@ class Experiments:
             storage.from_config(loaded.config.checkpoint_storage.to_dict())
         except ConfigError as error:
             raise InvalidArgumentError(str(error)) from None
+        for kind, name in (("workspace", loaded.config.workspace), ("project", loaded.config.project)):
+            if name not in ("", UNCATEGORIZED):
+                raise NotFoundError(
+                    f"{kind} '{name}' not found: this master has one {kind}, '{UNCATEGORIZED}'. Leave out `workspace` "
+                    "and `project`, or use `labels`."
+                )
         return loaded
 
     def create(self, owner_id: int, draft: Draft) -> tuple[int, tuple[str, ...]]:
@@ -112,7 +121,7 @@ class Experiments:
 
         Raises:
             InvalidArgumentError: the config or the files cannot be used; nothing is stored.
-            NotFoundError: the parent does not exist.
+            NotFoundError: the parent, the workspace or the project does not exist.
         """
         loaded = self.load(draft.config)
         config = loaded.config
@@ -157,6 +166,7 @@ class Experiments:
 
         Raises:
             InvalidArgumentError: the config cannot be used; nothing is stored.
+            NotFoundError: the workspace or the project does not exist.
         """
         loaded = self._parse(text, (_UNMANAGED,), alone=True)
         with self._store.writing() as tx:

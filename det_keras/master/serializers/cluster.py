@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from det_keras.master.database.models import AllocationRow, UserRow
+from det_keras.master.experiments.experiments import UNCATEGORIZED
 from det_keras.master.resources import Slot
 from det_keras.master.tasks.task_environment import Identity
 from det_keras.protocol.values import timestamp
@@ -163,7 +164,7 @@ def workspace_shape(owner_id: int, experiments: int) -> dict[str, Any]:
     """Return the only `Workspace`."""
     return {
         "id": WORKSPACE_ID,
-        "name": "Uncategorized",
+        "name": UNCATEGORIZED,
         "archived": False,
         "username": "admin",
         "userId": owner_id,

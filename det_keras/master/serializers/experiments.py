@@ -16,6 +16,7 @@ from det_keras.config import ExperimentConfig
 from det_keras.config.secrets import masked
 from det_keras.master.checkpoints import records as checkpoints
 from det_keras.master.database.models import AllocationRow, CheckpointRow, ExperimentRow, TrialRow, UserRow
+from det_keras.master.experiments.experiments import UNCATEGORIZED
 from det_keras.master.serializers.cluster import POOL, WORKSPACE_ID
 from det_keras.master.serializers.trials import refined_state
 from det_keras.master.wire import encode_json
@@ -174,9 +175,9 @@ def _experiment(row: Any, config: ShownConfig, facts: _Facts, owner: UserRow) ->
         "progress": row.progress,
         "resourcePool": POOL,
         "workspaceId": WORKSPACE_ID,
-        "workspaceName": "Uncategorized",
+        "workspaceName": UNCATEGORIZED,
         "projectId": 1,
-        "projectName": "Uncategorized",
+        "projectName": UNCATEGORIZED,
         "projectOwnerId": owner.id,
         "parentArchived": False,
         "unmanaged": row.is_unmanaged,
