@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from determined import expconf
+from cluster import expconf
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -10,6 +10,7 @@ import time
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from det_keras.connection.masters import open_session
@@ -26,6 +27,7 @@ class Cluster:
 
     def __init__(self, root: Path) -> None:
         self.home = Home(root)
+        self.storage = self.home.checkpoints
         self.environ = {**os.environ, "DET_KERAS_HOME": str(root), "DET_KERAS_SLOTS": "2"}
         for name in ("DET_MASTER", "DET_USER", "DET_PASS", "DET_USER_TOKEN"):
             self.environ.pop(name, None)
@@ -97,7 +99,7 @@ class Cluster:
         )["checkpoints"]  # fmt: skip
         # Of two at the same batch the later one is kept.
         last = max(found, key=lambda one: (one["metadata"]["steps_completed"], one["reportTime"]))
-        directory = self.home.checkpoints / last["uuid"]
+        directory = self.storage / last["uuid"]
         content = hashlib.sha256((directory / "training_state" / "variables.bin").read_bytes())
         with zipfile.ZipFile(directory / "model.keras") as archive:
             content.update(archive.read("model.weights.h5"))
@@ -107,6 +109,17 @@ class Cluster:
         """Return the trial's log lines."""
         with open_session(Settings(self.home), patience_s=60) as session:
             return [line["log"] for line in session.stream(f"/api/v1/trials/{trial['id']}/logs")]
+
+
+def small_data(path, shape, samples):
+    """Write a file like Keras's data sets, with few and simple pictures, and return its path."""
+    rng = np.random.RandomState(0)
+    labels = rng.randint(0, 10, samples).astype("uint8")
+    images = rng.randint(0, 60, (samples, *shape)).astype("uint8")
+    images[np.arange(samples), labels] += 150
+    test = samples // 5
+    np.savez(path, x_train=images, y_train=labels, x_test=images[:test], y_test=labels[:test])
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -8,9 +8,9 @@ import sys
 import urllib.request
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
+from conftest import small_data
 
 from det_keras.connection.masters import open_session
 from det_keras.connection.settings import Settings
@@ -18,24 +18,6 @@ from det_keras.connection.settings import Settings
 pytestmark = pytest.mark.process
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-
-
-@pytest.fixture(scope="module")
-def small_data(tmp_path_factory):
-    """Return files like Keras's data sets, with few and simple pictures."""
-
-    def make(name, shape, samples):
-        path = tmp_path_factory.mktemp("data") / name
-        rng = np.random.RandomState(0)
-        labels = rng.randint(0, 10, samples).astype("uint8")
-        images = rng.randint(0, 60, (samples, *shape)).astype("uint8")
-        images[np.arange(samples), labels] += 150
-        test = samples // 5
-        arrays = {"x_train": images, "y_train": labels, "x_test": images[:test], "y_test": labels[:test]}
-        np.savez(path, **arrays)
-        return path
-
-    return make
 
 
 def create(cluster, tmp_path, example, file="const.yaml", **changes):
@@ -55,8 +37,8 @@ def ended(cluster, experiment, trial):
     return log
 
 
-def test_mnist_tutorial_trains_its_4000_batches_with_4_validations(cluster, tmp_path, small_data):
-    data = small_data("mnist.npz", (28, 28), 6400)
+def test_mnist_tutorial_trains_its_4000_batches_with_4_validations(cluster, tmp_path):
+    data = small_data(tmp_path / "mnist.npz", (28, 28), 6400)
     experiment, trial = create(cluster, tmp_path, "mnist_trial", data={"path": str(data)})
     log = ended(cluster, experiment, trial)
     validations = cluster.metrics(trial, "validation")
@@ -80,8 +62,8 @@ def test_mnist_tutorial_trains_its_4000_batches_with_4_validations(cluster, tmp_
         ),
     ],
 )
-def test_other_trials_train_on_small_data(cluster, tmp_path, small_data, example, shape, changes):
-    data = small_data(f"{example}.npz", shape, 320)
+def test_other_trials_train_on_small_data(cluster, tmp_path, example, shape, changes):
+    data = small_data(tmp_path / f"{example}.npz", shape, 320)
     searcher = {
         "name": "single", "metric": "val_accuracy", "smaller_is_better": False,
         "max_length": changes.pop("searcher_length"),

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from det_keras.cli.session import open_session
 from det_keras.connection.settings import Settings
 from det_keras.display import size_text
-from det_keras.errors import DetError, MasterError
+from det_keras.errors import DetError
 
 if TYPE_CHECKING:
     from det_keras.client import Session
 
 __all__ = ["add_arguments", "report"]
-
-# Contained in the first bytes of every report, but not in pages of other servers.
-_MARK = b'name="generator" content="det_keras'
-_MARK_WITHIN = 4096
-_PNG = b"\x89PNG\r\n"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,45 +40,21 @@ def report(args: argparse.Namespace, settings: Settings) -> int:
     """Write the report of an experiment; return the exit code."""
     page = args.output or Path(f"experiment-{args.experiment_id}.html")
     with open_session(settings) as session:
-        # Distinguishes a missing experiment from a master that makes no reports.
-        session.api.experiments.get(args.experiment_id)
-        _save(session, f"/experiments/{args.experiment_id}/report", page, _MARK)
+        if session.api.accounts.is_determined():
+            raise DetError(
+                f"The master at {session.url} makes no reports: only det_keras's own master does, since release 0.1. "
+                "`det experiment describe` works with every master."
+            )
+        _save(session, f"/experiments/{args.experiment_id}/report", page)
         if args.png is not None:
-            _save(session, f"/experiments/{args.experiment_id}/report.png", args.png, _PNG)
+            _save(session, f"/experiments/{args.experiment_id}/report.png", args.png)
     return 0
 
 
-def _save(session: Session, path: str, target: Path, mark: bytes) -> None:
+def _save(session: Session, path: str, target: Path) -> None:
     # Without `text/html`, so that errors are JSON and not a page.
-    content = _checked(session, session.download(path, accept="*/*"), mark)
-    try:
-        size_bytes = _write(target, content)
-    except MasterError as error:
-        if error.status in (404, 405) or 300 <= error.status < 400:
-            raise _no_reports(session) from error
-        raise
+    size_bytes = _write(target, session.download(path, accept="*/*"))
     print(f"Wrote {target} ({size_text(size_bytes)}).")
-
-
-def _checked(session: Session, parts: Iterable[bytes], mark: bytes) -> Iterator[bytes]:
-    """Yield a response, after checking that it begins like a report or picture."""
-    rest = iter(parts)
-    head = b""
-    for part in rest:
-        head += part
-        if len(head) >= _MARK_WITHIN:
-            break
-    # Determined's own master returns the page of its web interface for unknown addresses.
-    if mark not in head[:_MARK_WITHIN]:
-        raise _no_reports(session)
-    yield from itertools.chain([head], rest)
-
-
-def _no_reports(session: Session) -> DetError:
-    return DetError(
-        f"The master at {session.url} makes no reports: only det_keras's own master does, since release 0.1. "
-        "`det experiment describe` works with every master."
-    )
 
 
 def _write(target: Path, parts: Iterable[bytes]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from determined import scripts
+from cluster import scripts
 
 pytestmark = pytest.mark.process
 

@@ -61,6 +61,8 @@ def _enter(rank: int, slots: list[int], addresses: list[str], counts: list[int])
     environ["DET_SLOT_IDS"] = json.dumps(slots)
     environ["DET_AGENT_ID"] = f"agent{rank}"
     environ["DET_RESOURCES_TYPE"] = "docker-container"
+    # The package is installed in the image; the tests are not.
+    environ["PYTHONPATH"] = str(Path(__file__).parents[2])
     files = mount_view.info_files(environ)
     if "rendezvous.json" in files:
         files["rendezvous.json"] = {

@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlencode
 
 import yaml
 
-from determined import expconf
+from cluster import expconf
 
 _ID = r"[^/]+"
 #: The calls of the product that the real master knows.
@@ -208,6 +208,9 @@ def _in_its_form(content: Any, call: str) -> Any:
             result[name] = value if value is not None else {}
         elif name == "searcherType":
             result[name] = json.dumps(value)
+        elif name == "taskType":
+            # The double keeps generic tasks as commands.
+            result[name] = value.replace("COMMAND", "GENERIC")
         elif name == "searcherMetricValue":
             result[name] = 0
         elif value is not None:

@@ -151,7 +151,9 @@ def _disallow(validator: Any, names: Any, instance: Any, schema: Any) -> Iterato
 
 def _required(validator: Any, names: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
     for name in names:
-        if isinstance(instance, dict) and instance.get(name) is None:
+        default = schema.get("properties", {}).get(name, {})
+        has_default = isinstance(default, dict) and default.get("default") is not None
+        if isinstance(instance, dict) and instance.get(name) is None and not has_default:
             yield ValidationError(f"{name!r} is required")
 
 

@@ -1,4 +1,4 @@
-"""``python -m determined.double HOME``: a master that answers as a Determined 0.38.1 cluster does.
+"""``python -m cluster.double HOME``: a master that answers as a Determined 0.38.1 cluster does.
 
 Our own master keeps the books and decides; before it stand the recorded rules, behind it containers.
 """
@@ -17,6 +17,8 @@ from typing import Any
 
 from sqlalchemy import select
 
+from cluster import containers
+from cluster.rules import StrictMiddleware
 from det_keras.config import RESERVED_VARIABLES
 from det_keras.home import Home
 from det_keras.master import lifecycle, process
@@ -29,8 +31,6 @@ from det_keras.master.resources import LocalPool, local
 from det_keras.master.resources.slots import find_slots
 from det_keras.master.server.address import choose_address
 from det_keras.master.server.http_server import bind, serve
-from determined import containers
-from determined.rules import StrictMiddleware
 
 _STOPPED_BY_SEARCH = "STOPPING_COMPLETED"
 

@@ -23,7 +23,7 @@ TESTS = Path(__file__).parents[1]
 
 
 class Double(Cluster):
-    """A cluster of two agents with two slots each."""
+    """A cluster of four agents with one slot each, so that two slots are two containers."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root / "user")
@@ -33,7 +33,14 @@ class Double(Cluster):
         environ = {**self.environ, "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])}
         self.log = (root / "double.log").open("wb")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "determined.double", str(self.cluster_home.root)],
+            [
+                sys.executable,
+                "-m",
+                "cluster.double",
+                str(self.cluster_home.root),
+                "--slots-per-agent",
+                "1",
+            ],
             env=environ,
             stdout=self.log,
             stderr=self.log,

@@ -1,0 +1,163 @@
+"""Every command of `det` against the double: none makes a call that a real master refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cluster import scripts
+
+pytestmark = pytest.mark.process
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def ended(double, submit):
+    """An experiment that has ended, with its trial."""
+    experiment = submit(scripts.REPORTS, labels=["a"], description="d")
+    assert double.wait(experiment) == "STATE_COMPLETED"
+    return experiment, double.trial(experiment)
+
+
+def test_reading_commands_show_what_was_reported(double, ended, tmp_path):
+    experiment, trial = ended
+
+    assert "test" in double.det("experiment", "list").stdout
+    described = json.loads(double.det("experiment", "describe", experiment, "--json").stdout)
+    assert described
+    assert "0.25" in double.det("experiment", "list-trials", experiment).stdout
+    assert "0.25" in double.det("experiment", "list-checkpoints", experiment).stdout
+    assert yaml.safe_load(double.det("experiment", "config", experiment).stdout)["preemption_timeout"] == 3600
+    assert double.det("experiment", "wait", experiment).returncode == 0
+    double.det("experiment", "logs", experiment)
+    assert "makes no reports" in double.det("experiment", "report", experiment, check=False).stderr
+    assert "0.25" in double.det("trial", "describe", trial["id"]).stdout
+    double.det("trial", "logs", trial["id"])
+    assert "determined" in double.det("user", "whoami").stdout
+    assert "0.38.1" in double.det("master", "info").stdout
+    assert double.det("web", experiment).stdout == f"{double.url}/det/experiments/{experiment}\n"
+
+
+def test_checkpoints_are_downloaded_through_the_master_and_removed(double, ended, tmp_path):
+    experiment, trial = ended
+    double.det("experiment", "download", experiment, "-o", tmp_path / "best")
+    assert next((tmp_path / "best").rglob("state")).read_text() == "4"
+    double.det("trial", "download", trial["id"], "--best", "-o", tmp_path / "trial")
+    listed = json.loads(double.det("checkpoint", "list", "--experiment", experiment, "--json").stdout)
+    uuid = next(one["uuid"] for one in listed if one["state"] == "STATE_COMPLETED")
+    assert "state" in double.det("checkpoint", "describe", uuid).stdout
+    double.det("checkpoint", "download", uuid, "-o", tmp_path / "one")
+    double.det("checkpoint", "rm", uuid, "--glob", "sta*", "--yes")
+    double.det("checkpoint", "delete", uuid, "--yes")
+    double.until(lambda: not (double.storage / uuid).exists())
+
+
+def test_an_experiment_is_moved_through_its_states(double, submit):
+    slow = scripts.REPORTS.replace("else 4", "else 400").replace(
+        "        if core.preempt", "        time.sleep(0.1)\n        if core.preempt"
+    )
+    experiment = submit(slow)
+    trial = double.trial(experiment)
+    double.until(lambda: len(double.metrics(trial, "validation")) > 2)
+    double.det("experiment", "pause", experiment)
+    double.until(lambda: not double.get("/api/v1/tasks").get("allocationIdToSummary"))
+    double.det("experiment", "activate", experiment)
+    before = len(double.metrics(trial, "validation"))
+    double.until(lambda: len(double.metrics(trial, "validation")) > before)
+    double.det("trial", "kill", trial["id"])
+    double.wait(experiment)
+    double.det("experiment", "cancel", experiment)
+    double.det("experiment", "kill", experiment)
+    double.det("experiment", "archive", experiment)
+    double.det("experiment", "unarchive", experiment)
+    double.det("experiment", "delete", experiment, "--yes")
+
+
+def test_an_experiment_is_continued_with_a_changed_section(double, ended):
+    experiment, _ = ended
+    double.det("experiment", "continue", experiment, "--config", "searcher.max_length.batches=50", "-f")
+
+    config = double.get(f"/api/v1/experiments/{experiment}")["config"]
+    assert config["searcher"]["max_length"] == {"batches": 50}
+    assert config["searcher"]["metric"] == "val_loss"
+
+
+def test_a_search_is_previewed_and_tpe_is_refused_with_the_reason(double):
+    assert "16" in double.det("preview-search", ROOT / "configs/random.yaml").stdout
+    for command in (["preview-search"], ["experiment", "create"]):
+        done = double.det(
+            *command,
+            ROOT / "configs/tpe.yaml",
+            *([ROOT / "configs"] if len(command) > 1 else []),
+            check=False,
+        )
+        assert done.returncode == 1
+        assert done.stderr.splitlines() == [
+            "The searcher `tpe` needs the master of det_keras: a Determined master has no such method. Use "
+            "`adaptive_asha` or `random` there, or leave out `-m` and DET_MASTER to search on this machine."
+        ]
+
+
+def test_jobs_are_generic_tasks(double, tmp_path):
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "predict.py").write_text(
+        "import det_keras as det\nprint(det.get_cluster_info().task_config['data'], det.get_cluster_info().task_type)\n"
+    )
+    (tmp_path / "job.yaml").write_text(
+        "name: n\nentrypoint_script: python3 predict.py\ndata: {y: n, z: 1.5}\n"
+    )
+    done = double.det("job", "run", tmp_path / "job.yaml", tmp_path / "files")
+    assert "{'y': 'n', 'z': 1.5} GENERIC" in done.stdout
+
+    (tmp_path / "long.yaml").write_text("entrypoint: sleep 100; exit 3\n")
+    job = double.det("job", "run", tmp_path / "long.yaml", "--detach").stdout.split()[-1]
+    double.until(lambda: job in double.det("job", "list").stdout)
+    double.det("job", "kill", job[:8])
+    double.until(lambda: job not in double.det("job", "list").stdout)
+    double.det("job", "logs", job)
+
+    (tmp_path / "fails.yaml").write_text("entrypoint: exit 7\n")
+    assert double.det("job", "run", tmp_path / "fails.yaml", check=False).returncode == 7
+
+
+def test_a_job_whose_config_fits_no_variable_is_refused(double, tmp_path):
+    (tmp_path / "job.yaml").write_text(f"entrypoint: 'true'\ndata: {{x: {'a' * 140_000}}}\n")
+    done = double.det("job", "run", tmp_path / "job.yaml", check=False)
+
+    assert done.returncode == 1
+    assert "put large `data` into a file" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("files", "entrypoint", "warned"),
+    [
+        ({"train.py": "import determined\n"}, "python3 train.py", ["train.py"]),
+        (
+            {"train.py": "import det_keras\n", "lib.py": "from determined import core\n"},
+            "python3 train.py",
+            ["lib.py"],
+        ),
+        ({"train.py": "import det_keras\nimport determined_tools\n"}, "python3 train.py", []),
+        (
+            {"train.py": "import determined\n"},
+            "python3 -m det_keras.launch.tensorflow -- python3 train.py",
+            [],
+        ),
+    ],
+)
+def test_scripts_of_the_original_package_are_named_before_they_are_submitted(
+    double, tmp_path, files, entrypoint, warned
+):
+    (tmp_path / "context").mkdir()
+    for name, text in files.items():
+        (tmp_path / "context" / name).write_text(text)
+    config = {"entrypoint": entrypoint, "searcher": {"name": "single", "metric": "m"}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    done = double.det("experiment", "create", tmp_path / "config.yaml", tmp_path / "context", "--paused")
+
+    named = re.findall(r"^(\S+) imports `determined`", done.stderr, re.MULTILINE)
+    assert named == warned
