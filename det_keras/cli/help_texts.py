@@ -155,6 +155,13 @@ HELP_TEXTS: Mapping[str, HelpText] = {
     "det master info": HelpText.of(
         "Show the address, the version and the ids of the master.", "det master info --json"
     ),
+    "det cluster": HelpText.of("Check what works with the master.", "det cluster check"),
+    "det cluster check": HelpText.of(
+        "Check the master's version, the login, the slots and the storage, and name what this master lacks.\n"
+        "With --submit also train for a minute on it, with a checkpoint, a pause and a resume.",
+        "det cluster check",
+        "det cluster check --submit --config environment.image=my/image",
+    ),
     "det version": HelpText.of("Print the version of this program.", "det version"),
     "det deploy": HelpText.of("Start and stop the embedded master.", "det deploy local cluster-up"),
     "det deploy local": HelpText.of(

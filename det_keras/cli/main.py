@@ -12,6 +12,7 @@ from det_keras.about import __version__
 from det_keras.cli import completion
 from det_keras.cli.commands import (
     checkpoint,
+    cluster,
     deploy,
     experiment,
     job,
@@ -108,7 +109,19 @@ def command_parser() -> argparse.ArgumentParser:
         "--version", action="version", version=f"det_keras {__version__}", help="print the version"
     )
     nouns = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for noun in (experiment, trial, checkpoint, job, master, deploy, user, preview, tensorboard, web):
+    for noun in (
+        experiment,
+        trial,
+        checkpoint,
+        job,
+        master,
+        cluster,
+        deploy,
+        user,
+        preview,
+        tensorboard,
+        web,
+    ):
         noun.add_parsers(nouns)
     completion.add_parsers(nouns, parser)
     add_help_texts(parser)

@@ -161,3 +161,46 @@ def test_scripts_of_the_original_package_are_named_before_they_are_submitted(
 
     named = re.findall(r"^(\S+) imports `determined`", done.stderr, re.MULTILINE)
     assert named == warned
+
+
+def test_the_cluster_is_checked_by_a_training_with_a_pause(double):
+    printed = double.det("cluster", "check", "--submit").stdout
+    outcomes = dict(re.findall(r"^(\w+) +(ok|note|FAILED) ", printed, re.MULTILINE))
+
+    assert outcomes == {
+        "master": "ok",
+        "login": "ok",
+        "slots": "ok",
+        "storage": "ok",
+        "features": "note",
+        "submit": "ok",
+        "train": "ok",
+        "pause": "ok",
+        "resume": "ok",
+        "log": "ok",
+    }, printed
+    assert re.search(r"continued at batch \d+ and ended at batch 20; each epoch was reported once", printed)
+    assert re.search(r"TensorFlow 2\.\d+\.\d+, Keras 3", printed)
+
+
+def test_a_check_names_what_fails_and_what_to_do(double):
+    done = double.det(
+        "cluster", "check", "--submit", "--config", 'entrypoint=python3 -I -S -c "import det_keras"', check=False
+    )
+
+    assert done.returncode == 1
+    assert re.search(r"^train +FAILED .*No module named 'det_keras'", done.stdout, re.MULTILINE)
+    assert "--config environment.image=IMAGE" in done.stdout.splitlines()[-1]
+
+
+def test_a_check_with_a_wrong_token_says_how_to_log_in(double):
+    environ = {**double.environ, "DET_USER_TOKEN": "wrong"}
+    before, double.environ = double.environ, environ
+    try:
+        done = double.det("cluster", "check", check=False)
+    finally:
+        double.environ = before
+
+    assert done.returncode == 1
+    assert re.search(r"^login +FAILED ", done.stdout, re.MULTILINE)
+    assert f"`det -m {double.url} user login NAME`" in done.stdout

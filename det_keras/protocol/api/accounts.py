@@ -49,3 +49,8 @@ class Accounts:
         """Return the master's version, name and ids."""
         info: dict[str, Any] = self._transport.get("/api/v1/master")
         return info
+
+    def resource_pools(self) -> list[dict[str, Any]]:
+        """Return the pools of slots."""
+        pools: list[dict[str, Any]] = self._transport.get("/api/v1/resource-pools")["resourcePools"]
+        return pools

@@ -50,6 +50,16 @@ class Experiments:
         )
         return answer
 
+    def complete(self, config: str) -> dict[str, Any]:
+        """Return a config with the defaults of the master, which stores nothing.
+
+        Args:
+            config: YAML text.
+        """
+        body = {"config": config, "modelDefinition": [], "validateOnly": True}
+        complete: dict[str, Any] = self._transport.post(_PATH, body)["config"]
+        return complete
+
     def continue_(self, experiment_id: int, changes: str) -> dict[str, Any]:
         """Continue an experiment that has ended, and return the answer with its notices.
 

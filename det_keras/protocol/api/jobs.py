@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from det_keras.protocol.api.tasks import Tasks
 from det_keras.protocol.api.transport import Transport
 
 __all__ = ["GenericTasks", "Jobs"]
@@ -78,9 +79,8 @@ class GenericTasks:
 
     def running(self) -> list[dict[str, Any]]:
         """Return the generic tasks that have not ended: the master lists no others."""
-        allocations = self._transport.get(_TASKS).get("allocationIdToSummary") or {}
-        ids = dict.fromkeys(str(summary["taskId"]) for summary in allocations.values())
-        tasks = [self._transport.get(f"{_TASKS}/{task_id}")["task"] for task_id in ids]
+        api = Tasks(self._transport)
+        tasks = [api.get(task_id) for task_id in api.running()]
         return [task for task in tasks if task["taskType"] == "TASK_TYPE_GENERIC"]
 
     def kill(self, task_id: str) -> None:

@@ -29,6 +29,11 @@ class Tasks:
         task: dict[str, Any] = self._transport.get(f"/api/v1/tasks/{task_id}")["task"]
         return task
 
+    def running(self) -> list[str]:
+        """Return the ids of the tasks that have not ended."""
+        allocations = self._transport.get("/api/v1/tasks").get("allocationIdToSummary") or {}
+        return list(dict.fromkeys(str(summary["taskId"]) for summary in allocations.values()))
+
     def context_directory(self, task_id: str) -> bytes:
         """Return the submitted files as a gzip-compressed tar archive; empty if there are none."""
         answer = self._transport.get(f"/api/v1/tasks/{task_id}/context_directory")
