@@ -78,6 +78,10 @@ class Session:
         """POST `body` as JSON to `path` and return the decoded JSON; options as in `request`."""
         return self.request("POST", path, body=body, **options)
 
+    def put(self, path: str, body: object = None, **options: Any) -> Any:
+        """PUT `body` as JSON to `path` and return the decoded JSON; options as in `request`."""
+        return self.request("PUT", path, body=body, **options)
+
     def patch(self, path: str, body: object = None, **options: Any) -> Any:
         """PATCH `path` and return the decoded JSON; options as in `request`."""
         return self.request("PATCH", path, body=body, **options)

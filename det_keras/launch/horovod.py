@@ -1,10 +1,11 @@
-"""Start a script on several processes of this machine, for Horovod.
+"""Start a script on several processes, for Horovod.
 
     python3 -m det_keras.launch.horovod [--np N] -- python3 train.py ...
 
 In a trial or job there is one process for each slot of the allocation; with one slot or none, the command runs
-unchanged. Each line of rank R appears as ``[rank=R] line`` on the stream that it was printed to. The exit code is 0
-if every rank exited with 0, else that of the first that did not.
+unchanged. If the allocation has several nodes, each container starts this launcher, which starts the ranks of its
+node; see `launch/meeting.py`. Each line of rank R appears as ``[rank=R] line`` on the stream that it was printed
+to. The exit code is 0 if every rank exited with 0, else that of the first that did not.
 
 Why not ``horovodrun``: it marks lines in another way, kills its processes five seconds after a SIGTERM, which
 is too soon for a checkpoint, starts each rank through a shell, and listens on every interface of the machine
@@ -16,7 +17,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
-import ipaddress
 import logging
 import math
 import os
@@ -25,18 +25,23 @@ import shutil
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 from det_keras.about import LOG_FORMAT
-from det_keras.cluster_info import get_cluster_info
+from det_keras.cluster_info import ClusterInfo, get_cluster_info
 from det_keras.compat import with_determined
-from det_keras.errors import ClusterInfoError
+from det_keras.errors import ClusterInfoError, DetError
 from det_keras.launch.command import become, cannot_start
 from det_keras.launch.heartbeat import Heartbeats
+from det_keras.launch.meeting import Connections, derive_key, host, join, meeting_ports
+from det_keras.launch.network import LOOPBACK_INTERFACE, find_interface, free_port, host_name_problem
+from det_keras.launch.nodes import Nodes
+from det_keras.launch.placement import Placement
 from det_keras.launch.rank_group import RankGroup
 from det_keras.launch.rendezvous import LOOPBACK, Rendezvous
 from det_keras.protocol.heartbeat import ADDRESS_VARIABLE
 
-__all__ = ["host_name_problem", "main", "rank_environments"]
+__all__ = ["main", "rank_environments"]
 
 logger = logging.getLogger("det_keras.launch.horovod")
 
@@ -48,10 +53,6 @@ INSTALL_COMMAND = (
 
 _USAGE = "python3 -m det_keras.launch.horovod [--np N] [--trial MODULE:CLASS] [OPTIONS] -- COMMAND ..."
 
-# The network interface that connects the ranks of one machine; other machines cannot reach it.
-_LOOPBACK_INTERFACE = "lo"
-# horovodrun's name for a single machine; it is a scope of the rendezvous.
-_HOSTNAME = "localhost"
 _THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 _DEFAULTS = {
     # The output of a rank appears as it is printed.
@@ -88,14 +89,15 @@ def main(arguments: Sequence[str]) -> int:
     parser = _parser()
     options = _parse(parser, arguments)
     try:
-        size = _size(options.np)
+        info = get_cluster_info()
+        placement = _placement(info, options.np)
     except ClusterInfoError as error:
         logger.error("%s", error)
         return 1
     argv = _command(parser, options)
     if shutil.which(argv[0]) is None:
         return cannot_start(argv[0], FileNotFoundError())
-    if size == 1:
+    if placement.size == 1:
         return become(argv, with_determined(os.environ))
     if "HOROVOD_RANK" in os.environ:
         parser.error(
@@ -104,95 +106,131 @@ def main(arguments: Sequence[str]) -> int:
         )
     if importlib.util.find_spec("horovod") is None:
         logger.error(
-            "%d ranks need Horovod, which is not installed. Install it with:\n%s", size, INSTALL_COMMAND
+            "%d ranks need Horovod, which is not installed. Install it with:\n%s",
+            placement.size,
+            INSTALL_COMMAND,
         )
         return 1
-    if (problem := host_name_problem(socket.gethostname())) is not None:
+    if (problem := host_name_problem(socket.gethostname(), placement)) is not None:
         logger.warning("%s", problem)
-    return _run_ranks(
-        argv, size, {**with_determined(os.environ), **options.tuning}, options.hang_timeout_seconds
-    )
-
-
-def host_name_problem(name: str) -> str | None:
-    """Return the problem with this machine's name, None if there is none.
-
-    Horovod 0.28.1 ignores `HOROVOD_GLOO_IFACE` for one of its two groups of connections: each rank then listens on
-    the address that the machine's name resolves to (``GlooContext::InitializeForProcessSet``).
-    """
-    advice = f"Add the line `{LOOPBACK} {name}` to /etc/hosts."
+    base = {**with_determined(os.environ), **options.tuning}
     try:
-        address = str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
-    except OSError as error:
-        return (
-            f"The name of this machine, {name!r}, does not resolve ({error}), and Horovod needs it. {advice}"
-        )
-    if ipaddress.ip_address(address.partition("%")[0]).is_loopback:
-        return None
-    return (
-        f"The name of this machine, {name!r}, resolves to {address}. Horovod listens there, and other machines may "
-        f"reach it. {advice}"
-    )
+        with contextlib.closing(_connect_nodes(info, placement, options)) as connections:
+            return _run_ranks(argv, info, placement, connections, base, options.hang_timeout_seconds)
+    except DetError as error:
+        logger.error("%s", error)
+        return 1
 
 
-def rank_environments(base: Mapping[str, str], size: int, port: int, cores: int) -> list[dict[str, str]]:
-    """Return the environment of each rank.
+def rank_environments(
+    base: Mapping[str, str],
+    placement: Placement,
+    port: int,
+    cores: int,
+    *,
+    chief_key: str,
+    interface: str = LOOPBACK_INTERFACE,
+) -> dict[int, dict[str, str]]:
+    """Return the environment of each rank of this node, by rank.
 
     Args:
         base: inherited variables; its values for speed and threads take precedence over the defaults.
-        size: number of ranks, all on this machine.
-        port: port of the rendezvous, on 127.0.0.1.
-        cores: number of cores that the ranks share.
+        placement: the ranks.
+        port: port of this node's rendezvous, on 127.0.0.1.
+        cores: number of cores that the ranks of this node share.
+        chief_key: processes that hold this key can exchange objects with the ranks; only the ranks receive it.
+        interface: the network interface that connects the ranks.
     """
-    threads = str(max(1, cores // size))
+    workers = placement.workers()
+    threads = str(max(1, cores // len(workers)))
     common = {
         **_DEFAULTS,
         **dict.fromkeys(_THREADS, threads),
-        # Processes that hold this key can exchange objects with the ranks; only the ranks receive it.
-        "DET_CHIEF_KEY": secrets.token_hex(32),
+        "DET_CHIEF_KEY": chief_key,
         **base,
-        "DET_CHIEF_IP": LOOPBACK,
+        "DET_CHIEF_IP": placement.chief_address,
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
-        "HOROVOD_GLOO_IFACE": _LOOPBACK_INTERFACE,
+        "HOROVOD_GLOO_IFACE": interface,
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": LOOPBACK,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-        "HOROVOD_HOSTNAME": _HOSTNAME,
-        "HOROVOD_SIZE": str(size),
-        "HOROVOD_LOCAL_SIZE": str(size),
-        "HOROVOD_CROSS_RANK": "0",
-        "HOROVOD_CROSS_SIZE": "1",
+        # The scope of the node's own ranks in the rendezvous; horovodrun's name for a single machine is localhost.
+        "HOROVOD_HOSTNAME": "localhost" if placement.is_single else f"node-{placement.node}",
     }
-    return [{**common, "HOROVOD_RANK": str(rank), "HOROVOD_LOCAL_RANK": str(rank)} for rank in range(size)]
+    return {
+        worker.rank: {
+            **common,
+            **{f"HOROVOD_{name.upper()}": str(value) for name, value in asdict(worker).items()},
+        }
+        for worker in workers
+    }
 
 
-def _run_ranks(argv: Sequence[str], size: int, base: Mapping[str, str], patience_s: float) -> int:
-    with Rendezvous() as rendezvous, contextlib.closing(Heartbeats(patience_s)) as heartbeats:
+def _connect_nodes(
+    info: ClusterInfo | None, placement: Placement, options: argparse.Namespace
+) -> Connections:
+    """Connect this launcher with those of the other nodes; a job on one node has none."""
+    if info is None or placement.is_single:
+        return Connections(terms={"port": free_port(LOOPBACK)})
+    key, ports = derive_key(info, "launchers").encode(), meeting_ports(info.allocation_id)
+    patience = {"timeout_s": options.node_timeout_seconds, "silence_s": options.hang_timeout_seconds}
+    if placement.node > 0:
+        return join(placement, key, ports, **patience)
+    port = int(os.environ.get(_MEETING_PORT) or free_port(placement.address))
+    return host(placement, key, ports, {"port": port}, **patience)
+
+
+def _run_ranks(
+    argv: Sequence[str],
+    info: ClusterInfo | None,
+    placement: Placement,
+    connections: Connections,
+    base: Mapping[str, str],
+    patience_s: float,
+) -> int:
+    is_single = info is None or placement.is_single
+    interface, chief_key = LOOPBACK_INTERFACE, secrets.token_hex(32)
+    if not is_single:
+        assert info is not None
+        interface, chief_key = find_interface(base, placement.address), derive_key(info, "ranks")
+    calls = connections.calls
+    guests = calls.values() if placement.node == 0 else ()
+    with (
+        Rendezvous(chief=calls.get(0), guests=guests) as rendezvous,
+        contextlib.closing(Heartbeats(patience_s)) as heartbeats,
+    ):
         # The rendezvous port of a DistributedContext made by the script; the master gives each of its tasks another.
-        base = {_MEETING_PORT: str(_free_port()), **base, ADDRESS_VARIABLE: heartbeats.address}
-        environments = rank_environments(base, size, rendezvous.port, len(os.sched_getaffinity(0)))
+        port = {_MEETING_PORT: str(connections.terms["port"])}
+        base = {**port, **base, ADDRESS_VARIABLE: heartbeats.address, **({} if is_single else port)}
+        environments = rank_environments(
+            base,
+            placement,
+            rendezvous.port,
+            len(os.sched_getaffinity(0)),
+            chief_key=chief_key,
+            interface=interface,
+        )
+        nodes = Nodes(placement, connections.events)
         try:
-            return RankGroup(argv, environments, heartbeats).run(when_started=rendezvous.serve)
+            return RankGroup(argv, environments, heartbeats, nodes).run(when_started=rendezvous.serve)
         except OSError as error:
             return cannot_start(argv[0], error)
 
 
-def _size(requested: int | None) -> int:
-    info = get_cluster_info()
-    slots = None if info is None else len(info.slot_ids)
-    if requested is None:
-        return max(1, slots or 0)
-    if slots is not None and requested != slots:
-        logger.warning("Starting %d ranks, as --np says, on an allocation of %d slots.", requested, slots)
-    return requested
-
-
-def _free_port() -> int:
-    """Return a port of 127.0.0.1 that is currently not in use."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
-        return port
+def _placement(info: ClusterInfo | None, requested: int | None) -> Placement:
+    if info is None:
+        return Placement((requested or 1,))
+    placement = Placement.of_task(info)
+    slots = sum(info.container_slot_counts)
+    if requested is None or requested == slots:
+        return placement
+    if not placement.is_single:
+        raise ClusterInfoError(
+            f"--np {requested} cannot be obeyed on an allocation of several nodes with {slots} slots, which gets a "
+            "rank for each slot. Leave out --np."
+        )
+    logger.warning("Starting %d ranks, as --np says, on an allocation of %d slots.", requested, slots)
+    return Placement((requested,))
 
 
 def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
@@ -220,7 +258,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="det_keras.launch.horovod",
         usage=_USAGE,
-        description="Start a script on several processes of this machine, for Horovod.",
+        description="Start a script on several processes, for Horovod.",
         allow_abbrev=False,
     )
     parser.set_defaults(tuning={})
@@ -242,6 +280,13 @@ def _parser() -> argparse.ArgumentParser:
         default=30.0,
         metavar="S",
         help="end all ranks when one is stopped or swapped out for this long; 30 by default",
+    )
+    parser.add_argument(
+        "--node-timeout-seconds",
+        type=_seconds,
+        default=600.0,
+        metavar="S",
+        help="wait this long for the launchers of an allocation's other nodes; 600 by default",
     )
     parser.add_argument(
         "--fusion-threshold-mb", type=_megabytes, action=_Tune, metavar="MB", dest="HOROVOD_FUSION_THRESHOLD"

@@ -1,10 +1,11 @@
-"""The processes of one job on this machine: started, watched and ended together.
+"""The processes of one job on this node: started, watched and ended together.
 
 Each rank has its own process group. So a signal to the launcher, from its parent or from a terminal, reaches
 each rank once, through the launcher, and no rank outlives its job:
 
 - when a rank fails, the others are ended after a few seconds in which they may end by themselves; when a rank
   hangs, at once;
+- when a rank fails on another node, those of this node are ended as if it had failed here;
 - processes that a rank leaves running in its group are killed with it;
 - when the launcher is killed, all groups are killed.
 """
@@ -22,6 +23,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 
 from det_keras.launch.heartbeat import Heartbeats
+from det_keras.launch.link import Link
+from det_keras.launch.nodes import Failure, Nodes
 from det_keras.launch.process_group import (
     GroupReaper,
     child_signals,
@@ -50,19 +53,25 @@ class RankGroup:
 
     Args:
         argv: the command.
-        environments: the complete environment of each rank.
+        environments: the complete environment of each rank of this node, by rank.
         heartbeats: finds ranks that hang.
+        nodes: the launchers of the other nodes.
     """
 
     def __init__(
-        self, argv: Sequence[str], environments: Sequence[Mapping[str, str]], heartbeats: Heartbeats
+        self,
+        argv: Sequence[str],
+        environments: Mapping[int, Mapping[str, str]],
+        heartbeats: Heartbeats,
+        nodes: Nodes,
     ) -> None:
         self._argv = list(argv)
         self._environments = environments
         self._heartbeats = heartbeats
+        self._nodes = nodes
         self._alive: dict[int, subprocess.Popen[bytes]] = {}
         self._lines: dict[int, RankLines] = {}
-        self._failure: int | None = None
+        self._failure: Failure | None = None
         self._deadline: float | None = None
 
     def run(self, *, when_started: Callable[[], None]) -> int:
@@ -73,7 +82,7 @@ class RankGroup:
                 thread, so no thread may run before.
 
         Returns:
-            0 if all ranks exited with 0, else the exit code of the first that did not.
+            0 if all ranks, of all nodes, exited with 0, else the exit code of the first that did not.
 
         Raises:
             OSError: the command cannot be started; ranks that already run are killed.
@@ -83,6 +92,8 @@ class RankGroup:
             with selectors.DefaultSelector() as selector, child_signals() as wake_up:
                 selector.register(wake_up, selectors.EVENT_READ)
                 selector.register(self._heartbeats, selectors.EVENT_READ)
+                for link in self._nodes.links:
+                    selector.register(link, selectors.EVENT_READ)
                 with self._forwarding_signals():
                     self._start_all(selector, reaper)
                 when_started()
@@ -92,11 +103,13 @@ class RankGroup:
                     self._end_if_hanging()
                 selector.unregister(wake_up)
                 selector.unregister(self._heartbeats)
+                for link in self._nodes.links:
+                    selector.unregister(link)
                 self._drain(selector)
         finally:
             self._kill_all(reaper)
             reaper.dismiss()
-        return 0 if self._failure is None else exit_code(self._failure)
+        return self._conclude()
 
     @contextlib.contextmanager
     def _forwarding_signals(self) -> Iterator[None]:
@@ -127,7 +140,7 @@ class RankGroup:
 
     def _start_all(self, selector: selectors.BaseSelector, reaper: GroupReaper) -> None:
         outputs = OutputStream(_STDOUT), OutputStream(_STDERR)
-        for rank, environment in enumerate(self._environments):
+        for rank, environment in self._environments.items():
             process = start_group(self._argv, environment)
             self._alive[rank] = process
             reaper.watch(process.pid)
@@ -144,6 +157,9 @@ class RankGroup:
         for key, _ in selector.select(timeout_s):
             if key.fileobj is self._heartbeats:
                 self._heartbeats.receive()
+                continue
+            if isinstance(key.fileobj, Link):
+                self._hear(selector, key.fileobj)
                 continue
             data = os.read(key.fd, _READ_BYTES)
             lines = self._lines.get(key.fd)
@@ -175,29 +191,62 @@ class RankGroup:
             self._deadline = None
 
     def _note_failure(self, rank: int, status: int) -> None:
+        name = self._nodes.placement.describe_rank(rank)
         if self._failure is None:
-            self._failure = status
+            self._failure = Failure(f"{name} {_ending(status)}", status)
+            self._nodes.report(self._failure)
             self._deadline = time.monotonic() + _GRACE_S
-            others = len(self._alive)
-            rest = f" Ending the other {others} of {len(self._environments)} ranks." if others else ""
-            logger.error("Rank %d %s.%s", rank, _ending(status), rest)
+            logger.error("%s.%s", self._failure.cause, self._rest())
         elif self._deadline is not None:
-            logger.error("After that, rank %d %s.", rank, _ending(status))
+            logger.error("After that, %s %s.", name[0].lower() + name[1:], _ending(status))
+
+    def _rest(self) -> str:
+        """Return what follows from a failure of a rank."""
+        others = len(self._alive)
+        if self._nodes.links:
+            return f" Ending all {self._nodes.placement.size} ranks."
+        return f" Ending the other {others} of {len(self._environments)} ranks." if others else ""
+
+    def _hear(self, selector: selectors.BaseSelector, link: Link) -> None:
+        failures = self._nodes.hear(link)
+        if link.is_closed:
+            # In this order: the reaper has a copy of the descriptor, so that closing ours would not end its events.
+            selector.unregister(link)
+            link.close()
+        for failure in failures:
+            if self._failure is None:
+                logger.error("%s. Ending the %d ranks of this node.", failure.cause, len(self._alive))
+                self._failure = failure
+                self._deadline = time.monotonic() + _GRACE_S
+            elif self._failure.status >= 0 > failure.status:
+                # Both were found at the same moment. The killed rank is the cause; the other failed because of it.
+                logger.error("%s.", failure.cause)
+                self._failure = failure
 
     def _end_if_hanging(self) -> None:
         rank = self._heartbeats.hanging({rank: process.pid for rank, process in self._alive.items()})
         if rank is None:
             return
         if self._failure is None:
-            logger.error(
-                "Rank %d has shown no sign of life for %g s: it is stopped or swapped out. Ending all %d ranks.",
-                rank,
-                self._heartbeats.patience_s,
-                len(self._environments),
+            self._failure = Failure(
+                f"{self._nodes.placement.describe_rank(rank)} has shown no sign of life for "
+                f"{self._heartbeats.patience_s:g} s",
+                -signal.SIGKILL,
             )
-            self._failure = -signal.SIGKILL
+            self._nodes.report(self._failure)
+            logger.error(
+                "%s: it is stopped or swapped out. Ending all %d ranks.",
+                self._failure.cause,
+                self._nodes.placement.size,
+            )
         self._deadline = None
         self._signal_all(signal.SIGKILL)
+
+    def _conclude(self) -> int:
+        failure = self._nodes.conclude(self._failure)
+        if failure is not None and self._failure is None:
+            logger.error("%s, after the ranks of this node had ended.", failure.cause)
+        return 0 if failure is None else exit_code(failure.status)
 
     def _drain(self, selector: selectors.BaseSelector) -> None:
         deadline = time.monotonic() + _DRAIN_S

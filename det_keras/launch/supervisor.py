@@ -38,7 +38,7 @@ from types import FrameType
 from typing import Any
 
 from det_keras.compat import with_determined
-from det_keras.launch.log_lines import LineSplitter, LogFile
+from det_keras.launch.log_lines import LogFile
 from det_keras.launch.process_group import (
     GroupReaper,
     child_signals,
@@ -46,6 +46,7 @@ from det_keras.launch.process_group import (
     signal_group,
     start_group,
 )
+from det_keras.protocol.log_lines import LineSplitter
 
 __all__ = ["main"]
 

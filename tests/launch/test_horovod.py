@@ -17,7 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from det_keras.launch.horovod import INSTALL_COMMAND, host_name_problem, rank_environments
+from det_keras.launch.horovod import INSTALL_COMMAND, rank_environments
+from det_keras.launch.network import host_name_problem
+from det_keras.launch.placement import Placement
 
 from . import waiting
 from .waiting import is_dead
@@ -90,9 +92,15 @@ def environment(tmp_path):
 def launch(tmp_path, environment):
     started = []
 
-    def start(*arguments: str, code: str | None = None, variables: dict[str, str] | None = None) -> Launched:
+    def start(
+        *arguments: str,
+        code: str | None = None,
+        variables: dict[str, str] | None = None,
+        root: str = ".",
+    ) -> Launched:
         command = [] if code is None else ["--", sys.executable, "-c", code]
-        launched = Launched(tmp_path, [*arguments, *command], {**environment, **(variables or {})})
+        (tmp_path / root).mkdir(exist_ok=True)
+        launched = Launched(tmp_path / root, [*arguments, *command], {**environment, **(variables or {})})
         started.append(launched.process)
         return launched
 
@@ -132,14 +140,20 @@ def test_each_rank_knows_its_place_and_where_to_meet(launch):
 
 
 def test_ranks_share_the_cores_and_leave_what_the_user_chose():
-    first, _ = rank_environments({"TF_NUM_INTRAOP_THREADS": "7", "HOROVOD_CYCLE_TIME": "3"}, 2, 1, cores=8)
+    given = {"TF_NUM_INTRAOP_THREADS": "7", "HOROVOD_CYCLE_TIME": "3"}
+    first = rank_environments(given, Placement((2,)), 1, cores=8, chief_key="key")[0]
     assert first["OMP_NUM_THREADS"] == first["TF_NUM_INTEROP_THREADS"] == "4"
     assert (first["TF_NUM_INTRAOP_THREADS"], first["HOROVOD_CYCLE_TIME"]) == ("7", "3")
-    assert rank_environments({}, 3, 1, cores=2)[2]["OMP_NUM_THREADS"] == "1"
+    assert rank_environments({}, Placement((3,)), 1, cores=2, chief_key="key")[2]["OMP_NUM_THREADS"] == "1"
 
 
-def test_each_launch_has_a_key_of_its_own():
-    keys = {rank_environments({}, 2, 1, cores=2)[0]["DET_CHIEF_KEY"] for _ in range(2)}
+def test_each_launch_has_a_key_of_its_own(launch):
+    code = "import os; print(os.environ['DET_CHIEF_KEY'])"
+    launches = [launch("--np", "2", code=code, root=name) for name in ("one", "other")]
+    keys = set()
+    for launched in launches:
+        assert launched.finish() == 0
+        keys |= {line.split()[-1] for line in launched.stdout.splitlines()}
     assert len(keys) == 2
 
 
@@ -409,13 +423,13 @@ print("gathered", hvd.allgather_object(hvd.rank() * 10), hvd.local_size(), hvd.c
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.0.1.1", "::1"])
 def test_a_host_name_that_stays_on_the_machine_is_no_problem(address, monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(0, 0, 0, "", (address, 0))])
-    assert host_name_problem("box") is None
+    assert host_name_problem("box", Placement((2,))) is None
 
 
 @pytest.mark.parametrize("address", ["10.0.0.5", "fe80::1%eth0"])
 def test_a_host_name_that_leads_outside_is_told_with_what_to_do(address, monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(0, 0, 0, "", (address, 0))])
-    problem = host_name_problem("box")
+    problem = host_name_problem("box", Placement((2,)))
     assert f"resolves to {address}" in problem
     assert "`127.0.0.1 box`" in problem
 
@@ -425,12 +439,13 @@ def test_a_host_name_that_leads_nowhere_is_told(monkeypatch):
         raise socket.gaierror(-2, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", fail)
-    assert "does not resolve" in host_name_problem("box")
+    assert "does not resolve" in host_name_problem("box", Placement((2,)))
 
 
 @needs_horovod
 @pytest.mark.skipif(
-    host_name_problem(socket.gethostname()) is not None, reason="Horovod listens where the host name leads"
+    host_name_problem(socket.gethostname(), Placement((2,))) is not None,
+    reason="Horovod listens where the host name leads",
 )
 def test_ranks_meet_over_loopback_only(launch):
     code = (

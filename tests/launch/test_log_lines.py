@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from det_keras.launch.log_lines import LineSplitter, LogFile
+from det_keras.launch.log_lines import LogFile
+from det_keras.protocol.log_lines import LineSplitter
 
 
 def split(*chunks: bytes) -> list[tuple]:

@@ -20,9 +20,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from det_keras.core.backend.base import ENGINE_FORMAT, Backend, CheckpointRecord, Operation
+from det_keras.core.backend.base import Backend, CheckpointRecord, Operation
+from det_keras.core.backend.pruning import superfluous
 from det_keras.errors import CheckpointError, DetError
-from det_keras.protocol.metrics import is_better, number, rank
+from det_keras.protocol.metrics import is_better
 from det_keras.protocol.values import finite, now, timestamp
 from det_keras.storage import DirectoryStorage
 
@@ -274,28 +275,10 @@ class LocalBackend(Backend):
         return float(value) if isinstance(value, int | float) else None
 
     def _prune(self) -> None:
-        """Delete all checkpoints of `fit` except the two newest, the best, and the last of each phase.
-
-        A resume may need the checkpoint before the newest. A script may need the weights at the end of a phase.
-        """
-        # Checkpoints that a script stores itself are not pruned.
-        records = [record for record in self.checkpoints() if record.metadata.get("format") == ENGINE_FORMAT]
-        last_of_phase: dict[Any, str] = {}
-        for record in records:
-            last_of_phase.setdefault(record.metadata.get("phase"), record.uuid)
-        kept = {record.uuid for record in records[:2]} | set(last_of_phase.values())
-        ranked = [
-            (rank(value, smaller_is_better=self._smaller_is_better), record.uuid)
-            for record in records
-            if (value := number(record.metadata.get("searcher_metric"))) is not None
-        ]
-        if ranked:
-            kept.add(min(ranked)[1])
         storage = DirectoryStorage(self.run.checkpoints)
-        for record in records:
-            if record.uuid not in kept:
-                with contextlib.suppress(OSError):
-                    storage.delete(record.uuid)
+        for record in superfluous(self.checkpoints(), smaller_is_better=self._smaller_is_better):
+            with contextlib.suppress(OSError):
+                storage.delete(record.uuid)
 
 
 def _digest(row: Mapping[str, Any]) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 from det_keras.protocol.api.transport import Transport
 
@@ -59,6 +60,21 @@ class Experiments:
         body = {"config": config, "modelDefinition": [], "validateOnly": True}
         complete: dict[str, Any] = self._transport.post(_PATH, body)["config"]
         return complete
+
+    def create_unmanaged(self, config: str, external_id: str | None = None) -> dict[str, Any]:
+        """Create an experiment whose script runs outside of the master, and return the answer with its notices.
+
+        Args:
+            config: YAML text.
+            external_id: a name chosen by the script, by which later calls find the experiment; None for a new
+                experiment.
+        """
+        body = {"config": config, "unmanaged": True}
+        if external_id is None:
+            answer: dict[str, Any] = self._transport.post(_PATH, body, repeatable=False)
+        else:
+            answer = self._transport.put(f"{_PATH}/by-external-id/{quote(external_id, safe='')}", body)
+        return answer
 
     def continue_(self, experiment_id: int, changes: str) -> dict[str, Any]:
         """Continue an experiment that has ended, and return the answer with its notices.

@@ -53,6 +53,10 @@ class Tasks:
         """Report that the task will exit soon and should be resumed later."""
         self._transport.post(f"{_allocation(allocation_id)}/signals/ack_preemption")
 
+    def report_logs(self, lines: Sequence[Mapping[str, object]]) -> None:
+        """Send lines of one task's log, at most 1000."""
+        self._transport.post("/api/v1/task/logs", {"logs": lines})
+
     def announce_server(self, allocation_id: str, address: str) -> None:
         """Report the address of a task's server and that the server is ready."""
         self._transport.post(f"{_allocation(allocation_id)}/proxy_address", {"proxyAddress": address})

@@ -74,6 +74,46 @@ class Trials:
         (found,) = self._transport.get("/api/v1/trials/time-series", params=params)["trials"]
         return [point for series in found["metrics"] for point in series["data"]]
 
+    # Trials whose scripts run outside of the master.
+
+    def create_unmanaged(
+        self, experiment_id: int, hparams: Mapping[str, object], external_id: str | None = None
+    ) -> dict[str, Any]:
+        """Create a trial of an unmanaged experiment, or return the one with `external_id`.
+
+        Args:
+            experiment_id: number of the experiment.
+            hparams: hyperparameter values of a new trial.
+            external_id: a name chosen by the script; None for a new trial.
+        """
+        body = {"experimentId": experiment_id, "hparams": finite(hparams), "unmanaged": True}
+        if external_id is None:
+            answer = self._transport.post("/api/v1/trials", body, repeatable=False)
+        else:
+            named = {"createTrialRequest": body, "externalTrialId": external_id}
+            answer = self._transport.put("/api/v1/trials", named)
+        trial: dict[str, Any] = answer["trial"]
+        return trial
+
+    def start(self, trial_id: int) -> dict[str, Any]:
+        """Begin the next run of an unmanaged trial; return its number and where it can resume."""
+        answer: dict[str, Any] = self._transport.post(
+            f"{_path(trial_id)}/start", {"trialId": trial_id, "resume": True}
+        )
+        return answer
+
+    def report_state(self, trial_id: int, state: str | None = None, **options: Any) -> dict[str, Any]:
+        """Send a heartbeat of an unmanaged trial, or its state, and return the trial.
+
+        Args:
+            trial_id: number of the trial.
+            state: such as ``COMPLETED``; None for a heartbeat.
+            options: as in `det_keras.client.Session.request`.
+        """
+        body = {"trialId": trial_id, **({} if state is None else {"state": f"STATE_{state}"})}
+        trial: dict[str, Any] = self._transport.patch(_path(trial_id), body, **options)["trial"]
+        return trial
+
     # Reports of a trial's process.
 
     def start_run(self, trial_id: int, storage: object, **options: Any) -> int | None:

@@ -1,0 +1,77 @@
+"""Splits a task's output into entries of its log."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+__all__ = ["LineSplitter"]
+
+# As in the original: a longer line becomes several entries.
+_LONGEST_LINE_BYTES = 8 * 1024
+_MARKS = re.compile(r"(?:\[rank=(\d+)\] )?(?:(TRACE|DEBUG|INFO|WARNING|ERROR|CRITICAL): )?")
+_NEWLINE = b"\n"
+
+
+class LineSplitter:
+    """Cuts the bytes of one stream into entries for the log.
+
+    Args:
+        stream: ``stdout`` or ``stderr``.
+    """
+
+    def __init__(self, stream: str) -> None:
+        self._stream = stream
+        self._rest = b""
+        self._rank: str | None = None
+        self._level: str | None = None
+        self._is_continuation = False
+
+    def feed(self, data: bytes) -> list[dict[str, Any]]:
+        """Return the entries that `data` completes."""
+        *lines, rest = (self._rest + data).split(_NEWLINE)
+        entries = [entry for line in lines for entry in self._cut(line + _NEWLINE, is_whole=True)]
+        entries += self._cut(rest, is_whole=False)
+        return entries
+
+    def finish(self) -> list[dict[str, Any]]:
+        """Return the entry of a last line that has no newline, if there is one."""
+        rest, self._rest = self._rest, b""
+        return [self._entry(rest + _NEWLINE)] if rest else []
+
+    def _cut(self, line: bytes, *, is_whole: bool) -> list[dict[str, Any]]:
+        entries = []
+        while len(line) > _LONGEST_LINE_BYTES:
+            at = _character_boundary(line, _LONGEST_LINE_BYTES)
+            entries.append(self._entry(line[:at]))
+            self._is_continuation = True
+            line = line[at:]
+        if is_whole:
+            entries.append(self._entry(line))
+            self._is_continuation = False
+            line = b""
+        self._rest = line
+        return entries
+
+    def _entry(self, line: bytes) -> dict[str, Any]:
+        text = line.decode("utf-8", errors="replace")
+        if not self._is_continuation:
+            marks = _MARKS.match(text)
+            assert marks is not None
+            self._rank, self._level = marks.groups()
+            text = text[marks.end() :]
+        entry: dict[str, Any] = {"t": time.time(), "s": self._stream, "m": text}
+        if self._rank is not None:
+            entry["r"] = int(self._rank)
+        if self._level is not None:
+            entry["l"] = self._level
+        return entry
+
+
+def _character_boundary(line: bytes, at: int) -> int:
+    """Return the last position up to `at` that does not split a UTF-8 character."""
+    for back in range(4):
+        if line[at - back] & 0xC0 != 0x80:
+            return at - back
+    return at
