@@ -23,7 +23,7 @@ from det_keras.storage.object_storage import ObjectStorage
 
 __all__ = ["AzureClient", "AzureStorage"]
 
-_CHUNK_BYTES = 1 << 20
+_PIECE_BYTES = 4 << 20
 _DELETED_IN_PARALLEL = 16
 _KINDS = {
     "ContainerNotFound": FaultKind.NO_BUCKET,
@@ -145,9 +145,12 @@ class AzureClient(ObjectClient):
         }
 
     async def read(self, key: str, start: int, end: int) -> AsyncIterator[bytes]:
-        reader = await self._blob(key).download_blob(start, end - start, max_concurrency=1, retry_total=0)
-        async for chunk in reader.chunks():
-            yield chunk
+        # The client library reads a whole answer before it returns any of it: pieces limit the memory, and what is
+        # fetched again after a broken connection.
+        for first in range(start, end, _PIECE_BYTES):
+            size_bytes = min(_PIECE_BYTES, end - first)
+            reader = await self._blob(key).download_blob(first, size_bytes, retry_total=0)
+            yield await reader.readall()
 
     async def get(self, key: str) -> bytes:
         reader = await self._blob(key).download_blob(retry_total=0)
@@ -209,8 +212,8 @@ def _connection(
 
 def _answered(error: Any) -> Fault:
     response = error.response
-    status, code = int(response.status_code or 0), str(getattr(error, "error_code", None) or "")
-    code = code or str(response.headers.get("x-ms-error-code", ""))
+    status, code = int(response.status_code or 0), getattr(error, "error_code", None)
+    code = str(getattr(code, "value", code) or response.headers.get("x-ms-error-code", ""))
     kind = _KINDS.get(code)
     text = str(error.message or "").splitlines()
     if code == "AuthenticationFailed" and "expired" in str(error).lower():

@@ -61,8 +61,9 @@ class GcsStorage(ObjectStorage):
 class _AnsweredError(Exception):
     """The store answered with an error."""
 
-    def __init__(self, status: int, text: str, headers: Mapping[str, str]) -> None:
+    def __init__(self, path: str, status: int, text: str, headers: Mapping[str, str]) -> None:
         super().__init__(f"{status} {_message_of(text)}".strip())
+        self.path = path
         self.status = status
         self.text = text
         self.headers = headers
@@ -132,6 +133,8 @@ class GcsClient(ObjectClient):
             )
         if int(answer["size"]) != size_bytes:
             raise ChecksumMismatchError(f"{key} has {answer['size']} bytes instead of {size_bytes}")
+
+    async def clean_up(self, key: str, tags: Sequence[str]) -> None:
         await self.delete(tags)
 
     async def abort(self, key: str, upload_id: str) -> None:
@@ -221,7 +224,7 @@ class GcsClient(ObjectClient):
         async with session.request(method, url, headers=signed, timeout=timeout, **arguments) as answer:
             if answer.status >= 400:
                 text = await answer.text(errors="replace")
-                raise _AnsweredError(answer.status, text, dict(answer.headers))
+                raise _AnsweredError(path, answer.status, text, dict(answer.headers))
             yield answer
 
 
@@ -252,7 +255,7 @@ def _answered(error: _AnsweredError) -> Fault:
         507: FaultKind.FULL,
     }
     kind = kinds.get(error.status, FaultKind.BUSY if error.status >= 500 else FaultKind.REFUSED)
-    if error.status == 404 and re.search(r"bucket (does not exist|.*not found)|notFound.*bucket", error.text):
+    if error.status == 404 and (error.path.endswith("/o") or "bucket does not exist" in error.text):
         kind = FaultKind.NO_BUCKET
     if error.status == 401 and "anonymous" in error.text.lower():
         kind = FaultKind.NO_CREDENTIALS

@@ -140,6 +140,10 @@ class ObjectClient(abc.ABC):
     async def complete(self, key: str, upload_id: str, tags: Sequence[str], size_bytes: int) -> None:
         """Make an object of all parts, in order; fails if one is missing. A repeated call has no effect."""
 
+    async def clean_up(self, key: str, tags: Sequence[str]) -> None:
+        """Delete what `complete` no longer needs; a repeated call has no effect."""
+        return
+
     @abc.abstractmethod
     async def abort(self, key: str, upload_id: str) -> None:
         """Discard the parts of an upload."""

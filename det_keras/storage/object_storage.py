@@ -51,7 +51,7 @@ __all__ = ["ObjectStorage"]
 logger = logging.getLogger(__name__)
 
 _UPLOADS = ".uploads/"
-_FETCHED_PREFIX = "det-fetched-"
+_TEMPORARY_PREFIX = "det-checkpoint~"
 # A new connection reads credentials and shakes hands, so each process keeps those that it opened.
 _open: dict[tuple[object, ...], Requests] = {}
 _opening = threading.Lock()
@@ -88,10 +88,10 @@ class ObjectStorage(Storage):
 
     @contextmanager
     def store_path(self, uuid: str, hashes: Mapping[str, str] | None = None) -> Iterator[Path]:
-        with tempfile.TemporaryDirectory(prefix="det-upload-") as folder:
-            yield Path(folder)
+        with _temporary(uuid) as directory:
+            yield directory
             with self._uploading(uuid) as upload:
-                upload.add_directory(Path(folder))
+                upload.add_directory(directory)
 
     @contextmanager
     def store_streams(self, uuid: str) -> Iterator[CheckpointTarget]:
@@ -101,7 +101,7 @@ class ObjectStorage(Storage):
     @contextmanager
     def restore_path(self, uuid: str) -> Iterator[Path]:
         requests, folder = self._requests(), self._folder(uuid)
-        with self._fetched(uuid) as directory:
+        with _temporary(uuid) as directory:
             try:
                 content = requests.call(
                     folder + MANIFEST_NAME, lambda: requests.client.get(folder + MANIFEST_NAME)
@@ -120,7 +120,7 @@ class ObjectStorage(Storage):
         if not stored:
             raise self._missing(uuid)
         folder = self._folder(uuid)
-        with self._fetched(uuid) as directory:
+        with _temporary(uuid) as directory:
             files = {name: (folder + name, entry.size_bytes) for name, entry in stored.items()}
             fetch_files(self._requests(), files, directory)
             yield directory
@@ -337,18 +337,6 @@ class ObjectStorage(Storage):
             return CheckpointError(f"Checkpoint `{uuid}` has no manifest in {place}: it was never completed.")
         return CheckpointMissingError(f"There is no checkpoint `{uuid}` in {place}.")
 
-    @contextmanager
-    def _fetched(self, uuid: str) -> Iterator[Path]:
-        """Yield a temporary directory named like the checkpoint, so that errors contain its UUID."""
-        _remove_fetched_by_dead_processes()
-        folder = Path(tempfile.mkdtemp(prefix=f"{_FETCHED_PREFIX}{_machine()}~{os.getpid()}~"))
-        try:
-            directory = folder / checkpoint_name(uuid)
-            directory.mkdir()
-            yield directory
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
     def _requests(self) -> Requests:
         # A forked process has neither the loop nor the connections of its parent.
         place = (type(self), self._options, os.getpid())
@@ -403,8 +391,21 @@ def _parse_marker(name: str) -> tuple[str, int | None]:
     return uuid, int(pid) if machine == _machine() and pid.isdigit() else None
 
 
-def _remove_fetched_by_dead_processes() -> None:
-    mine = f"{_FETCHED_PREFIX}{_machine()}~"
+@contextmanager
+def _temporary(uuid: str) -> Iterator[Path]:
+    """Yield a temporary directory named like the checkpoint, so that errors contain its UUID."""
+    _remove_directories_of_dead_processes()
+    folder = Path(tempfile.mkdtemp(prefix=f"{_TEMPORARY_PREFIX}{_machine()}~{os.getpid()}~"))
+    try:
+        directory = folder / checkpoint_name(uuid)
+        directory.mkdir()
+        yield directory
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_directories_of_dead_processes() -> None:
+    mine = f"{_TEMPORARY_PREFIX}{_machine()}~"
     for path in Path(tempfile.gettempdir()).glob(f"{mine}*"):
         pid = path.name.removeprefix(mine).partition("~")[0]
         if pid.isdigit() and not is_alive(int(pid)):

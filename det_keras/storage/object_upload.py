@@ -260,4 +260,5 @@ class ObjectStream:
         await self._upload.request(
             self._key, lambda: client.complete(self._key, upload_id, tags, self._size_bytes)
         )
+        await self._upload.request(self._key, lambda: client.clean_up(self._key, tags))
         self._upload.completed(upload_id)
