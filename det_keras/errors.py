@@ -21,6 +21,7 @@ __all__ = [
     "MasterUnavailableError",
     "ModelMismatchError",
     "NotATrainingJobError",
+    "StorageError",
     "TensorFlowMissingError",
 ]
 
@@ -81,6 +82,19 @@ class CheckpointError(DetError):
 
 class CheckpointMissingError(CheckpointError):
     """A checkpoint is not in the storage."""
+
+
+class StorageError(DetError, OSError):
+    """An object store could not be read or written; the message names the bucket and the key.
+
+    Args:
+        message: what happened, and what to do.
+        can_retry: whether the same call may succeed later without a change by the user.
+    """
+
+    def __init__(self, message: str, *, can_retry: bool = True) -> None:
+        super().__init__(message)
+        self.can_retry = can_retry
 
 
 class ModelMismatchError(CheckpointError):

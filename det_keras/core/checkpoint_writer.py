@@ -6,7 +6,8 @@ interpreter lock, and its low priority leaves the cores to training. The first s
 being written is not copied at once but held by reference, and the memory for a second state is made ready then.
 
 At most one checkpoint is being written. A newer request replaces a waiting request, since only the newest state counts
-and a waiting state uses memory. A failed write is logged and repeated. It never affects the last good checkpoint.
+and a waiting state uses memory. A failed write is logged and
+repeated, unless the storage says that only the user can help. It never affects the last good checkpoint.
 
 `_changed` guards the waiting job, `_busy` and the assignment of buffers. The writer's thread takes the waiting job and
 sets `_busy` in one step, so `wait` sees every job as waiting, being written, or done. Files are written without the
@@ -31,7 +32,7 @@ from det_keras.core.buffer_pool import Buffer, BufferPool
 from det_keras.core.checkpoint import CheckpointContext
 from det_keras.core.file_plan import FilePlan, store_files
 from det_keras.core.writer_messages import Answer, Order, receive, send
-from det_keras.errors import CheckpointError
+from det_keras.errors import CheckpointError, StorageError
 
 __all__ = ["CheckpointWriter", "State"]
 
@@ -224,6 +225,8 @@ class CheckpointWriter:
                     exc_info=not expected,
                 )
                 failure = error
+                if isinstance(error, StorageError) and not error.can_retry:
+                    break
             if attempt < _ATTEMPTS:
                 time.sleep(_RETRY_S)
         logger.error("This checkpoint is not written. Training continues; the last good checkpoint is kept.")
@@ -272,6 +275,8 @@ class CheckpointWriter:
             answer: Answer | None = receive(process.stdout)
         except OSError as error:
             answer = Answer(str(error))
+        if answer is not None and answer.storage_error is not None:
+            raise answer.storage_error
         if answer is None or (answer.error and answer.errno is None):
             self._end_process()
             reason = answer.error if answer is not None else f"exit code {process.returncode}"

@@ -11,12 +11,10 @@ import tarfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO, cast
 
-from det_keras.core.streamed_file import StreamedFile
 from det_keras.storage import Storage
-from det_keras.storage.archive import unpack
+from det_keras.storage.base import FileStream
 
 __all__ = ["FilePlan", "Piece", "Slice", "store_files"]
 
@@ -64,34 +62,19 @@ def store_files(storage: Storage, uuid: str, plan: FilePlan, memory: memoryview)
     Raises:
         OSError: the storage cannot be written; nothing of the checkpoint remains.
     """
-    hashes: dict[str, str] = {}
-    with storage.store_path(uuid, hashes) as directory:
-        hashes.update(_write_files(plan, directory, memory))
+    with storage.store_streams(uuid) as target:
+        for name, pieces in plan.files.items():
+            with target.open(name) as file:
+                _write_pieces(file, pieces, memory)
+        for name, members in plan.zips.items():
+            with target.open(name) as file:
+                _write_zip(file, members, memory)
+        for name, content in plan.archives.items():
+            with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as tar:
+                target.unpack(tar, name)
 
 
-def _write_files(plan: FilePlan, directory: Path, memory: memoryview) -> dict[str, str]:
-    """Write the files of `plan` and return the SHA-256 of each, except for those in archives."""
-    hashes = {}
-    for name, pieces in plan.files.items():
-        with _open_new(directory / name) as file:
-            _write_pieces(file, pieces, memory)
-        hashes[name] = file.sha256
-    for name, members in plan.zips.items():
-        with _open_new(directory / name) as file:
-            _write_zip(file, members, memory)
-        hashes[name] = file.sha256
-    for name, content in plan.archives.items():
-        with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as tar:
-            unpack(tar, directory / name)
-    return hashes
-
-
-def _open_new(path: Path) -> StreamedFile:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return StreamedFile(path)
-
-
-def _write_zip(file: StreamedFile, members: Mapping[str, Sequence[Piece]], memory: memoryview) -> None:
+def _write_zip(file: FileStream, members: Mapping[str, Sequence[Piece]], memory: memoryview) -> None:
     # The file cannot seek, so sizes are written after each member and in the directory at the end.
     with zipfile.ZipFile(cast("IO[bytes]", file), "w", zipfile.ZIP_STORED) as archive:
         for member, pieces in members.items():
@@ -100,7 +83,7 @@ def _write_zip(file: StreamedFile, members: Mapping[str, Sequence[Piece]], memor
                 _write_pieces(target, pieces, memory)
 
 
-def _write_pieces(file: StreamedFile | IO[bytes], pieces: Sequence[Piece], memory: memoryview) -> None:
+def _write_pieces(file: FileStream | IO[bytes], pieces: Sequence[Piece], memory: memoryview) -> None:
     for piece in pieces:
         if isinstance(piece, Slice):
             file.write(memory[piece.offset : piece.offset + piece.size])

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from det_keras.core.file_plan import FilePlan
+from det_keras.errors import StorageError
 from det_keras.storage import Storage
 
 __all__ = ["Answer", "Order", "receive", "send"]
@@ -40,10 +41,12 @@ class Answer:
     Attributes:
         error: the reason of a failure; None if the checkpoint is stored.
         errno: the error number of an OSError; None for other errors.
+        storage_error: the failure, if the storage explained it.
     """
 
     error: str | None = None
     errno: int | None = None
+    storage_error: StorageError | None = None
 
 
 def send(pipe: IO[bytes], message: Any) -> None:

@@ -17,6 +17,7 @@ import sys
 from det_keras.core.buffer_pool import open_buffer_pool
 from det_keras.core.file_plan import store_files
 from det_keras.core.writer_messages import Answer, Order, receive, send
+from det_keras.errors import StorageError
 
 __all__ = ["main"]
 
@@ -43,6 +44,9 @@ def main() -> None:
 def _carry_out(order: Order, memory: memoryview) -> Answer:
     try:
         store_files(order.storage, order.uuid, order.plan, memory[order.offset :])
+    except StorageError as error:
+        # A copy without the foreign errors behind it, which may not be picklable.
+        return Answer(str(error), storage_error=StorageError(str(error), can_retry=error.can_retry))
     except OSError as error:
         return Answer(str(error), error.errno)
     except Exception as error:

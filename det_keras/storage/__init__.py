@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from det_keras.errors import ConfigError
-from det_keras.storage.base import Storage
+from det_keras.storage.azure import AzureStorage
+from det_keras.storage.base import Orphan, Storage
 from det_keras.storage.directory import DirectoryStorage
+from det_keras.storage.gcs import GcsStorage
+from det_keras.storage.s3 import S3Storage
 from det_keras.storage.shared_fs import SharedFsStorage
 
-__all__ = ["DirectoryStorage", "SharedFsStorage", "Storage", "from_config"]
+__all__ = [
+    "AzureStorage",
+    "DirectoryStorage",
+    "GcsStorage",
+    "Orphan",
+    "S3Storage",
+    "SharedFsStorage",
+    "Storage",
+    "from_config",
+]
+
+_OBJECT_STORES: Mapping[str, tuple[Callable[..., Storage], tuple[str, ...]]] = {
+    "azure": (AzureStorage, ("container", "connection_string", "account_url", "credential")),
+    "gcs": (GcsStorage, ("bucket", "prefix")),
+    "s3": (S3Storage, ("bucket", "prefix", "access_key", "secret_key", "endpoint_url")),
+}
 
 
 def from_config(section: Mapping[str, Any], *, mount: Path | None = None) -> Storage:
@@ -22,14 +40,17 @@ def from_config(section: Mapping[str, Any], *, mount: Path | None = None) -> Sto
         mount: where this process finds the `host_path` of a `shared_fs`; None for that path itself.
 
     Raises:
-        ConfigError: no backend exists for the type.
+        ConfigError: there is no such type, or the package that it requires is not installed.
     """
-    kind = section.get("type")
+    kind = str(section.get("type"))
     if kind == "directory":
         return DirectoryStorage(section["container_path"])
     if kind == "shared_fs":
         return SharedFsStorage(section["host_path"], section.get("storage_path"), mount)
+    if kind in _OBJECT_STORES:
+        open_storage, fields = _OBJECT_STORES[kind]
+        return open_storage(**{name: section[name] for name in fields if section.get(name) is not None})
     raise ConfigError.at(
         "checkpoint_storage.type",
-        f"{kind!r} has no backend here. Use `directory` with `container_path`, or `shared_fs` with `host_path`.",
+        f"there is no storage {kind!r}. Use `directory`, `shared_fs`, `s3`, `gcs` or `azure`.",
     )

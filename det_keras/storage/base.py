@@ -7,11 +7,109 @@ completely or not at all: `store_path` commits at the end of its block. When the
 from __future__ import annotations
 
 import abc
+import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
-__all__ = ["Storage"]
+from det_keras.storage.archive import unpack
+from det_keras.storage.streamed_file import StreamedFile
+
+__all__ = ["CheckpointTarget", "DirectoryTarget", "FileStream", "Orphan", "Storage"]
+
+
+class FileStream(Protocol):
+    """A new file of a checkpoint, written sequentially; as a context manager it completes the file at its end."""
+
+    @property
+    def sha256(self) -> str:
+        """The hexadecimal hash of the content; complete after the end of the block."""
+
+    def write(self, content: bytes | memoryview, /) -> int:
+        """Append `content` and return its size in bytes."""
+
+    def flush(self) -> None:
+        """Do nothing: writers of archives call it between members."""
+
+    def __enter__(self) -> FileStream: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object, /) -> None: ...
+
+
+class CheckpointTarget(abc.ABC):
+    """The files of a checkpoint that is being written."""
+
+    @abc.abstractmethod
+    def open(self, name: str) -> FileStream:
+        """Return a new file; the file before it must be complete.
+
+        Args:
+            name: relative path with ``/``.
+
+        Raises:
+            OSError: the storage cannot be written.
+        """
+
+    @abc.abstractmethod
+    def unpack(self, tar: tarfile.TarFile, name: str) -> None:
+        """Add the files of an archive to the directory `name` of the checkpoint.
+
+        Raises:
+            OSError: the storage cannot be written.
+        """
+
+
+class DirectoryTarget(CheckpointTarget):
+    """A checkpoint that is written to a directory.
+
+    Args:
+        directory: an existing directory.
+        hashes: receives the SHA-256 of each file that was written by `open`.
+    """
+
+    def __init__(self, directory: Path, hashes: dict[str, str]) -> None:
+        self._directory = directory
+        self._hashes = hashes
+
+    def open(self, name: str) -> FileStream:
+        path = self._directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return _HashedFile(path, name, self._hashes)
+
+    def unpack(self, tar: tarfile.TarFile, name: str) -> None:
+        unpack(tar, self._directory / name)
+
+
+class _HashedFile(StreamedFile):
+    """A file that enters its hash into a mapping once it is complete."""
+
+    def __init__(self, path: Path, name: str, hashes: dict[str, str]) -> None:
+        super().__init__(path)
+        self._name = name
+        self._hashes = hashes
+
+    def close(self) -> None:
+        super().close()
+        self._hashes[self._name] = self.sha256
+
+
+@dataclass(frozen=True)
+class Orphan:
+    """What an unfinished checkpoint or deletion left in a storage.
+
+    Attributes:
+        name: its place in the storage, for messages.
+        uuid: UUID of the checkpoint.
+        size_bytes: size of its files, as far as the storage tells.
+        age_s: time since its last change, in seconds.
+    """
+
+    name: str
+    uuid: str
+    size_bytes: int
+    age_s: float
 
 
 class Storage(abc.ABC):
@@ -33,6 +131,23 @@ class Storage(abc.ABC):
             OSError: the storage cannot be written (disk full, no permission, not mounted).
         """
 
+    @contextmanager
+    def store_streams(self, uuid: str) -> Iterator[CheckpointTarget]:
+        """Yield a target for files that become checkpoint `uuid` when the block ends without an error.
+
+        It differs from `store_path` in that the content need not be in files: a storage of objects sends it from
+        memory.
+
+        Args:
+            uuid: UUID of the checkpoint.
+
+        Raises:
+            OSError: the storage cannot be written; nothing of the checkpoint remains.
+        """
+        hashes: dict[str, str] = {}
+        with self.store_path(uuid, hashes) as directory:
+            yield DirectoryTarget(directory, hashes)
+
     @abc.abstractmethod
     def restore_path(self, uuid: str) -> AbstractContextManager[Path]:
         """Yield a directory with the verified files of checkpoint `uuid`; do not write to it.
@@ -40,6 +155,7 @@ class Storage(abc.ABC):
         Raises:
             CheckpointMissingError: there is no such checkpoint.
             CheckpointError: it does not match its manifest.
+            OSError: the storage cannot be read.
         """
 
     @abc.abstractmethod
@@ -58,6 +174,23 @@ class Storage(abc.ABC):
         """
 
     @abc.abstractmethod
+    def find_orphans(self, min_age_s: float) -> list[Orphan]:
+        """Return what unfinished checkpoints and deletions left.
+
+        Args:
+            min_age_s: time without a change, in seconds, after which an unfinished checkpoint of another machine
+                counts as abandoned. A process of this machine is known to be dead without it.
+        """
+
+    @abc.abstractmethod
+    def remove_orphan(self, orphan: Orphan) -> None:
+        """Remove what `find_orphans` returned; a second call has no effect.
+
+        Raises:
+            OSError: the storage cannot be written.
+        """
+
+    @abc.abstractmethod
     def store_file(self, name: str, source: Path) -> None:
         """Store a copy of a file beside the checkpoints; a file of the same name is replaced in one step.
 
@@ -70,8 +203,29 @@ class Storage(abc.ABC):
         """
 
     @abc.abstractmethod
-    def files_path(self, prefix: str) -> Path:
-        """Return the directory of the files stored below `prefix`; it may not exist yet. Do not write to it."""
+    def mirror_files(self, prefix: str, target: Path) -> bool:
+        """Make the files that are stored below `prefix` readable in a local directory.
+
+        A repeated call adds what was stored since.
+
+        Args:
+            prefix: relative path with ``/``.
+            target: the directory: a link to the files if they are in a file system of this machine, else a copy.
+
+        Returns:
+            Whether any file is stored below `prefix`.
+
+        Raises:
+            OSError: the storage cannot be read.
+        """
+
+    @abc.abstractmethod
+    def delete_files(self, prefix: str) -> None:
+        """Delete the files that `store_file` stored below `prefix`.
+
+        Raises:
+            OSError: the storage cannot be written.
+        """
 
     @contextmanager
     def raw_path(self, uuid: str) -> Iterator[Path]:

@@ -7,28 +7,29 @@ import logging
 import os
 import shutil
 import socket
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from uuid import UUID
 
-from det_keras.errors import CheckpointError, CheckpointMissingError
-from det_keras.storage.base import Storage
+from det_keras.errors import CheckpointMissingError
+from det_keras.storage.base import Orphan, Storage
 from det_keras.storage.manifest import (
+    DELETED_NAME,
     MANIFEST_NAME,
+    deleted_names,
     fsync_directory,
     list_files,
     verify_manifest,
     write_manifest,
 )
+from det_keras.storage.names import checkpoint_name, is_alive, matching_files, relative_name
 
 __all__ = ["DirectoryStorage"]
 
 logger = logging.getLogger(__name__)
 
 _STAGING_PREFIX = ".staging-"
-# Lists the files that were deleted on purpose; without them a checkpoint is not corrupt.
-_DELETED_NAME = ".deleted"
 
 
 class DirectoryStorage(Storage):
@@ -73,7 +74,7 @@ class DirectoryStorage(Storage):
     @contextmanager
     def restore_path(self, uuid: str) -> Iterator[Path]:
         with self.raw_path(uuid) as directory:
-            verify_manifest(directory, ignored=_deleted_names(directory))
+            verify_manifest(directory, ignored=deleted_names(directory))
             yield directory
 
     @contextmanager
@@ -90,15 +91,15 @@ class DirectoryStorage(Storage):
         directory = self._directory(uuid)
         if not directory.is_dir():
             return {}
-        return {name: size for name, size in list_files(directory).items() if name != _DELETED_NAME}
+        return {name: size for name, size in list_files(directory).items() if name != DELETED_NAME}
 
     def delete(self, uuid: str, globs: Sequence[str] = ("**/*",)) -> dict[str, int]:
         directory = self._directory(uuid)
         if not directory.is_dir():
             return {}
-        selected = _matching_files(directory, globs)
+        selected = matching_files(directory, globs)
         kept = [name for name in list_files(directory) if not name.endswith("/") and name not in selected]
-        if not [name for name in kept if name not in (MANIFEST_NAME, _DELETED_NAME)] or not kept:
+        if not [name for name in kept if name not in (MANIFEST_NAME, DELETED_NAME)] or not kept:
             # The rename comes first: a half-deleted directory is never taken for a checkpoint. If this process is
             # killed in between, a later one removes the renamed directory like stale staging.
             trash = self.root / f"{_STAGING_PREFIX}{socket.gethostname()}-{os.getpid()}-gone-{uuid}"
@@ -107,8 +108,8 @@ class DirectoryStorage(Storage):
             return {}
         # The list is written before the files are deleted: if this process is killed in between, the list names
         # files that still exist, which is harmless; an unlisted missing file would make the checkpoint corrupt.
-        deleted = _deleted_names(directory) | selected
-        (directory / _DELETED_NAME).write_text("\n".join(sorted(deleted)), encoding="utf-8")
+        deleted = deleted_names(directory) | selected
+        (directory / DELETED_NAME).write_text("\n".join(sorted(deleted)), encoding="utf-8")
         for name in selected:
             (directory / name).unlink(missing_ok=True)
         _remove_empty_directories(directory)
@@ -125,19 +126,42 @@ class DirectoryStorage(Storage):
         finally:
             draft.unlink(missing_ok=True)
 
-    def files_path(self, prefix: str) -> Path:
-        return self._inside(prefix)
+    def mirror_files(self, prefix: str, target: Path) -> bool:
+        source = self._inside(prefix)
+        if not target.is_symlink():
+            # A link to a directory that does not exist yet shows its files once they are written.
+            target.symlink_to(source.absolute(), target_is_directory=True)
+        return source.is_dir()
+
+    def delete_files(self, prefix: str) -> None:
+        shutil.rmtree(self._inside(prefix), ignore_errors=True)
+
+    def find_orphans(self, min_age_s: float) -> list[Orphan]:
+        found = []
+        for path in sorted(self.root.glob(f"{_STAGING_PREFIX}*")):
+            try:
+                files = [entry.stat() for entry in (path, *path.rglob("*"))]
+            except FileNotFoundError:
+                # It was completed or removed in the meantime.
+                continue
+            age_s = time.time() - max(status.st_mtime for status in files)
+            pid = _own_pid(path)
+            is_abandoned = age_s >= min_age_s if pid is None else not is_alive(pid)
+            if is_abandoned:
+                found.append(
+                    Orphan(str(path), path.name[-36:], sum(status.st_size for status in files), age_s)
+                )
+        return found
+
+    def remove_orphan(self, orphan: Orphan) -> None:
+        logger.info("Removing an unfinished checkpoint at %s.", orphan.name)
+        shutil.rmtree(orphan.name, ignore_errors=True)
 
     def _inside(self, name: str) -> Path:
-        if not name or Path(name).is_absolute() or ".." in Path(name).parts:
-            raise ValueError(f"{name!r} cannot name a file of a storage. Use a relative path.")
-        return self.root / name
+        return self.root / relative_name(name)
 
     def _directory(self, uuid: str) -> Path:
-        try:
-            return self.root / str(UUID(uuid))
-        except ValueError:
-            raise CheckpointError(f"{uuid!r} is not the UUID of a checkpoint.") from None
+        return self.root / checkpoint_name(uuid)
 
     def _remove_stale_staging(self) -> None:
         """Remove the staging directories of processes of this machine that died while storing.
@@ -148,46 +172,21 @@ class DirectoryStorage(Storage):
         if self._has_removed_stale:
             return
         self._has_removed_stale = True
-        mine = f"{_STAGING_PREFIX}{socket.gethostname()}-"
-        for path in self.root.glob(f"{mine}*"):
-            pid = path.name[len(mine) :].split("-", 1)[0]
-            if pid.isdigit() and not _is_alive(int(pid)):
+        for path in self.root.glob(f"{_STAGING_PREFIX}{socket.gethostname()}-*"):
+            pid = _own_pid(path)
+            if pid is not None and not is_alive(pid):
                 logger.info("Removing an unfinished checkpoint that process %s left at %s.", pid, path)
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def _matching_files(directory: Path, globs: Sequence[str]) -> set[str]:
-    found: set[str] = set()
-    for glob in globs:
-        if not glob or ".." in Path(glob).parts or Path(glob).is_absolute():
-            raise ValueError(
-                f"{glob!r} cannot select files of a checkpoint. Use a relative pattern such as 'code/**'."
-            )
-        # Before Python 3.13 `a/**` matches only directories; the files below them are meant.
-        for path in directory.glob(glob):
-            below = path.rglob("*") if path.is_dir() else [path]
-            found.update(p.relative_to(directory).as_posix() for p in below if not p.is_dir())
-    return found - {_DELETED_NAME}
-
-
-def _deleted_names(directory: Path) -> frozenset[str]:
-    try:
-        return frozenset((directory / _DELETED_NAME).read_text(encoding="utf-8").splitlines())
-    except FileNotFoundError:
-        return frozenset()
+def _own_pid(path: Path) -> int | None:
+    """Return the process of this machine to which a staging directory belongs; None if it is another machine's."""
+    mine = f"{_STAGING_PREFIX}{socket.gethostname()}-"
+    pid = path.name[len(mine) :].split("-", 1)[0] if path.name.startswith(mine) else ""
+    return int(pid) if pid.isdigit() else None
 
 
 def _remove_empty_directories(directory: Path) -> None:
     for path in sorted((p for p in directory.rglob("*") if p.is_dir()), reverse=True):
         if not any(path.iterdir()):
             path.rmdir()
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

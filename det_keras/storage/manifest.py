@@ -9,15 +9,30 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from det_keras.errors import CheckpointError
 
-__all__ = ["MANIFEST_NAME", "fsync_directory", "hash_file", "list_files", "verify_manifest", "write_manifest"]
+__all__ = [
+    "DELETED_NAME",
+    "MANIFEST_NAME",
+    "deleted_names",
+    "fsync_directory",
+    "hash_file",
+    "list_files",
+    "manifest_content",
+    "read_manifest",
+    "verify_file",
+    "verify_manifest",
+    "write_manifest",
+]
 
 MANIFEST_NAME = "manifest.json"
+#: Lists the files that were deleted on purpose; without them a checkpoint is not corrupt.
+DELETED_NAME = ".deleted"
 _CHUNK_BYTES = 1 << 22
 _HASHING_THREADS = 4
 
@@ -62,13 +77,54 @@ def write_manifest(directory: Path, hashes: Mapping[str, str] | None = None) -> 
             _flush(directory / name)
             files[name] = {"size": size_bytes, "sha256": known.get(name) or hash_file(directory / name)}
     target = directory / MANIFEST_NAME
-    with target.open("w", encoding="utf-8") as file:
-        json.dump({"version": 1, "files": files}, file, indent=1)
+    with target.open("wb") as file:
+        file.write(manifest_content(files))
         file.flush()
         os.fsync(file.fileno())
     fsync_directory(directory)
     listed[MANIFEST_NAME] = target.stat().st_size
     return listed
+
+
+def manifest_content(files: Mapping[str, Mapping[str, object]], directories: Sequence[str] = ()) -> bytes:
+    """Return the content of a manifest.
+
+    Args:
+        files: relative path -> `size` in bytes and `sha256` in hexadecimal.
+        directories: relative paths of empty directories, for storages that know only files.
+    """
+    more = {"directories": sorted(directories)} if directories else {}
+    return json.dumps({"version": 1, "files": files, **more}, indent=1).encode()
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """Return the manifest of a checkpoint.
+
+    Raises:
+        CheckpointError: there is no manifest, or it is not valid.
+    """
+    manifest = directory / MANIFEST_NAME
+    try:
+        found: dict[str, Any] = json.loads(manifest.read_text(encoding="utf-8"))
+        for entry in found["files"].values():
+            int(entry["size"]), str(entry["sha256"])
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"Checkpoint `{directory.name}` has no manifest at {manifest}: it was never completed."
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError, UnicodeDecodeError):
+        raise CheckpointError(
+            f"Checkpoint `{directory.name}` is corrupt: {manifest} cannot be read."
+        ) from None
+    return found
+
+
+def deleted_names(directory: Path) -> frozenset[str]:
+    """Return the files of a checkpoint that were deleted on purpose."""
+    try:
+        return frozenset((directory / DELETED_NAME).read_text(encoding="utf-8").splitlines())
+    except FileNotFoundError:
+        return frozenset()
 
 
 def verify_manifest(directory: Path, *, ignored: frozenset[str] = frozenset()) -> None:
@@ -81,21 +137,11 @@ def verify_manifest(directory: Path, *, ignored: frozenset[str] = frozenset()) -
     Raises:
         CheckpointError: there is no manifest, or a file is missing, cut off or altered; names the first such file.
     """
-    manifest = directory / MANIFEST_NAME
-    try:
-        files = json.loads(manifest.read_text(encoding="utf-8"))["files"]
-    except FileNotFoundError:
-        raise CheckpointError(
-            f"Checkpoint `{directory.name}` has no manifest at {manifest}: it was never completed."
-        ) from None
-    except (ValueError, KeyError, TypeError, UnicodeDecodeError):
-        raise CheckpointError(
-            f"Checkpoint `{directory.name}` is corrupt: {manifest} cannot be read."
-        ) from None
+    files = read_manifest(directory)["files"]
     # Hashing releases the GIL, so several threads use several cores.
     with ThreadPoolExecutor(_HASHING_THREADS) as pool:
         checks = [
-            pool.submit(_verify_file, directory, name, entry["size"], entry["sha256"])
+            pool.submit(verify_file, directory, name, entry["size"], entry["sha256"])
             for name, entry in files.items()
             if name not in ignored
         ]
@@ -112,7 +158,12 @@ def fsync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _verify_file(directory: Path, name: str, size_bytes: int, sha256: str) -> None:
+def verify_file(directory: Path, name: str, size_bytes: int, sha256: str) -> None:
+    """Check one file of a checkpoint.
+
+    Raises:
+        CheckpointError: the file is missing, cut off or altered.
+    """
     path = directory / name
     try:
         found_bytes = path.stat().st_size

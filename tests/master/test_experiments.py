@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import importlib.util
 import io
 import json
 import tarfile
@@ -68,12 +69,12 @@ def test_all_problems_of_a_config_are_in_the_message(client):
     ("config", "words"),
     [
         (SINGLE + "resources: {slots_per_trial: 3}\n", "this machine has 2"),
-        (SINGLE + "checkpoint_storage: {type: s3, bucket: b}\n", "no backend"),
+        (SINGLE + "checkpoint_storage: {type: tape, bucket: b}\n", "checkpoint_storage"),
         (SINGLE + "environment: {environment_variables: [DET_TRIAL_ID=7]}\n", "DET_TRIAL_ID"),
         ("searcher: {name: single, metric: loss}\n", "entrypoint"),
         (SINGLE.replace("metric: loss", "metric: loss, source_trial_id: 9"), "no trial 9"),
     ],
-    ids=["too many slots", "no backend", "reserved variable", "no entrypoint", "no warm start"],
+    ids=["too many slots", "no storage", "reserved variable", "no entrypoint", "no warm start"],
 )
 def test_config_that_cannot_run_here_is_refused_at_creation(client, config, words):
     assert words in client.post("/api/v1/experiments", {"config": config}, status=400)["error"]["error"]
@@ -684,3 +685,10 @@ def test_list_without_a_limit_has_more_than_one_row(client):
     numbers = [client.create() for _ in range(3)]
     shown = client.get("/api/v1/experiments")["experiments"]
     assert sorted(experiment["id"] for experiment in shown) == numbers
+
+
+def test_storage_whose_package_is_missing_is_refused_at_creation(client, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    config = SINGLE + "checkpoint_storage: {type: s3, bucket: b}\n"
+    message = client.post("/api/v1/experiments", {"config": config}, status=400)["error"]["error"]
+    assert "pip install 'det_keras[s3]'" in message

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
+import io
 import json
 import os
+import pickle
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from uuid import uuid4
 
@@ -16,15 +21,10 @@ from hypothesis import strategies as st
 from det_keras import storage
 from det_keras.errors import CheckpointError, ConfigError
 
-KINDS = {
-    "directory": lambda root: {"type": "directory", "container_path": str(root)},
-    "shared_fs": lambda root: {"type": "shared_fs", "host_path": str(root), "storage_path": "inner/place"},
-}
 
-
-@pytest.fixture(params=sorted(KINDS))
-def store(request, tmp_path):
-    return storage.from_config(KINDS[request.param](tmp_path / "root"))
+@pytest.fixture
+def store(place):
+    return place.store()
 
 
 def put(store, files=(("a.txt", b"alpha"), ("sub/b.bin", b"\x00\x01"))):
@@ -47,7 +47,7 @@ def test_stored_files_come_back_verified(store):
     assert "manifest.json" in files
 
 
-def test_error_inside_the_block_leaves_nothing(store):
+def test_error_inside_the_block_leaves_nothing(store, place):
     uuid = str(uuid4())
 
     def fail_half_way():
@@ -58,7 +58,103 @@ def test_error_inside_the_block_leaves_nothing(store):
     with pytest.raises(RuntimeError):
         fail_half_way()
     assert not store.exists(uuid)
-    assert list(store.root.iterdir()) == []
+    assert place.objects() == {}
+
+
+def test_error_between_streams_leaves_nothing(store, place):
+    uuid = str(uuid4())
+
+    def fail_half_way():
+        with store.store_streams(uuid) as target:
+            with target.open("a") as file:
+                file.write(b"x" * (40 << 20))
+            with target.open("b") as file:
+                file.write(b"y" * (40 << 20))
+                raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail_half_way()
+    assert not store.exists(uuid)
+    assert place.objects() == {}
+    assert place.unfinished() == []
+
+
+def archive_of(directory):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        tar.add(directory, ".")
+    buffer.seek(0)
+    return tarfile.open(fileobj=buffer)
+
+
+@pytest.mark.parametrize("size", [0, 1, (16 << 20) - 1, 16 << 20, (16 << 20) + 1, 70_000_003])
+def test_streams_become_files_of_any_size(store, tmp_path, size):
+    """Sizes around a part of an object store; written in uneven pieces."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/train.py").write_text("x = 1")
+    content, uuid = os.urandom(1 << 20) * (size // (1 << 20) + 1), str(uuid4())
+    with store.store_streams(uuid) as target:
+        with target.open("deep/data.bin") as file:
+            for start in range(0, size, 3_000_001):
+                file.write(memoryview(content)[start : min(start + 3_000_001, size)])
+        assert file.sha256 == hashlib.sha256(content[:size]).hexdigest()
+        target.unpack(archive_of(tmp_path / "code"), "code")
+    assert store.list_files(uuid)["deep/data.bin"] == size
+    with store.restore_path(uuid) as directory:
+        assert (directory / "deep/data.bin").read_bytes() == content[:size]
+        assert (directory / "code/train.py").read_text() == "x = 1"
+
+
+def test_memory_may_change_after_a_write(store):
+    memory, uuid = bytearray(b"before"), str(uuid4())
+    with store.store_streams(uuid) as target, target.open("a") as file:
+        file.write(memoryview(memory))
+        memory[:] = b"after!"
+    with store.restore_path(uuid) as directory:
+        assert (directory / "a").read_bytes() == b"before"
+
+
+def test_empty_directories_come_back(store):
+    uuid = str(uuid4())
+    with store.store_path(uuid) as directory:
+        (directory / "empty/inside").mkdir(parents=True)
+    with store.restore_path(uuid) as directory:
+        assert (directory / "empty/inside").is_dir()
+
+
+def test_restored_files_are_those_that_were_stored_and_no_others(store):
+    uuid = put(store)
+    with store.restore_path(uuid) as directory:
+        files = {path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()}
+    assert files == {"a.txt", "sub/b.bin", "manifest.json"}
+
+
+def test_storage_works_in_another_process(store):
+    uuid = put(store)
+    assert pickle.loads(pickle.dumps(store)).exists(uuid)
+
+
+def test_files_beside_checkpoints_are_mirrored_replaced_and_deleted(store, place, tmp_path):
+    uuid = put(store)
+    before = place.objects()
+    source, copy = tmp_path / "events", tmp_path / "copy"
+    assert not store.mirror_files("cluster/events", copy)
+    for text in ("one", "other text"):
+        source.write_text(text)
+        store.store_file("cluster/events/trial/file", source)
+        assert store.mirror_files("cluster/events", copy)
+        assert (copy / "trial/file").read_text() == text
+    store.delete_files("cluster/events")
+    assert place.objects().keys() - {"cluster"} == before.keys()
+    assert store.exists(uuid)
+    assert store.find_orphans(0.0) == []
+
+
+@pytest.mark.parametrize("name", ["", "/etc/x", "../x"])
+def test_files_stay_inside_the_storage(store, name, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="relative path"):
+        store.store_file(name, tmp_path / "file")
 
 
 def test_unknown_checkpoint_is_named(store):
@@ -74,9 +170,9 @@ def test_only_uuids_name_checkpoints(store, name):
         store.exists(name)
 
 
-def test_directory_without_manifest_is_no_checkpoint(store):
+def test_directory_without_manifest_is_no_checkpoint(store, place):
     uuid = put(store)
-    (store.root / uuid / "manifest.json").unlink()
+    place.remove(f"{uuid}/manifest.json")
     assert not store.exists(uuid)
     with pytest.raises(CheckpointError, match="no manifest"), store.restore_path(uuid):
         pass
@@ -95,13 +191,19 @@ def test_one_flipped_bit_is_found(tmp_path_factory, content, place, bit):
         pass
 
 
-def test_truncated_and_missing_files_are_found(store):
+def test_one_flipped_bit_is_found_in_every_kind(store, place):
     uuid = put(store)
-    path = store.root / uuid / "a.txt"
-    path.write_bytes(b"alp")
+    place.put(f"{uuid}/a.txt", b"alphb")
+    with pytest.raises(CheckpointError, match=r"`a\.txt` does not match"), store.restore_path(uuid):
+        pass
+
+
+def test_truncated_and_missing_files_are_found(store, place):
+    uuid = put(store)
+    place.put(f"{uuid}/a.txt", b"alp")
     with pytest.raises(CheckpointError, match="3 bytes"), store.restore_path(uuid):
         pass
-    path.unlink()
+    place.remove(f"{uuid}/a.txt")
     with pytest.raises(CheckpointError, match="missing"), store.restore_path(uuid):
         pass
 
@@ -115,11 +217,11 @@ def test_partial_delete_keeps_the_rest_restorable(store):
         assert (directory / "a.txt").read_bytes() == b"alpha"
 
 
-def test_full_delete_leaves_nothing(store):
+def test_full_delete_leaves_nothing(store, place):
     uuid = put(store)
     assert store.delete(uuid) == {}
     assert store.delete(uuid) == {}
-    assert list(store.root.iterdir()) == []
+    assert place.objects() == {}
 
 
 @pytest.mark.parametrize("glob", ["", "../*", "/etc/*"])
@@ -152,7 +254,8 @@ def test_what_a_killed_process_left_is_removed(tmp_path):
 
 
 @pytest.mark.parametrize("fails", ["fsync", "rename"])
-def test_failing_disk_leaves_the_storage_as_it_was(store, monkeypatch, fails):
+def test_failing_disk_leaves_the_storage_as_it_was(tmp_path, monkeypatch, fails):
+    store = storage.DirectoryStorage(tmp_path)
     good = put(store)
 
     def fail(*_):
@@ -173,9 +276,47 @@ def test_storage_path_outside_of_the_host_path_is_refused(tmp_path):
         storage.from_config({"type": "shared_fs", "host_path": str(tmp_path / "a"), "storage_path": "../b"})
 
 
-def test_remote_storage_says_what_to_use_instead():
-    with pytest.raises(ConfigError, match="container_path"):
-        storage.from_config({"type": "s3", "bucket": "b"})
+def test_unknown_storage_says_what_to_use_instead():
+    with pytest.raises(ConfigError, match="shared_fs"):
+        storage.from_config({"type": "tape", "bucket": "b"})
+
+
+@pytest.mark.parametrize(("kind", "module"), [("s3", "s3fs"), ("gcs", "gcsfs"), ("azure", "adlfs")])
+def test_missing_package_is_named_with_its_extra(kind, module, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    section = {"type": kind, "bucket": "b", "container": "b", "account_url": "https://a"}
+    with pytest.raises(ConfigError, match=rf"`{module}`: `pip install 'det_keras\[{kind}\]'`"):
+        storage.from_config(section)
+
+
+def test_unfinished_checkpoints_of_living_processes_are_no_orphans(store, place):
+    with store.store_path(str(uuid4())) as directory:
+        (directory / "a").touch()
+        assert place.store().find_orphans(0.0) == []
+
+
+def test_a_deletion_that_was_killed_leaves_an_orphan(bucket):
+    store = bucket.store()
+    uuid, kept = put(store), put(store)
+    bucket.remove(f"{uuid}/manifest.json")
+    assert store.find_orphans(3600.0) == []
+    (orphan,) = store.find_orphans(0.0)
+    assert (orphan.uuid, orphan.size_bytes) == (uuid, 7)
+    assert orphan.name.endswith(f"{uuid}/")
+    for _ in range(2):
+        store.remove_orphan(orphan)
+    assert store.find_orphans(0.0) == []
+    assert {name.split("/")[0] for name in bucket.objects()} == {kept}
+
+
+def test_of_another_machine_only_what_is_old_is_an_orphan(tmp_path):
+    store, uuid = storage.DirectoryStorage(tmp_path), str(uuid4())
+    (tmp_path / f".staging-elsewhere-7-{uuid}").mkdir()
+    assert store.find_orphans(60.0) == []
+    (orphan,) = store.find_orphans(0.0)
+    assert orphan.uuid == uuid
+    store.remove_orphan(orphan)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_manifest_lists_sizes_and_hashes(tmp_path):

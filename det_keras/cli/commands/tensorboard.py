@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
     from det_keras.cli.arguments import Nouns
     from det_keras.client import Session
+    from det_keras.storage import Storage
+
+    # A storage, and the prefix of files in it.
+    Events = tuple[Storage, str]
 
 __all__ = ["add_parsers", "events_of", "launch", "link_events", "refresh_until_end"]
 
@@ -120,8 +124,10 @@ def refresh_until_end(process: subprocess.Popen[str], refresh: Callable[[], obje
 
 def _refresh(args: argparse.Namespace, settings: Settings, folder: Path) -> int:
     """Create a link for each trial and run; return the number of those with events."""
-    targets = {
-        f"run-{number}-{path.resolve().name}": path / "tensorboard"
+    from det_keras.storage import DirectoryStorage
+
+    targets: dict[str, Events] = {
+        f"run-{number}-{path.resolve().name}": (DirectoryStorage(path), "tensorboard")
         for number, path in enumerate(args.run_dir, 1)
     }
     missing = [str(path) for path in args.run_dir if not path.is_dir()]
@@ -133,17 +139,13 @@ def _refresh(args: argparse.Namespace, settings: Settings, folder: Path) -> int:
     return link_events(folder, targets)
 
 
-def link_events(folder: Path, targets: dict[str, Path]) -> int:
-    """Create missing symbolic links to directories in `folder`; return the number of existing targets."""
-    for name, target in targets.items():
-        link = folder / name
-        if not link.is_symlink():
-            link.symlink_to(target.absolute(), target_is_directory=True)
-    return sum(target.is_dir() for target in targets.values())
+def link_events(folder: Path, targets: dict[str, Events]) -> int:
+    """Make events readable in `folder`, as links or as copies of what is new; return the number of those that exist."""
+    return sum(store.mirror_files(prefix, folder / name) for name, (store, prefix) in targets.items())
 
 
-def events_of(session: Session, experiment_ids: list[int], trial_ids: list[int]) -> dict[str, Path]:
-    """Return the directories of the trials' events, by the names that TensorBoard shows.
+def events_of(session: Session, experiment_ids: list[int], trial_ids: list[int]) -> dict[str, Events]:
+    """Return the storages and prefixes of the trials' events, by the names that TensorBoard shows.
 
     Args:
         session: of the master that has the trials.
@@ -159,7 +161,7 @@ def events_of(session: Session, experiment_ids: list[int], trial_ids: list[int])
     for number in experiment_ids:
         trials += api.experiments.trials(number)
     sections: dict[int, Any] = {}
-    found = {}
+    found: dict[str, Events] = {}
     for trial in trials:
         experiment = int(trial["experimentId"])
         if experiment not in sections:
@@ -167,5 +169,5 @@ def events_of(session: Session, experiment_ids: list[int], trial_ids: list[int])
             sections[experiment] = config["checkpoint_storage"]
         place = events_prefix(cluster, experiment, trial["id"])
         store = storage.from_config(sections[experiment])
-        found[f"experiment-{experiment}-trial-{trial['id']}"] = store.files_path(place)
+        found[f"experiment-{experiment}-trial-{trial['id']}"] = (store, place)
     return found

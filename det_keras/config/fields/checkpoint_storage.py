@@ -39,7 +39,7 @@ class CheckpointStorage(TaggedSection, Mapping[str, Any]):
 
     Attributes:
         type: the kind of storage. By default the master stores checkpoints in a directory of its data root. The types
-            ``s3``, ``gcs`` and ``azure`` are read, but this master has no such storage.
+            ``s3``, ``gcs`` and ``azure`` require the extra of that name, on the master too.
         save_experiment_best: checkpoints kept of the best in the whole experiment.
         save_trial_best: checkpoints kept of the best in each trial.
         save_trial_latest: checkpoints kept of the newest in each trial.
@@ -47,14 +47,15 @@ class CheckpointStorage(TaggedSection, Mapping[str, Any]):
         storage_path: directory inside of `host_path`, relative or absolute; None for `host_path` itself.
         container_path: absolute path of the directory, required for ``directory``.
         bucket: name of the bucket.
-        access_key: access key of the account.
+        access_key: access key of the account; None for the credentials that AWS's own chain finds.
         secret_key: secret key of the account.
         endpoint_url: address of a service that is compatible with S3.
         prefix: path inside of the bucket.
         container: name of the container.
         connection_string: connection string of the account. Excludes `account_url`.
         account_url: address of the account.
-        credential: credential for `account_url`.
+        credential: account key or shared access signature for `account_url`; None for the credentials that Azure's own
+            chain finds.
     """
 
     tag: ClassVar[str] = "type"

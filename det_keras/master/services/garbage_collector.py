@@ -7,7 +7,6 @@ continues it.
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -162,10 +161,7 @@ class GarbageCollector(Background):
 
     def _delete_events(self, experiment_id: int, section: Mapping[str, Any]) -> None:
         """Delete the TensorBoard events that trials wrote to their checkpoint storage."""
-        place = storage.from_config(section)
-        if isinstance(place, storage.DirectoryStorage):
-            events = place.files_path(events_prefix(self._cluster_id, experiment_id))
-            shutil.rmtree(events, ignore_errors=True)
+        storage.from_config(section).delete_files(events_prefix(self._cluster_id, experiment_id))
 
     def _fail(self, experiment_id: int) -> None:
         with self._store.writing() as tx:

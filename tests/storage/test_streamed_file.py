@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from det_keras.core import streamed_file
-from det_keras.core.streamed_file import StreamedFile
+from det_keras.storage import streamed_file
+from det_keras.storage.streamed_file import StreamedFile
 
 BLOCK = streamed_file._BLOCK_BYTES
 SIZES = st.integers(0, 3 * BLOCK) | st.sampled_from([0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK])

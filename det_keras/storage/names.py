@@ -1,0 +1,74 @@
+"""Names in a storage: of checkpoints, of files, and of the processes that write them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from uuid import UUID
+
+from det_keras.errors import CheckpointError
+from det_keras.storage.manifest import DELETED_NAME
+
+__all__ = ["checkpoint_name", "is_alive", "is_checkpoint_name", "matching_files", "relative_name"]
+
+
+def checkpoint_name(uuid: str) -> str:
+    """Return a UUID in its canonical spelling.
+
+    Raises:
+        CheckpointError: `uuid` is not a UUID.
+    """
+    try:
+        return str(UUID(uuid))
+    except ValueError:
+        raise CheckpointError(f"{uuid!r} is not the UUID of a checkpoint.") from None
+
+
+def is_checkpoint_name(name: str) -> bool:
+    """Return whether `name` is a UUID in its canonical spelling."""
+    try:
+        return str(UUID(name)) == name
+    except ValueError:
+        return False
+
+
+def relative_name(name: str) -> str:
+    """Return `name` if it stays inside of a storage.
+
+    Raises:
+        ValueError: it is empty, absolute, or contains ``..``.
+    """
+    if not name or Path(name).is_absolute() or ".." in Path(name).parts:
+        raise ValueError(f"{name!r} cannot name a file of a storage. Use a relative path.")
+    return name
+
+
+def matching_files(directory: Path, globs: Sequence[str]) -> set[str]:
+    """Return the relative paths of the files below `directory` that match any of `globs`.
+
+    Raises:
+        ValueError: a glob is empty or points outside of the directory.
+    """
+    found: set[str] = set()
+    for glob in globs:
+        if not glob or ".." in Path(glob).parts or Path(glob).is_absolute():
+            raise ValueError(
+                f"{glob!r} cannot select files of a checkpoint. Use a relative pattern such as 'code/**'."
+            )
+        # Before Python 3.13 `a/**` matches only directories; the files below them are meant.
+        for path in directory.glob(glob):
+            below = path.rglob("*") if path.is_dir() else [path]
+            found.update(p.relative_to(directory).as_posix() for p in below if not p.is_dir())
+    return found - {DELETED_NAME}
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process of this machine exists."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
