@@ -19,8 +19,9 @@ from typing import Any
 
 from det_keras.launch.link import Link
 from det_keras.launch.placement import Placement
+from det_keras.protocol.exit_codes import REJECTS_HPARAMS
 
-__all__ = ["Failure", "Nodes"]
+__all__ = ["Failure", "Nodes", "precedence"]
 
 # After a failure: how long to wait for the other launchers, which have a few seconds to end their own ranks.
 _LAST_WORDS_S = 15.0
@@ -37,6 +38,19 @@ class Failure:
 
     cause: str
     status: int
+
+    @property
+    def precedence(self) -> int:
+        """The order of failures found at the same moment: the lowest is the cause, the others follow from it.
+
+        A rank that rejects its hyperparameters leaves the others alone, and so does a killed one.
+        """
+        return precedence(self.status)
+
+
+def precedence(status: int) -> int:
+    """Return the `Failure.precedence` of a process status."""
+    return 0 if status == REJECTS_HPARAMS else 1 if status < 0 else 2
 
 
 class Nodes:
@@ -105,7 +119,7 @@ class Nodes:
                 break
             for link in select.select(self.links, [], [], left_s)[0]:
                 for heard in self.hear(link):
-                    failure = failure or heard
+                    failure = heard if failure is None or heard.precedence < failure.precedence else failure
                     deadline = deadline or time.monotonic() + _LAST_WORDS_S
         if is_chief:
             self._send_all({"verdict": None if failure is None else asdict(failure)})

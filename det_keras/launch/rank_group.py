@@ -24,7 +24,7 @@ from types import FrameType
 
 from det_keras.launch.heartbeat import Heartbeats
 from det_keras.launch.link import Link
-from det_keras.launch.nodes import Failure, Nodes
+from det_keras.launch.nodes import Failure, Nodes, precedence
 from det_keras.launch.process_group import (
     GroupReaper,
     child_signals,
@@ -33,6 +33,7 @@ from det_keras.launch.process_group import (
     start_group,
 )
 from det_keras.launch.rank_output import OutputStream, RankLines
+from det_keras.protocol.exit_codes import REJECTS_HPARAMS
 
 __all__ = ["RankGroup", "exit_code"]
 
@@ -182,8 +183,7 @@ class RankGroup:
         if ended:
             # Read its last output before its exit status is reported.
             self._read_ready(selector, 0)
-        # Of several ranks found ended together, a killed one is the cause; the others failed because of it.
-        for rank in sorted(statuses, key=lambda rank: (statuses[rank] >= 0, rank)):
+        for rank in sorted(statuses, key=lambda rank: (precedence(statuses[rank]), rank)):
             if statuses[rank] != 0:
                 self._note_failure(rank, statuses[rank])
         if self._deadline is not None and time.monotonic() >= self._deadline:
@@ -218,8 +218,7 @@ class RankGroup:
                 logger.error("%s. Ending the %d ranks of this node.", failure.cause, len(self._alive))
                 self._failure = failure
                 self._deadline = time.monotonic() + _GRACE_S
-            elif self._failure.status >= 0 > failure.status:
-                # Both were found at the same moment. The killed rank is the cause; the other failed because of it.
+            elif failure.precedence < self._failure.precedence:
                 logger.error("%s.", failure.cause)
                 self._failure = failure
 
@@ -265,11 +264,18 @@ class RankGroup:
 
 
 def exit_code(status: int) -> int:
-    """Return the exit code that a shell would report for a process status; for signal n it is 128 + n."""
+    """Return the launcher's exit code for the status of a rank: that of a shell, which is 128 + n for signal n.
+
+    It is 0 if the rank rejected its hyperparameters: a master reads the exit code before the rank's report.
+    """
+    if status == REJECTS_HPARAMS:
+        return 0
     return status if status >= 0 else 128 - status
 
 
 def _ending(status: int) -> str:
+    if status == REJECTS_HPARAMS:
+        return "rejected these hyperparameters"
     if status >= 0:
         return f"exited with code {status}"
     try:

@@ -29,3 +29,12 @@ import det_keras as det
 context = det.keras.init()
 raise det.InvalidHP("too many layers")
 """
+
+# Rank 0 waits for what rank 1 never sends.
+ONE_RANK_REJECTS = """
+import det_keras as det
+context = det.keras.init()
+if context.distributed.rank == 1:
+    raise det.InvalidHP("too many layers")
+context.distributed.allgather("waits")
+"""

@@ -185,7 +185,12 @@ def test_the_cluster_is_checked_by_a_training_with_a_pause(double):
 
 def test_a_check_names_what_fails_and_what_to_do(double):
     done = double.det(
-        "cluster", "check", "--submit", "--config", 'entrypoint=python3 -I -S -c "import det_keras"', check=False
+        "cluster",
+        "check",
+        "--submit",
+        "--config",
+        'entrypoint=python3 -I -S -c "import det_keras"',
+        check=False,
     )
 
     assert done.returncode == 1

@@ -19,15 +19,43 @@ def test_rejected_hyperparameters_are_no_failure(double, submit, script):
     assert any("too many layers" in line for line in double.logs(trial))
 
 
+def test_one_rank_of_two_containers_may_reject_them(double, submit):
+    entrypoint = "python3 -m det_keras.launch.horovod -- python3 train.py"
+    experiment = submit(
+        scripts.ONE_RANK_REJECTS, entrypoint=entrypoint, resources={"slots_per_trial": 2}, max_restarts=2
+    )
+    trial = double.trial(experiment)
+
+    assert double.wait(experiment) == "STATE_COMPLETED", "".join(double.logs(trial))
+    assert double.get(f"/api/v1/trials/{trial['id']}")["trial"].get("restarts", 0) == 0
+    assert any("rejected these hyperparameters" in line for line in double.logs(trial))
+
+
 def test_checkpoints_are_in_the_storage_and_metadata_is_read_after_its_report(double, submit):
     experiment = submit(scripts.REPORTS)
     trial = double.trial(experiment)
 
     assert double.wait(experiment) == "STATE_COMPLETED", "".join(double.logs(trial))
-    listed = double.get(f"/api/v1/trials/{trial['id']}/checkpoints")["checkpoints"]
-    kept = {one["uuid"] for one in listed if one["state"] == "STATE_COMPLETED"}
-    assert kept
-    assert kept == {path.name for path in double.storage.iterdir() if (path / "state").exists()}
+    path = f"/api/v1/trials/{trial['id']}/checkpoints"
+
+    def is_stored():
+        listed = double.get(path)["checkpoints"]
+        kept = {one["uuid"] for one in listed if one["state"] == "STATE_COMPLETED"}
+        # The others are removed a moment after the end.
+        return kept and kept <= {path.name for path in double.storage.iterdir() if (path / "state").exists()}
+
+    double.until(is_stored)
+
+
+def test_the_path_of_the_storage_is_not_in_the_container(double, submit):
+    experiment = submit(
+        "import os, det_keras as det\n"
+        "path = det.get_cluster_info().trial.config['checkpoint_storage']['host_path']\n"
+        "print('found', os.listdir(path), os.path.ismount('/determined_shared_fs'))\n"
+    )
+    double.wait(experiment)
+    trial = double.trial(experiment)
+    double.until(lambda: any("found [] True" in line for line in double.logs(trial)))
 
 
 def test_a_search_that_stops_trials_ends_them_though_nobody_signals_it(double, submit):

@@ -48,6 +48,7 @@ def test_objects_of_a_megabyte_arrive_whole():
 def test_local_calls_stay_on_the_machine():
     """Two machines of two workers; each machine has its own calls, as often as it likes."""
     port, key, results = free_port(), b"k" * 32, {}
+    local_ports = [free_port(), free_port()]
 
     def run(rank):
         cross_rank, local_rank = divmod(rank, 2)
@@ -57,7 +58,7 @@ def test_local_calls_stay_on_the_machine():
         from det_keras.core.exchange import _Star
 
         exchange._all = _Star(rank, 4, "127.0.0.1", port, key, 30)
-        exchange._local = _Star(local_rank, 2, "127.0.0.1", port + 1 + cross_rank, key, 30)
+        exchange._local = _Star(local_rank, 2, "127.0.0.1", local_ports[cross_rank], key, 30)
         context = DistributedContext.of(worker, exchange)
         calls = [context.allgather_local(rank) for _ in range(1 + cross_rank)]
         results[rank] = (calls[0], context.allgather(rank), context.broadcast_local(rank))
