@@ -17,6 +17,7 @@ from det_keras import storage
 from det_keras.config import ExperimentConfig
 from det_keras.connection.masters import find_url, open_session
 from det_keras.connection.settings import Settings
+from det_keras.connection.token_cache import canonical_address
 from det_keras.core.backend.local import RunDirectory
 from det_keras.core.context import fresh_run_directory
 from det_keras.errors import DetError, MasterError
@@ -213,7 +214,7 @@ def _experiment(
     """Return the config of the experiment: only what a Determined master accepts of every script."""
     searcher = config.searcher
     content = {
-        "name": request.name or given.get("name") or Path(sys.argv[0] or "notebook").stem or "notebook",
+        "name": request.name or given.get("name") or _script_name(),
         "description": given.get("description"),
         "labels": given.get("labels"),
         "data": given.get("data"),
@@ -230,13 +231,18 @@ def _experiment(
     return {name: value for name, value in content.items() if value}
 
 
+def _script_name() -> str:
+    name = Path(sys.argv[0]).stem
+    return "notebook" if name in ("", "ipykernel_launcher") else name
+
+
 def _run_directory(request: DetachedRequest, url: str, run_dir: str | os.PathLike[str] | None) -> Path:
     if run_dir is not None:
         return Path(run_dir)
     if request.external_id is None:
         return fresh_run_directory()
     # The same at every start, so that a second process with the same id finds it in use.
-    digest = hashlib.sha256(f"{url} {request.external_id}".encode()).hexdigest()[:16]
+    digest = hashlib.sha256(f"{canonical_address(url)} {request.external_id}".encode()).hexdigest()[:16]
     return request.settings.home.create().runs / f"detached-{digest}"
 
 

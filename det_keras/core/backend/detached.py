@@ -153,7 +153,10 @@ class DetachedBackend(MasterBackend):
         self._has_failed = True
 
     def note_error(self, error: BaseException) -> None:
-        self._has_failed = self._has_failed or not (isinstance(error, SystemExit) and error.code in (None, 0))
+        if isinstance(error, KeyboardInterrupt):
+            self._is_interrupted = True
+        elif not isinstance(error, SystemExit) or error.code not in (None, 0):
+            self._has_failed = True
 
     def wait_for_preemption(self, timeout_s: float) -> bool:
         return self._is_ended.wait(timeout_s)

@@ -154,7 +154,7 @@ class _Tap:
     def remove(self) -> None:
         """Restore the stream, unless its method was replaced again since."""
         self._is_removed = True
-        if vars(self._stream).get("write") == self._on_write:
+        if getattr(self._stream, "__dict__", {}).get("write") == self._on_write:
             del self._stream.write
 
     def _on_write(self, text: str) -> Any:
