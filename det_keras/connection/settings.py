@@ -27,6 +27,7 @@ class Settings:
         cert_file: the CA bundle for TLS, or ``noverify``.
         cert_name: the name in the master's certificate, if it is not that of its address.
         slots: number of slots of an embedded master that is started; None for one per GPU or core.
+        is_detached: whether a script that no master started reports to this master.
     """
 
     home: Home
@@ -38,6 +39,7 @@ class Settings:
     cert_file: str | None = None
     cert_name: str | None = None
     slots: int | None = None
+    is_detached: bool = False
 
     @classmethod
     def gather(cls, args: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
@@ -52,11 +54,16 @@ class Settings:
         )
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str]) -> Settings:
-        """Return the settings of an environment; errors are those of `gather`."""
+    def from_environment(cls, environ: Mapping[str, str], *, master: str | None = None) -> Settings:
+        """Return the settings of an environment; errors are those of `gather`.
+
+        Args:
+            environ: the environment.
+            master: a master's address that takes precedence over that of the environment.
+        """
         return cls(
             home=Home.from_environment(environ),
-            master=environ.get("DET_MASTER") or None,
+            master=master or environ.get("DET_MASTER") or None,
             user=environ.get("DET_USER") or None,
             environment_user=environ.get("DET_USER") or None,
             token=environ.get("DET_USER_TOKEN") or None,
@@ -64,6 +71,7 @@ class Settings:
             cert_file=environ.get("DET_MASTER_CERT_FILE") or None,
             cert_name=environ.get("DET_MASTER_CERT_NAME") or None,
             slots=_slots(environ.get("DET_KERAS_SLOTS")),
+            is_detached=environ.get("DET_KERAS_DETACHED", "") not in ("", "0"),
         )
 
     @property

@@ -26,7 +26,7 @@ from det_keras.errors import InvalidHP
 from det_keras.home import Home
 from det_keras.protocol.exit_codes import code_of_rejection
 
-__all__ = ["Context", "init", "open_backend", "share_backend"]
+__all__ = ["Context", "fresh_run_directory", "init", "open_backend", "share_backend"]
 
 logger = logging.getLogger(__name__)
 
@@ -143,6 +143,8 @@ class Context:
             if self.info is not None:
                 self.leave_as_invalid(error, self.close)
             self.train.report_early_exit()
+        if error is not None:
+            self.backend.note_error(error)
         self.close()
         if error is not None and self._uncaught is not None:
             # If the script does not catch the exception, the hook prints the hint after the traceback.
@@ -232,7 +234,7 @@ def open_backend(
 
         mount = _CONTAINER_MOUNT if _CONTAINER_MOUNT.is_mount() else None
         return TrialBackend(info), storage.from_config(info.trial.config["checkpoint_storage"], mount=mount)
-    run = RunDirectory(Path(run_dir) if run_dir is not None else _fresh_run_directory())
+    run = RunDirectory(Path(run_dir) if run_dir is not None else fresh_run_directory())
     if run_dir is None:
         logger.info("This run is stored in %s", run.path)
     backend = LocalBackend(run, metric=metric, smaller_is_better=smaller_is_better)
@@ -264,7 +266,8 @@ def share_backend(
     return SharedBackend(opened[0] if opened else None, distributed), store
 
 
-def _fresh_run_directory() -> Path:
+def fresh_run_directory() -> Path:
+    """Create a run directory under the data root and return it."""
     import tempfile
     from datetime import datetime
 

@@ -1,12 +1,12 @@
-"""Prints a hint after the traceback of an exception that ends the script."""
+"""How the script ends: hints after the traceback of an exception, and the code of `sys.exit`."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
-__all__ = ["HINTS", "UncaughtHook"]
+__all__ = ["HINTS", "ExitListener", "UncaughtHook"]
 
 #: Functions that return a hint for an exception, or None. `det_keras.keras` adds one for API of Keras 2.
 HINTS: list[Callable[[BaseException], str | None]] = []
@@ -40,3 +40,27 @@ class UncaughtHook:
         self._previous(kind, error, trace)
         for hint in filter(None, (give(error) for give in HINTS)):
             print(f"\nHint: {hint}", file=sys.stderr, flush=True)  # noqa: T201 - beside the traceback
+
+
+class ExitListener:
+    """Records the code that the script passes to `sys.exit`, until it is removed.
+
+    Nothing else tells an exit handler with which code the process ends.
+
+    Attributes:
+        code: the last code; None if there was no call, or one without a code.
+    """
+
+    def __init__(self) -> None:
+        self.code: object = None
+        self._previous = sys.exit
+        sys.exit = self._exit
+
+    def remove(self) -> None:
+        """Restore `sys.exit`, unless it was replaced again since."""
+        if sys.exit == self._exit:
+            sys.exit = self._previous
+
+    def _exit(self, code: Any = None, /) -> NoReturn:
+        self.code = code
+        self._previous(code)

@@ -49,6 +49,7 @@ class KerasContext:
         settings: how often to report, validate and save.
         seed: the seed of all random operations.
         config_data: the config's ``data`` field.
+        master: address of the master that a detached run reports to; None for that of the environment.
         on_close: called when the context is closed.
 
     Attributes:
@@ -74,6 +75,7 @@ class KerasContext:
         seed: int,
         config_data: Mapping[str, Any],
         skip_missing_checkpoints: bool = False,
+        master: str | None = None,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
         self.core = core
@@ -96,6 +98,7 @@ class KerasContext:
             exchange=exchange,
         )
         self._files = ExitStack()
+        self._master = master
         self._skip_missing_checkpoints = skip_missing_checkpoints
         self._point: ResumePoint | None = None
         self._looked_for_point = False
@@ -108,7 +111,7 @@ class KerasContext:
         if settings.profiling:
             core.start_profiler()
         atexit.register(self.close)
-        self._uncaught = UncaughtHook(self._leave_if_invalid)
+        self._uncaught = UncaughtHook(self._on_uncaught)
 
     @property
     def training(self) -> TrainingInfo:
@@ -424,7 +427,8 @@ class KerasContext:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        self._leave_if_invalid(error)
+        if error is not None:
+            self._on_uncaught(error)
         self.close()
         if error is not None:
             # If the script does not catch the exception, the hook prints the hint after the traceback.
@@ -515,16 +519,19 @@ class KerasContext:
             session = (
                 open_task_session(info)
                 if info is not None
-                else open_session(Settings.from_environment(os.environ))
+                else open_session(Settings.from_environment(os.environ, master=self._master))
             )
         except DetError as error:
             raise CheckpointError(f"The checkpoint cannot be fetched: {error}") from error
         with session, open_checkpoint(session, trial_id=trial_id, uuid=uuid, best=best) as directory:
             yield directory
 
-    def _leave_if_invalid(self, error: BaseException | None) -> None:
-        if isinstance(error, InvalidHP) and self.core.info is not None and not self._is_closed:
+    def _on_uncaught(self, error: BaseException) -> None:
+        if self._is_closed:
+            return
+        if isinstance(error, InvalidHP) and self.core.info is not None:
             self.core.leave_as_invalid(error, self.close)
+        self.core.backend.note_error(error)
 
 
 def _check_model(model: Any, what: str) -> None:

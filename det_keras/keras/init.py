@@ -7,7 +7,7 @@ import operator
 import os
 import random
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from det_keras.core.tensorboard import TensorboardMode
 from det_keras.errors import ClusterInfoError, DetError
 from det_keras.keras.context import KerasContext
 from det_keras.keras.current import set_current
+from det_keras.keras.detached import DetachedRequest, open_run
 from det_keras.keras.engine.settings import FitSettings
 from det_keras.keras.local_events import EventWriter
 from det_keras.keras.process_setup import check_eager, configure_logs, prepare_process
@@ -41,13 +42,20 @@ def init(
     hparams: Mapping[str, Any] | None = None,
     run_dir: str | os.PathLike[str] | None = None,
     seed: int | None = None,
+    master: str | None = None,
+    project: str | None = None,
+    name: str | None = None,
+    external_id: str | None = None,
     on_missing_checkpoint: str = "fail",
 ) -> KerasContext:
     """Return the context of this process, and seed Python, NumPy, TensorFlow and Keras.
 
     In a trial all settings come from the master, and the arguments but `on_missing_checkpoint` are ignored with a log
-    message. A second
-    call returns the same context; in a local run only without arguments or with the same ones.
+    message. A second call returns the same context; in a local run only without arguments or with the same ones.
+
+    A local run with `master`, or with the environment variables DET_KERAS_DETACHED=1 and DET_MASTER, is *detached*:
+    it is shown on that master as an unmanaged experiment with its metrics, checkpoints, log and state. The user is
+    the one of `det user login`, or of DET_USER and DET_PASS.
 
     Args:
         config: in a local run, path of a YAML file or a mapping; it needs neither entrypoint nor searcher.
@@ -55,19 +63,26 @@ def init(
         run_dir: in a local run, the run directory; a script that is started again with it resumes training. By
             default a new one under the data root.
         seed: in a local run, the seed of all random operations, 0 to 2**32 - 1; by default that of the config, then
-            that of the run directory, then a random one.
-        on_missing_checkpoint: in a trial, what happens if the storage does not have the checkpoint that the master
-            recorded last: ``fail`` ends the process with an error, ``restart`` resumes from the newest one that the
-            storage has, or trains from the beginning.
+            that of the run directory or the detached run, then a random one.
+        master: address of the master that a detached run reports to.
+        project: in a detached run, ``workspace/project`` of the experiment; by default the master's own.
+        name: in a detached run, name of the experiment; by default that of the config, then that of the script.
+        external_id: in a detached run, a name by which a script that is started again resumes the run; by default
+            each start is a new experiment.
+        on_missing_checkpoint: in a trial or detached run, what happens if the storage does not have the checkpoint
+            that the master recorded last: ``fail`` ends the process with an error, ``restart`` resumes from the
+            newest one that the storage has, or trains from the beginning.
 
     Returns:
         The context, which is also a context manager. It is closed at exit at the latest.
 
     Raises:
-        ValueError: `seed` is not such a number, or `on_missing_checkpoint` is neither of the two.
+        ValueError: `seed` is not such a number, `on_missing_checkpoint` is neither of the two, or `project` or
+            `external_id` is malformed.
         ClusterInfoError: the launcher's variables are incomplete.
         ConfigError: `config` is invalid; the message names every invalid field.
-        DetError: `run_dir` is in use, or a context with other arguments is open.
+        DetError: `run_dir` is in use, or a context with other arguments is open, or the master of a detached run is
+            not available, refuses the user or the project, or knows `external_id` from another user.
 
     Example:
         ```pycon
@@ -82,7 +97,8 @@ def init(
         raise ValueError(
             f"`on_missing_checkpoint` must be 'fail' or 'restart'. Received: {on_missing_checkpoint!r}."
         )
-    arguments = (_comparable(config), _comparable(hparams), _comparable(run_dir), seed)
+    names = {"master": master, "project": project, "name": name, "external_id": external_id}
+    arguments = (_comparable(config), _comparable(hparams), _comparable(run_dir), seed, *names.values())
     is_bare = all(argument is None for argument in arguments)
     if _current is not None:
         context, opened_with = _current
@@ -94,13 +110,15 @@ def init(
     # Check before a run directory is locked, so that a corrected call can use it.
     check_eager()
     info = get_cluster_info()
+    skip_missing = on_missing_checkpoint == "restart"
     if info is not None:
-        context = _init_on_cluster(info, skip_missing_checkpoints=on_missing_checkpoint == "restart")
+        context = _init_on_cluster(info, skip_missing_checkpoints=skip_missing)
         # Log only here: logging is set up now, and the rank is known.
         if not is_bare and context.distributed.is_chief:
             logger.info("The arguments of init() are ignored here: the master says what they are.")
     else:
-        context = _init_local(config, hparams, run_dir, seed)
+        detached = DetachedRequest.read(os.environ, **names)
+        context = _init_local(config, hparams, run_dir, seed, detached, skip_missing_checkpoints=skip_missing)
     _current = context, arguments
     set_current(context.core)
     _write_events(context)
@@ -176,53 +194,113 @@ def _init_local(
     hparams: Mapping[str, Any] | None,
     run_dir: str | os.PathLike[str] | None,
     seed: int | None,
+    detached: DetachedRequest | None,
+    *,
+    skip_missing_checkpoints: bool,
 ) -> KerasContext:
     configure_logs(debug=False)
     # Before a run directory is taken, which would keep it.
     seed = _checked_seed(seed)
     workers = _join_workers()
-    orders = LocalOverrides.from_environment(os.environ)
-    if orders.config is not None:
+    overrides = LocalOverrides.from_environment(os.environ)
+    if overrides.config is not None:
         logger.info("The config is the one given to `det experiment create`.")
-    raw = _read_config(orders.config or config)
-    run_dir = orders.run_dir or run_dir
+    raw = _read_config(overrides.config or config)
     loaded = load_experiment_config(raw, alone=True)
     for notice in loaded.notices if raw else ():
         logger.info("%s", notice)
-    settings_hparams = dict(hparams or {})
-    metric = loaded.config.searcher.metric if loaded.config.searcher is not None else None
-    smaller = loaded.config.searcher.smaller_is_better if loaded.config.searcher is not None else True
     if seed is None:
         seed = (raw.get("reproducibility") or {}).get("experiment_seed")
+    run = _LocalRun(loaded.config, raw, dict(hparams or {}), overrides.run_dir or run_dir, seed)
+    backend, store = share_backend(workers, lambda: run.open(detached, workers))
+    run.seed, run.trial_id, run.experiment_id = workers.broadcast((run.seed, run.trial_id, run.experiment_id))
+    assert run.seed is not None
+    if not workers.is_chief:
+        run.hparams = _sample(loaded.config, run.seed, run.hparams)
+    prepare_process(run.seed, loaded.config, workers)
+    core = det_core.Context(backend, store, distributed=workers)
+    settings = FitSettings.from_config(loaded.config, raw.keys(), run.hparams)
+    settings = replace(settings, batch_limit=overrides.batch_limit)
+    training = TrainingInfo(
+        hparams=HParams.nested(run.hparams),
+        seed=run.seed,
+        experiment_config=loaded.config.to_dict() if raw else {},
+        trial_id=run.trial_id,
+        experiment_id=run.experiment_id,
+        latest_checkpoint=next((record.uuid for record in backend.checkpoints()), None),
+        max_length=settings.max_length,
+    )
+    return KerasContext(
+        core,
+        training,
+        settings,
+        seed=run.seed,
+        config_data=loaded.config.data,
+        skip_missing_checkpoints=skip_missing_checkpoints,
+        master=None if detached is None else detached.settings.master,
+        on_close=_forget,
+    )
 
-    def open_run() -> tuple[Backend, Storage]:
-        nonlocal seed
-        backend, store = open_backend(None, run_dir, metric=metric, smaller_is_better=smaller)
+
+@dataclass
+class _LocalRun:
+    """A run without a launcher, before and after it is opened.
+
+    Attributes:
+        config: its config.
+        raw: the config as the user wrote it.
+        hparams: before, the given values; after, all of them.
+        run_dir: the run directory; None for a new one.
+        seed: before, the given seed or None; after, the run's.
+        trial_id: in a detached run, number of its trial.
+        experiment_id: in a detached run, number of its experiment.
+    """
+
+    config: ExperimentConfig
+    raw: Mapping[str, Any]
+    hparams: dict[str, Any]
+    run_dir: str | os.PathLike[str] | None
+    seed: int | None
+    trial_id: int | None = None
+    experiment_id: int | None = None
+
+    def open(self, detached: DetachedRequest | None, workers: DistributedContext) -> tuple[Backend, Storage]:
+        """Open the destination of reports and the storage; on the chief only."""
+        return self._open_directory() if detached is None else self._open_detached(detached, workers)
+
+    def _open_directory(self) -> tuple[Backend, Storage]:
+        searcher = self.config.searcher
+        backend, store = open_backend(
+            None,
+            self.run_dir,
+            metric=searcher.metric if searcher is not None else None,
+            smaller_is_better=searcher.smaller_is_better if searcher is not None else True,
+        )
         assert isinstance(backend, LocalBackend)
         try:
-            seed = _run_seed(backend, seed)
+            self.seed = _run_seed(backend, self.seed)
         except DetError:
             # Release the directory, so that a corrected call can use it.
             backend.close()
             raise
+        self.hparams = _sample(self.config, self.seed, self.hparams)
         return backend, store
 
-    backend, store = share_backend(workers, open_run)
-    seed = workers.broadcast(seed)
-    assert seed is not None
-    values = _sample(loaded.config, seed, settings_hparams)
-    prepare_process(seed, loaded.config, workers)
-    core = det_core.Context(backend, store, distributed=workers)
-    settings = FitSettings.from_config(loaded.config, raw.keys(), values)
-    settings = replace(settings, batch_limit=orders.batch_limit)
-    training = TrainingInfo(
-        hparams=HParams.nested(values),
-        seed=seed,
-        experiment_config=loaded.config.to_dict() if raw else {},
-        latest_checkpoint=next((record.uuid for record in backend.checkpoints()), None),
-        max_length=settings.max_length,
-    )
-    return KerasContext(core, training, settings, seed=seed, config_data=loaded.config.data, on_close=_forget)
+    def _open_detached(
+        self, request: DetachedRequest, workers: DistributedContext
+    ) -> tuple[Backend, Storage]:
+        run = open_run(
+            request,
+            self.config,
+            self.raw,
+            run_dir=self.run_dir,
+            seed=self.seed,
+            sample=lambda seed: _sample(self.config, seed, self.hparams),
+            rank=workers.rank if workers.size > 1 else None,
+        )
+        self.seed, self.hparams = run.seed, run.hparams
+        self.trial_id, self.experiment_id = run.backend.run.trial_id, run.backend.run.experiment_id
+        return run.backend, run.store
 
 
 def _read_config(config: str | os.PathLike[str] | Mapping[str, Any] | None) -> dict[str, Any]:

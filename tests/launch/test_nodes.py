@@ -39,6 +39,9 @@ import sys
 from pathlib import Path
 from det_keras import cluster_info
 cluster_info.INFO_DIRECTORY = Path(sys.argv[1])
+from det_keras.launch import rank_group
+# Most of these ranks only sleep: they would use all of the time in which they may end by themselves.
+rank_group._GRACE_S = 0.5
 from det_keras.launch.horovod import main
 sys.exit(main(sys.argv[2:]))
 """

@@ -1,4 +1,5 @@
-"""One contract for every backend: a run directory, a trial's master, and either of them shared by the workers."""
+"""One contract for every backend: a run directory, a trial's master, the master of a detached run, and each of them
+shared by the workers."""
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ from det_keras.master.database.models import MetricRow, TrialRow
 from det_keras.master.reports.metrics import live_rows
 from det_keras.protocol import states
 from det_keras.storage import DirectoryStorage
+from master.detached_runs import open_detached
 
 CONFIG = (
     "entrypoint: python3 train.py\nsearcher: {name: single, metric: val_loss, max_length: {batches: 100}}\n"
@@ -71,24 +73,33 @@ def trial(world, tmp_path):
     session = Session(info.master_url, info.session_token, is_task=True, transport=world.http._transport)
     backend = TrialBackend(info, session)
 
-    def rows():
-        with world.master.store.reading() as found:
-            query = (
-                live_rows([shape["id"]]).where(MetricRow.total_batches.is_not(None)).order_by(MetricRow.id)
-            )
-            return [(row.group, row.total_batches, row.metrics) for row in found.scalars(query)]
+    return Place(backend, lambda: rows_of(world, shape["id"]), DirectoryStorage(tmp_path / "storage"))
 
-    return Place(backend, rows, DirectoryStorage(tmp_path / "storage"))
+
+def detached(world, tmp_path):
+    backend = open_detached(world, tmp_path, "mine")
+    return Place(
+        backend, lambda: rows_of(world, backend.run.trial_id), DirectoryStorage(tmp_path / "storage")
+    )
+
+
+def rows_of(world, trial_id):
+    with world.master.store.reading() as found:
+        query = live_rows([trial_id]).where(MetricRow.total_batches.is_not(None)).order_by(MetricRow.id)
+        return [(row.group, row.total_batches, row.metrics) for row in found.scalars(query)]
 
 
 def shared(place):
     return Place(SharedBackend(place.backend, DistributedContext()), place.rows, place.storage)
 
 
-@pytest.fixture(params=["local", "trial", "local shared", "trial shared"])
+@pytest.fixture(params=["local", "trial", "detached", "local shared", "trial shared", "detached shared"])
 def place(request, tmp_path):
     kind, *is_shared = request.param.split()
-    found = local(tmp_path) if kind == "local" else trial(request.getfixturevalue("world"), tmp_path)
+    if kind == "local":
+        found = local(tmp_path)
+    else:
+        found = {"trial": trial, "detached": detached}[kind](request.getfixturevalue("world"), tmp_path)
     found = shared(found) if is_shared else found
     yield found
     found.backend.close()

@@ -153,6 +153,10 @@ class Backend(abc.ABC):
     def report_early_exit(self, reason: str) -> None:
         """Report to the searcher why the trial ends early; returns after the report has arrived."""
 
+    def note_error(self, error: BaseException) -> None:
+        """Note the exception with which the script ends; only a detached run reports it."""
+        return
+
     @abc.abstractmethod
     def wait_for_preemption(self, timeout_s: float) -> bool:
         """Wait for a request to stop, at most `timeout_s` seconds; return whether there is one."""

@@ -107,6 +107,10 @@ class SharedBackend(Backend):
 
             report_early_exit(info, reason)
 
+    def note_error(self, error: BaseException) -> None:
+        if self.chief is not None:
+            self.chief.note_error(error)
+
     def wait_for_preemption(self, timeout_s: float) -> bool:
         assert self.chief is not None
         return self.chief.wait_for_preemption(timeout_s)
