@@ -357,7 +357,8 @@ class ObjectStorage(Storage):
                     found = _open[place] = Requests(self._client())
                 except ValueError as error:
                     raise StorageError(
-                        f"The storage `{self.extra}` cannot be opened: {error}. Check the fields of `checkpoint_storage`.",
+                        f"The storage `{self.extra}` cannot be opened: {error}. "
+                        "Check the fields of `checkpoint_storage`.",
                         can_retry=False,
                     ) from error
             return found

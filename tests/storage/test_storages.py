@@ -293,7 +293,7 @@ def test_missing_package_is_named_with_its_extra(kind, module, monkeypatch):
 
 def test_connection_string_that_is_none_is_said():
     section = {"type": "azure", "container": "c", "connection_string": "nonsense"}
-    with pytest.raises(StorageError, match="cannot be opened.*`checkpoint_storage`"):
+    with pytest.raises(StorageError, match=r"cannot be opened.*`checkpoint_storage`"):
         storage.from_config(section).exists(str(uuid4()))
 
 
