@@ -23,6 +23,7 @@ MEASUREMENTS = (
     "report_lane",
     "data",
     "checkpoint",
+    "stores",
     "resume",
     "search",
     "distributed",

@@ -136,6 +136,10 @@ HELP_TEXTS: Mapping[str, HelpText] = {
         "Delete some of the files of checkpoints.",
         "det checkpoint rm 1b671a64-40d5-491e-99b0-da01ff1f3341 --glob 'code/**'",
     ),
+    "det checkpoint gc": HelpText.of(
+        "Remove what unfinished checkpoints left in the storages of all experiments.",
+        "det checkpoint gc --orphans --dry-run",
+    ),
     "det checkpoint delete": HelpText.of(
         "Delete checkpoints with all their files.",
         "det checkpoint delete 1b671a64-40d5-491e-99b0-da01ff1f3341 --yes",

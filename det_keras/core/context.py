@@ -181,7 +181,7 @@ def init(
 
     Raises:
         ClusterInfoError: the launcher's variables are incomplete.
-        ConfigError: `checkpoint_storage` is a section of an unknown type.
+        ConfigError: `checkpoint_storage` is a section of an unknown type, or of one whose package is not installed.
         ValueError: `checkpoint_storage` is the address of a cloud storage.
         DetError: `run_dir` is in use.
 
@@ -281,7 +281,9 @@ def _storage_of(place: str | os.PathLike[str] | Mapping[str, Any]) -> storage.St
     if isinstance(place, Mapping):
         return storage.from_config(place)
     if "://" in os.fspath(place):
-        raise ValueError(f"There is no storage for {place!r}. Use a directory.")
+        raise ValueError(
+            f"{place!r} is not a directory. Use a section for an object store, such as {{'type': 's3', 'bucket': 'b'}}."
+        )
     return storage.DirectoryStorage(os.fspath(place))
 
 

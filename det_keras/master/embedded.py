@@ -78,8 +78,8 @@ class EmbeddedMaster:
         self.users = Users(store, self.accounts, home)
         self.bundles = ContextStore(home.root / "contexts")
         self.pool = pool or LocalPool(home, slots, environment, info_mounts=info_mounts)
-        default_storage = {"type": "directory", "container_path": str(home.checkpoints)}
-        self.experiments = Experiments(store, self.bundles, default_storage, len(self.pool.slots))
+        self.default_storage = {"type": "directory", "container_path": str(home.checkpoints)}
+        self.experiments = Experiments(store, self.bundles, self.default_storage, len(self.pool.slots))
         self.jobs = Jobs(store, self.bundles, len(self.pool.slots))
         launcher = Launcher(self.identity, self.pool, self.bundles, self.accounts, environment)
         self.dispatcher = Dispatcher(store, self.pool, launcher, self.accounts, notifier)

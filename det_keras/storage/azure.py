@@ -197,7 +197,9 @@ def _connection(
     """Return the arguments of the file system for a way to authenticate."""
     if connection_string is not None:
         return {"connection_string": connection_string}
-    assert account_url is not None
+    if account_url is None:
+        # The section that a client is shown has no secrets: the file system reads AZURE_STORAGE_* variables.
+        return {}
     address = urlsplit(account_url)
     is_path_style = bool(address.path.strip("/"))
     # An emulator has the account in the path, Azure in the host.

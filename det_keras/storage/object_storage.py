@@ -18,7 +18,6 @@ import socket
 import tempfile
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -142,7 +141,10 @@ class ObjectStorage(Storage):
         folder, stored = self._folder(uuid), self._stored(uuid)
         selected = _selected(stored, globs)
         if not stored.keys() - selected - {MANIFEST_NAME, DELETED_NAME} or stored.keys() <= selected:
-            self._remove(uuid, stored)
+            with self._marked(uuid) as leave_marker:
+                leave_marker.append(uuid)
+                self._remove(uuid, stored)
+                leave_marker.clear()
             return {}
         requests = self._requests()
         with tempfile.TemporaryDirectory() as scratch:
@@ -155,41 +157,35 @@ class ObjectStorage(Storage):
         return self.list_files(uuid)
 
     def find_orphans(self, min_age_s: float) -> list[Orphan]:
+        # Only what has a marker: other programs may store checkpoints in the same bucket, which have no manifest.
         requests = self._requests()
-        stored = self._list(self._root)
-        unfinished = requests.call(self._root, lambda: requests.client.unfinished(self._root))
-        traces: dict[str, list[_Trace]] = defaultdict(list)
-        complete = set()
-        for key, entry in stored.items():
-            name = key.removeprefix(self._root)
-            uuid, _, rest = name.partition("/")
-            if rest == MANIFEST_NAME:
-                complete.add(uuid)
-            if name.startswith(_UPLOADS):
-                uuid, pid = _parse_marker(rest)
-                traces[uuid].append(_Trace(entry.modified, 0, is_leftover=True, pid=pid))
-            else:
-                traces[uuid].append(_Trace(entry.modified, entry.size_bytes))
-        for upload in unfinished:
-            uuid = upload.key.removeprefix(self._root).partition("/")[0]
-            traces[uuid].append(_Trace(upload.started, 0, is_leftover=True))
-        return [
-            Orphan(f"{requests.client.location}/{self._root}{uuid}/", uuid, _size(traces[uuid]), age_s)
-            for uuid in sorted(filter(is_checkpoint_name, traces))
-            if (uuid not in complete or any(trace.is_leftover for trace in traces[uuid]))
-            and (age_s := _age_s(traces[uuid], min_age_s)) is not None
-        ]
+        found = []
+        for key, marker in self._list(self._root + _UPLOADS).items():
+            uuid, pid = _parse_marker(key.removeprefix(self._root + _UPLOADS))
+            if not is_checkpoint_name(uuid) or (pid is not None and is_alive(pid)):
+                continue
+            stored, unfinished = self._stored(uuid), self._unfinished(uuid)
+            times = [entry.modified for entry in (marker, *stored.values())]
+            times += [upload.started for upload in unfinished]
+            age_s = max(0.0, time.time() - max(known for known in times if known is not None))
+            if pid is None and age_s < min_age_s:
+                continue
+            is_complete = MANIFEST_NAME in stored
+            size_bytes = 0 if is_complete else sum(entry.size_bytes for entry in stored.values())
+            found.append(Orphan(f"{requests.client.location}/{self._root}{uuid}/", uuid, size_bytes, age_s))
+        return found
 
     def remove_orphan(self, orphan: Orphan) -> None:
         uuid = checkpoint_name(orphan.uuid)
         logger.info("Removing an unfinished checkpoint at %s.", orphan.name)
-        stored = self._stored(uuid)
-        requests, folder = self._requests(), self._folder(uuid)
-        for upload in requests.call(folder, lambda: requests.client.unfinished(folder)):
+        for upload in self._unfinished(uuid):
             self._abort(upload)
-        # Listed after the uploads: one may have been completed meanwhile.
+        # Listed after the uploads were ended: one may have been completed meanwhile.
+        stored = self._stored(uuid)
         if MANIFEST_NAME not in stored:
-            self._delete_keys([folder + name for name in self._stored(uuid)])
+            folder = self._folder(uuid)
+            self._delete_keys([folder + name for name in stored])
+        # The marker last: a removal that is interrupted is found again.
         markers = [key for key in self._list(self._root + _UPLOADS) if key.endswith(f"~{uuid}")]
         self._delete_keys(markers)
 
@@ -234,21 +230,33 @@ class ObjectStorage(Storage):
         client = requests.client
         if self.exists(uuid):
             raise FileExistsError(f"Checkpoint `{uuid}` is already stored at {client.location}/{folder}.")
+        with self._marked(uuid) as leave_marker:
+            upload = ObjectUpload(requests, folder)
+            try:
+                yield upload
+                upload.finish()
+            except BaseException:
+                try:
+                    upload.abandon()
+                    self._remove(uuid, self._stored(uuid))
+                except OSError as error:
+                    logger.warning("An unfinished checkpoint cannot be removed now: %s", error)
+                    leave_marker.append(uuid)
+                raise
+
+    @contextmanager
+    def _marked(self, uuid: str) -> Iterator[list[str]]:
+        """Mark a checkpoint as being written or deleted; a non-empty list at the end leaves the marker."""
+        requests = self._requests()
         marker = f"{self._root}{_UPLOADS}{_machine()}~{os.getpid()}~{checkpoint_name(uuid)}"
-        requests.call(marker, lambda: client.put(marker, b""))
-        upload = ObjectUpload(requests, folder)
+        requests.call(marker, lambda: requests.client.put(marker, b""))
+        leave_marker: list[str] = []
         try:
-            yield upload
-            upload.finish()
-        except BaseException:
-            upload.abandon()
-            # What cannot be removed now is removed by a later process, which the marker tells.
-            with contextlib.suppress(OSError):
-                self._remove(uuid, self._stored(uuid))
-                self._delete_keys([marker])
-            raise
-        with contextlib.suppress(OSError):
-            self._delete_keys([marker])
+            yield leave_marker
+        finally:
+            if not leave_marker:
+                with contextlib.suppress(OSError):
+                    self._delete_keys([marker])
 
     def _remove_stale(self) -> None:
         """Remove what dead processes of this machine left, once per process."""
@@ -257,10 +265,8 @@ class ObjectStorage(Storage):
             return
         _tidied.add(place)
         try:
-            for key in self._list(self._root + _UPLOADS):
-                uuid, pid = _parse_marker(key.removeprefix(self._root + _UPLOADS))
-                if pid is not None and not is_alive(pid) and is_checkpoint_name(uuid):
-                    self.remove_orphan(Orphan(f"{self._requests().client.location}/{key}", uuid, 0, 0.0))
+            for orphan in self.find_orphans(float("inf")):
+                self.remove_orphan(orphan)
         except StorageError as error:
             logger.warning("Unfinished checkpoints could not be removed: %s", error)
 
@@ -311,6 +317,10 @@ class ObjectStorage(Storage):
             self._delete_keys([folder + MANIFEST_NAME])
         self._delete_keys([folder + name for name in stored if name != MANIFEST_NAME])
 
+    def _unfinished(self, uuid: str) -> list[UnfinishedUpload]:
+        folder, requests = self._folder(uuid), self._requests()
+        return requests.call(folder, lambda: requests.client.unfinished(folder))
+
     def _abort(self, upload: UnfinishedUpload) -> None:
         requests = self._requests()
         requests.call(upload.key, lambda: requests.client.abort(upload.key, upload.upload_id))
@@ -343,36 +353,15 @@ class ObjectStorage(Storage):
         with _opening:
             found = _open.get(place)
             if found is None or found.is_expired:
-                found = _open[place] = Requests(self._client())
+                try:
+                    found = _open[place] = Requests(self._client())
+                except ValueError as error:
+                    raise StorageError(
+                        f"The storage `{self.extra}` cannot be opened: {error}. "
+                        "Check the fields of `checkpoint_storage`.",
+                        can_retry=False,
+                    ) from error
             return found
-
-
-class _Trace:
-    """An object or an upload that belongs to a checkpoint."""
-
-    def __init__(
-        self, time: float | None, size_bytes: int, *, is_leftover: bool = False, pid: int | None = None
-    ) -> None:
-        self.time = time
-        self.size_bytes = size_bytes
-        # Whether it is one even if the checkpoint is complete.
-        self.is_leftover = is_leftover
-        self.pid = pid
-
-
-def _size(traces: Sequence[_Trace]) -> int:
-    return sum(trace.size_bytes for trace in traces)
-
-
-def _age_s(traces: Sequence[_Trace], min_age_s: float) -> float | None:
-    """Return the time since the last change of an abandoned checkpoint; None if a process may still write it."""
-    times = [trace.time for trace in traces if trace.time is not None]
-    # A store that does not tell the time of an upload: the marker of a process that writes has one.
-    age_s = max(0.0, time.time() - max(times)) if times else min_age_s
-    pids = [trace.pid for trace in traces if trace.pid is not None]
-    if pids:
-        return None if any(map(is_alive, pids)) else age_s
-    return age_s if age_s >= min_age_s else None
 
 
 def _machine() -> str:

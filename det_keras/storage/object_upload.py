@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextlib
 import functools
 import hashlib
 import queue
@@ -95,13 +94,16 @@ class ObjectUpload(CheckpointTarget):
         self.requests.call(key, lambda: client.put(key, content))
 
     def abandon(self) -> None:
-        """End all requests and discard the parts of unfinished files; the complete files are left to the caller."""
+        """End all requests and discard the parts of unfinished files; the complete files are left to the caller.
+
+        Raises:
+            OSError: parts could not be discarded.
+        """
         # Requests on their way are waited for: a store that received one would act on it after it was discarded.
         self._is_abandoned = True
         self._wait()
         for upload_id, key in self._unfinished.items():
-            with contextlib.suppress(OSError):
-                self.requests.call(key, functools.partial(self.requests.client.abort, key, upload_id))
+            self.requests.call(key, functools.partial(self.requests.client.abort, key, upload_id))
 
     def take_buffer(self) -> bytearray:
         """Return a free buffer of the size of a part; waits for one."""

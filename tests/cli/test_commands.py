@@ -410,3 +410,16 @@ def test_a_master_is_started_when_none_runs_and_outlives_the_command(det, tmp_pa
 
 def test_a_search_can_be_previewed(det):
     assert "whole length" in det.out("preview-search", "const.yaml")
+
+
+def test_unfinished_checkpoints_are_listed_and_removed(det):
+    left = det.home / "checkpoints" / ".staging-elsewhere-7-1b671a64-40d5-491e-99b0-da01ff1f3341"
+    left.mkdir(parents=True)
+    assert "No unfinished checkpoints" in det.out("checkpoint", "gc", "--orphans")
+    gc = ("checkpoint", "gc", "--orphans", "--older-than", "0")
+    assert left.name in det.out(*gc, "--dry-run")
+    refused = det(*gc)
+    assert (refused.returncode, left.is_dir()) == (1, True)
+    assert "Removed 1 unfinished" in det.out(*gc, "--yes")
+    assert not left.exists()
+    assert det("checkpoint", "gc", "--orphans", "--older-than=-1").returncode == 1

@@ -16,14 +16,14 @@ from uuid import uuid4
 
 import httpx
 
-__all__ = ["SERVERS", "AzureServer", "GcsServer", "S3Server", "Server", "running"]
+__all__ = ["AZURE_KEY", "SERVERS", "AzureServer", "GcsServer", "S3Server", "Server", "running"]
 
 _FOLDER = Path(
     os.environ.get("DET_KERAS_TEST_SERVERS")
     or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "det_keras-test-servers"
 )
 #: The account of the emulator, as its documentation has it.
-_AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
 
 class Server:
@@ -100,11 +100,14 @@ class S3Server(Server):
         self._client().create_bucket(Bucket=bucket)
         return bucket
 
+    def keys(self, bucket: str) -> list[str]:
+        """Return the keys of all objects."""
+        pages = self._client().get_paginator("list_objects_v2").paginate(Bucket=bucket)
+        return sorted(entry["Key"] for page in pages for entry in page.get("Contents", ()))
+
     def objects(self, bucket: str) -> dict[str, bytes]:
         client = self._client()
-        pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket)
-        keys = [entry["Key"] for page in pages for entry in page.get("Contents", ())]
-        return {key: client.get_object(Bucket=bucket, Key=key)["Body"].read() for key in keys}
+        return {key: client.get_object(Bucket=bucket, Key=key)["Body"].read() for key in self.keys(bucket)}
 
     def put(self, bucket: str, key: str, content: bytes) -> None:
         self._client().put_object(Bucket=bucket, Key=key, Body=content)
@@ -210,7 +213,7 @@ class AzureServer(Server):
     def _connection(self, port: int) -> str:
         account = "devstoreaccount1"
         return (
-            f"DefaultEndpointsProtocol=http;AccountName={account};AccountKey={_AZURE_KEY};"
+            f"DefaultEndpointsProtocol=http;AccountName={account};AccountKey={AZURE_KEY};"
             f"BlobEndpoint=http://127.0.0.1:{port}/{account};"
         )
 

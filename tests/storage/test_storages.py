@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import importlib.util
 import io
@@ -15,11 +16,12 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from faulty_proxy import proxied
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from det_keras import storage
-from det_keras.errors import CheckpointError, ConfigError
+from det_keras.errors import CheckpointError, ConfigError, StorageError
 
 
 @pytest.fixture
@@ -289,6 +291,47 @@ def test_missing_package_is_named_with_its_extra(kind, module, monkeypatch):
         storage.from_config(section)
 
 
+def test_connection_string_that_is_none_is_said():
+    section = {"type": "azure", "container": "c", "connection_string": "nonsense"}
+    with pytest.raises(StorageError, match=r"cannot be opened.*`checkpoint_storage`"):
+        storage.from_config(section).exists(str(uuid4()))
+
+
+@pytest.mark.parametrize("credential", ["key", "signature"])
+def test_azure_account_is_reached_by_its_address(make_bucket, credential):
+    bucket = make_bucket("azure")
+    from azure.storage.blob import AccountSasPermissions, ResourceTypes, generate_account_sas
+    from servers import AZURE_KEY
+
+    address = f"http://127.0.0.1:{bucket.server.port}/devstoreaccount1"
+    permission = AccountSasPermissions(read=True, write=True, list=True, delete=True, create=True)
+    every = ResourceTypes(service=True, container=True, object=True)
+    until = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(hours=1)
+    signature = generate_account_sas("devstoreaccount1", AZURE_KEY, every, permission, until)
+    secret = AZURE_KEY if credential == "key" else signature
+    section = {"type": "azure", "container": bucket.name, "account_url": address, "credential": secret}
+    uuid = put(storage.from_config(section))
+    assert f"{uuid}/a.txt" in bucket.objects()
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["in the section", "by the chain"])
+def test_credentials_of_s3_come_from_the_section_or_from_the_chain(make_bucket, monkeypatch, tmp_path, given):
+    bucket = make_bucket("s3")
+    section = bucket.section()
+    with proxied(bucket.server.port) as proxy:
+        section["endpoint_url"] = f"http://127.0.0.1:{proxy.port}"
+        if not given:
+            del section["access_key"], section["secret_key"]
+            (tmp_path / "credentials").write_text(
+                "[default]\naws_access_key_id = from-chain\naws_secret_access_key = secret\n"
+            )
+            monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+        storage.from_config(section).exists(str(uuid4()))
+        (request,) = proxy.requests
+    name = b"Credential=key/" if given else b"Credential=from-chain/"
+    assert name in request.head
+
+
 def test_unfinished_checkpoints_of_living_processes_are_no_orphans(store, place):
     with store.store_path(str(uuid4())) as directory:
         (directory / "a").touch()
@@ -298,6 +341,7 @@ def test_unfinished_checkpoints_of_living_processes_are_no_orphans(store, place)
 def test_a_deletion_that_was_killed_leaves_an_orphan(bucket):
     store = bucket.store()
     uuid, kept = put(store), put(store)
+    bucket.put(f".uploads/elsewhere-1~7~{uuid}", b"")
     bucket.remove(f"{uuid}/manifest.json")
     assert store.find_orphans(3600.0) == []
     (orphan,) = store.find_orphans(0.0)
@@ -307,6 +351,24 @@ def test_a_deletion_that_was_killed_leaves_an_orphan(bucket):
         store.remove_orphan(orphan)
     assert store.find_orphans(0.0) == []
     assert {name.split("/")[0] for name in bucket.objects()} == {kept}
+
+
+def test_checkpoints_of_other_programs_are_no_orphans(bucket):
+    """Determined's own client writes no manifest, and may use the same bucket."""
+    bucket.put(f"{uuid4()}/weights", b"other")
+    assert bucket.store().find_orphans(0.0) == []
+
+
+def test_a_marker_beside_a_complete_checkpoint_is_removed_alone(bucket):
+    store = bucket.store()
+    uuid = put(store)
+    bucket.put(f".uploads/elsewhere-1~7~{uuid}", b"")
+    (orphan,) = store.find_orphans(0.0)
+    assert orphan.size_bytes == 0
+    store.remove_orphan(orphan)
+    assert {name.split("/")[0] for name in bucket.objects()} == {uuid}
+    with store.restore_path(uuid):
+        pass
 
 
 def test_of_another_machine_only_what_is_old_is_an_orphan(tmp_path):

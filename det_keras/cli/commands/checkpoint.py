@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from det_keras.cli.arguments import Nouns
 
 __all__ = ["add_parsers", "checkpoint_rows", "print_checkpoints"]
+
+# Longer than any upload takes: what is younger may belong to a process that still writes.
+_ORPHAN_HOURS = 24.0
 
 
 def add_parsers(nouns: Nouns) -> None:
@@ -53,6 +57,20 @@ def add_parsers(nouns: Nouns) -> None:
     deleting.add_argument("uuids", metavar="UUID[,UUID]")
     add_yes(deleting)
     deleting.set_defaults(run=_delete)
+    collecting = verbs.add_parser("gc", help="remove what unfinished checkpoints left in the storages")
+    collecting.add_argument(
+        "--orphans", action="store_true", required=True, help="files that belong to no finished checkpoint"
+    )
+    collecting.add_argument(
+        "--older-than",
+        metavar="HOURS",
+        type=float,
+        default=_ORPHAN_HOURS,
+        help="age from which unfinished checkpoints of other machines count (default: %(default)g)",
+    )
+    collecting.add_argument("--dry-run", action="store_true", help="only list them")
+    add_yes(collecting)
+    collecting.set_defaults(run=_collect)
 
 
 def checkpoint_rows(checkpoints: list[dict[str, Any]]) -> list[list[str]]:
@@ -145,6 +163,35 @@ def _delete(args: argparse.Namespace, settings: Settings) -> int:
         session.api.checkpoints.delete(uuids)
     print(f"Deleting {_counted(uuids)}")
     return 0
+
+
+def _collect(args: argparse.Namespace, settings: Settings) -> int:
+    if not 0.0 <= args.older_than < float("inf"):
+        raise DetError(f"`--older-than` must be a number of hours, received {args.older_than:g}.")
+    with open_session(settings) as session:
+        swept = session.api.checkpoints.remove_orphans(args.older_than * 3600.0, dry_run=True)
+        _print_orphans(swept)
+        if swept["orphans"] and not args.dry_run:
+            if not confirm(
+                f"Remove {len(swept['orphans'])} unfinished checkpoints permanently?", yes=args.yes
+            ):
+                raise DetError("Nothing was deleted.")
+            swept = session.api.checkpoints.remove_orphans(args.older_than * 3600.0, dry_run=False)
+            print(f"Removed {len(swept['orphans'])} unfinished checkpoints.")
+    for problem in swept["problems"]:
+        print(f"Not searched: {problem}", file=sys.stderr)
+    return 1 if swept["problems"] else 0
+
+
+def _print_orphans(swept: dict[str, Any]) -> None:
+    if not swept["orphans"]:
+        print("No unfinished checkpoints were found.")
+        return
+    rows = [
+        [orphan["name"], render.size_text(int(orphan["sizeBytes"])), f"{orphan['ageS'] / 3600.0:.1f} h"]
+        for orphan in swept["orphans"]
+    ]
+    render.print_table(["Place", "Size>", "Age>"], rows)
 
 
 def _uuids(text: str) -> list[str]:

@@ -153,6 +153,7 @@ def events_of(session: Session, experiment_ids: list[int], trial_ids: list[int])
         trial_ids: these trials.
     """
     from det_keras import storage
+    from det_keras.config.secrets import MASK
     from det_keras.storage.tensorboard_events import events_prefix
 
     api = session.api
@@ -168,6 +169,8 @@ def events_of(session: Session, experiment_ids: list[int], trial_ids: list[int])
             config = api.experiments.get(experiment)["config"]
             sections[experiment] = config["checkpoint_storage"]
         place = events_prefix(cluster, experiment, trial["id"])
-        store = storage.from_config(sections[experiment])
+        # The master does not show secrets: an object store then takes the credentials that its own chain finds here.
+        shown = {name: value for name, value in sections[experiment].items() if value != MASK}
+        store = storage.from_config(shown)
         found[f"experiment-{experiment}-trial-{trial['id']}"] = (store, place)
     return found

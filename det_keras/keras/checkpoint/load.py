@@ -27,6 +27,8 @@ __all__ = ["load_model", "load_model_from_checkpoint_path", "open_checkpoint"]
 
 logger = logging.getLogger(__name__)
 
+_LOCAL_TYPES = ("directory", "shared_fs")
+
 
 def load_model(directory: Path, custom_objects: Mapping[str, Any] | None) -> Any:
     """Return the compiled model of a checkpoint, loaded in Keras's safe mode.
@@ -80,7 +82,8 @@ def open_checkpoint(
     """
     record = _find(session, trial_id, best) if uuid is None else _get(session, uuid)
     section = (record.get("training") or {}).get("experimentConfig", {}).get("checkpoint_storage")
-    local = storage.from_config(section) if section else None
+    # Other storages need credentials, which the master has.
+    local = storage.from_config(section) if (section or {}).get("type") in _LOCAL_TYPES else None
     if local is not None and local.exists(record["uuid"]):
         with local.restore_path(record["uuid"]) as directory:
             yield directory

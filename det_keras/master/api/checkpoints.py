@@ -19,6 +19,7 @@ from starlette.responses import Response, StreamingResponse
 
 from det_keras import storage
 from det_keras.errors import CheckpointError, ConfigError
+from det_keras.master.checkpoints import orphans
 from det_keras.master.checkpoints import records as checkpoints
 from det_keras.master.checkpoints.retention import Retention
 from det_keras.master.database.lookups import config_of, find_experiment, find_trial
@@ -103,6 +104,13 @@ class DeleteBody(Message):
     checkpoint_globs: list[str] = Field(default_factory=list)
 
 
+class OrphansBody(Message):
+    """A search for what unfinished checkpoints left."""
+
+    min_age_s: float = Field(default=24 * 3600.0, ge=0.0, allow_inf_nan=False)
+    dry_run: bool = True
+
+
 class _UnsupportedError(ApiError):
     status, code, reason = 415, 3, "InvalidArgument"
 
@@ -151,6 +159,23 @@ def remove_files(master: MasterDep, request: Annotated[DeleteBody, body(DeleteBo
     with master.store.writing() as tx:
         checkpoints.request_deletion(tx, request.checkpoint_uuids, request.checkpoint_globs)
     return reply()
+
+
+@router.post("/api/v1/checkpoints/orphans")
+def remove_orphans(master: MasterDep, request: Annotated[OrphansBody, body(OrphansBody)]) -> Response:
+    """Find what unfinished checkpoints left in all storages of experiments, and remove it unless it is a dry run."""
+    with master.store.reading() as session:
+        sections = orphans.known_storages(session, master.default_storage)
+    swept = orphans.sweep(sections, request.min_age_s, dry_run=request.dry_run)
+    return reply(
+        {
+            "orphans": [
+                {"name": o.name, "uuid": o.uuid, "sizeBytes": str(o.size_bytes), "ageS": o.age_s}
+                for o in swept.orphans
+            ],
+            "problems": swept.problems,
+        }
+    )
 
 
 @router.get("/api/v1/checkpoints/{uuid}")

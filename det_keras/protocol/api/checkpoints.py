@@ -10,6 +10,8 @@ from det_keras.protocol.api.transport import Transport
 __all__ = ["Checkpoints"]
 
 _PATH = "/api/v1/checkpoints"
+# Each unfinished checkpoint takes a few requests to its store.
+_SWEEP_TIMEOUT_S = 600.0
 
 
 class Checkpoints:
@@ -43,6 +45,17 @@ class Checkpoints:
     def delete(self, uuids: Sequence[str]) -> None:
         """Delete checkpoints."""
         self._transport.delete(_PATH, {"checkpointUuids": uuids})
+
+    def remove_orphans(self, min_age_s: float, *, dry_run: bool) -> dict[str, Any]:
+        """Find what unfinished checkpoints left in the storages, and remove it unless it is a dry run.
+
+        Args:
+            min_age_s: age in seconds from which unfinished checkpoints of other machines count.
+            dry_run: only find them.
+        """
+        body = {"minAgeS": min_age_s, "dryRun": dry_run}
+        swept: dict[str, Any] = self._transport.post(f"{_PATH}/orphans", body, timeout_s=_SWEEP_TIMEOUT_S)
+        return swept
 
     def archive(self, uuid: str) -> Iterator[bytes]:
         """Yield the bytes of a gzip-compressed tar archive with the files of a checkpoint."""
