@@ -65,7 +65,9 @@ _ROUTES = re.compile(
 #: Known to fail there, and sent on purpose by clients that fall back.
 _TOLERATED = re.compile("GET /api/v1/trials/[0-9]+/searcher/operation")
 _LIMITED = re.compile("/api/v1/(trials|experiments)/[0-9]+/checkpoints|/api/v1/commands")
-_SUBMISSIONS = ("POST /api/v1/experiments", "POST /api/v1/preview-hp-search")
+_SUBMISSION = re.compile(
+    f"POST /api/v1/experiments|PUT /api/v1/experiments/by-external-id/{_ID}|POST /api/v1/preview-hp-search"
+)
 _REPORTS = re.compile("POST /api/v1/trials/[0-9]+/(metrics|early_exit)")
 _GENERIC_KEYS = frozenset(
     {"bind_mounts", "environment", "resources", "entrypoint", "work_dir", "debug", "pbs", "slurm"}
@@ -109,6 +111,7 @@ class StrictMiddleware:
         self._storage = storage
         self._violations = violations
         self._is_stopped_by_search = is_stopped_by_search
+        self._with_metadata: set[str] = set()
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -142,8 +145,13 @@ class StrictMiddleware:
                 "path": "/api/v1/allocations/nothing/signals/preemption",
                 "query_string": urlencode(seconds, doseq=True).encode(),
             }, body
+        number = scope["path"].split("/")[4:5]
+        if re.fullmatch("POST /api/v1/runs/[0-9]+/metadata", call):
+            self._with_metadata.update(number)
+        if call.endswith("/start") and self._with_metadata.intersection(number):
+            raise RefusedError(500, "failed to parse map into proto")
         content = json.loads(body) if body else {}
-        if call in _SUBMISSIONS:
+        if _SUBMISSION.fullmatch(call):
             content["config"] = self._submitted(call, content)
         elif call == "POST /api/v1/experiments/continue" and content.get("overrideConfig"):
             _yaml_1_1(content["overrideConfig"])
@@ -181,7 +189,7 @@ class StrictMiddleware:
     def _rewritten(self, call: str, status: int, content: Any) -> tuple[int, Any]:
         if call == "GET /info":
             content.pop("det_keras_version")
-        if status in (400, 409, 422) and (call in _SUBMISSIONS or _REPORTS.fullmatch(call)):
+        if status in (400, 409, 422) and (_SUBMISSION.fullmatch(call) or _REPORTS.fullmatch(call)):
             status = 500
         if call == "POST /api/v1/generic-tasks" and status == 200:
             return status, {"taskId": content["command"]["id"], "warnings": []}

@@ -93,6 +93,12 @@ class Experiments:
                 f"slots requested exceed capacity: `resources.slots_per_trial` is {wanted} and this machine has "
                 f"{self._slots}."
             )
+        for kind, name in (("workspace", loaded.config.workspace), ("project", loaded.config.project)):
+            if name not in ("", UNCATEGORIZED):
+                raise NotFoundError(
+                    f"{kind} '{name}' not found: this master has one {kind}, '{UNCATEGORIZED}'. Leave out `workspace` "
+                    "and `project`, or use `labels`."
+                )
         return loaded
 
     def _parse(
@@ -108,12 +114,6 @@ class Experiments:
             storage.from_config(loaded.config.checkpoint_storage.to_dict())
         except ConfigError as error:
             raise InvalidArgumentError(str(error)) from None
-        for kind, name in (("workspace", loaded.config.workspace), ("project", loaded.config.project)):
-            if name not in ("", UNCATEGORIZED):
-                raise NotFoundError(
-                    f"{kind} '{name}' not found: this master has one {kind}, '{UNCATEGORIZED}'. Leave out `workspace` "
-                    "and `project`, or use `labels`."
-                )
         return loaded
 
     def create(self, owner_id: int, draft: Draft) -> tuple[int, tuple[str, ...]]:
