@@ -123,6 +123,11 @@ def _python(arguments: list[str], files: set[str]) -> None:
         assert arguments[0] in files | {"train.py"} or (ROOT / arguments[0]).is_file(), arguments[0]
 
 
+def _docker(arguments: list[str], files: set[str]) -> None:
+    if arguments[0] == "build":
+        assert (ROOT / arguments[arguments.index("-f") + 1]).is_file()
+
+
 def _any(arguments: list[str], files: set[str]) -> None:
     """Accept: the program is not ours."""
 
@@ -130,6 +135,8 @@ def _any(arguments: list[str], files: set[str]) -> None:
 PROGRAMS: dict[str, Callable[[list[str], set[str]], None]] = {
     "cd": _any,
     "det": _det,
+    "docker": _docker,
+    "export": _any,
     "git": _any,
     "pip": _pip,
     "pre-commit": _any,
