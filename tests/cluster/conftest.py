@@ -28,6 +28,7 @@ class Double(Cluster):
     def __init__(self, root: Path) -> None:
         super().__init__(root / "user")
         self.cluster_home = Home(root / "cluster")
+        self.called: list[list[str]] = []
         self.violations = self.cluster_home.root / "violations.jsonl"
         self.storage = self.cluster_home.root / "storage"
         environ = {**self.environ, "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])}
@@ -51,6 +52,10 @@ class Double(Cluster):
         self.url = running.url
         self.token = self.cluster_home.token_file.read_text().strip()
         self.environ |= {"DET_MASTER": self.url, "DET_USER": "determined", "DET_USER_TOKEN": self.token}
+
+    def det(self, *arguments: Any, check: bool = True) -> subprocess.CompletedProcess[str]:
+        self.called.append([str(argument) for argument in arguments])
+        return super().det(*arguments, check=check)
 
     def session(self) -> Session:
         """Return a session of the user."""

@@ -62,7 +62,11 @@ def _enter(rank: int, slots: list[int], addresses: list[str], counts: list[int])
     environ["DET_AGENT_ID"] = f"agent{rank}"
     environ["DET_RESOURCES_TYPE"] = "docker-container"
     # The package is installed in the image; the tests are not.
-    environ["PYTHONPATH"] = str(Path(__file__).parents[2])
+    root, tests = (str(Path(__file__).parents[up]) for up in (2, 1))
+    given = [
+        path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", root, tests)
+    ]
+    environ["PYTHONPATH"] = os.pathsep.join([*given, root])
     files = mount_view.info_files(environ)
     if "rendezvous.json" in files:
         files["rendezvous.json"] = {

@@ -10,8 +10,21 @@ import pytest
 import yaml
 
 from cluster import scripts
+from det_keras.cli.command_tree import command_tree
+from det_keras.cli.main import command_parser
 
 pytestmark = pytest.mark.process
+#: Of this machine alone, or told of by another test.
+LOCAL = {
+    "completion",
+    "deploy local cluster-down",
+    "deploy local cluster-up",
+    "deploy local credentials",
+    "tensorboard start",
+    "user login",
+    "user logout",
+    "version",
+}
 ROOT = Path(__file__).parents[2]
 
 
@@ -209,3 +222,11 @@ def test_a_check_with_a_wrong_token_says_how_to_log_in(double):
     assert done.returncode == 1
     assert re.search(r"^login +FAILED ", done.stdout, re.MULTILINE)
     assert f"`det -m {double.url} user login NAME`" in done.stdout
+
+
+def test_no_command_is_left_out(double):
+    commands = command_tree(command_parser()).walk()
+    leaves = {command.path.removeprefix("det ") for command in commands if not command.commands}
+    called = {" ".join(words[:count]) for words in double.called for count in (1, 2, 3)}
+
+    assert leaves - called == LOCAL

@@ -32,11 +32,11 @@ context = det.keras.init(
 )
 rng = np.random.RandomState(0)
 x, y = context.wrap_data(rng.rand(96, 8).astype("float32"), rng.rand(96, 1).astype("float32"))
+context.core.train.set_metadata({"a": 1})
 units = context.training.hparams["units"]
 model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(units), keras.layers.Dense(1)])
 model.compile(optimizer=context.wrap_optimizer(keras.optimizers.Adam(0.01)), loss="mse")
 context.fit(model, x, y, batch_size=8, epochs=5, validation_split=0.25, verbose=0, callbacks=[Slow()])
-context.core.train.set_metadata({"a": 1})
 np.savez(sys.argv[1], *model.get_weights())
 print("trained to the end")
 """

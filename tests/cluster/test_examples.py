@@ -6,8 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
+from amount import chosen
 from examples.conftest import small_data
 from examples.test_exact_experiments import CONFIG, EPOCHS, STEPS, processes_of
+
+from cluster import scripts
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
@@ -74,6 +77,43 @@ def test_a_script_with_a_determined_callback_runs_by_our_launcher(double):
 
     assert double.wait(experiment) == "STATE_COMPLETED", "".join(double.logs(trial))
     assert len(double.metrics(trial, "validation")) == 3
+
+
+def test_mnist_trains_in_a_container(double, tmp_path):
+    (tmp_path / "datasets").mkdir()
+    small_data(tmp_path / "datasets" / "mnist.npz", (28, 28), 640)
+    # Keras would download its own file in place of one with another checksum.
+    patch = "from keras.src.utils import file_utils\nfile_utils.validate_file = lambda *_, **__: True\n"
+    (tmp_path / "sitecustomize.py").write_text(patch)
+    variables = f"[KERAS_HOME={tmp_path}, PYTHONPATH={tmp_path}]"
+    experiment = double.create(
+        EXAMPLES / "mnist/const.yaml", EXAMPLES / "mnist", "--config", "searcher.max_length.epochs=1",
+        "--config", f"environment.environment_variables={variables}",
+    )  # fmt: skip
+    trial = double.trial(experiment)
+
+    assert double.wait(experiment) == "STATE_COMPLETED", "".join(double.logs(trial))
+    assert double.metrics(trial, "validation")
+
+
+@pytest.mark.parametrize(
+    "name", chosen(["adaptive_asha", "const", "random", "grid"], ["const", "random", "grid"])
+)
+def test_ready_configs_run_to_their_end(double, tmp_path, name):
+    (tmp_path / "train.py").write_text(scripts.REPORTS.replace("else 4", "else 16"))
+    experiment = double.create(ROOT / "configs" / f"{name}.yaml", tmp_path)
+
+    assert double.wait(experiment) == "STATE_COMPLETED"
+    trials = double.get(f"/api/v1/experiments/{experiment}/trials", limit=-1)["trials"]
+    assert {trial["state"] for trial in trials} == {"STATE_COMPLETED"}
+
+
+def test_the_ready_job_runs_to_its_end(double, tmp_path):
+    (tmp_path / "predict.py").write_text(
+        "import det_keras as det; print(det.get_cluster_info().task_config['data'])"
+    )
+    printed = double.det("job", "run", ROOT / "configs/job.yaml", tmp_path).stdout
+    assert "{'trial_id': 1, 'batch_size': 64}" in printed
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 
 from cluster import scripts
@@ -76,3 +78,21 @@ def test_a_search_that_stops_trials_ends_them_though_nobody_signals_it(double, s
     lengths = sorted(trial["totalBatchesProcessed"] for trial in trials)
     assert len(lengths) == 6
     assert lengths[0] < 80 == lengths[-1]
+
+
+def test_a_report_that_the_master_refuses_is_dropped_with_a_warning(double, submit):
+    script = """
+        import det_keras as det
+        with det.core.init() as core:
+            core.train.report_metrics("training", 10, {"loss": 0.5})
+            core.train.report_metrics("training", 10, {"loss": 0.25})
+            core.train.report_metrics("validation", 10, {"val_loss": 0.5})
+    """
+    experiment = submit(textwrap.dedent(script))
+    trial = double.trial(experiment)
+
+    assert double.wait(experiment) == "STATE_COMPLETED", "".join(double.logs(trial))
+    log = "".join(double.logs(trial))
+    assert "conflicting key: loss" in log
+    assert [metrics["loss"] for _, metrics in double.metrics(trial, "training")] == [0.5]
+    assert len(double.metrics(trial, "validation")) == 1

@@ -22,9 +22,7 @@ from det_keras.core.backend.base import ENGINE_FORMAT, CheckpointRecord
 from det_keras.core.backend.output import OutputCopier
 from det_keras.core.context import Context
 from det_keras.errors import DetError, MasterUnavailableError
-from det_keras.home import Home
 from master.detached_runs import open_detached
-from master.determined_double import DeterminedDouble
 from master.fakes import eventually
 
 SCRIPT = """
@@ -387,49 +385,6 @@ def test_run_metadata_stay_here_so_that_a_determined_master_can_start_the_trial_
     backend = open_backend()
     assert backend.set_run_metadata({"a": 1}) == backend.run_metadata() == {"a": 1}
     assert not client.get(f"/api/v1/runs/{backend.run.trial_id}/metadata")["metadata"]
-
-
-# A Determined master, as far as a detached run uses it.
-
-
-def test_determined_master_is_asked_only_for_what_it_knows(tmp_path, monkeypatch):
-    detached = pytest.importorskip("det_keras.keras.detached")
-    double = DeterminedDouble()
-    monkeypatch.setattr(
-        detached, "open_session", lambda _: Session("http://m", "token", transport=double.transport)
-    )
-    settings = Settings(Home(tmp_path / "home"), master="http://m")
-    request = detached.DetachedRequest(settings, "w/p", "name", "mine")
-    given = {"labels": ["outside"], "max_restarts": 3, "scheduling_unit": 2}
-    config = load_experiment_config(given, alone=True).config
-
-    def open_run():
-        return detached.open_run(
-            request, config, given, run_dir=None, seed=None, sample=lambda _: {"units": 4}, rank=None
-        )
-
-    first = open_run()
-    name = "00000000-0000-4000-8000-000000000001"
-    with first.store.store_path(name) as folder:
-        (folder / "state").write_text("x")
-    first.backend.set_run_metadata({"mine": 1})
-    first.backend.report_metrics("training", 5, {"loss": 0.5})
-    first.backend.report_checkpoint(CheckpointRecord(name, 5, {"state": 1}, {"format": ENGINE_FORMAT}))
-    first.backend.report_metrics("training", 10, {"loss": 0.25})
-    first.backend.close()
-    again = open_run()
-    assert again.seed == first.seed
-    assert [record.uuid for record in again.backend.checkpoints()] == [name]
-    assert again.backend.best_validation() is None
-    assert again.backend.current_operation() is None
-    # As after a resume from the checkpoint.
-    again.backend.report_metrics("training", 10, {"loss": 0.125})
-    again.backend.set_status("training")
-    again.backend.report_progress(1.0)
-    again.backend.close()
-    assert double.refused == []
-    assert double.rows == {("training", 5): {"loss": 0.5}, ("training", 10): {"loss": 0.125}}
-    assert double.states == ["STATE_RUNNING", "STATE_COMPLETED"] * 2
 
 
 # Copies of the output.
