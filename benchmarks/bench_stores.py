@@ -103,24 +103,27 @@ def measure_upload(server: S3Server, folder: str) -> None:
     report("upload to S3, verified, against s3fs.put", ours_s / theirs_s, goal=1.0, detail=detail)
 
 
+def measure_training(server: S3Server, folder: str) -> None:
+    """Compare for how long checkpoints hold training."""
+    model = build()
+    section = server.section(server.make_bucket())
+    disk: list[float] = []
+    store: list[float] = []
+    for turn in range(2):
+        disk += train(model, f"{folder}/disk{turn}", None)
+        store += train(model, f"{folder}/store{turn}", storage.from_config(section))
+    disk_s, store_s = statistics.median(disk), statistics.median(store)
+    detail = f"disk {disk_s:.3f} s, S3 {store_s:.3f} s, {len(disk)} checkpoints each"
+    report("training held by a checkpoint to S3, against disk", store_s / disk_s, goal=1.05, detail=detail)
+
+
 def main() -> None:
     """Measure both."""
     os.environ.update({"AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"})
     with running("s3") as server, tempfile.TemporaryDirectory() as folder:
         assert isinstance(server, S3Server)
         measure_upload(server, folder)
-        model = build()
-        section = server.section(server.make_bucket())
-        disk: list[float] = []
-        store: list[float] = []
-        for turn in range(2):
-            disk += train(model, f"{folder}/disk{turn}", None)
-            store += train(model, f"{folder}/store{turn}", storage.from_config(section))
-        disk_s, store_s = statistics.median(disk), statistics.median(store)
-        detail = f"disk {disk_s:.3f} s, S3 {store_s:.3f} s, {len(disk)} checkpoints each"
-        report(
-            "training held by a checkpoint to S3, against disk", store_s / disk_s, goal=1.05, detail=detail
-        )
+        measure_training(server, folder)
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ class ObjectClient(abc.ABC):
     location: str
     bucket_field: str = "bucket"
     credentials_help: str
-    part_bytes: int = 16 << 20
+    part_bytes: int = 32 << 20
 
     @property
     @abc.abstractmethod

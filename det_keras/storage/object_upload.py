@@ -26,7 +26,7 @@ from det_keras.storage.requests import Requests
 
 __all__ = ["ObjectStream", "ObjectUpload"]
 
-_BUFFERS = 6
+_BUFFERS = 4
 _CHUNK_BYTES = 1 << 20
 
 T = TypeVar("T")

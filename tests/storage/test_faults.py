@@ -16,7 +16,7 @@ from det_keras.core.file_plan import FilePlan, Slice
 from det_keras.errors import CheckpointError, StorageError
 from det_keras.storage import requests
 
-BIG = os.urandom(36 << 20)
+BIG = os.urandom(40 << 20)
 BUSY = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nx-ms-error-code: ServerBusy\r\n"
     b"Content-Type: application/xml\r\nContent-Length: 0\r\n\r\n"

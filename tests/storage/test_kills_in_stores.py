@@ -30,7 +30,7 @@ while True:
     with store.store_streams(uuid) as target:
         for name in ("first", "second"):
             with target.open(name) as file:
-                file.write(os.urandom(20 << 20))
+                file.write(os.urandom(40 << 20))
     print(uuid, flush=True)
     print("restoring", flush=True)
     with store.restore_path(uuid):
@@ -73,7 +73,7 @@ def test_killed_at_drawn_moments(bucket, monkeypatch, tmp_path):
         # Of all that was reported the newest is whole.
         for uuid in reported[-1:]:
             with store.restore_path(uuid) as directory:
-                assert (directory / "second").stat().st_size == 20 << 20
+                assert (directory / "second").stat().st_size == 40 << 20
     # The orphans are those of this machine's dead processes: no age is needed.
     for orphan in store.find_orphans(3600.0):
         store.remove_orphan(orphan)
@@ -96,8 +96,8 @@ def assert_clean(bucket, store, reported):
 @pytest.mark.kill
 def test_next_run_removes_what_a_killed_upload_left(bucket):
     code = CHILD.replace("print(uuid, flush=True)", "os.kill(os.getpid(), 9)").replace(
-        "with target.open(name) as file:\n                file.write(os.urandom(20 << 20))",
-        "file = target.open(name)\n            file.write(os.urandom(20 << 20))\n"
+        "with target.open(name) as file:\n                file.write(os.urandom(40 << 20))",
+        "file = target.open(name)\n            file.write(os.urandom(40 << 20))\n"
         "            list(map(lambda future: future.result(), target._sending))\n"
         '            if name == "second": os.kill(os.getpid(), 9)',
     )

@@ -89,7 +89,7 @@ def archive_of(directory):
     return tarfile.open(fileobj=buffer)
 
 
-@pytest.mark.parametrize("size", [0, 1, (16 << 20) - 1, 16 << 20, (16 << 20) + 1, 70_000_003])
+@pytest.mark.parametrize("size", [0, 1, (32 << 20) - 1, 32 << 20, (32 << 20) + 1, 70_000_003])
 def test_streams_become_files_of_any_size(store, tmp_path, size):
     """Sizes around a part of an object store; written in uneven pieces."""
     (tmp_path / "code").mkdir()
