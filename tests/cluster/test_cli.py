@@ -20,6 +20,7 @@ LOCAL = {
     "deploy local cluster-down",
     "deploy local cluster-up",
     "deploy local credentials",
+    "deploy local logs",
     "tensorboard start",
     "user login",
     "user logout",
@@ -64,6 +65,7 @@ def test_checkpoints_are_downloaded_through_the_master_and_removed(double, ended
     uuid = next(one["uuid"] for one in listed if one["state"] == "STATE_COMPLETED")
     assert "state" in double.det("checkpoint", "describe", uuid).stdout
     double.det("checkpoint", "download", uuid, "-o", tmp_path / "one")
+    assert "only det_keras's own" in double.det("checkpoint", "gc", "--orphans", check=False).stderr
     double.det("checkpoint", "rm", uuid, "--glob", "sta*", "--yes")
     double.det("checkpoint", "delete", uuid, "--yes")
     double.until(lambda: not (double.storage / uuid).exists())
