@@ -171,7 +171,7 @@ def _collect(args: argparse.Namespace, settings: Settings) -> int:
     with open_session(settings) as session:
         if session.api.accounts.is_determined():
             raise DetError(
-                f"The master at {session.url} does not search its storages for unfinished checkpoints: only det_keras's "
+                f"The master at {session.url} does not search storages for unfinished checkpoints: only det_keras's "
                 "own master does. A training removes those of its own machine when it stores its first checkpoint."
             )
         swept = session.api.checkpoints.remove_orphans(args.older_than * 3600.0, dry_run=True)
