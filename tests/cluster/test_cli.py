@@ -11,6 +11,7 @@ import yaml
 
 from cluster import scripts
 from det_keras.cli.command_tree import command_tree
+from det_keras.cli.commands.tensorboard import events_of
 from det_keras.cli.main import command_parser
 
 pytestmark = pytest.mark.process
@@ -22,8 +23,6 @@ LOCAL = {
     "deploy local credentials",
     "deploy local logs",
     "tensorboard start",
-    "user login",
-    "user logout",
     "version",
 }
 ROOT = Path(__file__).parents[2]
@@ -54,6 +53,24 @@ def test_reading_commands_show_what_was_reported(double, ended, tmp_path):
     assert "determined" in double.det("user", "whoami").stdout
     assert "0.38.1" in double.det("master", "info").stdout
     assert double.det("web", experiment).stdout == f"{double.url}/det/experiments/{experiment}\n"
+
+
+def test_tensorboard_finds_the_trials(double, ended):
+    experiment, trial = ended
+    with double.session() as session:
+        (name,) = events_of(session, [experiment], [])
+    assert name == f"experiment-{experiment}-trial-{trial['id']}"
+
+
+def test_trials_are_listed_best_first(double, submit):
+    space = {"learning_rate": {"type": "double", "minval": 0.1, "maxval": 1.0}}
+    searcher = {"name": "random", "metric": "val_loss", "max_trials": 3}
+    experiment = submit(scripts.REPORTS, hyperparameters=space, searcher=searcher)
+    double.wait(experiment)
+    listed = json.loads(double.det("experiment", "list-trials", experiment, "--json").stdout)
+    best = [trial["bestValidation"]["metrics"]["avgMetrics"]["val_loss"] for trial in listed]
+    assert best == sorted(best)
+    assert len(set(best)) == 3
 
 
 def test_checkpoints_are_downloaded_through_the_master_and_removed(double, ended, tmp_path):
@@ -213,13 +230,22 @@ def test_a_check_names_what_fails_and_what_to_do(double):
     assert "--config environment.image=IMAGE" in done.stdout.splitlines()[-1]
 
 
-def test_a_check_with_a_wrong_token_says_how_to_log_in(double):
-    environ = {**double.environ, "DET_USER_TOKEN": "wrong"}
-    before, double.environ = double.environ, environ
-    try:
-        done = double.det("cluster", "check", check=False)
-    finally:
-        double.environ = before
+def test_a_login_is_kept_for_the_cluster(double, monkeypatch):
+    for name in ("DET_USER", "DET_USER_TOKEN"):
+        monkeypatch.delitem(double.environ, name)
+    refused = double.det("user", "whoami", check=False)
+    assert f"`det -m {double.url} user login`" in refused.stderr
+    monkeypatch.setitem(double.environ, "DET_PASS", double.cluster_home.password_file.read_text().strip())
+    double.det("user", "login", "determined")
+    monkeypatch.delitem(double.environ, "DET_PASS")
+    assert "determined" in double.det("user", "whoami").stdout
+    double.det("user", "logout")
+    assert double.det("user", "whoami", check=False).returncode == 1
+
+
+def test_a_check_with_a_wrong_token_says_how_to_log_in(double, monkeypatch):
+    monkeypatch.setitem(double.environ, "DET_USER_TOKEN", "wrong")
+    done = double.det("cluster", "check", check=False)
 
     assert done.returncode == 1
     assert re.search(r"^login +FAILED ", done.stdout, re.MULTILINE)

@@ -37,6 +37,7 @@ def test_digits_train_to_their_end_and_a_job_predicts_with_their_model(double, t
     assert best is not None
     assert float(best[1]) >= 0.97
     trial = double.trial(re.search(r"Created experiment (\d+)", printed)[1])
+    assert not [line for line in double.logs(trial) if "HTTP" in line]
     evaluated = dict(double.metrics(trial, "test"))[900]["accuracy"]
     job = double.det(
         "job", "run", digits / "batch_inference.yaml", digits,
