@@ -154,7 +154,10 @@ class StrictMiddleware:
         if _SUBMISSION.fullmatch(call):
             content["config"] = self._submitted(call, content)
         elif call == "POST /api/v1/experiments/continue" and content.get("overrideConfig"):
-            _yaml_1_1(content["overrideConfig"])
+            searcher = _yaml_1_1(content["overrideConfig"]).get("searcher")
+            if searcher is not None and "name" not in searcher:
+                # The method decides which other keys it may have.
+                raise RefusedError(500, "failed to apply override config: searcher.name is required")
         elif call == "POST /api/v1/commands":
             _refuse_command(content["config"])
         elif call == "POST /api/v1/generic-tasks":
