@@ -11,8 +11,9 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import parse_qs
 
+import anyio
 import yaml
 
 from cluster import expconf
@@ -72,6 +73,8 @@ _REPORTS = re.compile("POST /api/v1/trials/[0-9]+/(metrics|early_exit)")
 _GENERIC_KEYS = frozenset(
     {"bind_mounts", "environment", "resources", "entrypoint", "work_dir", "debug", "pbs", "slurm"}
 )
+# How long a poll that our master would answer at once is held.
+_PREEMPTION_S = 5.0
 _SITE_IMAGE = "determinedai/environments:tensorflow"
 
 Application = Callable[..., Any]
@@ -126,6 +129,8 @@ class StrictMiddleware:
                 self._record(call, refusal, body)
             await _answer(send, refusal.status, {"error": {"code": 13, "error": str(refusal)}})
             return
+        if call.endswith("/signals/preemption") and self._is_stopped_by_search(scope["path"].split("/")[4]):
+            await anyio.sleep(_PREEMPTION_S)
         collected = _Answer(send, lambda status, content: self._rewritten(call, status, content))
         await self._app(scope, _replay(body), collected)
 
@@ -137,14 +142,6 @@ class StrictMiddleware:
         query = parse_qs(scope["query_string"].decode(), keep_blank_values=True)
         if _LIMITED.fullmatch(scope["path"]) and int(query.get("limit", ["0"])[0]) < 0:
             raise RefusedError(500, "LIMIT must not be negative")
-        if call.endswith("/signals/preemption") and self._is_stopped_by_search(scope["path"].split("/")[4]):
-            # Never told: the master looks as if nothing happened.
-            seconds = {**query, "timeout_seconds": ["0"]}
-            return {
-                **scope,
-                "path": "/api/v1/allocations/nothing/signals/preemption",
-                "query_string": urlencode(seconds, doseq=True).encode(),
-            }, body
         number = scope["path"].split("/")[4:5]
         if re.fullmatch("POST /api/v1/runs/[0-9]+/metadata", call):
             self._with_metadata.update(number)
@@ -190,6 +187,9 @@ class StrictMiddleware:
         return yaml.safe_dump(stored) if isinstance(given, str) else stored
 
     def _rewritten(self, call: str, status: int, content: Any) -> tuple[int, Any]:
+        if call.endswith("/signals/preemption") and content.get("preempt"):
+            # A trial that its search stopped is not told: the master looks as if nothing happened.
+            content["preempt"] = not self._is_stopped_by_search(call.split("/")[4])
         if call == "GET /info":
             content.pop("det_keras_version")
         if status in (400, 409, 422) and (_SUBMISSION.fullmatch(call) or _REPORTS.fullmatch(call)):
@@ -348,8 +348,6 @@ def _replay(body: bytes) -> Any:
         if messages:
             return messages.pop()
         # Only a client that leaves ends a stream.
-        import anyio
-
         await anyio.sleep_forever()
         raise AssertionError
 
