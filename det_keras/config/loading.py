@@ -21,6 +21,7 @@ from det_keras.config.searching.lengths import Unit
 from det_keras.config.searching.methods import refuse_removed_method, settle_searcher
 from det_keras.config.searching.searcher import DEFAULT_SEARCHER, Searcher
 from det_keras.config.searching.space import Space
+from det_keras.config.secrets import MASK
 from det_keras.config.section import Section
 from det_keras.config.yaml_text import dump_yaml, ensure_tree, load_yaml, to_plain
 from det_keras.errors import ConfigError, ConfigProblem
@@ -102,6 +103,9 @@ def portable_changes(changes: Mapping[str, Any], current: Mapping[str, Any]) -> 
     for name in ("searcher", "checkpoint_storage"):
         if isinstance(folding.config.get(name), dict):
             whole = merge_layers({name: folding.config[name]}, {name: current[name]})[name]
+            hidden = [key for key, value in whole.items() if value == MASK]
+            for key in hidden:
+                folding.refuse(f"{name}.{key}", "is hidden by the master. Give it again with this change.")
             folding.config[name] = {key: value for key, value in whole.items() if value is not None}
     settle_searcher(folding)
     _raise_if_any(folding.problems, changes)

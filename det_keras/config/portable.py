@@ -70,16 +70,19 @@ def fold_extensions(folding: Folding) -> None:
     environment = section_of(folding.config, "environment")
     given = environment.get("environment_variables")
     lists = list(given.values()) if isinstance(given, dict) else [given]
+    values = {}
     for entries in (entries for entries in lists if isinstance(entries, list)):
         for entry in list(entries):
             name, equals, text = entry.partition("=") if isinstance(entry, str) else ("", "", "")
-            if name not in _EXTENSIONS or not equals:
-                continue
-            entries.remove(entry)
-            section, field, _ = _EXTENSIONS[name]
-            target = folding.config.setdefault(section, {})
-            if isinstance(target, dict) and target.get(field) is None:
-                target[field] = parse_scalar(text)
+            if name in _EXTENSIONS and equals:
+                entries.remove(entry)
+                # Of two entries the later counts, as for all variables.
+                values[name] = text
+    for name, text in values.items():
+        section, field, _ = _EXTENSIONS[name]
+        target = folding.config.setdefault(section, {})
+        if isinstance(target, dict) and target.get(field) is None:
+            target[field] = parse_scalar(text)
 
 
 def generic_task(complete: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -17,6 +18,8 @@ def canonical_address(url: str) -> str:
     """Return the same text for every way to write a master's address: case of the host, default port, last slash."""
     parts = urlsplit(url)
     host = parts.hostname or ""
+    if ":" in host:
+        host = f"[{host}]"
     port = parts.port or (443 if parts.scheme == "https" else 80)
     return f"{parts.scheme}://{'127.0.0.1' if host == 'localhost' else host}:{port}{parts.path.rstrip('/')}"
 
@@ -68,11 +71,12 @@ class TokenCache:
         except (OSError, ValueError):
             # A malformed file counts as empty: logging in again replaces it.
             return {}
-        return (
-            {canonical_address(url): known for url, known in content.items()}
-            if isinstance(content, dict)
-            else {}
-        )
+        found = {}
+        for url, known in content.items() if isinstance(content, dict) else ():
+            # An address that cannot be read is of no use to anybody.
+            with contextlib.suppress(ValueError):
+                found[canonical_address(url)] = known
+        return found
 
     def _write(self, content: dict[str, Any]) -> None:
         self._home.create()

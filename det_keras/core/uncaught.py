@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -48,7 +49,7 @@ class ExitListener:
     Nothing else tells an exit handler with which code the process ends.
 
     Attributes:
-        code: the last code; None if there was no call, or one without a code.
+        code: the last code; None if there was no call, or one without a code, or if the script went on after it.
     """
 
     def __init__(self) -> None:
@@ -62,5 +63,7 @@ class ExitListener:
             sys.exit = self._previous
 
     def _exit(self, code: Any = None, /) -> NoReturn:
-        self.code = code
+        # In another thread it ends only that thread.
+        if threading.current_thread() is threading.main_thread():
+            self.code = code
         self._previous(code)

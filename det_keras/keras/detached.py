@@ -30,6 +30,8 @@ __all__ = ["DetachedRequest", "DetachedRun", "open_run"]
 
 logger = logging.getLogger(__name__)
 
+# The fields of a storage that are no secrets: the log is sent to the master.
+_PLACE_FIELDS = ("type", "container_path", "host_path", "storage_path", "bucket", "container", "prefix")
 _LONGEST_EXTERNAL_ID = 255
 # Without a searcher in the config: what the best validation is by, as in a default `fit`.
 _METRIC = "val_loss"
@@ -153,7 +155,7 @@ def _begin(
     from det_keras.core.backend.detached import DetachedBackend, DetachedPlace, start_run
 
     section = {"type": "directory", "container_path": str(directory.checkpoints)}
-    if given.get("checkpoint_storage"):
+    if (given.get("checkpoint_storage") or {}).get("type"):
         section = config.to_dict()["checkpoint_storage"]
     searcher = config.searcher
     place = DetachedPlace(
@@ -180,7 +182,7 @@ def _begin(
     logger.info("This run is experiment %s, trial %s, on %s", run.experiment_id, run.trial_id, session.url)
     logger.info(
         "Its checkpoints are stored by %s",
-        ", ".join(f"{key} {value}" for key, value in section.items() if isinstance(value, str)),
+        ", ".join(f"{name} {section[name]}" for name in _PLACE_FIELDS if section.get(name)),
     )
     return DetachedRun(backend, place.storage, kept, hparams)
 

@@ -133,9 +133,13 @@ def join(
             # The second connection is to the port at which the first found the launcher.
             ports = [links[0].port]
         found.terms = _terms(placement, found.calls[0], deadline)
-    except DetError:
+    except (DetError, OSError) as error:
         found.close()
-        raise
+        if isinstance(error, DetError):
+            raise
+        raise DetError(
+            f"The connection to the launcher of {placement.describe_node(0)} was lost: {error}."
+        ) from error
     return found
 
 

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import shutil
-import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from det_keras.storage.manifest import (
     verify_manifest,
     write_manifest,
 )
-from det_keras.storage.names import checkpoint_name, is_alive, matching_files, relative_name
+from det_keras.storage.names import checkpoint_name, is_alive, machine_name, matching_files, relative_name
 
 __all__ = ["DirectoryStorage"]
 
@@ -48,7 +47,7 @@ class DirectoryStorage(Storage):
         target = self._directory(uuid)
         self.root.mkdir(parents=True, exist_ok=True)
         self._remove_stale_staging()
-        staging = self.root / f"{_STAGING_PREFIX}{socket.gethostname()}-{os.getpid()}-{uuid}"
+        staging = self.root / f"{_STAGING_PREFIX}{machine_name()}~{os.getpid()}~{uuid}"
         staging.mkdir()
         is_renamed = False
         try:
@@ -102,7 +101,7 @@ class DirectoryStorage(Storage):
         if not [name for name in kept if name not in (MANIFEST_NAME, DELETED_NAME)] or not kept:
             # The rename comes first: a half-deleted directory is never taken for a checkpoint. If this process is
             # killed in between, a later one removes the renamed directory like stale staging.
-            trash = self.root / f"{_STAGING_PREFIX}{socket.gethostname()}-{os.getpid()}-gone-{uuid}"
+            trash = self.root / f"{_STAGING_PREFIX}{machine_name()}~{os.getpid()}~gone-{uuid}"
             directory.rename(trash)
             shutil.rmtree(trash, ignore_errors=True)
             return {}
@@ -166,13 +165,13 @@ class DirectoryStorage(Storage):
     def _remove_stale_staging(self) -> None:
         """Remove the staging directories of processes of this machine that died while storing.
 
-        Directories of living processes are left: they may still be written. The host name is part of the name because
-        another machine's pids say nothing here.
+        Directories of living processes are left: they may still be written. The machine is part of the name because
+        the process ids of another machine or container say nothing here.
         """
         if self._has_removed_stale:
             return
         self._has_removed_stale = True
-        for path in self.root.glob(f"{_STAGING_PREFIX}{socket.gethostname()}-*"):
+        for path in self.root.glob(f"{_STAGING_PREFIX}{machine_name()}~*"):
             pid = _own_pid(path)
             if pid is not None and not is_alive(pid):
                 logger.info("Removing an unfinished checkpoint that process %s left at %s.", pid, path)
@@ -181,8 +180,8 @@ class DirectoryStorage(Storage):
 
 def _own_pid(path: Path) -> int | None:
     """Return the process of this machine to which a staging directory belongs; None if it is another machine's."""
-    mine = f"{_STAGING_PREFIX}{socket.gethostname()}-"
-    pid = path.name[len(mine) :].split("-", 1)[0] if path.name.startswith(mine) else ""
+    machine, _, rest = path.name.removeprefix(_STAGING_PREFIX).partition("~")
+    pid = rest.partition("~")[0] if machine == machine_name() else ""
     return int(pid) if pid.isdigit() else None
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from uuid import UUID
@@ -10,7 +12,18 @@ from uuid import UUID
 from det_keras.errors import CheckpointError
 from det_keras.storage.manifest import DELETED_NAME
 
-__all__ = ["checkpoint_name", "is_alive", "is_checkpoint_name", "matching_files", "relative_name"]
+__all__ = [
+    "checkpoint_name",
+    "is_alive",
+    "is_checkpoint_name",
+    "is_relative",
+    "machine_name",
+    "matching_files",
+    "relative_name",
+]
+
+# Linux's PROC_PID_INIT_INO.
+_FIRST_PID_NAMESPACE = 0xEFFFFFFC
 
 
 def checkpoint_name(uuid: str) -> str:
@@ -39,9 +52,14 @@ def relative_name(name: str) -> str:
     Raises:
         ValueError: it is empty, absolute, or contains ``..``.
     """
-    if not name or Path(name).is_absolute() or ".." in Path(name).parts:
+    if not is_relative(name):
         raise ValueError(f"{name!r} cannot name a file of a storage. Use a relative path.")
     return name
+
+
+def is_relative(name: str) -> bool:
+    """Return whether `name` stays inside of a storage."""
+    return bool(name) and not Path(name).is_absolute() and ".." not in Path(name).parts
 
 
 def matching_files(directory: Path, globs: Sequence[str]) -> set[str]:
@@ -61,6 +79,22 @@ def matching_files(directory: Path, globs: Sequence[str]) -> set[str]:
             below = path.rglob("*") if path.is_dir() else [path]
             found.update(p.relative_to(directory).as_posix() for p in below if not p.is_dir())
     return found - {DELETED_NAME}
+
+
+@functools.cache
+def machine_name() -> str:
+    """Return a name of this machine, and of the container, in which process ids have a meaning.
+
+    Containers may share the name of their machine, and then have process ids of their own.
+    """
+    try:
+        namespace = Path("/proc/self/ns/pid").stat().st_ino
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return socket.gethostname()
+    # Outside of containers the number is the same on all machines, and after a restart of the machine.
+    place = "" if namespace == _FIRST_PID_NAMESPACE else f"-{namespace}-{boot}"
+    return f"{socket.gethostname()}{place}"
 
 
 def is_alive(pid: int) -> bool:

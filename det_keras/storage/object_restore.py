@@ -11,6 +11,8 @@ from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from det_keras.errors import CheckpointError
+from det_keras.storage.names import is_relative
 from det_keras.storage.object_client import ChecksumMismatchError
 from det_keras.storage.requests import Requests
 
@@ -30,6 +32,7 @@ def fetch_files(requests: Requests, files: Mapping[str, tuple[str, int]], direct
 
     Raises:
         MissingObjectError: an object does not exist.
+        CheckpointError: a file would lie outside of the directory.
         StorageError: the store cannot be read.
         OSError: the directory cannot be written.
     """
@@ -42,6 +45,11 @@ async def _fetch_all(requests: Requests, files: Mapping[str, tuple[str, int]], d
     try:
         ranges = []
         for name, (key, size_bytes) in files.items():
+            # Names may come from a listing of the bucket, into which others can write.
+            if not is_relative(name):
+                raise CheckpointError(
+                    f"The object {key!r} is not inside of its directory; it is not fetched."
+                )
             path = directory / name
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)

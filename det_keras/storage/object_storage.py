@@ -14,7 +14,6 @@ import json
 import logging
 import os
 import shutil
-import socket
 import tempfile
 import threading
 import time
@@ -37,6 +36,8 @@ from det_keras.storage.names import (
     checkpoint_name,
     is_alive,
     is_checkpoint_name,
+    is_relative,
+    machine_name,
     matching_files,
     relative_name,
 )
@@ -115,7 +116,7 @@ class ObjectStorage(Storage):
 
     @contextmanager
     def raw_path(self, uuid: str) -> Iterator[Path]:
-        stored = self._stored(uuid)
+        stored = self._files(uuid)
         if not stored:
             raise self._missing(uuid)
         folder = self._folder(uuid)
@@ -129,7 +130,7 @@ class ObjectStorage(Storage):
         return key in self._list(key)
 
     def list_files(self, uuid: str) -> dict[str, int]:
-        stored = self._stored(uuid)
+        stored = self._files(uuid)
         found = {name: entry.size_bytes for name, entry in stored.items() if name != DELETED_NAME}
         for name in list(found):
             # A store knows no directories; the contract lists them.
@@ -207,7 +208,7 @@ class ObjectStorage(Storage):
         changed = {
             key.removeprefix(folder): (key, entry.size_bytes)
             for key, entry in stored.items()
-            if known.get(key) != entry.version
+            if known.get(key) != entry.version and not key.endswith("/")
         }
         fetch_files(self._requests(), changed, target)
         versions.write_text(json.dumps({key: entry.version for key, entry in stored.items()}))
@@ -248,7 +249,7 @@ class ObjectStorage(Storage):
     def _marked(self, uuid: str) -> Iterator[list[str]]:
         """Mark a checkpoint as being written or deleted; a non-empty list at the end leaves the marker."""
         requests = self._requests()
-        marker = f"{self._root}{_UPLOADS}{_machine()}~{os.getpid()}~{checkpoint_name(uuid)}"
+        marker = f"{self._root}{_UPLOADS}{machine_name()}~{os.getpid()}~{checkpoint_name(uuid)}"
         requests.call(marker, lambda: requests.client.put(marker, b""))
         leave_marker: list[str] = []
         try:
@@ -338,6 +339,10 @@ class ObjectStorage(Storage):
         folder = self._folder(uuid)
         return {key.removeprefix(folder): entry for key, entry in self._list(folder).items()}
 
+    def _files(self, uuid: str) -> dict[str, StoredObject]:
+        """Return the stored files; other clients store empty objects for directories besides."""
+        return {name: entry for name, entry in self._stored(uuid).items() if not name.endswith("/") and name}
+
     def _folder(self, uuid: str) -> str:
         return f"{self._root}{checkpoint_name(uuid)}/"
 
@@ -364,27 +369,18 @@ class ObjectStorage(Storage):
             return found
 
 
-def _machine() -> str:
-    """Return a name of this machine, and of the container, in which process ids have a meaning."""
-    try:
-        namespace = str(Path("/proc/self/ns/pid").stat().st_ino)
-    except OSError:
-        namespace = "0"
-    return f"{socket.gethostname()}-{namespace}"
-
-
 def _parse_marker(name: str) -> tuple[str, int | None]:
     """Return the UUID in the name of a marker, and the process if it is one of this machine."""
     machine, _, rest = name.partition("~")
     pid, _, uuid = rest.partition("~")
-    return uuid, int(pid) if machine == _machine() and pid.isdigit() else None
+    return uuid, int(pid) if machine == machine_name() and pid.isdigit() else None
 
 
 @contextmanager
 def _temporary(uuid: str) -> Iterator[Path]:
     """Yield a temporary directory named like the checkpoint, so that errors contain its UUID."""
     _remove_directories_of_dead_processes()
-    folder = Path(tempfile.mkdtemp(prefix=f"{_TEMPORARY_PREFIX}{_machine()}~{os.getpid()}~"))
+    folder = Path(tempfile.mkdtemp(prefix=f"{_TEMPORARY_PREFIX}{machine_name()}~{os.getpid()}~"))
     try:
         directory = folder / checkpoint_name(uuid)
         directory.mkdir()
@@ -394,7 +390,7 @@ def _temporary(uuid: str) -> Iterator[Path]:
 
 
 def _remove_directories_of_dead_processes() -> None:
-    mine = f"{_TEMPORARY_PREFIX}{_machine()}~"
+    mine = f"{_TEMPORARY_PREFIX}{machine_name()}~"
     for path in Path(tempfile.gettempdir()).glob(f"{mine}*"):
         pid = path.name.removeprefix(mine).partition("~")[0]
         if pid.isdigit() and not is_alive(int(pid)):
@@ -405,7 +401,10 @@ def _selected(stored: Mapping[str, StoredObject], globs: Sequence[str]) -> set[s
     """Return the names that match, by the rules of directories."""
     with tempfile.TemporaryDirectory() as scratch:
         for name in stored:
-            path = Path(scratch) / relative_name(name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch()
-        return matching_files(Path(scratch), globs)
+            if is_relative(name) and not name.endswith("/"):
+                path = Path(scratch) / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.touch()
+        selected = matching_files(Path(scratch), globs)
+    # An object that is no file of a checkpoint goes with all files.
+    return selected | (stored.keys() if "**/*" in globs else set())

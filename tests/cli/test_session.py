@@ -6,7 +6,7 @@ import pytest
 
 from det_keras.cli.session import open_session
 from det_keras.connection.settings import Settings
-from det_keras.connection.token_cache import TokenCache
+from det_keras.connection.token_cache import TokenCache, canonical_address
 from det_keras.errors import DetError
 from det_keras.home import Home
 
@@ -83,6 +83,16 @@ def test_login_is_that_of_the_master_however_its_address_is_written(home, other)
     assert TokenCache(home).find(other, None) == ("ann", "x")
     assert TokenCache(home).find("https://gpu-box:8443", None) is None
     assert TokenCache(home).find("http://gpu-box", None) is None
+
+
+@pytest.mark.parametrize(
+    "url", ["http://[::1]:8080", "HTTP://Host", "https://host/path/", "http://localhost:80"]
+)
+def test_an_address_in_its_form_stays_as_it_is(home, url):
+    assert canonical_address(canonical_address(url)) == canonical_address(url)
+    TokenCache(home).store(url, "me", "token")
+    assert TokenCache(home).find(url, "me") == ("me", "token")
+    assert TokenCache(home).find("http://elsewhere:1", None) is None
 
 
 def test_tokens_are_readable_by_their_owner_only(home):

@@ -10,7 +10,14 @@ from cluster import expconf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from det_keras.config import ExperimentConfig, dump_yaml, load_experiment_config, load_job_config, load_yaml
+from det_keras.config import (
+    ExperimentConfig,
+    dump_yaml,
+    load_experiment_config,
+    load_job_config,
+    load_yaml,
+    portable_changes,
+)
 from det_keras.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -164,6 +171,39 @@ def test_a_field_is_stronger_than_its_variable():
     ).config
 
     assert not config.reproducibility.deterministic_ops
+
+
+def test_of_two_variables_the_later_counts():
+    entries = [f"DET_KERAS_DETERMINISTIC_OPS={value}" for value in ("true", "false", "true")]
+    for count, expected in ((1, True), (2, False), (3, True)):
+        raw = {"entrypoint": "a", "environment": {"environment_variables": entries[:count]}}
+        assert load_experiment_config(raw).config.reproducibility.deterministic_ops is expected
+
+
+def test_a_change_back_to_the_default_is_sent():
+    current = load_experiment_config(
+        "entrypoint: a\nreproducibility: {deterministic_ops: true}"
+    ).config.to_dict()
+    changes = portable_changes({"reproducibility": {"deterministic_ops": False}}, current)
+    layers = [current["environment"], changes["environment"]]
+    entries = [entry for layer in layers for entry in layer["environment_variables"]]
+    raw = {"entrypoint": "a", "environment": {"environment_variables": entries}}
+    assert not load_experiment_config(raw).config.reproducibility.deterministic_ops
+
+
+def test_a_section_with_hidden_values_is_not_sent_back():
+    section = {
+        "type": "s3",
+        "bucket": "b",
+        "access_key": "********",
+        "secret_key": "********",
+        "prefix": None,
+    }
+    with pytest.raises(ConfigError, match=r"secret_key.*Give it again"):
+        portable_changes({"checkpoint_storage": {"save_trial_best": 2}}, {"checkpoint_storage": section})
+    given = {"access_key": "a", "secret_key": "s", "save_trial_best": 2}
+    changed = portable_changes({"checkpoint_storage": given}, {"checkpoint_storage": section})
+    assert changed["checkpoint_storage"] == {"type": "s3", "bucket": "b", **given}
 
 
 def test_a_job_travels_in_a_variable_of_a_generic_task():

@@ -53,6 +53,19 @@ def test_server_error_is_tried_again():
     assert len(tries) == 3
 
 
+def test_what_a_determined_master_refuses_with_500_is_dropped_at_once():
+    report_queue, tries, sent = ReportQueue("t", retry_s=100.0), [], []
+
+    def send():
+        tries.append(1)
+        raise MasterError(500, "overwriting existing metric keys is not supported, conflicting key: loss")
+
+    report_queue.put("first", send)
+    report_queue.put("second", lambda: sent.append(2))
+    report_queue.close()
+    assert (len(tries), sent) == (1, [2])
+
+
 @pytest.mark.parametrize(("status", "most"), [(500, 6), (501, 1)])
 def test_report_that_a_master_always_fails_at_holds_nothing_back_for_long(status, most, caplog):
     report_queue, tries, sent = ReportQueue("t", retry_s=0.001), [], []
@@ -61,13 +74,13 @@ def test_report_that_a_master_always_fails_at_holds_nothing_back_for_long(status
         tries.append(1)
         # Reports that are put meanwhile do not shorten the pauses.
         report_queue.put("another", lambda: sent.append(len(tries)))
-        raise MasterError(status, "overwriting existing metric keys is not supported")
+        raise MasterError(status, "the database is busy")
 
     report_queue.put("training metrics at batch 10", send)
     report_queue.close()
     assert len(tries) == most
     assert sent == [most] * most
-    assert caplog.text.count("refused training metrics at batch 10, which is dropped: overwriting") == 1
+    assert caplog.text.count("refused training metrics at batch 10, which is dropped: the database") == 1
 
 
 @pytest.mark.parametrize("status", [502, 503, 504])

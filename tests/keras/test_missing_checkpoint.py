@@ -38,8 +38,11 @@ def test_missing_checkpoint_is_named_and_not_passed_over(context):
 
 
 def test_missing_checkpoint_is_passed_over_where_that_is_asked_for(context, caplog):
+    deleted = []
+    context.core.backend.report_checkpoint_deleted = deleted.append
     with ExitStack() as stack:
         point = find_resume_point(context.core, stack, skip_missing=True)
+        assert deleted == [context.records[0].uuid]
         assert point.record == context.records[1]
     assert "The checkpoint before it is tried." in caplog.text
 

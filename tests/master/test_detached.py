@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import httpx
@@ -16,11 +17,13 @@ import numpy as np
 import pytest
 
 from det_keras.client import Session
-from det_keras.config import load_experiment_config
+from det_keras.config import CheckpointStorage, load_experiment_config
+from det_keras.config.secrets import masked
 from det_keras.connection.settings import Settings
 from det_keras.core.backend.base import ENGINE_FORMAT, CheckpointRecord
 from det_keras.core.backend.output import OutputCopier
 from det_keras.core.context import Context
+from det_keras.core.uncaught import ExitListener
 from det_keras.errors import DetError, MasterUnavailableError
 from master.detached_runs import open_detached
 from master.fakes import eventually
@@ -385,6 +388,28 @@ def test_run_metadata_stay_here_so_that_a_determined_master_can_start_the_trial_
     backend = open_backend()
     assert backend.set_run_metadata({"a": 1}) == backend.run_metadata() == {"a": 1}
     assert not client.get(f"/api/v1/runs/{backend.run.trial_id}/metadata")["metadata"]
+
+
+def test_no_secret_of_a_storage_is_in_the_log():
+    places = pytest.importorskip("det_keras.keras.detached")._PLACE_FIELDS
+    hidden = masked({"checkpoint_storage": dict.fromkeys(CheckpointStorage.names(), "x")})[
+        "checkpoint_storage"
+    ]
+    assert {name for name, value in hidden.items() if value != "x"}.isdisjoint(places)
+
+
+def test_only_the_exit_of_the_script_counts():
+    listener = ExitListener()
+    try:
+        thread = threading.Thread(target=sys.exit, args=(3,))
+        thread.start()
+        thread.join()
+        assert listener.code is None
+        with pytest.raises(SystemExit):
+            sys.exit(4)
+        assert listener.code == 4
+    finally:
+        listener.remove()
 
 
 # Copies of the output.

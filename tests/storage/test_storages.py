@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import hashlib
 import importlib.util
@@ -9,6 +10,7 @@ import io
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -22,6 +24,7 @@ from hypothesis import strategies as st
 
 from det_keras import storage
 from det_keras.errors import CheckpointError, ConfigError, StorageError
+from det_keras.storage.object_restore import _fetch_all
 
 
 @pytest.fixture
@@ -369,6 +372,54 @@ def test_a_marker_beside_a_complete_checkpoint_is_removed_alone(bucket):
     assert {name.split("/")[0] for name in bucket.objects()} == {uuid}
     with store.restore_path(uuid):
         pass
+
+
+def test_objects_that_are_no_files_of_a_checkpoint_harm_nobody(bucket, tmp_path):
+    """Determined's own client stores an empty object for each directory, and others may write to the bucket."""
+    store, uuid, stock = bucket.store(), str(uuid4()), str(uuid4())
+    for name in ("code/", "code/train.py", "weights"):
+        bucket.put(f"{stock}/{name}", b"" if name.endswith("/") else b"x")
+    assert store.list_files(stock) == {"code/": 0, "code/train.py": 1, "weights": 1}
+    with store.raw_path(stock) as path:
+        assert (path / "code" / "train.py").read_bytes() == b"x"
+    assert store.delete(stock) == {}
+    assert bucket.objects() == {}
+
+    outside = tmp_path / "outside"
+    for name in (f"//{outside}", "weights"):
+        bucket.put(f"{uuid}/{name}", b"x")
+    with pytest.raises(CheckpointError, match="is not inside of its directory"), store.raw_path(uuid):
+        pass
+    assert not outside.exists()
+    assert store.delete(uuid) == {}
+
+
+def test_names_that_leave_the_directory_are_not_fetched(tmp_path):
+    for name in ("../x", "/x", "a/../../x", ""):
+        with pytest.raises(CheckpointError, match="is not inside of its directory"):
+            asyncio.run(_fetch_all(None, {name: ("key", 1)}, tmp_path))
+
+
+STORES_IN_ANOTHER_CONTAINER = """
+import sys
+from uuid import uuid4
+from det_keras.storage import DirectoryStorage
+with DirectoryStorage(sys.argv[1]).store_path(str(uuid4())) as path:
+    (path / "x").write_text("x")
+"""
+
+
+def test_a_container_of_the_same_machine_leaves_what_another_writes(tmp_path):
+    """Containers may have the machine's name, and process ids of their own."""
+    isolated = ["unshare", "-Urpf", "--mount-proc"]
+    if shutil.which("unshare") is None or subprocess.run([*isolated, "true"], check=False).returncode != 0:
+        pytest.skip("this machine's kernel gives ordinary users no namespaces")
+    uuid = str(uuid4())
+    with storage.DirectoryStorage(tmp_path).store_path(uuid) as path:
+        (path / "x").write_text("x")
+        command = [*isolated, sys.executable, "-c", STORES_IN_ANOTHER_CONTAINER, str(tmp_path)]
+        subprocess.run(command, check=True)
+    assert storage.DirectoryStorage(tmp_path).exists(uuid)
 
 
 def test_of_another_machine_only_what_is_old_is_an_orphan(tmp_path):

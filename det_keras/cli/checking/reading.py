@@ -75,6 +75,9 @@ def find_storage(session: Session) -> Finding:
             f"{place} cannot be used from this machine: {error}",
             "Trials may have other rights there: run this command with --submit.",
         )
+    if section["type"] in ("shared_fs", "directory") and session.api.accounts.is_determined():
+        text = f"{place} can be written and read on this machine; whether it is the cluster's, only --submit can tell"
+        return Finding("storage", Outcome.NOTE, text)
     return Finding("storage", Outcome.OK, f"{place} can be written and read from this machine")
 
 

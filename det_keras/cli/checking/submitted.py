@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 from det_keras.cli.checking.finding import Finding, Outcome
 from det_keras.client import Session
 from det_keras.config import apply_overrides, dump_yaml, load_experiment_config
-from det_keras.errors import DetError
+from det_keras.errors import DetError, MasterError, MasterUnavailableError
 from det_keras.protocol.states import is_over
 
 __all__ = ["find_training"]
@@ -101,13 +102,21 @@ def find_training(session: Session, overrides: Sequence[str], limit_s: float) ->
         ("resume", trial.has_ended),
         ("log", trial.has_log),
     ]
-    for name, step in steps:
-        try:
-            yield Finding(name, Outcome.OK, step())
-        except _FailedTrainingError as error:
-            yield Finding(name, Outcome.FAILED, str(error), error.fix)
+    try:
+        for name, step in steps:
+            try:
+                finding = Finding(name, Outcome.OK, step())
+            except _FailedTrainingError as error:
+                finding = Finding(name, Outcome.FAILED, str(error), error.fix)
+            except (DetError, MasterError, MasterUnavailableError) as error:
+                finding = Finding(name, Outcome.FAILED, str(error), f"See `det experiment logs {number}`.")
+            yield finding
+            if finding.outcome is Outcome.FAILED:
+                return
+    finally:
+        # Also after Ctrl-C: nothing may stay behind on a cluster of others.
+        with contextlib.suppress(DetError, MasterError, MasterUnavailableError):
             trial.kill()
-            return
 
 
 def _create(session: Session, overrides: Sequence[str]) -> int:

@@ -77,7 +77,7 @@ def _watch(session: Session, job_id: str) -> int:
         )
         return _INTERRUPTED
     allocations = session.api.tasks.get(job_id)["allocations"]
-    code = allocations[0].get("statusCode") if allocations else None
+    code = allocations[-1].get("statusCode") if allocations else None
     if code == 0:
         return 0
     status = jobs_of(session).exit_status(job_id)

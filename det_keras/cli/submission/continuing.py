@@ -45,4 +45,6 @@ def _text(session: Session, experiment_id: int, changes: Mapping[str, Any]) -> s
     # Imported here: only commands with a config need YAML.
     from det_keras.config import dump_yaml, portable_changes
 
-    return dump_yaml(portable_changes(changes, session.api.experiments.get(experiment_id)["config"]))
+    if session.api.accounts.is_determined():
+        changes = portable_changes(changes, session.api.experiments.get(experiment_id)["config"])
+    return dump_yaml(changes)

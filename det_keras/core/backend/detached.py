@@ -11,7 +11,6 @@ Run metadata stay in the run directory: a Determined 0.38.1 master cannot start 
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from collections.abc import Mapping
@@ -204,6 +203,10 @@ class DetachedBackend(MasterBackend):
         shapes = self._api.trials.checkpoints(self.run.trial_id)
         records = [to_record(shape) for shape in shapes]
         for record in superfluous(records, smaller_is_better=self._place.smaller_is_better):
-            with contextlib.suppress(OSError, CheckpointError):
+            try:
                 self._place.storage.delete(record.uuid)
+            except (OSError, CheckpointError) as error:
+                # The next checkpoint tries again.
+                logger.warning("Checkpoint %s cannot be deleted now: %s", record.uuid, error)
+                return
             self._api.checkpoints.report_deleted(record.uuid)

@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 _REMIND_S = 30.0
 # Answers of a proxy whose master is not there.
 _UNAVAILABLE = frozenset({502, 503, 504})
+# What a Determined 0.38.1 master says of reports that it refuses.
+_REFUSALS = ("overwriting existing metric keys", "invalid run id")
 # How often a report is sent to a master that fails at it. The pause doubles each time: with `retry_s` 1, half a minute.
 _MOST_FAILURES = 6
 
@@ -118,7 +120,7 @@ class ReportQueue:
             except (MasterUnavailableError, MasterError) as error:
                 if isinstance(error, MasterError) and error.status not in _UNAVAILABLE:
                     failures += 1
-                    if error.status < 500 or error.status == 501 or failures == _MOST_FAILURES:
+                    if _is_refusal(error) or failures == _MOST_FAILURES:
                         logger.warning("The master refused %s, which is dropped: %s", report.label, error)
                         return
                     pause_s *= 2 ** (failures - 1)
@@ -137,3 +139,9 @@ class ReportQueue:
                 return
             # Not on the condition, which every `put` notifies: frequent reports would use up the tries at once.
             time.sleep(pause_s)
+
+
+def _is_refusal(error: MasterError) -> bool:
+    """Return whether the same report would be refused again; a Determined 0.38.1 master answers 500 to that as well."""
+    is_known = any(text in str(error) for text in _REFUSALS)
+    return error.status < 500 or error.status == 501 or is_known

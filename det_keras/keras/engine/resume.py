@@ -122,8 +122,12 @@ def _read(
         )
         return RestoredState.read(directory)
     except CheckpointError as error:
-        if not isinstance(error, CheckpointMissingError) or skip_missing:
+        is_missing = isinstance(error, CheckpointMissingError)
+        if not is_missing or skip_missing:
             logger.error("%s %s", error, instead)
+            if is_missing and core.distributed.rank == 0:
+                # Otherwise it would count as the newest, and the new ones be deleted in its place.
+                core.backend.report_checkpoint_deleted(record.uuid)
             return None
         raise CheckpointMissingError(
             f"Checkpoint {record.uuid} (batch {record.steps_completed}) is recorded by the master and missing in its "

@@ -166,7 +166,6 @@ class Experiments:
 
         Raises:
             InvalidArgumentError: the config cannot be used; nothing is stored.
-            NotFoundError: the workspace or the project does not exist.
         """
         loaded = self._parse(text, (_UNMANAGED,), alone=True)
         with self._store.writing() as tx:

@@ -119,7 +119,7 @@ class GarbageCollector(Background):
         try:
             place = storage.from_config(section)
             left = place.delete(uuid, globs) if globs else place.list_files(uuid)
-        except (OSError, ConfigError, CheckpointError) as error:
+        except (OSError, ValueError, ConfigError, CheckpointError) as error:
             logger.warning("Checkpoint %s cannot be deleted now; this will be repeated. %s", uuid, error)
             return
         with self._store.writing() as tx:
