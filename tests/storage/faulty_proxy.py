@@ -122,7 +122,19 @@ def proxied(target: int) -> Iterator[FaultyProxy]:
     proxy.port = server.sockets[0].getsockname()[1]
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    yield proxy
+    try:
+        yield proxy
+    finally:
+        # On the loop itself: a server may not be closed from another thread while a connection ends.
+        asyncio.run_coroutine_threadsafe(_end(server), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def _end(server: asyncio.Server) -> None:
     server.close()
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
+    connections = asyncio.all_tasks() - {asyncio.current_task()}
+    for connection in connections:
+        connection.cancel()
+    await asyncio.gather(*connections, return_exceptions=True)
