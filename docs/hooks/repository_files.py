@@ -16,8 +16,8 @@ _DOCUMENTS = {
     "benchmarks/README.md": "benchmarks.md",
 }
 #: Folder -> title of the page that shows each of its files.
-_FOLDERS = {"configs": "Ready-to-use configs", "examples": "Examples"}
-_LANGUAGES = {".py": "python", ".yaml": "yaml"}
+_FOLDERS = {"configs": "Ready-to-use configs", "docker": "Image for a cluster", "examples": "Examples"}
+_LANGUAGES = {"": "dockerfile", ".py": "python", ".yaml": "yaml"}
 _LINK = re.compile(r"(?<=\]\()(?P<path>[^)\s#:]+)(?P<anchor>#[^)\s]*)?(?=\))")
 
 
@@ -26,7 +26,9 @@ def pages(root: Path) -> dict[str, str]:
     texts = {page: (root / path).read_text(encoding="utf-8") for path, page in _DOCUMENTS.items()}
     for folder, title in _FOLDERS.items():
         texts[f"files/{folder}.md"] = f"# {title}\n\n" + "\n".join(
-            _file_section(path, root) for path in sorted((root / folder).rglob("*.*"))
+            _file_section(path, root)
+            for pattern in ("*.*", "Dockerfile")
+            for path in sorted((root / folder).rglob(pattern))
         )
     return texts
 

@@ -203,7 +203,7 @@ def test_the_cluster_is_checked_by_a_training_with_a_pause(double):
         "master": "ok",
         "login": "ok",
         "slots": "ok",
-        "storage": "ok",
+        "storage": "note",
         "features": "note",
         "submit": "ok",
         "train": "ok",
