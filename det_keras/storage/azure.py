@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
@@ -24,7 +23,6 @@ from det_keras.storage.object_storage import ObjectStorage
 __all__ = ["AzureClient", "AzureStorage"]
 
 _PIECE_BYTES = 4 << 20
-_DELETED_IN_PARALLEL = 16
 _KINDS = {
     "ContainerNotFound": FaultKind.NO_BUCKET,
     "BlobNotFound": FaultKind.MISSING,
@@ -96,11 +94,6 @@ class AzureClient(ObjectClient):
             use_listings_cache=False,
         )
 
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        loop: asyncio.AbstractEventLoop = self._fs.loop
-        return loop
-
     async def put(self, key: str, content: bytes) -> None:
         await self._blob(key).upload_blob(content, overwrite=True, validate_content=True, retry_total=0)
 
@@ -157,20 +150,14 @@ class AzureClient(ObjectClient):
         content: bytes = await reader.readall()
         return content
 
-    async def delete(self, keys: Sequence[str]) -> None:
-        limit = asyncio.Semaphore(_DELETED_IN_PARALLEL)
+    async def delete_one(self, key: str) -> None:
+        from azure.core.exceptions import ResourceNotFoundError
 
-        async def delete_one(key: str) -> None:
-            from azure.core.exceptions import ResourceNotFoundError
-
-            async with limit:
-                try:
-                    await self._blob(key).delete_blob(retry_total=0)
-                except ResourceNotFoundError as error:
-                    if _answered(error).kind is not FaultKind.MISSING:
-                        raise
-
-        await asyncio.gather(*map(delete_one, keys))
+        try:
+            await self._blob(key).delete_blob(retry_total=0)
+        except ResourceNotFoundError as error:
+            if _answered(error).kind is not FaultKind.MISSING:
+                raise
 
     def fault(self, error: BaseException) -> Fault | None:
         from azure.core import exceptions

@@ -34,7 +34,6 @@ __all__ = ["GcsClient", "GcsStorage"]
 
 _CHUNK_BYTES = 1 << 20
 _COMPOSED_AT_ONCE = 32
-_DELETED_IN_PARALLEL = 16
 _TIMEOUT_S = 60.0
 
 
@@ -88,11 +87,6 @@ class GcsClient(ObjectClient):
         self.location = f"gs://{bucket}"
         self._bucket = quote(bucket, safe="")
         self._fs = gcsfs.GCSFileSystem(skip_instance_cache=True, use_listings_cache=False)
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        loop: asyncio.AbstractEventLoop = self._fs.loop
-        return loop
 
     async def put(self, key: str, content: bytes | bytearray) -> None:
         md5 = await content_md5(content)
@@ -171,20 +165,14 @@ class GcsClient(ObjectClient):
             content: bytes = await answer.read()
             return content
 
-    async def delete(self, keys: Sequence[str]) -> None:
-        limit = asyncio.Semaphore(_DELETED_IN_PARALLEL)
-
-        async def delete_one(key: str) -> None:
-            async with limit:
-                try:
-                    path = f"storage/v1/b/{self._bucket}/o/{quote(key, safe='')}"
-                    async with self._opened("DELETE", path):
-                        pass
-                except _AnsweredError as error:
-                    if error.status != 404:
-                        raise
-
-        await asyncio.gather(*map(delete_one, keys))
+    async def delete_one(self, key: str) -> None:
+        path = f"storage/v1/b/{self._bucket}/o/{quote(key, safe='')}"
+        try:
+            async with self._opened("DELETE", path):
+                pass
+        except _AnsweredError as error:
+            if error.status != 404:
+                raise
 
     def fault(self, error: BaseException) -> Fault | None:
         from google.auth import exceptions

@@ -14,6 +14,7 @@ import enum
 import hashlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = [
     "ChecksumMismatchError",
@@ -27,6 +28,8 @@ __all__ = [
     "content_md5",
     "retry_after_s",
 ]
+
+_DELETED_IN_PARALLEL = 16
 
 
 class FaultKind(enum.Enum):
@@ -112,10 +115,14 @@ class ObjectClient(abc.ABC):
     credentials_help: str
     part_bytes: int = 32 << 20
 
+    # fsspec's file system of the kind; each kind sets it.
+    _fs: Any
+
     @property
-    @abc.abstractmethod
     def loop(self) -> asyncio.AbstractEventLoop:
         """The running loop of the file system."""
+        loop: asyncio.AbstractEventLoop = self._fs.loop
+        return loop
 
     @abc.abstractmethod
     async def put(self, key: str, content: bytes) -> None:
@@ -164,9 +171,22 @@ class ObjectClient(abc.ABC):
     async def get(self, key: str) -> bytes:
         """Return the content of a small object."""
 
-    @abc.abstractmethod
     async def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects; a missing object is not an error."""
+        """Delete objects; a missing object is not an error.
+
+        One request for each object, several at a time, unless the store has a request for many.
+        """
+        limit = asyncio.Semaphore(_DELETED_IN_PARALLEL)
+
+        async def delete_one(key: str) -> None:
+            async with limit:
+                await self.delete_one(key)
+
+        await asyncio.gather(*map(delete_one, keys))
+
+    @abc.abstractmethod
+    async def delete_one(self, key: str) -> None:
+        """Delete an object; a missing object is not an error."""
 
     @abc.abstractmethod
     def fault(self, error: BaseException) -> Fault | None:

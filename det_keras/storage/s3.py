@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -113,11 +112,6 @@ class S3Client(ObjectClient):
             use_listings_cache=False,
         )
 
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        loop: asyncio.AbstractEventLoop = self._fs.loop
-        return loop
-
     async def put(self, key: str, content: bytes) -> None:
         md5 = await content_md5(content)
         answer = await self._call("put_object", Key=key, Body=content, ContentMD5=_base64(md5))
@@ -198,6 +192,9 @@ class S3Client(ObjectClient):
             answer = await self._call("delete_objects", Delete={"Objects": names, "Quiet": True})
             for refused in answer.get("Errors", ()):
                 raise _refusal(refused)
+
+    async def delete_one(self, key: str) -> None:
+        await self.delete([key])
 
     def fault(self, error: BaseException) -> Fault | None:
         from botocore import exceptions
