@@ -9,7 +9,6 @@ import os
 import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
 from uuid import uuid4
 
@@ -19,6 +18,7 @@ from measure import in_turns, report
 import keras
 import numpy as np
 import s3fs
+from big_model import UNITS, Watch, build
 
 import det_keras as det
 from det_keras import storage
@@ -27,37 +27,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "storage"))
 
 from servers import S3Server, running
 
-UNITS, LAYERS, BATCH, STEPS, PERIOD = 2_500, 8, 8, 60, 20
+BATCH, STEPS, PERIOD = 8, 60, 20
 BYTES = 604_000_000
-
-
-class Watch(keras.callbacks.Callback):
-    """Notes when each batch begins and ends."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.begins: list[float] = []
-        self.ends: list[float] = []
-
-    def on_train_batch_begin(self, batch: int, logs: object = None) -> None:
-        self.begins.append(time.perf_counter())
-
-    def on_train_batch_end(self, batch: int, logs: object = None) -> None:
-        self.ends.append(time.perf_counter())
-
-    def held(self) -> list[float]:
-        """Return for how long each checkpoint but the first held the training thread."""
-        return [
-            self.begins[batch] - self.ends[batch - 1] for batch in range(2 * PERIOD, len(self.begins), PERIOD)
-        ]
-
-
-def build() -> keras.Model:
-    """Return a model of 50 million parameters: 604 MB with Adam."""
-    layers = [keras.layers.Dense(UNITS, activation="relu") for _ in range(LAYERS)]
-    model = keras.Sequential([keras.Input((UNITS,)), *layers])
-    model.compile(optimizer="adam", loss="mse")
-    return model
 
 
 def train(model: keras.Model, folder: str, place: storage.Storage | None) -> list[float]:
@@ -71,7 +42,8 @@ def train(model: keras.Model, folder: str, place: storage.Storage | None) -> lis
         context.fit(
             model, x, x, batch_size=BATCH, validation_data=(x[:8], x[:8]), verbose=0, callbacks=[watch]
         )
-    return watch.held()
+    # But the first checkpoint.
+    return [watch.between(batch) for batch in range(2 * PERIOD, len(watch.begins), PERIOD)]
 
 
 def store_bytes(place: storage.Storage, content: memoryview) -> None:
