@@ -200,8 +200,8 @@ class TheirServer:
 
 
 @contextmanager
-def their_server(python: str) -> Iterator[TheirServer]:
-    """Run an MLflow server on SQLite."""
+def their_server(python: str, url: str | None = None) -> Iterator[TheirServer]:
+    """Run an MLflow server on SQLite, or on the database at `url`."""
     with tempfile.TemporaryDirectory() as folder, closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -209,7 +209,7 @@ def their_server(python: str) -> Iterator[TheirServer]:
         database = Path(folder) / "mlflow.db"
         options = [
             "--backend-store-uri",
-            f"sqlite:///{database}",
+            url or f"sqlite:///{database}",
             "--port",
             str(port),
             "--workers",

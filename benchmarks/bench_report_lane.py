@@ -47,7 +47,7 @@ def serve(home: Path, variant: str) -> int:
             loop.call_soon_threadsafe(batcher._acknowledge, answered)
 
     if variant == "session":
-        metrics.add_quickly = lambda *_: False  # type: ignore[assignment]
+        metrics.add_quickly = lambda _, reports: [False] * len(reports)  # type: ignore[assignment]
         batcher.ReportBatcher._store_all = store_all  # type: ignore[method-assign]
     sys.argv[1:] = ["--home", str(home), "--slots", "1"]
     return master.main()

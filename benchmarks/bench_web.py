@@ -28,6 +28,7 @@ from measure import report
 
 from det_keras.home import Home
 from det_keras.master import process
+from det_keras.master.database.engines.sqlite import SqliteDatabase
 from det_keras.master.database.models import MetricRow, TrialRow
 from det_keras.master.database.notifier import Notifier
 from det_keras.master.database.store import Store
@@ -134,7 +135,7 @@ def our_sights(browser: Browser) -> tuple[Sight, Sight, Sight]:
 
 def _fill(home: Home, trial_ids: list[int]) -> None:
     """Store what so many reports would have stored; sent one by one they would take minutes."""
-    store = Store(Store.url_of(home.database), Notifier())
+    store = Store(SqliteDatabase(home.database), Notifier())
     for index, trial_id in enumerate(trial_ids):
         reports = [{"loss": value(index, step)} for step in range(POINTS)]
         with store.writing() as tx:

@@ -26,8 +26,11 @@ MEASUREMENTS = (
     "stores",
     "resume",
     "search",
+    "scheduler",
     "distributed",
     "master",
+    "database",
+    "ray",
     "web",
 )
 

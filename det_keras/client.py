@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from det_keras.errors import MasterError, MasterUnavailableError
+from det_keras.protocol.addresses import is_loopback
 from det_keras.protocol.api import Api
 
 __all__ = ["Session"]
@@ -61,7 +62,7 @@ class Session:
             verify=verify,
             transport=transport,
             # A master on loopback is never behind the proxy that the environment may name.
-            trust_env=not _is_loopback(self.url),
+            trust_env=not is_loopback(urlsplit(self.url).hostname or ""),
         )
         self._extensions = {"sni_hostname": cert_name} if cert_name else {}
 
@@ -193,11 +194,6 @@ class Session:
     def _unavailable(self, error: Exception) -> MasterUnavailableError:
         reason = str(error) or type(error).__name__
         return MasterUnavailableError(f"No answer from the master at {self.url}: {reason}.")
-
-
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    return host == "localhost" or host.startswith("127.") or host == "::1"
 
 
 def _query(params: Mapping[str, object] | None) -> dict[str, Any]:

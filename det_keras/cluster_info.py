@@ -24,6 +24,7 @@ __all__ = ["ChiefInfo", "ClusterInfo", "LocalOverrides", "TrialInfo", "WorkerInf
 INFO_DIRECTORY = Path("/run/determined/info")
 
 _LOOPBACK = "127.0.0.1"
+_RENDEZVOUS = "DET_KERAS_RENDEZVOUS"
 
 T = TypeVar("T")
 
@@ -222,7 +223,8 @@ def get_cluster_info() -> ClusterInfo | None:
 def read_cluster_info(environ: Mapping[str, str], info_directory: Path) -> ClusterInfo | None:
     """Return the `ClusterInfo` from variables, else from info files, else None.
 
-    Only a file says which machines share the task: a launcher writes it once all of them have started.
+    Which machines share the task, a Determined cluster says in a file, since it does not know before all of them have
+    started, and our own master in a variable.
     """
     if environ.get("DET_TASK_TYPE"):
         info = _from_variables(environ)
@@ -230,9 +232,12 @@ def read_cluster_info(environ: Mapping[str, str], info_directory: Path) -> Clust
         info = _from_files(environ, info_directory)
     else:
         return None
+    if (text := environ.get(_RENDEZVOUS)) is not None:
+        content = _variable(environ, _RENDEZVOUS, _mapping, "a JSON object")
+        return replace(info, **_rendezvous(content, f"`{_RENDEZVOUS}`, {text!r},"))
     rendezvous = info_directory / "rendezvous.json"
     if rendezvous.is_file():
-        return replace(info, **_rendezvous(rendezvous))
+        return replace(info, **_rendezvous(_read_file(rendezvous), str(rendezvous)))
     return replace(info, container_slot_counts=(len(info.slot_ids),))
 
 
@@ -323,15 +328,14 @@ def _trial_from_file(path: Path) -> TrialInfo:
         raise ClusterInfoError(f"{path} is missing or has a wrong value for {error}.") from error
 
 
-def _rendezvous(path: Path) -> dict[str, Any]:
-    content = _read_file(path)
+def _rendezvous(content: Mapping[str, Any], where: str) -> dict[str, Any]:
     try:
         addresses, rank = content["container_addrs"], _natural(content["container_rank"])
         slots = tuple(_natural(count) for count in content["container_slot_counts"])
         if not isinstance(addresses, list) or not rank < len(addresses) == len(slots):
             raise ValueError(f"rank {rank} of the machines {addresses} with {list(slots)} slots")
     except (KeyError, TypeError, ValueError) as error:
-        raise ClusterInfoError(f"{path} is missing or has a wrong value for {error}.") from error
+        raise ClusterInfoError(f"{where} is missing or has a wrong value for {error}.") from error
     return {
         "container_addrs": tuple(map(str, addresses)),
         "container_rank": rank,

@@ -6,12 +6,14 @@ and a script without a master agree on them.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Home"]
+__all__ = ["Home", "private_temporary_folder"]
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,35 @@ class Home:
         return self.root / "logs"
 
     @property
+    def environments(self) -> Path:
+        """Python environments of tasks, by the hash of what was asked for."""
+        return self.root / "environments"
+
+    @property
     def runs(self) -> Path:
         """Run directories of scripts that run without a master and set no `run_dir`."""
         return self.root / "runs"
+
+
+def private_temporary_folder(*names: str) -> Path:
+    """Return a folder of this account below the temporary folder of the machine; created if it does not exist.
+
+    Args:
+        names: its path below the account's own folder there.
+
+    Raises:
+        PermissionError: another account made one of the folders, or may write into it.
+    """
+    import tempfile
+
+    folder = Path(tempfile.gettempdir())
+    for name in (f"det_keras-{os.getuid()}", *names):
+        folder /= name
+        # One by one: the mode of parents that are made on the way would be that of the umask.
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        # Checked before anything is made below it: it could be a link of another account.
+        facts = folder.lstat()
+        if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o022:
+            raise PermissionError(f"{folder} is not a folder of this account alone")
+    return folder

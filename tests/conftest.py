@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import signal
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from database import server
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Tests start many processes. Without the compiled files each would compile TensorFlow's Python code again, which takes
@@ -21,6 +23,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 _HERE = Path(__file__).parent
 sys.path.insert(0, str(_HERE / "keras"))
+sys.path.insert(0, str(_HERE))
 
 
 #: Files that take minutes, longest first: two processes that share the tests, file by file, begin with these and end
@@ -34,6 +37,7 @@ _LONGEST = [
     "keras/test_ways_killed.py",
     "examples/test_exact_experiments.py",
     "examples/test_digits_search.py",
+    "examples/test_ray_experiments.py",
     "keras/test_kills.py",
     "examples/test_generations.py",
     "examples/test_distributed_experiments.py",
@@ -44,6 +48,7 @@ _LONGEST = [
     "examples/test_digits.py",
     "browser/test_pages.py",
     "master/test_search_survival.py",
+    "master/test_ray.py",
 ]
 
 
@@ -63,11 +68,42 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="session")
+def postgresql():
+    """Return a PostgreSQL server of the tests' own; one for all tests of this process."""
+    with server.running() as found:
+        if found is None:
+            pytest.skip(server.MISSING)
+        yield found
+
+
+@pytest.fixture(scope="session")
+def give_database(request):
+    """Return a function that gives a data root the kind of database that this run of the tests is about.
+
+    With `DET_KERAS_TEST_DATABASE=postgresql` its masters use PostgreSQL, and each data root has a database of its own.
+    Without it they use SQLite, and the function does nothing.
+    """
+    found = request.getfixturevalue("postgresql") if server.is_chosen() else None
+    return functools.partial(server.give, found)
+
+
 @pytest.fixture(autouse=True)
 def own_home(tmp_path_factory, monkeypatch):
     """Give each test a data root that nobody else uses, and no master to fall back on."""
     home = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("DET_KERAS_HOME", str(home))
-    for name in ("DET_MASTER", "DET_USER", "DET_PASS", "DET_USER_TOKEN", "DET_TASK_TYPE"):
+    for name in ("DET_KERAS_DB", "DET_MASTER", "DET_USER", "DET_PASS", "DET_USER_TOKEN", "DET_TASK_TYPE"):
         monkeypatch.delenv(name, raising=False)
     return home
+
+
+@pytest.fixture(scope="session")
+def machines():
+    """Two machines of two slots each, of a Ray cluster; tests that take one away add another."""
+    pytest.importorskip("ray")
+    from ray_machines import Machines
+
+    found = Machines(2, 2)
+    yield found
+    found.close()

@@ -153,9 +153,36 @@ HELP_TEXTS: Mapping[str, HelpText] = {
         "det job run batch_inference.yaml . --detach",
     ),
     "det job list": HelpText.of("List jobs.", "det job list"),
+    "det job queue": HelpText.of(
+        "Show the queue of experiments and jobs: who runs, who waits, and for what.", "det job queue"
+    ),
+    "det job update": HelpText.of(
+        "Change the priority, the weight or the place of a job in the queue. An experiment is a job too.",
+        "det job update 5f3c --priority 10",
+        "det job update 5f3c --ahead-of 9a41",
+    ),
     "det job logs": HelpText.of("Print the log of a job.", "det job logs 5f3c --follow"),
     "det job kill": HelpText.of("End a job at once.", "det job kill 5f3c"),
-    "det master": HelpText.of("Show facts about the master.", "det master info"),
+    "det master": HelpText.of(
+        "Show facts about the master, move its database, back it up and restore it.",
+        "det master info",
+        "det master backup before-upgrade.tar.gz",
+    ),
+    "det master copy-database": HelpText.of(
+        "Copy the database of the embedded master to an empty one: from SQLite to PostgreSQL, or back.\n"
+        "No master may use either of them. The rows are compared at the end, and the source is not changed.",
+        "det master copy-database --to postgresql://me@db.example.com/det_keras",
+        "det master copy-database --to sqlite",
+    ),
+    "det master backup": HelpText.of(
+        "Write the database, the code of experiments, passwords and options of the embedded master to a file.\n"
+        "The master may run. Checkpoints are not included; a database on a server neither: use `pg_dump`.",
+        "det master backup before-upgrade.tar.gz",
+    ),
+    "det master restore": HelpText.of(
+        "Restore a backup into an empty data root, which DET_KERAS_HOME names.",
+        "det master restore before-upgrade.tar.gz",
+    ),
     "det master info": HelpText.of(
         "Show the address, the version and the ids of the master.", "det master info --json"
     ),
@@ -166,6 +193,16 @@ HELP_TEXTS: Mapping[str, HelpText] = {
         "det cluster check",
         "det cluster check --submit --config environment.image=my/image",
     ),
+    "det agent": HelpText.of("Show the machines that run trials and jobs.", "det agent list"),
+    "det agent list": HelpText.of(
+        "List the machines with their addresses and numbers of slots.",
+        "det agent list",
+        "det agent list --json",
+    ),
+    "det slot": HelpText.of("Show the slots of the machines.", "det slot list"),
+    "det slot list": HelpText.of(
+        "List the slots of all machines, and the trial or job that uses each.", "det slot list"
+    ),
     "det version": HelpText.of("Print the version of this program.", "det version"),
     "det deploy": HelpText.of("Start and stop the embedded master.", "det deploy local cluster-up"),
     "det deploy local": HelpText.of(
@@ -174,6 +211,7 @@ HELP_TEXTS: Mapping[str, HelpText] = {
     "det deploy local cluster-up": HelpText.of(
         "Start the embedded master. Commands that need one start it as well.",
         "det deploy local cluster-up --port 8080 --slots 4",
+        "det deploy local cluster-up --db postgresql://me@db.example.com/det_keras",
     ),
     "det deploy local cluster-down": HelpText.of(
         "Stop the embedded master. Its trials continue unless they are killed.",

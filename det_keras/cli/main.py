@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from det_keras.about import __version__
 from det_keras.cli import completion
 from det_keras.cli.commands import (
+    agent,
     checkpoint,
     cluster,
     deploy,
@@ -116,6 +117,7 @@ def command_parser() -> argparse.ArgumentParser:
         job,
         master,
         cluster,
+        agent,
         deploy,
         user,
         preview,

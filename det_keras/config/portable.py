@@ -1,7 +1,10 @@
 """The spelling of a config that a Determined 0.38.1 master accepts.
 
-It refuses all keys that it does not know. The two fields of an experiment that only this product has therefore travel
+It refuses all keys that it does not know. The fields of an experiment that only this product has therefore travel
 as environment variables of the task, and so does everything about a job that has no field there.
+
+The packages of a task (`environment.pip` and its neighbours) travel as well, so that a complete config can be read
+back. They have no effect there: a container has the packages of its image.
 """
 
 from __future__ import annotations
@@ -22,6 +25,9 @@ TASK_CONFIG_VARIABLE = "DET_TASK_CONFIG"
 _EXTENSIONS: Mapping[str, tuple[str, str, Any]] = {
     "DET_KERAS_DETERMINISTIC_OPS": ("reproducibility", "deterministic_ops", False),
     "DET_KERAS_DIVERGENCE_CHECK_PERIOD": ("optimizations", "divergence_check_period", 100),
+    "DET_KERAS_ENVIRONMENT_PYTHON": ("environment", "python", None),
+    "DET_KERAS_ENVIRONMENT_PIP": ("environment", "pip", []),
+    "DET_KERAS_ENVIRONMENT_REQUIREMENTS": ("environment", "requirements", None),
 }
 # Their keys are names that the user chose.
 _WHOLE = frozenset({"data", "environment_variables", "hyperparameters"})
@@ -79,10 +85,18 @@ def fold_extensions(folding: Folding) -> None:
                 # Of two entries the later counts, as for all variables.
                 values[name] = text
     for name, text in values.items():
-        section, field, _ = _EXTENSIONS[name]
+        section, field, default = _EXTENSIONS[name]
         target = folding.config.setdefault(section, {})
         if isinstance(target, dict) and target.get(field) is None:
-            target[field] = parse_scalar(text)
+            target[field] = _list_of(text) if isinstance(default, list) else parse_scalar(text)
+
+
+def _list_of(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        # The validation reports it, by the name of the field.
+        return text
 
 
 def generic_task(complete: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,6 +107,11 @@ def generic_task(complete: Mapping[str, Any], given: Mapping[str, Any]) -> dict[
         given: the same in the current spelling, without defaults.
     """
     known = given_part(complete, given)
+    if "environment" in known:
+        ours = {field for section, field, _ in _EXTENSIONS.values() if section == "environment"}
+        known["environment"] = {
+            name: value for name, value in known["environment"].items() if name not in ours
+        }
     task = {name: known[name] for name in _GENERIC_TASK_FIELDS if name in known}
     entrypoint = complete["entrypoint"]
     # Its entrypoint is a list of arguments, and no shell reads it.

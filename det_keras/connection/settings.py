@@ -27,6 +27,7 @@ class Settings:
         cert_file: the CA bundle for TLS, or ``noverify``.
         cert_name: the name in the master's certificate, if it is not that of its address.
         slots: number of slots of an embedded master that is started; None for one per GPU or core.
+        ray: the Ray cluster on which an embedded master that is started runs tasks; None for this machine.
         is_detached: whether a script that no master started reports to this master.
     """
 
@@ -39,6 +40,7 @@ class Settings:
     cert_file: str | None = None
     cert_name: str | None = None
     slots: int | None = None
+    ray: str | None = None
     is_detached: bool = False
 
     @classmethod
@@ -71,6 +73,7 @@ class Settings:
             cert_file=environ.get("DET_MASTER_CERT_FILE") or None,
             cert_name=environ.get("DET_MASTER_CERT_NAME") or None,
             slots=_slots(environ.get("DET_KERAS_SLOTS")),
+            ray=environ.get("DET_KERAS_RAY") or None,
             is_detached=environ.get("DET_KERAS_DETACHED", "") not in ("", "0"),
         )
 

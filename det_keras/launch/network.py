@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import ipaddress
 import socket
 import struct
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from collections.abc import Mapping
 from det_keras.errors import DetError
 from det_keras.launch.placement import Placement
 from det_keras.launch.rendezvous import LOOPBACK
+from det_keras.protocol.addresses import is_loopback
 
 __all__ = ["LOOPBACK_INTERFACE", "find_interface", "free_port", "host_name_problem"]
 
@@ -39,7 +39,7 @@ def host_name_problem(name: str, placement: Placement) -> str | None:
         return (
             f"The name of this machine, {name!r}, does not resolve ({error}), and Horovod needs it. {advice}"
         )
-    if _is_loopback(address) == _is_loopback(own):
+    if is_loopback(address) == is_loopback(own):
         return None
     found = f"The name of this machine, {name!r}, resolves to {address}. Horovod listens there, and other"
     if placement.is_single:
@@ -55,7 +55,7 @@ def find_interface(environ: Mapping[str, str], address: str) -> str:
     """
     if chosen := environ.get("DET_INTER_NODE_NETWORK_INTERFACE"):
         return chosen
-    if _is_loopback(address):
+    if is_loopback(address):
         return LOOPBACK_INTERFACE
     for _, name in socket.if_nameindex():
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
@@ -85,10 +85,3 @@ def free_port(address: str) -> int:
             ) from error
         port: int = probe.getsockname()[1]
         return port
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-    except ValueError:
-        return address == "localhost"

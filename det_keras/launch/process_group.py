@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-__all__ = ["GroupReaper", "child_signals", "has_exited", "signal_group", "start_group"]
+__all__ = ["GroupReaper", "child_signals", "die_with_parent", "has_exited", "signal_group", "start_group"]
 
 _PR_SET_PDEATHSIG = 1
 

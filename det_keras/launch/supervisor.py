@@ -3,7 +3,9 @@
 The master starts it as ``python -m det_keras.launch.supervisor <directory>/spec.json``. It communicates only through
 files, so the master may be killed and started again at any time and finds everything in the directory:
 
-    spec.json         what to run; unlinked once read, since it holds the task's secrets
+    spec.json         what to run; unlinked once read, since it holds the task's secrets. `python_environment` in it is
+                      what the config asks for (`EnvironmentRequest.to_dict`), `environments` the directory of the
+                      cache; without it, the cache is in the user's cache directory
     supervisor.lock   locked (flock) for as long as this process lives; holds its pid
     log.jsonl         one log entry a line: {"t": time, "s": stream, "m": text, "r": rank, "l": level}
     exit.json         {"exit_code": n, "time": t}, or {"launch_error": reason}; written last
@@ -12,7 +14,13 @@ The lock prevents two runs. A master that finds an allocation without a supervis
 ``spec.json`` and only then launches another supervisor. A supervisor that was only slow to start then finds no spec
 under the lock and exits.
 
-Signals: TERM, INT and HUP are forwarded to the task's group, USR1 kills it.
+Signals: TERM, INT and HUP are forwarded to the task's group, USR1 kills it. Before there is a group, while the task's
+environment is built, each of them ends the build and the task.
+
+The environment (`environments/`) is built here, and not by the master: it belongs to the machine that runs the task.
+
+With ``dies_with_stdin`` in the spec, this process is killed when its standard input ends: with the actor of Ray that
+holds the other end, which must not leave a task behind.
 
 If this process is killed, its reaper, a fork, kills the task's group. The reaper inherits the locked file, so the
 lock is free only when the group has been killed too.
@@ -22,6 +30,7 @@ This module imports little, and no third-party package: a process per trial shou
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -31,13 +40,16 @@ import signal
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import IO, Any
 
 from det_keras.compat import with_determined
+from det_keras.launch.environments.cache import EnvironmentCache, default_cache_folder
 from det_keras.launch.log_lines import LogFile
 from det_keras.launch.process_group import (
     GroupReaper,
@@ -54,10 +66,19 @@ _READ_BYTES = 1 << 16
 # A process that the task left running may keep its output open. The wait for it is limited.
 _DRAIN_S = 2.0
 _HOOK = "startup-hook.sh"
+_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class LaunchError(Exception):
     """The task could not be started; another try would fail too."""
+
+
+class _EndedError(Exception):
+    """The task ended before it was started; `code` is its exit code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"ended with exit code {code}")
+        self.code = code
 
 
 def main(arguments: list[str]) -> int:
@@ -77,15 +98,23 @@ def main(arguments: list[str]) -> int:
     log = LogFile(directory / "log.jsonl")
     # Forked while this process has a single thread.
     reaper = GroupReaper()
+    if spec.get("dies_with_stdin", False):
+        # A thread, because files may be unpacked and an environment built for minutes before there is a task.
+        threading.Thread(target=_die_with_stdin, daemon=True).start()
     try:
         result: dict[str, Any] = {"exit_code": _run(spec, log, reaper)}
     except LaunchError as error:
         log.note(f"{error}\n", "ERROR")
         result = {"launch_error": str(error)}
+    except _EndedError as error:
+        result = {"exit_code": error.code}
     # The order matters: when the master sees exit.json, the log is complete and on the disk.
     log.close()
     _write_result(directory, {**result, "time": time.time()})
     shutil.rmtree(spec["directory"], ignore_errors=True)
+    # The master has the result already, so this delays nothing.
+    with contextlib.suppress(OSError):
+        _cache(spec).remove_unused()
     return 0
 
 
@@ -105,6 +134,16 @@ def _run(spec: dict[str, Any], log: LogFile, reaper: GroupReaper) -> int:
         _unpack(spec)
     except (OSError, ValueError, OverflowError, EOFError, tarfile.TarError, zlib.error) as error:
         raise LaunchError(f"Could not unpack the files: {error}.") from error
+    with _stoppable():
+        variables, use = _prepare(spec, log, reaper)
+    try:
+        return _run_task({**spec, "environment": variables}, log, reaper)
+    finally:
+        if use is not None:
+            _cache(spec).release(use)
+
+
+def _run_task(spec: dict[str, Any], log: LogFile, reaper: GroupReaper) -> int:
     try:
         task = _start(spec)
     except (OSError, ValueError) as error:
@@ -133,6 +172,61 @@ def _unpack(spec: dict[str, Any]) -> None:
             archive.extractall(directory)
 
 
+def _prepare(
+    spec: dict[str, Any], log: LogFile, reaper: GroupReaper
+) -> tuple[dict[str, str], IO[str] | None]:
+    """Return the task's variables, with an environment of its own if it asks for one or has a startup hook.
+
+    The file that is returned with them holds the environment.
+    """
+    asked = spec.get("python_environment") or {}
+    directory = Path(spec["directory"])
+    if not any(asked.values()) and not (directory / _HOOK).is_file():
+        return spec["environment"], None
+    # Imported here: most tasks need none of it, and it takes as much memory as half of this process.
+    from det_keras.launch.environments.preparing import Preparation
+    from det_keras.launch.environments.request import BuildError, EnvironmentRequest
+
+    preparation = Preparation(
+        request=EnvironmentRequest.from_dict(asked),
+        directory=directory,
+        variables=spec["environment"],
+        cache=_cache(spec),
+        note=lambda text, level: log.note(f"{text}\n", level),
+        reaper=reaper,
+    )
+    try:
+        prepared = preparation.run()
+    except BuildError as error:
+        if not error.is_transient:
+            raise LaunchError(str(error)) from error
+        # The end of a trial that may be tried again: the master counts it as a restart.
+        log.note(f"{error} This may be a failure of the network.\n", "ERROR")
+        raise _EndedError(1) from error
+    return prepared.variables, prepared.use
+
+
+def _cache(spec: dict[str, Any]) -> EnvironmentCache:
+    folder = spec.get("environments")
+    return EnvironmentCache(default_cache_folder(spec["environment"]) if folder is None else Path(folder))
+
+
+@contextlib.contextmanager
+def _stoppable() -> Iterator[None]:
+    """Raise an exception in this thread when a signal asks for the end of the task."""
+
+    def stop(number: int, _: FrameType | None) -> None:
+        # Death by signal N is 128 + N. The task would have been killed by USR1.
+        raise _EndedError(128 + (signal.SIGKILL if number == signal.SIGUSR1 else number))
+
+    before = {number: signal.signal(number, stop) for number in (*_FORWARDED, signal.SIGUSR1)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _start(spec: dict[str, Any]) -> subprocess.Popen[bytes]:
     argv, environment = list(spec["argv"]), with_determined(spec["environment"])
     if (Path(spec["directory"]) / _HOOK).is_file():
@@ -146,7 +240,7 @@ def _forward_signals(group: int) -> None:
     def forward(number: int, _: FrameType | None) -> None:
         signal_group(group, number)
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in _FORWARDED:
         signal.signal(number, forward)
     signal.signal(signal.SIGUSR1, lambda *_: signal_group(group, signal.SIGKILL))
 
@@ -185,6 +279,15 @@ def _read_ready(
         log.write(splitter.feed(data))
         if not data:
             selector.unregister(key.fd)
+
+
+def _die_with_stdin() -> None:
+    """End without an exit code when the standard input does, so that the task counts as lost.
+
+    The reaper kills the task's group.
+    """
+    os.read(0, 1)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _write_result(directory: Path, result: dict[str, Any]) -> None:

@@ -25,6 +25,7 @@ from det_keras.master.resources.slots import find_slots
 from det_keras.master.server.address import Address, choose_address
 from det_keras.master.server.http_server import bind, serve
 from det_keras.master.tasks import allocations
+from det_keras.master.tasks.scheduling import POLICIES, Policy, make_policy
 
 _PREFERRED_PORT = 8080
 
@@ -48,6 +49,7 @@ def main() -> int:
 
 
 def _run(home: Home, address: Address, options: argparse.Namespace) -> int:
+    policy = _policy(options.scheduler, preemption=options.preemption)
     home.create()
     lock = process.hold(home)
     if lock is None:
@@ -62,7 +64,8 @@ def _run(home: Home, address: Address, options: argparse.Namespace) -> int:
         # Bind a requested port before the database is created: if the port is taken, no database is left behind.
         asked = None if options.port is None else bind(address.host, options.port, ())
         notifier = Notifier()
-        store = open_store(home, notifier)
+        # A signal stops the server as a user's would: calls are answered, threads end.
+        store = open_store(home, notifier, on_lost=lambda: os.kill(os.getpid(), signal.SIGTERM))
         sock = asked or bind(address.host, None, _preferred_ports(store))
         master = EmbeddedMaster(
             home,
@@ -73,8 +76,20 @@ def _run(home: Home, address: Address, options: argparse.Namespace) -> int:
             environment=_inherited(),
             cert_file=address.trusted,
             info_mounts=options.info_mounts,
+            ray=options.ray,
+            advertise=options.advertise,
+            policy=policy,
         )
-        return 0 if serve(create_app(master), sock, address, home, notifier) else 1
+        master.connect()
+        served = serve(create_app(master), sock, address, home, notifier)
+        return 0 if served and not store.is_lost else 1
+
+
+def _policy(name: str, *, preemption: bool) -> Policy:
+    try:
+        return make_policy(name, preemption=preemption)
+    except ValueError as error:
+        raise DetError(str(error)) from None
 
 
 def _preferred_ports(store: Store) -> list[int]:
@@ -86,8 +101,9 @@ def _preferred_ports(store: Store) -> list[int]:
 
 
 def _inherited() -> dict[str, str]:
-    """Return the environment for tasks, without the variables of a task that started this master."""
-    return {name: value for name, value in os.environ.items() if name not in RESERVED_VARIABLES}
+    """Return the environment for tasks, without the variables of a task that started this master, and its database."""
+    hidden = {*RESERVED_VARIABLES, "DET_KERAS_DB"}
+    return {name: value for name, value in os.environ.items() if name not in hidden}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -112,6 +128,24 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="run tasks in mount namespaces with the info files of Determined's own package",
     )
+    parser.add_argument(
+        "--ray",
+        default=os.environ.get("DET_KERAS_RAY") or None,
+        help="the Ray cluster on which tasks run: auto, HOST:PORT or ray://HOST:PORT; default: this machine",
+    )
+    parser.add_argument("--advertise", help="the URL under which tasks reach the master; default: its own")
+    parser.add_argument(
+        "--scheduler",
+        default=os.environ.get("DET_KERAS_SCHEDULER") or POLICIES[0],
+        metavar="{" + ",".join(POLICIES) + "}",
+        help="who gets slots: a smaller priority first, or each experiment in proportion to its weight",
+    )
+    parser.add_argument(
+        "--preemption",
+        action="store_true",
+        default=os.environ.get("DET_KERAS_PREEMPTION", "") not in ("", "0"),
+        help="with `--scheduler priority`: stop running trials for tasks of a smaller priority number",
+    )
     return parser
 
 
@@ -128,7 +162,7 @@ def _leave(number: int, _: FrameType | None) -> NoReturn:
 
 def _complain(text: str) -> int:
     sys.stderr.write(f"{text}\n")
-    return 1
+    return process.REFUSED
 
 
 if __name__ == "__main__":

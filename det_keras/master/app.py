@@ -23,6 +23,7 @@ from det_keras.master.api import (
     jobs,
     logs,
     master_log,
+    queue,
     rungs,
     series,
     tasks,
@@ -102,6 +103,7 @@ def create_app(master: EmbeddedMaster) -> FastAPI:
         tasks,
         tensorboards,
         cluster,
+        queue,
         master_log,
     )
     routers = [module.router for module in modules]

@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import socket
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from sqlalchemy.orm import Session
 
+from det_keras.errors import DetError
 from det_keras.home import Home
+from det_keras.master import process
 from det_keras.master.accounts.auth import Accounts
 from det_keras.master.accounts.users import Users
 from det_keras.master.database.context_store import ContextStore
+from det_keras.master.database.engines import open_database
 from det_keras.master.database.models import SettingRow
-from det_keras.master.database.notifier import Notifier
+from det_keras.master.database.notifier import WORK, Notifier
 from det_keras.master.database.store import Store
+from det_keras.master.errors import UnavailableError
 from det_keras.master.experiments.experiments import Experiments
 from det_keras.master.experiments.reporting import report_metrics
+from det_keras.master.experiments.search_state import store_searches
 from det_keras.master.reports.batcher import ReportBatcher
 from det_keras.master.reports.series import Curves
-from det_keras.master.resources import LocalPool, ResourcePool, Slot
+from det_keras.master.resources import LocalPool, RayPool, ResourcePool, Slot
+from det_keras.master.resources.ray import former_address
+from det_keras.master.services.database_watch import DatabaseWatch
 from det_keras.master.services.dispatcher import Dispatcher
 from det_keras.master.services.garbage_collector import GarbageCollector
 from det_keras.master.services.launching import Launcher
+from det_keras.master.tasks.allocations import live_allocations, shares_of
 from det_keras.master.tasks.jobs import Jobs
+from det_keras.master.tasks.live_queue import LiveQueue
+from det_keras.master.tasks.scheduling import Policy, make_policy
 from det_keras.master.tasks.task_environment import Identity
+from det_keras.protocol.addresses import is_loopback
 from det_keras.protocol.values import now
 
 __all__ = ["EmbeddedMaster", "open_store"]
@@ -45,6 +57,12 @@ class EmbeddedMaster:
         pool: where tasks run; processes of this machine by default.
         cert_file: PEM file with which tasks check the master's certificate; None without TLS.
         info_mounts: whether tasks of the default pool see the info files of Determined's own package.
+        ray: address of the Ray cluster that is the pool; None for this machine.
+        advertise: the address that tasks connect to, if `url` is not theirs.
+        policy: decides which task gets which slots; by priority, without preemption, by default.
+
+    Raises:
+        DetError: Ray is not installed.
     """
 
     def __init__(
@@ -59,17 +77,19 @@ class EmbeddedMaster:
         pool: ResourcePool | None = None,
         cert_file: Path | None = None,
         info_mounts: bool = False,
+        ray: str | None = None,
+        advertise: str | None = None,
+        policy: Policy | None = None,
     ) -> None:
         self.home = home
         self.started_at = now()
         self.store = store
         self.notifier = notifier
+        store.claim(url=url, home=str(home.root))
         self.identity = Identity(
-            url=url,
+            url=advertise or url,
             master_id=str(uuid.uuid4()),
             cluster_id=_cluster_id(store),
-            agent_id=socket.gethostname(),
-            home=home.root,
             cert_file=cert_file,
         )
         self.accounts = Accounts(store, home)
@@ -77,15 +97,46 @@ class EmbeddedMaster:
         self.curves = Curves(store)
         self.users = Users(store, self.accounts, home)
         self.bundles = ContextStore(home.root / "contexts")
-        self.pool = pool or LocalPool(home, slots, environment, info_mounts=info_mounts)
+        self._ray = ray
+        if pool is not None:
+            self.pool = pool
+        elif ray is not None:
+            self.pool = RayPool(
+                ray,
+                self.identity.cluster_id,
+                home,
+                environment,
+                is_only_local=is_loopback(urlsplit(self.identity.url).hostname or ""),
+                when_changed=lambda: notifier.notify(WORK),
+            )
+        else:
+            self.pool = LocalPool(home, slots, environment, info_mounts=info_mounts)
         self.default_storage = {"type": "directory", "container_path": str(home.checkpoints)}
-        self.experiments = Experiments(store, self.bundles, self.default_storage, len(self.pool.slots))
-        self.jobs = Jobs(store, self.bundles, len(self.pool.slots))
-        launcher = Launcher(self.identity, self.pool, self.bundles, self.accounts, environment)
-        self.dispatcher = Dispatcher(store, self.pool, launcher, self.accounts, notifier)
+        self.experiments = Experiments(store, self.bundles, self.default_storage, self.pool)
+        self.jobs = Jobs(store, self.bundles, self.pool)
+        self.queue = LiveQueue(store, self.pool, policy or make_policy())
+        launcher = Launcher(self.identity, self.pool, self.bundles, self.accounts)
+        self.dispatcher = Dispatcher(store, self.pool, launcher, self.accounts, self.queue, notifier)
         self.garbage_collector = GarbageCollector(
             store, self.pool, self.bundles, notifier, self.identity.cluster_id
         )
+        self.database_watch = DatabaseWatch(store)
+
+    def connect(self) -> None:
+        """Connect with the machines; before `start`.
+
+        Raises:
+            DetError: they cannot be reached, or tasks run on those of another pool.
+        """
+        with self.store.reading() as session:
+            live = {row.id: shares_of(row) for row in live_allocations(session)}
+        former = former_address(self.home)
+        if former not in (None, self._ray) and any(live.values()):
+            raise DetError(
+                f"Trials or jobs are running on Ray at {former}. Start the master with --ray {former}, or end them "
+                "first with `det deploy local cluster-down --kill`."
+            )
+        self.pool.start(live)
 
     def start(self) -> None:
         """Create the accounts and start the threads."""
@@ -93,28 +144,46 @@ class EmbeddedMaster:
         self.report_batcher.start()
         self.dispatcher.start()
         self.garbage_collector.start()
+        self.database_watch.start()
 
     def stop(self) -> None:
         """End the threads; tasks continue under their supervisors."""
         self.report_batcher.stop()
         self.dispatcher.stop()
         self.garbage_collector.stop()
+        self.database_watch.stop()
+        self.pool.stop()
+        with contextlib.suppress(UnavailableError):
+            # Their events are in the database otherwise, and the next master repeats them.
+            store_searches(self.store)
         self.store.close()
 
 
-def open_store(home: Home, notifier: Notifier, environment: Mapping[str, str] = os.environ) -> Store:
+def open_store(
+    home: Home,
+    notifier: Notifier,
+    environment: Mapping[str, str] = os.environ,
+    *,
+    on_lost: Callable[[], None] = lambda: None,
+) -> Store:
     """Return the database of a data root, migrated to the current schema.
 
     Args:
         home: the data root.
         notifier: wakes waiting requests after commits.
-        environment: ``DET_KERAS_DB_URL`` in it replaces the root's own database.
+        environment: ``DET_KERAS_DB`` in it replaces the database that the root's last master used.
+        on_lost: called if another master takes the database.
 
     Raises:
-        DetError: a newer release wrote the database.
+        DetError: the database cannot be used, another master has it, or a newer release wrote it.
     """
-    store = Store(environment.get("DET_KERAS_DB_URL") or Store.url_of(home.database), notifier)
-    store.migrate()
+    database = open_database(process.database_url(home, environment), home.database)
+    store = Store(database, notifier, on_lost)
+    try:
+        store.migrate()
+    except BaseException:
+        store.close()
+        raise
     return store
 
 

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -22,19 +22,29 @@ from urllib.parse import urlsplit
 
 from det_keras.errors import DetError
 from det_keras.home import Home
+from det_keras.launch.importable import importable
 
 __all__ = [
+    "REFUSED",
     "MasterOptions",
     "RunningMaster",
+    "database_url",
     "find",
     "forget",
     "hold",
     "lock_file",
+    "options_file",
+    "remember",
     "remembered",
     "start",
     "stop",
 ]
 
+#: The exit code of a master that cannot start for a reason that the user can change; EX_CONFIG of sysexits.h.
+REFUSED = 78
+
+# Names the database; see `database_url`.
+_DATABASE = "DET_KERAS_DB"
 _PROBE_S = 0.02
 _ANSWER_S = 5.0
 _LINES_OF_LOG = 15
@@ -68,6 +78,11 @@ class MasterOptions:
         tls_key: PEM file with the certificate's key.
         trusted: PEM file with which clients check the certificate; None for ``DET_MASTER_CERT_FILE``.
         info_mounts: run each task in a mount namespace with the info files of Determined's own package.
+        db: ``sqlite`` or a URL of PostgreSQL, which may contain a password; None for that of the last start.
+        ray: address of the Ray cluster on which tasks run; None for this machine.
+        advertise: the URL under which tasks reach the master; None for that of `host` and `port`.
+        scheduler: ``priority`` or ``fair_share``; None for ``priority``.
+        preemption: with ``priority``, whether a waiting task may preempt running trials of lower priority.
     """
 
     host: str | None = None
@@ -76,6 +91,11 @@ class MasterOptions:
     tls_key: str | None = None
     trusted: str | None = None
     info_mounts: bool = False
+    db: str | None = None
+    ray: str | None = None
+    advertise: str | None = None
+    scheduler: str | None = None
+    preemption: bool = False
 
     def absolute(self) -> MasterOptions:
         """Return the same with absolute paths."""
@@ -112,8 +132,9 @@ def start(
         port: the port on loopback; None for 8080 or, if that is taken, a free one.
         slots: number of slots for tasks; None for all of the machine.
         timeout_s: limit for the start, in seconds.
-        options: how to start it, instead of `port`. A certificate with its address, and `info_mounts`, are remembered
-            until `forget`: a later start without options, as after a crash, uses them again.
+        options: how to start it, instead of `port`. They are remembered until `forget`: a later start without options,
+            as after a crash, uses them again, except for an address on loopback. The database is remembered beyond
+            that, because it has the experiments of this data root.
 
     Raises:
         DetError: the master did not start; the message has the end of its log.
@@ -123,9 +144,11 @@ def start(
         return running
     home.create()
     begins_at = home.master_log.stat().st_size if home.master_log.exists() else 0
-    asked = options
+    known = remembered(home)
+    kept = options or known
     if options is None:
-        options = MasterOptions(port=port) if port is not None else remembered(home)
+        options = MasterOptions(port=port) if port is not None else known
+    options = replace(options, db=options.db or database_url(home, os.environ))
     child = _spawn(home, options.absolute(), slots)
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
@@ -134,10 +157,13 @@ def start(
         # Another process may have started a master at the same time. Only one of the two gets the lock; the
         # other ends. Return the one that holds it.
         if running is not None:
-            if asked is not None:
-                _remember(home, asked.absolute())
+            db = options.db if running.pid == child.pid else remembered(home).db
+            remember(home, replace(kept.absolute(), db=db))
             return running
         if has_ended and not _is_held(home):
+            if child.returncode == REFUSED:
+                # Its last line says why, for the user.
+                raise DetError(_tail(home.master_log, begins_at)[-1])
             raise DetError(f"The master did not start. {_last_output(home.master_log, begins_at)}")
         time.sleep(_PROBE_S)
     raise DetError(
@@ -168,23 +194,68 @@ def stop(home: Home, *, kill_tasks: bool = False, timeout_s: float = 30.0) -> Ru
                 raise DetError(f"The master (process {running.pid}) did not stop within {timeout_s:g} s.")
             time.sleep(_PROBE_S)
     if kill_tasks:
-        from det_keras.master.resources.local import kill_everything
+        from det_keras.master.resources import local, ray
 
-        kill_everything(home)
+        local.kill_everything(home)
+        ray.kill_everything(home)
     return running
 
 
 def forget(home: Home) -> None:
-    """Let the next start without options use the defaults again."""
-    _options_file(home).unlink(missing_ok=True)
+    """Let the next start without options use the defaults again, but with the same database."""
+    remember(home, MasterOptions(db=remembered(home).db))
+
+
+def database_url(home: Home, environment: Mapping[str, str]) -> str:
+    """Return the database of a data root: ``sqlite``, or a URL of PostgreSQL, which may contain a password.
+
+    Args:
+        home: the data root; the database of its last master is the default.
+        environment: ``DET_KERAS_DB`` takes precedence.
+    """
+    return environment.get(_DATABASE) or remembered(home).db or "sqlite"
 
 
 def remembered(home: Home) -> MasterOptions:
-    """Return the options that a start without options uses."""
+    """Return the options that a start without options uses.
+
+    Raises:
+        DetError: their file is damaged. Defaults in its place could mean another, empty database.
+    """
+    file = options_file(home)
     try:
-        return MasterOptions(**json.loads(_options_file(home).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        return MasterOptions(**json.loads(file.read_text(encoding="utf-8")))
+    except FileNotFoundError:
         return MasterOptions()
+    except (ValueError, TypeError) as error:
+        raise DetError(
+            f"The master's options in {file} cannot be read ({error}). "
+            "Delete the file, and name the database again with `det deploy local cluster-up --db`."
+        ) from error
+
+
+def remember(home: Home, options: MasterOptions) -> None:
+    """Let a start without options use these, as far as they are kept; see `start`."""
+    # On loopback the port is chosen anew: that of the last time may be taken.
+    kept = options
+    if options.tls_cert is None:
+        kept = replace(options, host=None, port=None, trusted=None)
+    kept = replace(kept, db=None if options.db == "sqlite" else options.db)
+    file = options_file(home)
+    if kept == MasterOptions():
+        file.unlink(missing_ok=True)
+    elif kept != remembered(home):
+        draft = file.with_name(f".{file.name}.{os.getpid()}")
+        # The URL of the database may contain a password.
+        draft.touch(mode=0o600)
+        draft.write_text(json.dumps(asdict(kept)), encoding="utf-8")
+        # Renamed into place: other processes read this file at any time.
+        draft.replace(file)
+
+
+def options_file(home: Home) -> Path:
+    """Return the file with what a start without options uses; mode 0600."""
+    return home.root / "options.json"
 
 
 def lock_file(home: Home) -> Path:
@@ -261,19 +332,6 @@ def _connection(running: RunningMaster) -> http.client.HTTPConnection:
     return http.client.HTTPSConnection(host, address.port, timeout=_ANSWER_S, context=trust)
 
 
-def _options_file(home: Home) -> Path:
-    return home.root / "options.json"
-
-
-def _remember(home: Home, options: MasterOptions) -> None:
-    # On loopback the port is chosen anew: that of the last time may be taken.
-    kept = options if options.tls_cert is not None else MasterOptions(info_mounts=options.info_mounts)
-    if kept == MasterOptions():
-        forget(home)
-    else:
-        _options_file(home).write_text(json.dumps(asdict(kept)), encoding="utf-8")
-
-
 def _spawn(home: Home, options: MasterOptions, slots: int | None) -> subprocess.Popen[bytes]:
     values = [
         ("--host", options.host),
@@ -281,16 +339,20 @@ def _spawn(home: Home, options: MasterOptions, slots: int | None) -> subprocess.
         ("--tls-cert", options.tls_cert),
         ("--tls-key", options.tls_key),
         ("--slots", slots),
+        ("--ray", options.ray),
+        ("--advertise", options.advertise),
+        ("--scheduler", options.scheduler),
     ]
     arguments = [text for name, value in values if value is not None for text in (name, str(value))]
     if options.info_mounts:
         arguments.append("--info-mounts")
-    environment = dict(os.environ)
+    if options.preemption:
+        arguments.append("--preemption")
+    environment = importable(os.environ)
+    # Not an argument: all accounts of the machine can read those.
+    environment[_DATABASE] = options.db or "sqlite"
     if options.trusted is not None:
         environment["DET_MASTER_CERT_FILE"] = options.trusted
-    root = str(Path(__file__).resolve().parents[2])
-    paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
-    environment["PYTHONPATH"] = os.pathsep.join(paths if root in paths else [*paths, root])
     with home.master_log.open("ab") as output:
         return subprocess.Popen(
             [sys.executable, "-m", "det_keras.master", "--home", str(home.root), *arguments],
@@ -305,13 +367,14 @@ def _spawn(home: Home, options: MasterOptions, slots: int | None) -> subprocess.
 
 def _last_output(log: Path, begins_at: int) -> str:
     """Return the end of a master's output since it was started."""
-    with contextlib.suppress(OSError), log.open("rb") as file:
-        file.seek(begins_at)
-        lines = list(_tail(file))
+    with contextlib.suppress(OSError):
+        lines = _tail(log, begins_at)
         if lines:
             return "Its last output:\n" + "\n".join(lines)
     return f"It printed nothing; see {log}."
 
 
-def _tail(file: IO[bytes]) -> Iterator[str]:
-    yield from file.read().decode(errors="replace").splitlines()[-_LINES_OF_LOG:]
+def _tail(log: Path, begins_at: int) -> list[str]:
+    with log.open("rb") as file:
+        file.seek(begins_at)
+        return file.read().decode(errors="replace").splitlines()[-_LINES_OF_LOG:]

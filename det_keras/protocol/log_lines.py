@@ -10,7 +10,7 @@ __all__ = ["LineSplitter"]
 
 # As in the original: a longer line becomes several entries.
 _LONGEST_LINE_BYTES = 8 * 1024
-_MARKS = re.compile(r"(?:\[rank=(\d+)\] )?(?:(TRACE|DEBUG|INFO|WARNING|ERROR|CRITICAL): )?")
+_MARKS = re.compile(r"(?:\[rank=(\d{1,9})\] )?(?:(TRACE|DEBUG|INFO|WARNING|ERROR|CRITICAL): )?")
 _NEWLINE = b"\n"
 
 

@@ -27,8 +27,8 @@ __all__ = [
     "SearchMethod",
     "Shutdown",
     "Stop",
-    "TrialProgress",
     "ValidateAfter",
+    "WorkDone",
     "refused_too_often",
 ]
 
@@ -110,18 +110,19 @@ Action = Create | ValidateAfter | Close | Stop | Shutdown
 
 
 @dataclass(frozen=True)
-class TrialProgress:
-    """The progress of one trial.
+class WorkDone:
+    """What the trials of a search have done so far.
 
     Attributes:
-        length: in searcher units if the search gives lengths, otherwise a fraction from 0 to 1.
-        is_closed: whether it has ended.
-        is_invalid: whether it ended because its hyperparameters were invalid.
+        ended: number of trials that have ended.
+        invalid: how many of them ended because their hyperparameters were invalid.
+        lengths: the progress of the other trials, in searcher units if the search gives lengths, otherwise fractions
+            from 0 to 1. Trials without any progress may be left out.
     """
 
-    length: float
-    is_closed: bool
-    is_invalid: bool
+    ended: int
+    invalid: int
+    lengths: Sequence[float]
 
 
 @dataclass(frozen=True)
@@ -180,6 +181,9 @@ class SearchMethod(abc.ABC):
     #: Whether it gives trials lengths, and therefore receives only the validation at each length.
     gives_lengths = False
 
+    #: Whether the same events give the same decisions in every release. If not, the state is stored after each event.
+    is_replayable = True
+
     #: The reported metric for how long a trial has trained; None if the method needs none.
     time_metric: str | None = None
 
@@ -219,7 +223,7 @@ class SearchMethod(abc.ABC):
         return []
 
     @abc.abstractmethod
-    def progress(self, trials: Sequence[TrialProgress]) -> float:
+    def progress(self, work: WorkDone) -> float:
         """Return the progress of the search, 0 to 1; NaN counts as 0."""
 
     @abc.abstractmethod

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from det_keras.search.base import Action, Close, Draw, SearchMethod, TrialProgress, ValidateAfter
+from det_keras.search.base import Action, Close, Draw, SearchMethod, ValidateAfter, WorkDone
 
 __all__ = ["GridSearch"]
 
@@ -39,10 +39,10 @@ class GridSearch(SearchMethod):
     def trial_exited(self, draw: Draw, request_id: str) -> list[Action]:
         return self._next_trial(draw) if self._created < len(self._points) else []
 
-    def progress(self, trials: Sequence[TrialProgress]) -> float:
+    def progress(self, work: WorkDone) -> float:
         full = float(self._max_length or 1)
-        done = math.fsum(full if trial.is_closed else min(trial.length, full) for trial in trials)
-        return done / (full * len(self._points))
+        done = math.fsum(min(length, full) for length in work.lengths)
+        return (full * work.ended + done) / (full * len(self._points))
 
     def planned_trials(self) -> int:
         return len(self._points)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from det_keras.search.base import Action, Create, Draw, ExitedReason, FilledRung, SearchMethod, TrialProgress
+from det_keras.search.base import Action, Create, Draw, ExitedReason, FilledRung, SearchMethod, WorkDone
 from det_keras.search.bracket import Bracket
 
 __all__ = ["HalvingSearch"]
@@ -47,7 +47,7 @@ class HalvingSearch(SearchMethod):
         bracket = self._bracket_of[request_id]
         return self._adopted(bracket, bracket.exited(draw, request_id))
 
-    def progress(self, trials: Sequence[TrialProgress]) -> float:
+    def progress(self, work: WorkDone) -> float:
         return sum(bracket.progress() for bracket in self._brackets) / len(self._brackets)
 
     def planned_trials(self) -> int:

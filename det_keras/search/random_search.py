@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from det_keras.search.base import (
@@ -13,8 +13,8 @@ from det_keras.search.base import (
     Draw,
     ExitedReason,
     SearchMethod,
-    TrialProgress,
     ValidateAfter,
+    WorkDone,
     refused_too_often,
 )
 
@@ -59,12 +59,10 @@ class RandomSearch(SearchMethod):
             return self._replacement(draw)
         return self._next_trial(draw) if self._created < self._max_trials else []
 
-    def progress(self, trials: Sequence[TrialProgress]) -> float:
+    def progress(self, work: WorkDone) -> float:
         full = float(self._max_length or 1)
-        done = math.fsum(
-            full if trial.is_closed else min(trial.length, full) for trial in trials if not trial.is_invalid
-        )
-        return done / (full * self._max_trials)
+        done = math.fsum(min(length, full) for length in work.lengths)
+        return (full * (work.ended - work.invalid) + done) / (full * self._max_trials)
 
     def planned_trials(self) -> int:
         return self._max_trials

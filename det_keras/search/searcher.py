@@ -21,8 +21,8 @@ from det_keras.search.base import (
     ExitedReason,
     SearchMethod,
     Shutdown,
-    TrialProgress,
     ValidateAfter,
+    WorkDone,
 )
 
 __all__ = ["Operation", "Searcher"]
@@ -63,6 +63,8 @@ class Searcher:
         self._sets: dict[str, set[str]] = {name: set() for name in _SETS}
         self._operations: dict[str, Operation] = {}
         self._progress: dict[str, float] = {}
+        # The trials of `_progress` that have not ended: few of many, if a search runs some at a time.
+        self._running: set[str] = set()
         self._is_shut_down = False
 
     def initial(self) -> list[Action]:
@@ -84,7 +86,8 @@ class Searcher:
             metric: the searcher's metric.
             metrics: all reported metrics.
         """
-        if self.method.gives_lengths or request_id in self._sets["exited"] | self._sets["reopened"]:
+        is_over = request_id in self._sets["exited"] or request_id in self._sets["reopened"]
+        if self.method.gives_lengths or is_over:
             return []
         return self._validated(request_id, metric, metrics)
 
@@ -125,6 +128,8 @@ class Searcher:
         """Record the progress of a trial, in the unit of ``searcher.max_length``; without one, 0 to 1."""
         if math.isfinite(progress):
             self._progress[request_id] = max(0.0, progress)
+            if not self.is_over(request_id):
+                self._running.add(request_id)
 
     def trial_exited_early(self, request_id: str, reason: ExitedReason) -> list[Action]:
         """Record that a trial ended early, and return the actions that follow; a second report is ignored."""
@@ -146,6 +151,7 @@ class Searcher:
             return []
         self._sets["exited"].add(request_id)
         self._sets["closed"].add(request_id)
+        self._running.discard(request_id)
         if request_id in self._sets["reopened"]:
             return self._account([])
         return self._account(self.method.trial_exited(self._draw, request_id))
@@ -158,6 +164,7 @@ class Searcher:
         for name in ("exited", "failed", "cancelled", "invalid"):
             self._sets[name] -= set(request_ids)
         self._sets["reopened"] |= set(request_ids)
+        self._running |= self._progress.keys() & request_ids
         self._is_shut_down = False
 
     def gave_up(self, request_id: str) -> list[Action]:
@@ -185,13 +192,9 @@ class Searcher:
 
     def progress(self) -> float:
         """Return the progress of the search, 0 to 1."""
-        sets = self._sets
-        # `is_closed` means ended here: single and random close their trials together with giving the length.
-        trials = [
-            TrialProgress(self._progress.get(trial, 0.0), trial in sets["exited"], trial in sets["invalid"])
-            for trial in sets["created"]
-        ]
-        value = self.method.progress(trials)
+        exited, invalid = self._sets["exited"], self._sets["invalid"]
+        lengths = [self._progress[trial] for trial in self._running if trial not in invalid]
+        value = self.method.progress(WorkDone(len(exited), len(exited & invalid), lengths))
         return min(1.0, max(0.0, value)) if math.isfinite(value) else 0.0
 
     def snapshot(self) -> dict[str, Any]:
@@ -214,6 +217,7 @@ class Searcher:
             trial: Operation(length, done) for trial, (length, done) in state["operations"].items()
         }
         self._progress = dict(state["progress"])
+        self._running = self._progress.keys() - self._sets["exited"]
         self._is_shut_down = bool(state["is_shut_down"])
 
     def _validated(self, request_id: str, metric: float, metrics: Mapping[str, Any]) -> list[Action]:

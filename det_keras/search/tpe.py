@@ -38,6 +38,8 @@ class TpeSearch(RandomSearch):
     """
 
     compares_trials = True
+    # Its proposals are Optuna's, and take long.
+    is_replayable = False
 
     def __init__(
         self,

@@ -52,6 +52,7 @@ _ROUTES = re.compile(
             "(GET|POST) /api/v1/(commands|tensorboards)",
             f"GET /api/v1/(commands|tensorboards)/{_ID}",
             f"POST /api/v1/(commands|tensorboards)/{_ID}/kill",
+            "POST /api/v1/job-queues",
             "GET /api/v1/tasks",
             f"GET /api/v1/tasks/{_ID}(/logs|/context_directory)?",
             "POST /api/v1/task/logs",

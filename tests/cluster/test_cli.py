@@ -22,6 +22,9 @@ LOCAL = {
     "deploy local cluster-up",
     "deploy local credentials",
     "deploy local logs",
+    "master backup",
+    "master copy-database",
+    "master restore",
     "tensorboard start",
     "version",
 }
@@ -52,6 +55,8 @@ def test_reading_commands_show_what_was_reported(double, ended, tmp_path):
     double.det("trial", "logs", trial["id"])
     assert "determined" in double.det("user", "whoami").stdout
     assert "0.38.1" in double.det("master", "info").stdout
+    assert "free" in double.det("slot", "list").stdout
+    assert "Slots" in double.det("agent", "list").stdout
     assert double.det("web", experiment).stdout == f"{double.url}/det/experiments/{experiment}\n"
 
 
@@ -134,6 +139,21 @@ def test_a_search_is_previewed_and_tpe_is_refused_with_the_reason(double):
         ]
 
 
+@pytest.mark.parametrize("command", [["experiment", "create"], ["job", "run", "--detach"]], ids=" ".join)
+def test_packages_that_a_container_does_not_get_are_named(double, tmp_path, command):
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "r.txt").write_text("numpy\n")
+    searcher = "searcher: {name: single, metric: m}\nmax_restarts: 0\n" if command[0] == "experiment" else ""
+    config = "entrypoint: 'true'\nenvironment: {pip: [numpy], requirements: r.txt}\n"
+    (tmp_path / "config.yaml").write_text(config + searcher)
+    done = double.det(*command, tmp_path / "config.yaml", tmp_path / "files")
+
+    assert (
+        "`environment.pip`, `environment.requirements` have no effect on a Determined cluster: a container has the "
+        "packages of its image." in done.stderr
+    )
+
+
 def test_jobs_are_generic_tasks(double, tmp_path):
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "predict.py").write_text(
@@ -148,6 +168,9 @@ def test_jobs_are_generic_tasks(double, tmp_path):
     (tmp_path / "long.yaml").write_text("entrypoint: sleep 100; exit 3\n")
     job = double.det("job", "run", tmp_path / "long.yaml", "--detach").stdout.split()[-1]
     double.until(lambda: job in double.det("job", "list").stdout)
+    queued = json.loads(double.det("job", "queue", "--json").stdout)
+    (number,) = [one["jobId"] for one in queued if one["entityId"] == job]
+    double.det("job", "update", number, "--priority", 40)
     double.det("job", "kill", job[:8])
     double.until(lambda: job not in double.det("job", "list").stdout)
     double.det("job", "logs", job)

@@ -17,8 +17,8 @@ def notices(**fields: Any) -> tuple[str, ...]:
     ("fields", "paths"),
     [
         (
-            {"resources": {"weight": 2, "resource_pool": "gpu"}},
-            ["resources.weight", "resources.resource_pool"],
+            {"resources": {"shm_size": 2, "resource_pool": "gpu"}},
+            ["resources.resource_pool", "resources.shm_size"],
         ),
         ({"resources": {"shm_size": "4G"}}, ["resources.shm_size"]),
         ({"resources": {"is_single_node": False}}, ["resources.is_single_node"]),

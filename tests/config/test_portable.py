@@ -94,7 +94,15 @@ configs = st.fixed_dictionaries(
         "optimizations": st.fixed_dictionaries(
             {}, optional={"divergence_check_period": st.integers(0, 200), "aggregation_frequency": st.just(2)}
         ),
-        "environment": st.fixed_dictionaries({}, optional={"environment_variables": variables}),
+        "environment": st.fixed_dictionaries(
+            {},
+            optional={
+                "environment_variables": variables,
+                "python": st.sampled_from(["/usr/bin/python3", "~/y"]),
+                "pip": st.lists(st.sampled_from(["pandas<3", "a[b]; python_version < '4'", "./off"])),
+                "requirements": st.sampled_from(["requirements.txt", "1.0", "off"]),
+            },
+        ),
         "resources": st.fixed_dictionaries(
             {}, optional={"slots": st.integers(0, 4), "shm_size": st.just("4G")}
         ),

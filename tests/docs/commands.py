@@ -134,10 +134,15 @@ def _any(arguments: list[str], files: set[str]) -> None:
 
 PROGRAMS: dict[str, Callable[[list[str], set[str]], None]] = {
     "cd": _any,
+    "createdb": _any,
+    "createuser": _any,
     "det": _det,
     "docker": _docker,
     "export": _any,
     "git": _any,
+    "pg_dump": _any,
+    "ray": _any,
+    "pg_restore": _any,
     "pip": _pip,
     "pre-commit": _any,
     "pytest": _pytest,

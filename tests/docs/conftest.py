@@ -15,7 +15,9 @@ from det_keras.master import process
 CONFIG = "name: digits\nsearcher: {name: single, metric: val_loss}\n"
 
 
-@pytest.fixture(scope="session")
+# Not of the whole session: the master gives up a trial that sends no heartbeat for some minutes, in which other files
+# may run.
+@pytest.fixture(scope="module")
 def master_with_an_experiment(tmp_path_factory) -> Iterator[Home]:
     """Start a master on which experiment 1 has a trial that reported validations."""
     home = Home(tmp_path_factory.mktemp("master")).create()

@@ -43,7 +43,8 @@ def test_each_package_is_described():
 
 def test_table_of_imports_is_the_one_that_is_checked():
     table = {
-        package: set(CODE.findall(allowed.replace("`master/process.py`", "")))
+        # Of `master`, the row of `cli` names the modules.
+        package: {name for name in CODE.findall(allowed) if not name.endswith(".py")}
         for packages, allowed in rows("### Which package imports which")
         for package in CODE.findall(packages)
     }

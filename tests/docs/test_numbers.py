@@ -13,7 +13,7 @@ from det_keras.master.api import training as reports
 from det_keras.master.experiments import unmanaged
 from det_keras.master.reports import metrics
 from det_keras.master.server import body_limit
-from det_keras.master.tasks.scheduler import DEFAULT_PRIORITY
+from det_keras.master.tasks.scheduling import DEFAULT_PRIORITY
 from det_keras.master.web import plots
 from docs.pages import ROOT
 

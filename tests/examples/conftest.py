@@ -16,6 +16,7 @@ import pytest
 from det_keras.connection.masters import open_session
 from det_keras.connection.settings import Settings
 from det_keras.home import Home
+from det_keras.launch.network import free_port
 from det_keras.master import process
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -28,6 +29,9 @@ class Cluster:
     def __init__(self, root: Path) -> None:
         self.home = Home(root)
         self.storage = self.home.checkpoints
+        # Its own: while a master is down, another one may take the usual port, and trials that know only that address
+        # are started again.
+        self.port = free_port("127.0.0.1")
         self.environ = {**os.environ, "DET_KERAS_HOME": str(root), "DET_KERAS_SLOTS": "2"}
         for name in ("DET_MASTER", "DET_USER", "DET_PASS", "DET_USER_TOKEN"):
             self.environ.pop(name, None)
@@ -123,8 +127,9 @@ def small_data(path, shape, samples):
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory):
+def cluster(tmp_path_factory, give_database):
     cluster = Cluster(tmp_path_factory.mktemp("cluster"))
-    process.start(cluster.home, slots=2)
+    give_database(cluster.home)
+    process.start(cluster.home, port=cluster.port, slots=2)
     yield cluster
     cluster.det("deploy", "local", "cluster-down", "--kill", check=False)

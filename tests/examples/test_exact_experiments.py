@@ -123,7 +123,7 @@ def test_killed_master_comes_back_to_a_trial_that_went_on(cluster, create, undis
     pids = {one.pid for one in processes_of(trial, "slow_train.py")}
     os.kill(process.find(cluster.home).pid, signal.SIGKILL)
     assert {one.pid for one in processes_of(trial, "slow_train.py")} == pids
-    process.start(cluster.home, slots=2)
+    process.start(cluster.home, port=cluster.port, slots=2)
     assert cluster.wait(experiment) == "STATE_COMPLETED"
     assert cluster.final_digest(trial) == undisturbed[0]
     assert cluster.metrics(trial, "validation") == undisturbed[1]

@@ -214,3 +214,41 @@ def test_command_line_does_not_name_the_master(supervise):
     line = " ".join(psutil.Process(supervised.process.pid).cmdline())
     assert "det_keras.launch.supervisor" in line
     assert "det_keras.master" not in line
+
+
+@pytest.mark.parametrize("moment", ["while files are unpacked", "while the task runs"])
+def test_task_ends_with_the_process_that_holds_the_supervisors_input(tmp_path, moment):
+    code = f"import time; open({str(tmp_path / 'ran')!r}, 'w').close(); time.sleep(60)"
+    supervised = Supervised(tmp_path, [sys.executable, "-c", code])
+    path = supervised.directory / "spec.json"
+    spec = json.loads(path.read_text())
+    if moment == "while files are unpacked":
+        # A pipe that nobody writes to: the supervisor waits for the archive.
+        spec["context"] = str(tmp_path / "never.tgz")
+        os.mkfifo(spec["context"])
+    path.write_text(json.dumps({**spec, "dies_with_stdin": True}))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "det_keras.launch.supervisor", str(path)],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    )
+    ran = tmp_path / "ran"
+    eventually(lambda: ran.exists() if spec["context"] is None else not path.exists())
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.stdin.close()
+    assert process.wait(10) == -signal.SIGKILL
+    eventually(lambda: all(is_dead(child.pid) for child in children))
+    assert not (supervised.directory / "exit.json").exists()
+    assert ran.exists() == (spec["context"] is None)
+
+
+def test_task_of_such_a_supervisor_ends_at_once(tmp_path):
+    supervised = Supervised(tmp_path, ["true"])
+    path = supervised.directory / "spec.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "dies_with_stdin": True}))
+    command = [sys.executable, "-m", "det_keras.launch.supervisor", str(path)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    eventually((supervised.directory / "exit.json").exists)
+    entry = json.loads((supervised.directory / "exit.json").read_text())
+    assert entry["exit_code"] == 0
+    assert process.wait(10) == 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from database.server import Given
 from fastapi.testclient import TestClient
 
 from det_keras.home import Home
@@ -18,6 +21,7 @@ from det_keras.master.accounts.auth import Accounts
 from det_keras.master.app import create_app
 from det_keras.master.database.notifier import Notifier
 from det_keras.master.embedded import EmbeddedMaster, open_store
+from det_keras.master.tasks.scheduling import Policy
 from master.fakes import Client, FakePool, eventually
 
 
@@ -46,26 +50,38 @@ class World:
 
 
 @pytest.fixture
-def home(own_home: Path) -> Home:
+def empty_home(own_home: Path) -> Home:
     return Home(own_home).create()
 
 
+@pytest.fixture
+def home(empty_home, give_database) -> Iterator[Home]:
+    """A data root with an empty database of the kind that the tests are run with."""
+    given = give_database(empty_home)
+    yield empty_home
+    given.drop()
+
+
 @pytest.fixture(scope="session")
-def first_start(tmp_path_factory) -> Home:
+def first_start(tmp_path_factory, give_database) -> tuple[Home, Given]:
     """Return a data root on which a master was started once: migrating and hashing take a while."""
     home = Home(tmp_path_factory.mktemp("first")).create()
+    given = give_database(home)
     store = open_store(home, Notifier(), {})
     Accounts(store, home).open()
     store.close()
-    return home
+    return home, given
 
 
 @pytest.fixture
-def used_home(home, first_start) -> Home:
-    """Return a data root of the test's own that saw its first start."""
-    for path in first_start.root.iterdir():
-        shutil.copy(path, home.root)
-    return home
+def used_home(empty_home, first_start, give_database) -> Iterator[Home]:
+    """A data root of the test's own that saw its first start."""
+    first, template = first_start
+    for path in first.root.iterdir():
+        shutil.copy(path, empty_home.root)
+    given = give_database(empty_home, template)
+    yield empty_home
+    given.drop()
 
 
 @pytest.fixture
@@ -74,11 +90,17 @@ def make_world(used_home):
     home = used_home
     running: list[Any] = []
 
-    def make(pool: FakePool | None = None, url: str = "http://127.0.0.1:8080") -> World:
+    def make(
+        pool: FakePool | None = None,
+        url: str = "http://127.0.0.1:8080",
+        policy: Policy | None = None,
+    ) -> World:
         notifier = Notifier()
         pool = pool or FakePool()
         store = open_store(home, notifier, {})
-        master = EmbeddedMaster(home, store, notifier, url=url, slots=[], environment={}, pool=pool)
+        master = EmbeddedMaster(
+            home, store, notifier, url=url, slots=[], environment={}, pool=pool, policy=policy
+        )
         http = TestClient(create_app(master), raise_server_exceptions=False)
         http.__enter__()
         running.append(http)
@@ -115,6 +137,23 @@ class RealMaster:
         self.http = httpx.Client(base_url=self.running.url, timeout=30.0, trust_env=False)
         self.client = Client(self.http, self.home.token_file.read_text())
 
+    @property
+    def is_on_ray(self) -> bool:
+        return bool(os.environ.get("DET_KERAS_RAY"))
+
+    @property
+    def own_variables(self) -> str:
+        """What configs add so that a trial finds this root, on whatever node it is."""
+        return f"environment: {{environment_variables: ['TEST_ROOT={self.home.root}']}}\n"
+
+    def directory_of(self, allocation_id: str) -> Path:
+        """Return the directory of an attempt, on whatever node it is."""
+        if self.is_on_ray:
+            folder = Path(tempfile.gettempdir()) / f"det_keras-{os.getuid()}"
+            found = list(folder.glob(f"*/*/logs/{allocation_id}"))
+            return found[0] if found else folder / "nowhere"
+        return self.home.logs / allocation_id
+
     def close(self) -> None:
         self.http.close()
         process.stop(self.home, kill_tasks=True)
@@ -129,8 +168,10 @@ def real(used_home) -> Iterator[RealMaster]:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory) -> Iterator[RealMaster]:
+def shared(tmp_path_factory, give_database) -> Iterator[RealMaster]:
     """A master that the tests of a file share; none of them ends it."""
-    master = RealMaster(Home(tmp_path_factory.mktemp("shared")).create())
+    home = Home(tmp_path_factory.mktemp("shared")).create()
+    give_database(home)
+    master = RealMaster(home)
     yield master
     master.close()

@@ -7,12 +7,14 @@ import json
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeVar
 
 from det_keras.master.lifecycle import Ending, Exit
-from det_keras.master.resources import Launch, LogEntry, ResourcePool, Slot, State, TaskState
+from det_keras.master.resources import Launch, LogEntry, Node, ResourcePool, Slot, State, TaskState
+from det_keras.master.resources.node_variables import node_variables
 
 T = TypeVar("T")
 
@@ -47,8 +49,13 @@ def file_entry(path: str, content: bytes = b"", **changes: Any) -> dict[str, Any
 class FakePool(ResourcePool):
     """A place where tasks run as long as the test says."""
 
-    def __init__(self, slots: int = 2) -> None:
-        self._slots = [Slot(index, "cpu", "CPU") for index in range(slots)]
+    def __init__(self, *slots: int) -> None:
+        self.machines = [
+            Node(f"machine-{number}", "127.0.0.1", [Slot(index, "cpu", "CPU") for index in range(count)])
+            for number, count in enumerate(slots or (2,))
+        ]
+        self.demands: list[int] = []
+        self.released: list[str] = []
         self._lock = threading.Lock()
         self.launched: dict[str, Launch] = {}
         self.exits: dict[str, Exit] = {}
@@ -56,25 +63,39 @@ class FakePool(ResourcePool):
         self.kills: list[tuple[str, bool]] = []
         self.removed: list[str] = []
         self.launch_error: OSError | None = None
+        self.is_spread = False
         self.is_stubborn = False
 
     @property
-    def slots(self) -> Sequence[Slot]:
-        return self._slots
+    def nodes(self) -> Sequence[Node]:
+        return self.machines
 
     @property
-    def threads_per_slot(self) -> int:
-        return 1
+    def is_one_machine(self) -> bool:
+        return not self.is_spread
 
-    def working_directory(self, allocation_id: str) -> Path:
-        return Path("/nowhere") / allocation_id
+    def demand(self, wanted: Sequence[int]) -> None:
+        self.demands = list(wanted)
+
+    def release(self, allocation_id: str) -> None:
+        self.released.append(allocation_id)
 
     def launch(self, launch: Launch) -> None:
         if self.launch_error is not None:
             raise self.launch_error
         with self._lock:
             assert launch.allocation_id not in self.launched, "No allocation is launched twice."
-            self.launched[launch.allocation_id] = launch
+            own = node_variables(
+                shares=launch.shares,
+                index=0,
+                node=self.machines[0].id,
+                slots=self.machines[0].slots,
+                threads=1,
+                directory=Path("/nowhere") / launch.allocation_id,
+                home=Path("/nowhere"),
+                inherited={},
+            )
+            self.launched[launch.allocation_id] = replace(launch, variables={**own, **launch.variables})
 
     def look(self, allocation_id: str) -> TaskState:
         if allocation_id in self.exits:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import sqlite3
 import stat
 
 import pytest
+from sqlalchemy import text
 from starlette.routing import Route
 
 from det_keras.protocol.passwords import hash_password
@@ -109,8 +109,8 @@ def test_token_and_password_are_for_the_owner_alone(world):
 
 
 def test_database_holds_hashes_of_tokens_only(world):
-    with sqlite3.connect(world.home.database) as connection:
-        stored = {row[0] for row in connection.execute("SELECT hash FROM tokens")}
+    with world.master.store.engine.connect() as connection:
+        stored = {row[0] for row in connection.execute(text("SELECT hash FROM tokens"))}
     assert stored == {hashlib.sha256(world.client.token.encode()).hexdigest()}
 
 

@@ -692,3 +692,14 @@ def test_storage_whose_package_is_missing_is_refused_at_creation(client, monkeyp
     config = SINGLE + "checkpoint_storage: {type: s3, bucket: b}\n"
     message = client.post("/api/v1/experiments", {"config": config}, status=400)["error"]["error"]
     assert "pip install 'det_keras[s3]'" in message
+
+
+def test_trials_on_several_machines_need_a_storage_that_all_of_them_reach(make_world, tmp_path):
+    pool = FakePool(2, 2)
+    client = make_world(pool).client
+    pool.is_spread = True
+    refused = client.post("/api/v1/experiments", {"config": SINGLE}, status=400)
+    assert "`checkpoint_storage` must be set" in json.dumps(refused)
+    client.create(SINGLE + f"checkpoint_storage: {{type: directory, container_path: {tmp_path}}}\n")
+    pool.is_spread = False
+    client.create(SINGLE)

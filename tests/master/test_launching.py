@@ -12,8 +12,9 @@ import pytest
 
 from det_keras.cluster_info import read_cluster_info
 from det_keras.home import Home
-from det_keras.master.resources import Launch, LocalPool, Slot, State
+from det_keras.master.resources import Launch, LocalPool, Node, Share, Slot, State
 from det_keras.master.resources import slots as slots_module
+from det_keras.master.resources.node_variables import node_variables
 from det_keras.master.resources.slots import find_slots
 from det_keras.master.tasks.task_environment import Identity, TaskFacts, common_variables
 from master.fakes import SINGLE, FakePool, eventually
@@ -23,23 +24,49 @@ GPU 1: NVIDIA A100 (UUID: GPU-bbbb)
 """
 
 
-def variables(slot_ids: list[int], gpus: list[str] | None, inherited: dict[str, str]) -> dict[str, str]:
-    identity = Identity("http://127.0.0.1:8081", "master-id", "cluster-id", "agent", Path("/home"))
-    facts = TaskFacts(
-        task_id="t",
-        allocation_id="t.1",
-        task_type="COMMAND",
-        resources_id="r",
-        slot_ids=slot_ids,
-        gpus=gpus,
+CPUS = [Slot(0, "cpu", "CPU"), Slot(1, "cpu", "CPU")]
+CUDA = [Slot(0, "cuda", "NVIDIA", "GPU-aaaa"), Slot(1, "cuda", "NVIDIA", "GPU-bbbb")]
+
+
+def variables(slot_ids: tuple[int, ...], slots: list[Slot], **inherited: str) -> dict[str, str]:
+    return node_variables(
+        shares=[Share("here", slot_ids)] if slot_ids else [],
+        index=0,
+        node="here",
+        slots=slots,
         threads=3,
         directory=Path("/work"),
-        username="me",
-        task_token="secret-token",
-        user_token="user-token",
+        home=Path("/home"),
+        inherited=inherited,
     )
-    assert "secret-token" not in repr(facts)
-    return common_variables(identity, facts, inherited)
+
+
+IDENTITY = Identity("http://127.0.0.1:8081", "master-id", "cluster-id")
+FACTS = TaskFacts("t", "t.1", "COMMAND", "r", "me", task_token="secret-token", user_token="secret-too")
+
+
+def test_tokens_are_not_shown():
+    assert "secret" not in repr(FACTS)
+    assert common_variables(IDENTITY, FACTS)["DET_SESSION_TOKEN"] == "secret-token"
+
+
+def test_each_node_of_a_task_is_told_where_the_others_are():
+    shares = [Share("a", (0, 1), "10.0.0.1"), Share("b", (3,), "10.0.0.2")]
+    made = node_variables(
+        shares=shares,
+        index=1,
+        node="b",
+        slots=CPUS,
+        threads=1,
+        directory=Path("/w"),
+        home=Path("/h"),
+        inherited={},
+    )
+    task = {**common_variables(IDENTITY, FACTS), **made}
+    info = read_cluster_info(task, Path("/nowhere"))
+    assert info.slot_ids == (3,)
+    assert (info.container_addrs, info.container_rank) == (("10.0.0.1", "10.0.0.2"), 1)
+    assert info.container_slot_counts == (2, 1)
 
 
 def test_trial_reads_its_whole_story_from_its_variables(world):
@@ -64,23 +91,23 @@ def test_trial_reads_its_whole_story_from_its_variables(world):
 
 def test_threads_are_shared_out_unless_the_user_chose(world):
     names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
-    assert [variables([0], None, {})[name] for name in names] == ["3", "3", "3"]
-    assert "OMP_NUM_THREADS" not in variables([0], None, {"OMP_NUM_THREADS": "9"})
+    assert [variables((0,), CPUS)[name] for name in names] == ["3", "3", "3"]
+    assert "OMP_NUM_THREADS" not in variables((0,), CPUS, OMP_NUM_THREADS="9")
 
 
 def test_tasks_on_different_slots_use_different_ports():
-    assert variables([0], None, {})["C10D_PORT"] != variables([1], None, {})["C10D_PORT"]
+    assert variables((0,), CPUS)["C10D_PORT"] != variables((1,), CPUS)["C10D_PORT"]
 
 
 def test_gpus_are_pinned_and_hidden_from_tasks_without_any():
-    assert variables([1], ["GPU-bbbb"], {})["CUDA_VISIBLE_DEVICES"] == "GPU-bbbb"
-    assert variables([], [], {})["CUDA_VISIBLE_DEVICES"] == ""
-    assert "CUDA_VISIBLE_DEVICES" not in variables([0], None, {})
+    assert variables((1,), CUDA)["CUDA_VISIBLE_DEVICES"] == "GPU-bbbb"
+    assert variables((), CUDA)["CUDA_VISIBLE_DEVICES"] == ""
+    assert "CUDA_VISIBLE_DEVICES" not in variables((0,), CPUS)
 
 
 def test_trial_on_a_gpu_gets_the_variables_for_gpus(make_world):
     pool = FakePool()
-    pool._slots = [Slot(0, "cuda", "NVIDIA", "GPU-aaaa")]
+    pool.machines = [Node("machine", "127.0.0.1", CUDA[:1])]
     config = SINGLE + "environment: {environment_variables: {cpu: [A=cpu], gpu: [A=gpu]}}\n"
     _, _, allocation_id = make_world(pool).launch(config)
     launched = pool.launched[allocation_id].variables

@@ -48,7 +48,7 @@ def test_master_is_started_once_however_many_ask(home):
         text=True,
         check=False,
     )
-    assert second.returncode == 1
+    assert second.returncode == process.REFUSED
     assert running.url in second.stderr
     assert process.stop(home) == running
     assert process.find(home) is None
@@ -60,7 +60,7 @@ def test_port_that_is_taken_is_one_line(home):
         port = other.getsockname()[1]
         command = [sys.executable, "-m", "det_keras.master", "--home", str(home.root), "--port", str(port)]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert result.returncode == 1
+        assert result.returncode == process.REFUSED
         assert result.stderr.count("\n") == 1
         assert f"Port {port}" in result.stderr
         with pytest.raises(DetError, match=f"Port {port}"):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sqlite3
 import time
 from collections import Counter
 from pathlib import Path
 
 import psutil
 import pytest
+from database.server import rows_of
+from sqlalchemy import text
 
 from det_keras import search
 from det_keras.config import load_experiment_config
@@ -28,7 +29,7 @@ PRELUDE = Path(__file__).with_name("trial_script.py").read_bytes()
 SCRIPT = """
 import math
 x = json.loads(os.environ["DET_HPARAMS"])["x"]
-root = pathlib.Path(os.environ["DET_KERAS_HOME"])
+root = pathlib.Path(ROOT)
 mark = root / f"running-{TRIAL_ID}"
 try:
     mark.touch(exist_ok=False)
@@ -93,7 +94,7 @@ def kill(real) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_search_whose_master_is_killed_anywhere_is_the_undisturbed_one(real, method):
     chance = random.Random(method)
-    config = CONFIG + METHODS[method]
+    config = CONFIG + METHODS[method] + real.own_variables
     files = [file_entry("train.py", PRELUDE + SCRIPT.encode())]
     experiment_id = real.client.create(config, modelDefinition=files)
     for _ in range(KILLS[method]):
@@ -110,8 +111,8 @@ def test_search_whose_master_is_killed_anywhere_is_the_undisturbed_one(real, met
     assert found == undisturbed(config)
     assert not list(real.home.root.glob("doubled-*"))
     assert not list(real.home.root.glob("running-*"))
-    with sqlite3.connect(real.home.database) as database:
-        assert database.execute("SELECT count(*) FROM allocations WHERE end_time IS NULL").fetchone() == (0,)
+    with rows_of(real.home) as connection:
+        assert connection.scalar(text("SELECT count(*) FROM allocations WHERE end_time IS NULL")) == 0
     both_slots = (
         CONFIG
         + "resources: {slots_per_trial: 2}\n"

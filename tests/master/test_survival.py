@@ -12,6 +12,8 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from database.server import changing
+from sqlalchemy import text
 
 from det_keras import search
 from det_keras.config import load_experiment_config
@@ -26,6 +28,7 @@ CONFIG = "entrypoint: [python3, train.py]\nsearcher: {name: single, metric: loss
 
 def submit(real, script: str, config: str = CONFIG, **fields) -> tuple[int, dict]:
     files = [file_entry("train.py", PRELUDE + script.encode())]
+    config += real.own_variables
     experiment_id = real.client.create(config, modelDefinition=files, **fields)
     return experiment_id, real.client.trials(experiment_id)[0]
 
@@ -45,7 +48,7 @@ def kill_master(real) -> None:
 
 
 def directory_of(real, trial, run_id: int = 1) -> Path:
-    return real.home.logs / f"{trial['taskId']}.{run_id}"
+    return real.directory_of(f"{trial['taskId']}.{run_id}")
 
 
 def supervisor_of(real, trial, run_id: int = 1) -> psutil.Process:
@@ -70,7 +73,7 @@ def processes_of(allocation_id: str) -> list[psutil.Process]:
 
 def test_trial_prints_on_while_the_master_is_dead_and_no_line_is_lost_or_doubled(real):
     script = """
-go = os.path.join(os.environ["DET_KERAS_HOME"], "go")
+go = os.path.join(ROOT, "go")
 for i in range(3000):
     print("line", i)
     if i == 1000:
@@ -97,7 +100,7 @@ report("validation", 1, loss=0.5)
 def test_trial_that_ends_while_the_master_is_dead_is_judged_by_the_next(real):
     script = """
 print("ready")
-go = os.path.join(os.environ["DET_KERAS_HOME"], "go")
+go = os.path.join(ROOT, "go")
 while not os.path.exists(go):
     time.sleep(0.01)
 sys.exit(3)
@@ -261,7 +264,7 @@ def test_search_goes_on_from_the_database_after_the_master_was_killed(real):
         "searcher: {name: random, metric: loss, max_trials: 4, max_concurrent_trials: 1}\n"
     )
     script = """
-go = os.path.join(os.environ["DET_KERAS_HOME"], "go")
+go = os.path.join(ROOT, "go")
 if TRIAL_ID == 2:
     print("waiting")
     while not os.path.exists(go):
@@ -269,7 +272,7 @@ if TRIAL_ID == 2:
 report("validation", 1, loss=TRIAL_ID)
 """
     files = [file_entry("train.py", PRELUDE + script.encode())]
-    experiment_id = real.client.create(config, modelDefinition=files)
+    experiment_id = real.client.create(config + real.own_variables, modelDefinition=files)
     second = eventually(
         lambda: (found := real.client.trials(experiment_id)) and len(found) == 2 and found[1], 20
     )
@@ -323,17 +326,23 @@ def test_master_killed_between_recording_and_spawning_launches_again(real):
     """A row without a supervisor is what a master leaves that dies between the two."""
     experiment_id, trial = submit(real, "print('run', RUN_ID)\n", activate=False)
     kill_master(real)
-    database = real.home.database
-    import sqlite3
-
-    with sqlite3.connect(database) as connection:
-        connection.execute("UPDATE experiments SET state = 'ACTIVE'")
-        connection.execute("UPDATE trials SET state = 'ACTIVE', run_id = 1")
+    values = {
+        "id": f"{trial['taskId']}.1",
+        "task_id": trial["taskId"],
+        "shares": json.dumps([{"node": "here", "slot_ids": [0], "address": "127.0.0.1"}]),
+        "url": real.running.url,
+    }
+    with changing(real.home) as connection:
+        connection.execute(text("UPDATE experiments SET state = 'ACTIVE'"))
+        connection.execute(text("UPDATE trials SET state = 'ACTIVE', run_id = 1"))
         connection.execute(
-            "INSERT INTO allocations (id, task_id, run_id, state, resources_id, slot_ids, master_url, is_preempted,"
-            " is_acknowledged, is_killed, log_offset, exit_reason, start_time)"
-            " VALUES (?, ?, 1, 'STARTING', 'r', '[0]', ?, 0, 0, 0, 0, '', '2026-01-01 00:00:00')",
-            (f"{trial['taskId']}.1", trial["taskId"], real.running.url),
+            text(
+                "INSERT INTO allocations (id, task_id, run_id, state, resources_id, shares, master_url, is_preempted,"
+                " is_acknowledged, is_killed, log_offsets, exit_reason, start_time)"
+                " VALUES (:id, :task_id, 1, 'STARTING', 'r', :shares, :url, false, false, false, '{}', '',"
+                " '2026-01-01')"
+            ),
+            values,
         )
     real.start()
     real.client.wait_for_state(experiment_id, "COMPLETED")
@@ -384,7 +393,7 @@ def test_stop_kills_tasks_when_asked(real):
     experiment_id, trial = submit(real, "print('run', RUN_ID)\nif RUN_ID == 1: time.sleep(60)\n")
     wait_for_text(real, trial, "run 1")
     process.stop(real.home, kill_tasks=True)
-    assert processes_of(f"{trial['taskId']}.1") == []
+    eventually(lambda: not processes_of(f"{trial['taskId']}.1"), 5.0)
     real.start()
     real.client.wait_for_state(experiment_id, "COMPLETED")
     assert texts(real, trial) == ["run 1", "run 2"]

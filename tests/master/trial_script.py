@@ -13,6 +13,8 @@ TRIAL_ID = int(os.environ.get("DET_TRIAL_ID", 0))
 RUN_ID = int(os.environ.get("DET_TRIAL_RUN_ID", 0))
 TASK_ID = os.environ["DET_TASK_ID"]
 ALLOCATION_ID = os.environ["DET_ALLOCATION_ID"]
+# Where the test itself looks; on a node of Ray the master's variable names the node's own folder.
+ROOT = os.environ.get("TEST_ROOT") or os.environ["DET_KERAS_HOME"]
 
 
 def call(method, path, body=None):

@@ -543,3 +543,22 @@ def test_sdk_that_waits_for_a_paused_experiment_says_so(stock, paused_experiment
 def test_sdk_names_what_is_not_there(stock):
     with pytest.raises(AssertionError, match="trial '99999' not found"):
         stock.sdk("result = client.get_trial(99999).id")
+
+
+def test_priority_and_weight_of_a_job_are_changed_in_the_queue(stock):
+    write_experiment(stock, "queued", steps=100000)
+    text = stock.out("experiment", "create", "queued.yaml", ".")
+    number = text.split("Created experiment ")[1].split()[0]
+    name = f"queued ({number})"
+    (job,) = [one for one in stock.table("job", "list") if one["Job Name"] == name]
+    assert job["Priority"] == "42"
+    stock.out("job", "update", job["ID"], "--priority", "7")
+    (job,) = [one for one in stock.table("job", "list") if one["Job Name"] == name]
+    assert job["Priority"] == "7"
+    stock.out("job", "update", job["ID"], "--weight", "2.5")
+    (entry,) = [
+        one for one in json.loads(stock.out("job", "list", "--json"))["jobs"] if one["entityId"] == number
+    ]
+    assert entry["weight"] == 2.5
+    assert "has one, 'default'" in stock.refused("job", "update", job["ID"], "--resource-pool", "gpus")
+    stock.out("experiment", "kill", number)

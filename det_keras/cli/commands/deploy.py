@@ -48,6 +48,34 @@ def add_parsers(nouns: Nouns) -> None:
         help="give tasks the files in which Determined's own package looks for its trial "
         "(in a namespace, where sudo does not work)",
     )
+    starting.add_argument(
+        "--db",
+        metavar="URL",
+        help="its database: `sqlite`, or a URL such as postgresql://user@host/name (default: DET_KERAS_DB, else that "
+        "of the last start)",
+    )
+    starting.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="run trials and jobs on this Ray cluster: auto, HOST:PORT or ray://HOST:PORT (default: DET_KERAS_RAY, "
+        "else this machine)",
+    )
+    starting.add_argument(
+        "--advertise",
+        metavar="URL",
+        help="the address under which trials on other machines reach the master (default: its own)",
+    )
+    starting.add_argument(
+        "--scheduler",
+        choices=("priority", "fair_share"),
+        help="who gets slots: a smaller `resources.priority` first, or each experiment in proportion to its "
+        "`resources.weight` (default: DET_KERAS_SCHEDULER, else priority)",
+    )
+    starting.add_argument(
+        "--preemption",
+        action="store_true",
+        help="with the scheduler priority: preempt running trials for tasks of a smaller priority number",
+    )
     starting.set_defaults(run=_up)
     stopping = verbs.add_parser("cluster-down", help="stop the master; trials continue unless killed")
     stopping.add_argument("--kill", action="store_true", help="kill the running trials and jobs as well")
@@ -79,16 +107,50 @@ def _up(args: argparse.Namespace, settings: Settings) -> int:
                 f"The embedded master already runs at {running.url}, without --info-mounts. "
                 "Stop it first with `det deploy local cluster-down`."
             )
+        if args.ray is not None and process.remembered(settings.home).ray != args.ray:
+            raise DetError(
+                f"The embedded master already runs at {running.url}, without --ray {args.ray}. "
+                "Stop it first with `det deploy local cluster-down`."
+            )
+        known = process.remembered(settings.home)
+        is_other = args.scheduler is not None and args.scheduler != (known.scheduler or "priority")
+        if is_other or (args.preemption and not known.preemption):
+            raise DetError(
+                f"The embedded master already runs at {running.url}, with another --scheduler or --preemption. "
+                "Stop it first with `det deploy local cluster-down`."
+            )
+        if args.db is not None and args.db != process.database_url(settings.home, {}):
+            raise DetError(
+                f"The embedded master already runs at {running.url}, on another database. "
+                "Stop it first with `det deploy local cluster-down`."
+            )
         print(f"The embedded master already runs at {running.url} (process {running.pid}).")
     else:
         trusted = None if settings.cert_file == "noverify" else settings.cert_file
         options = process.MasterOptions(
-            args.host, args.port, args.tls_cert, args.tls_key, trusted, args.info_mounts
+            args.host,
+            args.port,
+            args.tls_cert,
+            args.tls_key,
+            trusted,
+            args.info_mounts,
+            db=args.db,
+            ray=args.ray or settings.ray,
+            advertise=args.advertise,
+            scheduler=args.scheduler,
+            preemption=args.preemption,
         )
         slots = args.slots or settings.slots
+        former = process.database_url(settings.home, {})
         running = process.start(settings.home, slots=slots, options=options)
         where = f"data in {settings.home.root}"
         print(f"Started the embedded master at {running.url} (process {running.pid}, {where}).")
+        if former != process.database_url(settings.home, {}) and (
+            former != "sqlite" or settings.home.database.exists()
+        ):
+            print(
+                "This data root used another database before. `det master copy-database` copies what is in it."
+            )
     _print_web_address(settings, running)
     return 0
 

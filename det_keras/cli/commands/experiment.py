@@ -168,6 +168,8 @@ def _print_experiment(session: Session, experiment: dict[str, Any]) -> None:
         "Ended": render.time_text(experiment.get("endTime")),
         "Searcher": f"{searcher.get('name')} on {searcher.get('metric')}",
     }
+    if experiment.get("waitReason"):
+        facts["Next trial"] = experiment["waitReason"]
     if experiment.get("description"):
         facts["Description"] = experiment["description"]
     if experiment.get("labels"):

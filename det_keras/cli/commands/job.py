@@ -7,12 +7,13 @@ import sys
 from typing import TYPE_CHECKING
 
 from det_keras.cli import render
-from det_keras.cli.arguments import add_json, add_overrides
+from det_keras.cli.arguments import add_json, add_overrides, positive
 from det_keras.cli.following import logs
 from det_keras.cli.session import open_session
 from det_keras.cli.submission.config_file import read_job
 from det_keras.cli.submission.files import read_files
 from det_keras.cli.submission.jobs import jobs_of
+from det_keras.cli.submission.packages import check_requirements
 from det_keras.connection.settings import Settings
 from det_keras.errors import DetError
 
@@ -51,12 +52,28 @@ def add_parsers(nouns: Nouns) -> None:
     killing = verbs.add_parser("kill", help="end a job at once")
     killing.add_argument("job_id", metavar="ID", help="the id, or its beginning")
     killing.set_defaults(run=_kill)
+    queue = verbs.add_parser("queue", help="list the experiments and jobs that run or wait for slots")
+    add_json(queue)
+    queue.set_defaults(run=_queue)
+    updating = verbs.add_parser("update", help="change the place of an experiment or a job in the queue")
+    updating.add_argument(
+        "job_id", metavar="JOB", help="its id as `det job queue` shows it, or its beginning"
+    )
+    change = updating.add_mutually_exclusive_group(required=True)
+    change.add_argument("-p", "--priority", type=positive, help="1 to 99; smaller runs first")
+    change.add_argument(
+        "-w", "--weight", type=float, help="with the scheduler fair_share: its share of the slots"
+    )
+    change.add_argument("--ahead-of", metavar="JOB", help="move it before this one, of the same priority")
+    change.add_argument("--behind-of", metavar="JOB", help="move it behind this one, of the same priority")
+    updating.set_defaults(run=_update)
 
 
 def _run(args: argparse.Namespace, settings: Settings) -> int:
     # The files are read before a master is started, as for experiments.
     file = read_job(args.config_file, args.overrides)
     files = read_files(args.context_directory).entries if args.context_directory is not None else ()
+    check_requirements(file.config.environment, files)
     # The REST API expects numbers here, but text for experiments.
     entries = [{**entry, "mtime": int(entry["mtime"])} for entry in files]
     with open_session(settings) as session:
@@ -120,6 +137,55 @@ def _kill(args: argparse.Namespace, settings: Settings) -> int:
         jobs_of(session).kill(job_id)
     print(f"Killed job {job_id}")
     return 0
+
+
+def _queue(args: argparse.Namespace, settings: Settings) -> int:
+    with open_session(settings) as session:
+        entries = session.api.jobs.queue()
+    if args.json:
+        render.print_json(entries)
+        return 0
+    rows = [
+        [
+            str(place),
+            entry["jobId"],
+            entry["type"].removeprefix("TYPE_").lower(),
+            entry["name"] if entry["type"] != "TYPE_EXPERIMENT" else f"{entry['name']} ({entry['entityId']})",
+            str(entry.get("priority")),
+            f"{entry.get('weight', 1):g}",
+            f"{entry['allocatedSlots']}/{entry['requestedSlots']}",
+            render.state_text(entry["summary"]["state"]),
+            entry.get("waitReason") or "-",
+        ]
+        for place, entry in enumerate(entries)
+    ]
+    names = ["#", "Job", "Type", "Name", "Priority", "Weight", "Slots used/each", "State", "Waiting"]
+    render.print_table(names, rows)
+    return 0
+
+
+def _update(args: argparse.Namespace, settings: Settings) -> int:
+    with open_session(settings) as session:
+        known = [str(entry["jobId"]) for entry in session.api.jobs.queue()]
+        job_id = _queued_id(known, args.job_id)
+        changes = {"priority": args.priority, "weight": args.weight}
+        for name, value in (("aheadOf", args.ahead_of), ("behindOf", args.behind_of)):
+            changes[name] = None if value is None else _queued_id(known, value)
+        session.api.jobs.update(
+            job_id, **{name: value for name, value in changes.items() if value is not None}
+        )
+    print(f"Updated job {job_id}")
+    return 0
+
+
+def _queued_id(known: list[str], beginning: str) -> str:
+    found = [job_id for job_id in known if job_id.startswith(beginning)]
+    if len(found) != 1:
+        how_many = "No job" if not found else f"{len(found)} jobs"
+        raise DetError(
+            f"{how_many} in the queue with an id that begins with {beginning!r}. See `det job queue`."
+        )
+    return found[0]
 
 
 def _whole_id(session: Session, beginning: str) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from det_keras.cli import render
 from det_keras.cli.arguments import add_json
 from det_keras.cli.session import open_session
 from det_keras.connection.settings import Settings
+from det_keras.display import size_text
 
 if TYPE_CHECKING:
     from det_keras.cli.arguments import Nouns
@@ -18,11 +21,22 @@ __all__ = ["add_parsers"]
 
 def add_parsers(nouns: Nouns) -> None:
     """Add the nouns and their verbs to the command line."""
-    parser = nouns.add_parser("master", help="show facts about the master")
+    parser = nouns.add_parser("master", help="show facts about the master, copy its database, back it up")
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     info = verbs.add_parser("info", help="show address, version and ids")
     add_json(info)
     info.set_defaults(run=_info)
+    copying = verbs.add_parser("copy-database", help="copy the embedded master's database to an empty one")
+    copying.add_argument(
+        "--to", metavar="URL", required=True, help="`sqlite`, or a URL such as postgresql://user@host/name"
+    )
+    copying.set_defaults(run=_copy_database)
+    backup = verbs.add_parser("backup", help="back up the embedded master, without checkpoints")
+    backup.add_argument("file", metavar="FILE", type=Path, help="where to write it; must not exist")
+    backup.set_defaults(run=_back_up)
+    restoring = verbs.add_parser("restore", help="restore a backup into an empty data root (DET_KERAS_HOME)")
+    restoring.add_argument("file", metavar="FILE", type=Path, help="the backup")
+    restoring.set_defaults(run=_restore)
     version = nouns.add_parser("version", help="print the version of this program")
     version.set_defaults(run=_version)
 
@@ -41,6 +55,50 @@ def _info(args: argparse.Namespace, settings: Settings) -> int:
                 "Cluster ID": info["clusterId"],
                 "Cluster name": info["clusterName"] or "-",
             }
+        )
+    return 0
+
+
+def _copy_database(args: argparse.Namespace, settings: Settings) -> int:
+    from det_keras.master import process
+    from det_keras.master.copying import copy_database
+
+    copied = copy_database(settings.home, process.database_url(settings.home, os.environ), args.to)
+    for table in copied:
+        print(f"{table.name:<12} {table.rows:>10} rows  sha256 {table.digest}")
+    shown = args.to if args.to == "sqlite" else "URL"
+    print(
+        "The copy has the same rows. The source is unchanged. "
+        f"Use the copy with `det deploy local cluster-up --db {shown}`."
+    )
+    return 0
+
+
+def _back_up(args: argparse.Namespace, settings: Settings) -> int:
+    from det_keras.master import process
+    from det_keras.master.archive import back_up
+
+    done = back_up(settings.home, process.database_url(settings.home, os.environ), args.file)
+    content = "The database" if done.has_database else "The files of the data root"
+    size = size_text(done.size_bytes)
+    print(f"{content} and the code of experiments ({done.code_archives}) are in {args.file} ({size}).")
+    if not done.has_database:
+        print(
+            "The database is not in it, because it is on a server: back it up with `pg_dump` before each backup."
+        )
+    print(f"Checkpoints are not in it. By default they are in {settings.home.checkpoints}.")
+    return 0
+
+
+def _restore(args: argparse.Namespace, settings: Settings) -> int:
+    from det_keras.master.archive import restore
+
+    if restore(settings.home, args.file):
+        print(f"Restored {settings.home.root}. Start the master with `det deploy local cluster-up`.")
+    else:
+        print(
+            f"Restored {settings.home.root}, without the database. Restore that with `pg_restore`, "
+            "and start the master with `det deploy local cluster-up`."
         )
     return 0
 

@@ -59,11 +59,13 @@ def _describe(args: argparse.Namespace, settings: Settings) -> int:
             render.print_json(trial)
             return 0
         experiment = session.api.experiments.get(trial["experimentId"])
+        waiting = {"Waiting": trial["waitReason"]} if trial.get("waitReason") else {}
         render.print_facts(
             {
                 "Trial": str(trial["id"]),
                 "Experiment": str(trial["experimentId"]),
                 "State": render.state_text(trial["state"]),
+                **waiting,
                 "Activity": trial.get("runnerState") or "-",
                 "Started": render.time_text(trial["startTime"]),
                 "Ended": render.time_text(trial.get("endTime")),

@@ -14,6 +14,7 @@ from det_keras.cli.submission.config_file import ExperimentFile, read_experiment
 from det_keras.cli.submission.context_directory import ContextFiles
 from det_keras.cli.submission.files import print_notices, read_files
 from det_keras.cli.submission.local_run import run_locally
+from det_keras.cli.submission.packages import check_requirements, notice_without_effect
 from det_keras.connection.settings import Settings
 
 __all__ = ["add_arguments", "create"]
@@ -45,6 +46,10 @@ def create(args: argparse.Namespace, settings: Settings) -> int:
     """Create an experiment, activate and follow it as requested; return the exit code."""
     # Config and files are read first: after a mistake in them, not even a master is started.
     file = read_experiment(args.config_file, args.overrides)
+    if args.local or args.verify_resume:
+        option = "--local" if args.local else "--verify-resume"
+        where = f"with `{option}`: the script runs with the Python of this command"
+        print_notices({"notices": notice_without_effect(file.config.environment, where)})
     if args.local:
         print_notices({"notices": file.notices})
         return run_locally(file, Path(args.context_directory))
@@ -54,6 +59,7 @@ def create(args: argparse.Namespace, settings: Settings) -> int:
 
         return verify_resume(file, Path(args.context_directory))
     files = read_files(args.context_directory)
+    check_requirements(file.config.environment, files.entries)
     return _submit(args, settings, file, files)
 
 
@@ -62,9 +68,9 @@ def _submit(args: argparse.Namespace, settings: Settings, file: ExperimentFile, 
         text = file.text
         if session.api.accounts.is_determined():
             text, replaced = foreign.experiment_text(file)
-            print_notices(
-                {"notices": [*file.notices, *replaced, *foreign.import_notices(text, files.entries)]}
-            )
+            unused = notice_without_effect(file.config.environment, foreign.PACKAGES)
+            importing = foreign.import_notices(text, files.entries)
+            print_notices({"notices": [*file.notices, *replaced, *unused, *importing]})
         answer = session.api.experiments.create(text, files.entries, activate=not args.paused)
         print_notices(answer)
         number = int(answer["experiment"]["id"])

@@ -14,7 +14,13 @@ from typing import Any
 from det_keras.cli.submission.config_file import ExperimentFile, JobFile
 from det_keras.errors import DetError
 
-__all__ = ["check_method", "experiment_text", "import_notices", "job_text"]
+__all__ = ["PACKAGES", "check_method", "experiment_text", "import_notices", "job_text"]
+
+#: Why the packages that a config asks for have no effect there.
+PACKAGES = (
+    "on a Determined cluster: a container has the packages of its image. Install them in `environment.image`, or by a "
+    "startup-hook.sh"
+)
 
 _RUN_TRIAL_CLASS = "python3 -m det_keras.launch.tensorflow -- python3 -m det_keras.keras.generations.trial"
 _LAUNCHER = re.compile(r"\bdetermined\.launch\.(horovod|tensorflow)\b")

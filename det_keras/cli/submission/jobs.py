@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from det_keras.cli.submission import foreign
 from det_keras.cli.submission.config_file import JobFile
 from det_keras.cli.submission.files import print_notices
+from det_keras.cli.submission.packages import notice_without_effect
 
 if TYPE_CHECKING:
     from det_keras.client import Session
@@ -62,6 +63,8 @@ class _OwnJobs(MasterJobs):
 
 class _GenericTasks(MasterJobs):
     def create(self, file: JobFile, entries: Sequence[Mapping[str, Any]]) -> str:
+        unused = notice_without_effect(file.config.environment, foreign.PACKAGES)
+        print_notices({"notices": unused})
         return self.api.generic_tasks.create(foreign.job_text(file), entries)
 
     def all(self) -> list[dict[str, Any]]:

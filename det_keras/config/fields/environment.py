@@ -1,10 +1,15 @@
-"""The `environment` section: the variables of a task, and fields for containers, which have no effect."""
+"""The `environment` section: the variables and the packages of a task.
+
+Its fields for containers have no effect.
+"""
 
 # ruff: noqa: RUF009 - `setting` and `optional` return dataclass fields
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
 from det_keras.config.kinds import Boolean, Integer, Kind, ListOf, MapOf, Place, PlainMapping, Text, shown
@@ -19,6 +24,8 @@ __all__ = [
     "ProxyPort",
     "RegistryAuth",
 ]
+
+_FILE_OPTION = re.compile(r"-(?:[rce](?![a-z])|-requirements?|-constraints?|-editable)")
 
 #: The devices in a mapping by device.
 DEVICES = ("cpu", "cuda", "rocm")
@@ -142,6 +149,69 @@ class _ImageKind(Kind[Any]):
             ) from None
 
 
+class _InterpreterKind(Kind[str]):
+    """The path of an interpreter on the machine that runs the task."""
+
+    def parse(self, raw: Any, place: Place) -> str:
+        path = _line(raw, place)
+        if not path.startswith(("/", "~/")):
+            raise place.error(
+                f"must be the absolute path of a Python interpreter, such as /usr/bin/python3, received {shown(path)}."
+            )
+        return path
+
+
+class _RequirementKind(Kind[str]):
+    """A line of a requirements file, except those that name other files."""
+
+    def parse(self, raw: Any, place: Place) -> str:
+        line = _line(raw, place)
+        word = _FILE_OPTION.match(line)
+        if word is not None:
+            raise place.error(
+                f"must be a requirement, received {shown(line)}. Put `{word[0]}` into a file of the context directory, "
+                "and name it in `environment.requirements`."
+            )
+        return line
+
+
+class _RequirementsKind(Kind[tuple[str, ...]]):
+    def parse(self, raw: Any, place: Place) -> tuple[str, ...]:
+        if isinstance(raw, str):
+            hint = (
+                f" Name a file with `requirements: {raw}`." if raw.endswith(".txt") else f" Write `[{raw}]`."
+            )
+            raise place.error(f"must be a list of requirements, received {shown(raw)}.{hint}")
+        return ListOf(_RequirementKind()).parse(raw, place)
+
+    def dump(self, value: tuple[str, ...]) -> list[str]:
+        return list(value)
+
+
+class _RequirementsFileKind(Kind[str]):
+    """The path of a file in the context directory."""
+
+    def parse(self, raw: Any, place: Place) -> str:
+        if isinstance(raw, (list, tuple)):
+            raise place.error(
+                f"must be the name of a file, received {shown(raw)}. Give a list of requirements as `environment.pip`."
+            )
+        name = _line(raw, place)
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts:
+            raise place.error(
+                f"must be a path in the context directory, such as requirements.txt, received {shown(name)}."
+            )
+        return str(path)
+
+
+def _line(raw: Any, place: Place) -> str:
+    text = Text(empty=False).parse(raw, place)
+    if not text.strip() or not text.isprintable():
+        raise place.error(f"must be one line of text, received {shown(text)}.")
+    return text.strip()
+
+
 @dataclass(frozen=True)
 class RegistryAuth(Section):
     """The account of an image registry."""
@@ -172,9 +242,16 @@ class Environment(Section):
     Attributes:
         environment_variables: entries ``NAME=VALUE``, as one list or as a list for each of ``cpu``, ``cuda`` and
             ``rocm``. Variables that the master sets are rejected.
+        python: path of the Python interpreter of the task, on the machine that runs it; None for the master's.
+        pip: requirements, such as ``pandas<3``, that are installed into an environment of the task on top of the
+            interpreter.
+        requirements: name of a requirements file in the context directory. Together with `pip`, both are installed.
     """
 
     environment_variables: EnvironmentVariables = setting(_VariablesKind(), factory=EnvironmentVariables)
+    python: str | None = optional(_InterpreterKind())
+    pip: tuple[str, ...] = setting(_RequirementsKind(), ())
+    requirements: str | None = optional(_RequirementsFileKind())
     image: Any = optional(_ImageKind(), inert=True)
     force_pull_image: bool = setting(Boolean(), False, inert=True)
     registry_auth: RegistryAuth | None = optional(SectionKind(RegistryAuth), inert=True)

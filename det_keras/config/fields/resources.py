@@ -1,4 +1,4 @@
-"""The `resources` section: slots, priority, and fields for containers, which have no effect."""
+"""The `resources` section: slots, priority, weight, and fields for containers, which have no effect."""
 
 from __future__ import annotations
 
@@ -74,10 +74,11 @@ class _SharedResources(Section):
     """The fields that experiments and jobs share.
 
     Attributes:
+        weight: share of the slots in proportion to others, where the master's scheduler is ``fair_share``.
         priority: from 1 to 99; smaller numbers are scheduled first. None means 42.
     """
 
-    weight: float = setting(Number(above=0), 1, inert=True)
+    weight: float = setting(Number(above=0), 1)
     priority: int | None = optional(Integer(minimum=1, maximum=99))
     resource_pool: str = setting(Text(), "", inert=True)
     shm_size: int | str | None = optional(_SizeKind(), inert=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime, timezone
 from typing import Annotated, NamedTuple
 
 import anyio.to_thread
@@ -15,12 +16,15 @@ from det_keras.master.database.models import AllocationRow, TrialRow
 from det_keras.master.database.notifier import allocation_topic, task_topic
 from det_keras.master.database.store import Transaction
 from det_keras.master.embedded import EmbeddedMaster
-from det_keras.master.errors import InvalidArgumentError
+from det_keras.master.errors import InvalidArgumentError, NotFoundError, PermissionDeniedError
+from det_keras.master.resources import LogEntry, Share
 from det_keras.master.serializers.tasks import allocation_shape
-from det_keras.master.server.calls import MasterDep, body
+from det_keras.master.server.calls import CallerDep, MasterDep, body
 from det_keras.master.server.responses import reply
 from det_keras.master.tasks import allocations
+from det_keras.master.tasks.logs import store_entries
 from det_keras.master.wire import Message
+from det_keras.protocol.values import now
 
 __all__ = ["router"]
 
@@ -33,6 +37,25 @@ class ProxyBody(Message):
     """The address of a service."""
 
     proxy_address: str = Field("", max_length=255)
+
+
+class OutputLine(Message):
+    """A line that a task on another machine printed."""
+
+    time: float = 0.0
+    text: str = ""
+    stdtype: str = "stdout"
+    level: str | None = None
+    rank: int | None = None
+
+
+class OutputBody(Message):
+    """A part of the log of one of an attempt's machines."""
+
+    node: int = Field(0, ge=0)
+    offset: int = Field(0, ge=0)
+    next_offset: int = Field(0, ge=0)
+    lines: list[OutputLine] = Field(default_factory=list)
 
 
 @router.get("")
@@ -85,12 +108,17 @@ def pending(master: MasterDep, allocation_id: str) -> Response:
 
 @router.get("/resources/{resources_id}/rendezvous")
 def rendezvous(master: MasterDep, allocation_id: str, resources_id: str) -> Response:
-    """Return the processes of an allocation; on one machine, the calling process."""
+    """Return the nodes of an allocation; the first calls."""
     with master.store.reading() as session:
         row = allocations.find_allocation(session, allocation_id)
         if row.resources_id != resources_id:
             raise InvalidArgumentError(f"Allocation {allocation_id!r} has no resources {resources_id!r}.")
-        info = {"addresses": ["127.0.0.1"], "rank": 0, "slots": [len(row.slot_ids)]}
+        shares = allocations.shares_of(row) or [Share("", ())]
+        info = {
+            "addresses": [share.address for share in shares],
+            "rank": 0,
+            "slots": [len(share.slot_ids) for share in shares],
+        }
         return reply({"rendezvousInfo": info})
 
 
@@ -102,6 +130,29 @@ def ready(master: MasterDep, allocation_id: str) -> Response:
         row.is_ready = True
         tx.notify(task_topic(row.task_id))
     return reply()
+
+
+@router.post("/output")
+def output(
+    master: MasterDep, caller: CallerDep, allocation_id: str, request: Annotated[OutputBody, body(OutputBody)]
+) -> Response:
+    """Store a part of the attempt's log, unless it is stored already; return the position of the next part."""
+    with master.store.writing() as tx:
+        row = allocations.find_allocation(tx, allocation_id)
+        if not caller.is_task or caller.allocation_id != allocation_id:
+            raise PermissionDeniedError("Only the attempt itself may send its log.")
+        if row.end_time is not None:
+            raise NotFoundError(f"Allocation {allocation_id!r} has ended.")
+        if request.node >= len(row.shares):
+            raise InvalidArgumentError(f"Allocation {allocation_id!r} has no node {request.node}.")
+        key = str(request.node)
+        known = row.log_offsets.get(key, 0)
+        if request.offset == known:
+            # Lines and position are stored in one transaction: a part that is sent again is recognised.
+            known = request.next_offset
+            row.log_offsets = {**row.log_offsets, key: known}
+            store_entries(tx, row, [_entry(line) for line in request.lines], request.node)
+    return reply({"offset": known})
 
 
 @router.post("/proxy_address")
@@ -123,6 +174,14 @@ def noted(master: MasterDep, allocation_id: str) -> Response:
     with master.store.reading() as session:
         allocations.find_allocation(session, allocation_id)
     return reply()
+
+
+def _entry(line: OutputLine) -> LogEntry:
+    try:
+        time_ = datetime.fromtimestamp(line.time, timezone.utc)
+    except (ValueError, OverflowError, OSError):
+        time_ = now()
+    return LogEntry(time_, line.text, line.stdtype[:16], line.level and line.level[:16], line.rank)
 
 
 class _Look(NamedTuple):

@@ -246,7 +246,8 @@ def preview_pruning(
     with master.store.reading() as session:
         experiment = find_experiment(session, experiment_id)
         uuids = checkpoints.superfluous(session, experiment, retention)
-        rows = session.scalars(select(CheckpointRow).where(CheckpointRow.uuid.in_(uuids))).all()
+        found = select(CheckpointRow).where(CheckpointRow.uuid.in_(uuids))
+        rows = session.scalars(found.order_by(CheckpointRow.uuid)).all()
         return reply(
             {
                 "checkpoints": [doomed_shape(shape) for shape in checkpoint_shapes(session, rows)],

@@ -221,6 +221,7 @@ def listing(
             query = query.where(func.lower(text_column).contains(text.lower(), autoescape=True))
     with master.store.reading() as session:
         marked = query.with_only_columns(ExperimentRow.id, *([ExperimentRow.labels] if labels else []))
+        marked = marked.order_by(ExperimentRow.id)
         ids = [row.id for row in session.execute(marked) if not labels or set(labels) <= set(row.labels)]
         order = _sort_name(sort_by, _EXPERIMENT_KEYS)
         if order == "ID" and not shown:
@@ -334,7 +335,8 @@ def trials(
     shown = _also(choices(states, "STATE_", _STATES))
     with master.store.reading() as session:
         metric = config_of(find_experiment(session, experiment_id)).searcher.metric
-        rows = session.scalars(select(TrialRow).where(TrialRow.experiment_id == experiment_id)).all()
+        of_experiment = select(TrialRow).where(TrialRow.experiment_id == experiment_id)
+        rows = session.scalars(of_experiment.order_by(TrialRow.id)).all()
         shapes = trial_shapes(session, rows)
     shapes = [shape for shape in shapes if not shown or shape["state"].removeprefix("STATE_") in shown]
     keys = {**_TRIAL_KEYS, _LATEST: lambda shape: _latest(shape, metric)}
@@ -363,6 +365,7 @@ def _detail(master: EmbeddedMaster, experiment_id: int) -> dict[str, Any]:
         shape = experiment_shape(session, row)
     is_waiting = row.state == states.ACTIVE and shape["state"] == "STATE_QUEUED"
     summary = {"jobsAhead": -1, "state": "STATE_QUEUED" if is_waiting else "STATE_SCHEDULED"}
+    shape["waitReason"] = "" if row.state in states.TERMINAL else master.queue.wait_reason(row.job_id)
     return {
         "experiment": shape,
         "config": shape["config"],

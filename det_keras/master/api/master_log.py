@@ -14,9 +14,9 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from det_keras.master.embedded import EmbeddedMaster
-from det_keras.master.serializers.cluster import POOL
 from det_keras.master.server.calls import MasterDep
 from det_keras.master.server.responses import reply, result_line, stream_reply
+from det_keras.master.tasks.scheduling import POOL
 from det_keras.protocol.values import now, timestamp
 
 __all__ = ["router"]
@@ -47,7 +47,7 @@ def logs(
 def config(master: MasterDep) -> Response:
     """Return the settings that the master was started with."""
     place = {"type": "directory", "container_path": str(master.home.checkpoints)}
-    pool = {"pool_name": POOL, "slots": len(master.pool.slots)}
+    pool = {"pool_name": POOL, "slots": master.pool.slot_count}
     return reply(
         {
             "config": {

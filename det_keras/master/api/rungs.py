@@ -8,10 +8,10 @@ from fastapi import APIRouter
 from sqlalchemy import select
 from starlette.responses import Response
 
-from det_keras import search
 from det_keras.config import ExperimentConfig
 from det_keras.master.database.lookups import config_of, find_experiment
 from det_keras.master.database.models import TrialRow
+from det_keras.master.experiments.search_state import read_searcher
 from det_keras.master.server.calls import MasterDep
 from det_keras.master.server.responses import reply
 from det_keras.search.base import WORST
@@ -28,10 +28,7 @@ def rungs(master: MasterDep, experiment_id: int) -> Response:
         experiment = find_experiment(session, experiment_id)
         query = select(TrialRow.request_id, TrialRow.id).where(TrialRow.experiment_id == experiment_id)
         trial_ids = {row.request_id: row.id for row in session.execute(query)}
-        config, state = config_of(experiment), experiment.searcher
-    searcher = search.from_config(config)
-    if state:
-        searcher.restore(state)
+        config, searcher = config_of(experiment), read_searcher(session, experiment)
     # In the search, smaller is always better.
     sign = 1.0 if config.searcher.smaller_is_better else -1.0
     brackets: dict[int, dict[str, Any]] = {}

@@ -13,6 +13,7 @@ from det_keras.master.serializers.tasks import summary_shape, task_shape
 from det_keras.master.server.calls import MasterDep
 from det_keras.master.server.responses import reply
 from det_keras.master.tasks import allocations, jobs
+from det_keras.master.tasks.scheduling import DEFAULT_PRIORITY
 
 __all__ = ["router"]
 
@@ -22,10 +23,18 @@ router = APIRouter(prefix="/api/v1/tasks")
 @router.get("")
 def listing(master: MasterDep) -> Response:
     """List running tasks."""
-    slots, agent_id = master.pool.slots, master.identity.agent_id
+    nodes = {node.id: node for node in master.pool.nodes}
+    with master.queue.view() as queue:
+        priorities = {task_id: job.facts.priority for job in queue.jobs.values() for task_id in job.running}
     with master.store.reading() as session:
         summaries = {
-            row.id: summary_shape(row, _name(session, row), agent_id, slots)
+            row.id: summary_shape(
+                row,
+                _name(session, row),
+                nodes,
+                master.queue.policy.name,
+                priorities.get(row.task_id, DEFAULT_PRIORITY),
+            )
             for row in allocations.live_allocations(session)
         }
     return reply({"allocationIdToSummary": summaries})

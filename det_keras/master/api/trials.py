@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 from starlette.concurrency import iterate_in_threadpool
 from starlette.responses import Response
 
 from det_keras.master.checkpoints import records as checkpoints
 from det_keras.master.database.lookups import find_experiment, find_trial
-from det_keras.master.database.models import CheckpointRow, MetricRow
+from det_keras.master.database.models import CheckpointRow, MetricRow, TaskRow
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import InvalidArgumentError, NotFoundError
 from det_keras.master.experiments.controllers import controller_of
@@ -42,7 +42,13 @@ _ROWS_PER_LINE = 1000
 def detail(master: MasterDep, trial_id: int) -> Response:
     """Describe a trial."""
     with master.store.reading() as session:
-        (shape,) = trial_shapes(session, [find_trial(session, trial_id)])
+        row = find_trial(session, trial_id)
+        (shape,) = trial_shapes(session, [row])
+        task = session.get(TaskRow, row.task_id)
+    assert task is not None
+    shape["waitReason"] = (
+        "" if row.state in states.TERMINAL else master.queue.wait_reason(task.job_id, task.id)
+    )
     return reply({"trial": shape})
 
 
@@ -126,13 +132,18 @@ def _stream(master: EmbeddedMaster, group: str, trial_ids: Sequence[int]) -> Res
 def _lines(master: EmbeddedMaster, group: str, trial_ids: Sequence[int]) -> Iterator[bytes]:
     with master.store.reading() as session:
         for trial_id in trial_ids:
-            query = (
-                select(*REPORT_COLUMNS)
-                .where(MetricRow.trial_id == trial_id, MetricRow.archived.is_(False))
-                .where(MetricRow.group == group, MetricRow.total_batches.is_not(None))
-                .order_by(MetricRow.run_id, MetricRow.total_batches)
-                .execution_options(yield_per=_ROWS_PER_LINE)
+            wanted = (
+                (MetricRow.trial_id == trial_id) & MetricRow.archived.is_(False),
+                (MetricRow.group == group) & MetricRow.total_batches.is_not(None),
             )
+            order = [MetricRow.total_batches, MetricRow.id]
+            runs = select(func.min(MetricRow.run_id), func.max(MetricRow.run_id)).where(*wanted)
+            first, last = session.execute(runs).one()
+            if first != last:
+                # Only if needed: an index has the order of a single run, so that nothing is sorted.
+                order.insert(0, MetricRow.run_id)
+            query = select(*REPORT_COLUMNS).where(*wanted).order_by(*order)
+            query = query.execution_options(yield_per=_ROWS_PER_LINE)
             for rows in session.connection().execute(query).partitions(_ROWS_PER_LINE):
                 yield f'{{"result":{{"metrics":[{metrics_reports(trial_id, group, rows)}]}}}}\n'.encode()
 
@@ -150,14 +161,16 @@ def _metric_entries(
                 row.group: metrics_workload(row, with_batches=with_batches),
             },
         )
-        for row in session.scalars(live_rows([trial_id]).where(MetricRow.group.in_(groups)))
+        for row in session.scalars(
+            live_rows([trial_id]).where(MetricRow.group.in_(groups)).order_by(MetricRow.id)
+        )
     ]
 
 
 def _checkpoint_entries(
     session: Session, trial_id: int, *, remove_deleted: bool
 ) -> list[tuple[Any, dict[str, Any]]]:
-    query = select(CheckpointRow).where(CheckpointRow.trial_id == trial_id)
+    query = select(CheckpointRow).where(CheckpointRow.trial_id == trial_id).order_by(CheckpointRow.uuid)
     return [
         (
             (row.steps_completed, row.report_time),

@@ -244,7 +244,9 @@ def candidates(session: Session, experiment: ExperimentRow) -> list[Candidate]:
         for row in session.scalars(live_rows(trial_ids).where(MetricRow.group == VALIDATION))
     }
     rows = session.scalars(
-        select(CheckpointRow).where(CheckpointRow.trial_id.in_(trial_ids), CheckpointRow.state == COMPLETED)
+        select(CheckpointRow)
+        .where(CheckpointRow.trial_id.in_(trial_ids), CheckpointRow.state == COMPLETED)
+        .order_by(CheckpointRow.trial_id, CheckpointRow.report_time, CheckpointRow.uuid)
     )
     result = []
     for row in rows:

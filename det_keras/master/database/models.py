@@ -12,8 +12,11 @@ from typing import Any
 
 from sqlalchemy import DateTime, Float, ForeignKey, Index, MetaData, String, Text, false
 from sqlalchemy.engine import Dialect
+from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
-from sqlalchemy.types import BigInteger, Integer, TypeDecorator
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.types import BigInteger, Integer, TypeDecorator, TypeEngine
 
 from det_keras.master.wire import encode_json
 
@@ -25,6 +28,9 @@ __all__ = [
     "Json",
     "LogRow",
     "MetricRow",
+    "PlainText",
+    "SearchEventRow",
+    "SearchRow",
     "SettingRow",
     "StorageRow",
     "TaskRow",
@@ -32,6 +38,7 @@ __all__ = [
     "TrialRow",
     "UserRow",
     "UtcTime",
+    "utc_text",
 ]
 
 
@@ -50,6 +57,55 @@ class Json(TypeDecorator[Any]):
         return None if value is None else json.loads(value)
 
 
+class PlainText(TypeDecorator[str]):
+    """Text of any characters and, on PostgreSQL, of any length.
+
+    PostgreSQL refuses the character NUL, which programs do print. There it is stored as two other characters.
+
+    Args:
+        length: what the schema of SQLite says, which does not limit texts either; None for none.
+    """
+
+    impl = Text
+    cache_ok = True
+
+    def __init__(self, length: int | None = None) -> None:
+        super().__init__()
+        self.length = length
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """Return the type of a dialect."""
+        return Text() if dialect.name == "postgresql" or self.length is None else String(self.length)
+
+    def bind_processor(self, dialect: Dialect) -> Any:
+        """Write."""
+        return _without_nul if dialect.name == "postgresql" else None
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Any:
+        """Read."""
+        return _with_nul if dialect.name == "postgresql" else None
+
+
+# A code point that Unicode reserves for internal use, and which of the two characters it stands for.
+_MARK = "\ufdd0"
+
+
+def _without_nul(text: str | None) -> str | None:
+    if text is None or ("\0" not in text and _MARK not in text):
+        return text
+    return text.replace(_MARK, f"{_MARK}1").replace("\0", f"{_MARK}0")
+
+
+def _with_nul(text: str | None) -> str | None:
+    if text is None or _MARK not in text:
+        return text
+    return text.replace(f"{_MARK}0", "\0").replace(f"{_MARK}1", _MARK)
+
+
+# Programs send numbers of 64 bits. SQLite stores them in every column, and numbers rows only in one of type INTEGER.
+_Integer = BigInteger().with_variant(Integer(), "sqlite")
+
+
 class UtcTime(TypeDecorator[datetime]):
     """A time with its zone. SQLite stores no zone: times are stored in UTC."""
 
@@ -65,9 +121,28 @@ class UtcTime(TypeDecorator[datetime]):
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
         """Read."""
-        if value is None or value.tzinfo is not None:
+        if value is None:
             return value
-        return value.replace(tzinfo=timezone.utc)
+        # PostgreSQL returns times in the zone of the session.
+        return value.replace(tzinfo=timezone.utc) if value.tzinfo is None else value.astimezone(timezone.utc)
+
+
+class utc_text(FunctionElement[str]):  # noqa: N801 - it is written like a function of SQL
+    """A time as text such as ``2026-01-02 03:04:05.678901``, in UTC: a long list of times costs no objects."""
+
+    type = Text()
+    inherit_cache = True
+
+
+@compiles(utc_text, "sqlite")
+def _stored_text(element: utc_text, compiler: SQLCompiler, **options: Any) -> str:
+    return compiler.process(element.clauses, **options)
+
+
+@compiles(utc_text, "postgresql")
+def _formatted_text(element: utc_text, compiler: SQLCompiler, **options: Any) -> str:
+    # Connections have the time zone UTC.
+    return f"to_char({compiler.process(element.clauses, **options)}, 'YYYY-MM-DD HH24:MI:SS.US')"
 
 
 class Base(DeclarativeBase):
@@ -85,12 +160,10 @@ class Base(DeclarativeBase):
         datetime: UtcTime,
         dict[str, Any]: Json,
         list[Any]: Json,
+        int: _Integer,
+        str: PlainText,
         dict[str, int]: Json,
     }
-
-
-# SQLite numbers rows by itself only in a column of type INTEGER.
-_BigId = BigInteger().with_variant(Integer(), "sqlite")
 
 
 class SettingRow(Base):
@@ -98,8 +171,8 @@ class SettingRow(Base):
 
     __tablename__ = "settings"
 
-    name: Mapped[str] = mapped_column(String(64), primary_key=True)
-    value: Mapped[str] = mapped_column(Text)
+    name: Mapped[str] = mapped_column(PlainText(64), primary_key=True)
+    value: Mapped[str] = mapped_column(PlainText())
 
 
 class UserRow(Base):
@@ -108,10 +181,10 @@ class UserRow(Base):
     __tablename__ = "users"
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    username: Mapped[str] = mapped_column(String(255), unique=True)
-    display_name: Mapped[str] = mapped_column(Text, default="")
+    username: Mapped[str] = mapped_column(PlainText(255), unique=True)
+    display_name: Mapped[str] = mapped_column(PlainText(), default="")
     # None: login with a password is not possible.
-    password_hash: Mapped[str | None] = mapped_column(Text)
+    password_hash: Mapped[str | None] = mapped_column(PlainText())
     admin: Mapped[bool] = mapped_column(default=False)
     active: Mapped[bool] = mapped_column(default=True)
     modified_at: Mapped[datetime]
@@ -123,10 +196,10 @@ class TokenRow(Base):
 
     __tablename__ = "tokens"
 
-    hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    hash: Mapped[str] = mapped_column(PlainText(64), primary_key=True)
     user_id: Mapped[int] = mapped_column(ForeignKey("users.id"))
     is_task: Mapped[bool]
-    allocation_id: Mapped[str | None] = mapped_column(String(255), index=True)
+    allocation_id: Mapped[str | None] = mapped_column(PlainText(255), index=True)
     expires_at: Mapped[datetime | None]
 
 
@@ -138,33 +211,62 @@ class ExperimentRow(Base):
     __table_args__ = {"sqlite_autoincrement": True}  # noqa: RUF012 - SQLAlchemy's own way
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    state: Mapped[str] = mapped_column(String(32), index=True)
+    state: Mapped[str] = mapped_column(PlainText(32), index=True)
     archived: Mapped[bool] = mapped_column(default=False)
     owner_id: Mapped[int] = mapped_column(ForeignKey("users.id"))
-    job_id: Mapped[str] = mapped_column(String(36), index=True)
+    job_id: Mapped[str] = mapped_column(PlainText(36), index=True)
     parent_id: Mapped[int | None]
-    name: Mapped[str] = mapped_column(Text)
-    description: Mapped[str] = mapped_column(Text, default="")
+    name: Mapped[str] = mapped_column(PlainText())
+    description: Mapped[str] = mapped_column(PlainText(), default="")
     labels: Mapped[list[Any]]
-    notes: Mapped[str] = mapped_column(Text, default="")
+    notes: Mapped[str] = mapped_column(PlainText(), default="")
     # With its secrets, as the trial gets it. Views mask them.
     config: Mapped[dict[str, Any]]
     # Its secrets are masked already.
-    original_config: Mapped[str] = mapped_column(Text)
+    original_config: Mapped[str] = mapped_column(PlainText())
     # The stored code, by the hash of its bytes.
-    context: Mapped[str | None] = mapped_column(String(64), index=True)
+    context: Mapped[str | None] = mapped_column(PlainText(64), index=True)
     context_size: Mapped[int] = mapped_column(BigInteger, default=0)
-    searcher: Mapped[dict[str, Any]]
+    # Empty: a search has a row of its own (`SearchRow`).
+    searcher: Mapped[dict[str, Any]] = mapped_column(default=dict)
     progress: Mapped[float] = mapped_column(default=0.0)
-    warm_start_uuid: Mapped[str | None] = mapped_column(String(36))
+    warm_start_uuid: Mapped[str | None] = mapped_column(PlainText(36))
     # Its users start its trials themselves, on any machine; the trials report to this master.
     is_unmanaged: Mapped[bool] = mapped_column(default=False, server_default=false())
     # The name by which a script finds its unmanaged experiment again.
-    external_id: Mapped[str | None] = mapped_column(String(255), unique=True, index=True)
+    external_id: Mapped[str | None] = mapped_column(PlainText(255), unique=True, index=True)
     # The experiment has ended and its checkpoints are still to be pruned.
     is_pruning_due: Mapped[bool] = mapped_column(default=False)
+    # Its place in the queue, comparable with times in microseconds; None if it was never moved.
+    queue_position: Mapped[int | None] = mapped_column(BigInteger)
     start_time: Mapped[datetime]
     end_time: Mapped[datetime | None]
+
+
+class SearchRow(Base):
+    """The state of an experiment's search, which is long if it has many trials."""
+
+    __tablename__ = "searches"
+
+    experiment_id: Mapped[int] = mapped_column(
+        ForeignKey("experiments.id"), primary_key=True, autoincrement=False
+    )
+    # The last event that the state includes.
+    number: Mapped[int] = mapped_column(BigInteger)
+    state: Mapped[str] = mapped_column(PlainText())
+
+
+class SearchEventRow(Base):
+    """An event of a search after its stored state."""
+
+    __tablename__ = "search_events"
+
+    experiment_id: Mapped[int] = mapped_column(
+        BigInteger, ForeignKey("experiments.id"), primary_key=True, autoincrement=False
+    )
+    number: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    # A method of the `Searcher` and its arguments, as JSON.
+    event: Mapped[str] = mapped_column(PlainText())
 
 
 class TaskRow(Base):
@@ -172,16 +274,18 @@ class TaskRow(Base):
 
     __tablename__ = "tasks"
 
-    id: Mapped[str] = mapped_column(String(255), primary_key=True)
-    kind: Mapped[str] = mapped_column(String(32), index=True)
+    id: Mapped[str] = mapped_column(PlainText(255), primary_key=True)
+    kind: Mapped[str] = mapped_column(PlainText(32), index=True)
     owner_id: Mapped[int] = mapped_column(ForeignKey("users.id"))
-    job_id: Mapped[str] = mapped_column(String(36))
-    description: Mapped[str] = mapped_column(Text, default="")
+    job_id: Mapped[str] = mapped_column(PlainText(36), index=True)
+    description: Mapped[str] = mapped_column(PlainText(), default="")
     # For jobs only; trials use their experiment's config.
     config: Mapped[dict[str, Any] | None]
-    context: Mapped[str | None] = mapped_column(String(64), index=True)
+    context: Mapped[str | None] = mapped_column(PlainText(64), index=True)
     slots: Mapped[int]
-    exit_status: Mapped[str | None] = mapped_column(Text)
+    # For jobs only, as that of an experiment.
+    queue_position: Mapped[int | None] = mapped_column(BigInteger)
+    exit_status: Mapped[str | None] = mapped_column(PlainText())
     start_time: Mapped[datetime]
     end_time: Mapped[datetime | None]
 
@@ -202,26 +306,26 @@ class TrialRow(Base):
     # The tasks of the trial before it was continued, oldest first.
     earlier_task_ids: Mapped[list[Any]] = mapped_column(default=list, server_default="[]")
     # The name by which a script finds its unmanaged trial again.
-    external_id: Mapped[str | None] = mapped_column(String(255))
+    external_id: Mapped[str | None] = mapped_column(PlainText(255))
     # The time of an unmanaged trial's last report; None after it has reported its end.
     heartbeat_at: Mapped[datetime | None]
-    request_id: Mapped[str] = mapped_column(String(36))
-    state: Mapped[str] = mapped_column(String(32), index=True)
+    request_id: Mapped[str] = mapped_column(PlainText(36))
+    state: Mapped[str] = mapped_column(PlainText(32), index=True)
     hparams: Mapped[dict[str, Any]]
     seed: Mapped[int] = mapped_column(BigInteger)
     run_id: Mapped[int] = mapped_column(default=0)
     restarts: Mapped[int] = mapped_column(default=0)
     # Runs in a row that ended without an exit code.
     lost_runs: Mapped[int] = mapped_column(default=0)
-    early_exit: Mapped[str | None] = mapped_column(String(32))
+    early_exit: Mapped[str | None] = mapped_column(PlainText(32))
     # False while the trial has reached its length and waits for a longer one from the search.
     has_work: Mapped[bool] = mapped_column(default=True)
     # The search will give it no further length.
     is_closed: Mapped[bool] = mapped_column(default=False)
     # A log policy made the next failure final.
     is_retry_cancelled: Mapped[bool] = mapped_column(default=False)
-    log_policy_matched: Mapped[str | None] = mapped_column(Text)
-    runner_state: Mapped[str] = mapped_column(Text, default="")
+    log_policy_matched: Mapped[str | None] = mapped_column(PlainText())
+    runner_state: Mapped[str] = mapped_column(PlainText(), default="")
     run_metadata: Mapped[dict[str, Any] | None]
     progress: Mapped[float] = mapped_column(default=0.0)
     total_batches: Mapped[int] = mapped_column(BigInteger, default=0)
@@ -229,7 +333,7 @@ class TrialRow(Base):
     latest_validation_id: Mapped[int | None]
     searcher_metric_value: Mapped[float | None] = mapped_column(Float)
     summary_metrics: Mapped[dict[str, Any]]
-    warm_start_uuid: Mapped[str | None] = mapped_column(String(36))
+    warm_start_uuid: Mapped[str | None] = mapped_column(PlainText(36))
     start_time: Mapped[datetime]
     end_time: Mapped[datetime | None]
 
@@ -238,29 +342,37 @@ class AllocationRow(Base):
     """One attempt to run a task on slots."""
 
     __tablename__ = "allocations"
+    # Few of many allocations are live.
+    __table_args__ = (Index("ix_allocations_end_time", "end_time"),)
 
-    id: Mapped[str] = mapped_column(String(255), primary_key=True)
+    id: Mapped[str] = mapped_column(PlainText(255), primary_key=True)
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id"), index=True)
     run_id: Mapped[int]
-    state: Mapped[str] = mapped_column(String(32), index=True)
-    resources_id: Mapped[str] = mapped_column(String(36))
-    slot_ids: Mapped[list[Any]]
+    state: Mapped[str] = mapped_column(PlainText(32), index=True)
+    resources_id: Mapped[str] = mapped_column(PlainText(36))
+    # The slots that it occupies, by node: plain `Share`s.
+    shares: Mapped[list[Any]]
     # The master's address that the task was given; it cannot be changed while the task runs.
-    master_url: Mapped[str] = mapped_column(Text)
+    master_url: Mapped[str] = mapped_column(PlainText())
     is_preempted: Mapped[bool] = mapped_column(default=False)
     is_acknowledged: Mapped[bool] = mapped_column(default=False)
     is_killed: Mapped[bool] = mapped_column(default=False)
     # For a service: whether it accepts requests, and its address.
     is_ready: Mapped[bool] = mapped_column(default=False, server_default=false())
-    proxy_address: Mapped[str | None] = mapped_column(Text)
+    proxy_address: Mapped[str | None] = mapped_column(PlainText())
     # The time at which it is killed if it has not ended.
     kill_at: Mapped[datetime | None]
-    # The lines of its log file are stored up to this byte.
-    log_offset: Mapped[int] = mapped_column(BigInteger, default=0)
+    # The log of each of its nodes is stored up to this byte; the node's place in `shares` is the key.
+    log_offsets: Mapped[dict[str, int]]
     exit_code: Mapped[int | None]
-    exit_reason: Mapped[str] = mapped_column(Text, default="")
+    exit_reason: Mapped[str] = mapped_column(PlainText(), default="")
     start_time: Mapped[datetime]
     end_time: Mapped[datetime | None]
+
+    @property
+    def slots(self) -> int:
+        """Number of slots that it occupies."""
+        return sum(len(share["slot_ids"]) for share in self.shares)
 
 
 class MetricRow(Base):
@@ -272,12 +384,12 @@ class MetricRow(Base):
         Index("ix_metrics_searcher_metric", "trial_id", "searcher_metric"),
     )
 
-    id: Mapped[int] = mapped_column(_BigId, primary_key=True)
+    id: Mapped[int] = mapped_column(primary_key=True)
     trial_id: Mapped[int] = mapped_column(ForeignKey("trials.id"))
     run_id: Mapped[int]
-    group: Mapped[str] = mapped_column(String(255))
+    group: Mapped[str] = mapped_column(PlainText(255))
     # training, validation, generic or profiler: reports of one partition are rolled back together.
-    partition: Mapped[str] = mapped_column(String(16))
+    partition: Mapped[str] = mapped_column(PlainText(16))
     total_batches: Mapped[int | None] = mapped_column(BigInteger)
     archived: Mapped[bool] = mapped_column(default=False)
     metrics: Mapped[dict[str, Any]]
@@ -292,7 +404,7 @@ class StorageRow(Base):
     __tablename__ = "storages"
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    fingerprint: Mapped[str] = mapped_column(String(64), unique=True)
+    fingerprint: Mapped[str] = mapped_column(PlainText(64), unique=True)
     config: Mapped[dict[str, Any]]
 
 
@@ -301,12 +413,12 @@ class CheckpointRow(Base):
 
     __tablename__ = "checkpoints"
 
-    uuid: Mapped[str] = mapped_column(String(36), primary_key=True)
+    uuid: Mapped[str] = mapped_column(PlainText(36), primary_key=True)
     trial_id: Mapped[int] = mapped_column(ForeignKey("trials.id"), index=True)
-    task_id: Mapped[str] = mapped_column(String(255))
-    allocation_id: Mapped[str] = mapped_column(String(255))
+    task_id: Mapped[str] = mapped_column(PlainText(255))
+    allocation_id: Mapped[str] = mapped_column(PlainText(255))
     storage_id: Mapped[int | None] = mapped_column(ForeignKey("storages.id"))
-    state: Mapped[str] = mapped_column(String(32))
+    state: Mapped[str] = mapped_column(PlainText(32))
     steps_completed: Mapped[int] = mapped_column(BigInteger)
     size: Mapped[int] = mapped_column(BigInteger)
     resources: Mapped[dict[str, int]]
@@ -322,14 +434,14 @@ class LogRow(Base):
     __tablename__ = "task_logs"
     __table_args__ = (Index("ix_task_logs_task_id_id", "task_id", "id"),)
 
-    id: Mapped[int] = mapped_column(_BigId, primary_key=True)
-    task_id: Mapped[str] = mapped_column(String(255))
-    allocation_id: Mapped[str | None] = mapped_column(String(255))
+    id: Mapped[int] = mapped_column(primary_key=True)
+    task_id: Mapped[str] = mapped_column(PlainText(255))
+    allocation_id: Mapped[str | None] = mapped_column(PlainText(255))
     time: Mapped[datetime]
-    level: Mapped[str | None] = mapped_column(String(16))
-    stdtype: Mapped[str | None] = mapped_column(String(16))
-    source: Mapped[str | None] = mapped_column(String(64))
-    agent_id: Mapped[str | None] = mapped_column(String(64))
-    container_id: Mapped[str | None] = mapped_column(String(64))
+    level: Mapped[str | None] = mapped_column(PlainText(16))
+    stdtype: Mapped[str | None] = mapped_column(PlainText(16))
+    source: Mapped[str | None] = mapped_column(PlainText(64))
+    agent_id: Mapped[str | None] = mapped_column(PlainText(64))
+    container_id: Mapped[str | None] = mapped_column(PlainText(64))
     rank: Mapped[int | None]
-    text: Mapped[str] = mapped_column(Text)
+    text: Mapped[str] = mapped_column(PlainText())

@@ -1,8 +1,8 @@
 """The database: sessions to read, transactions to write, and the migration of the schema.
 
-One master owns its database, so writers take turns on a lock of this process. Readers never wait for them
-(SQLite in WAL mode, or PostgreSQL). Actions that must follow a committed change, such as waking a waiter, are
-queued on the transaction and run after its commit.
+One master owns its database, so writers take turns on a lock of this process: rows are committed in the order of their
+numbers. Readers never wait for them (SQLite in WAL mode, or PostgreSQL). Actions that must follow a committed change,
+such as waking a waiter, are queued on the transaction and run after its commit.
 """
 
 from __future__ import annotations
@@ -14,17 +14,28 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
 from det_keras.errors import DetError
+from det_keras.master.database.changes import QueueChanges, collect_queue_changes
+from det_keras.master.database.engines import Database, HeldElsewhereError
 from det_keras.master.database.migrations import HEAD
 from det_keras.master.database.notifier import Notifier
+from det_keras.master.errors import UnavailableError
 
 __all__ = ["Store", "Transaction"]
 
 logger = logging.getLogger(__name__)
+
+# A writer that waits for its turn looks this often whether waiting has become pointless.
+_TURN_S = 0.5
+# The values that transactions leave to later ones: searches of which a trial reported.
+_MOST_LEFT = 1000
+_SETTLING = "The connection to the database was lost during a commit, and its outcome is not known yet."
+_LOST = "Another master has taken the database."
 
 
 class Transaction(Session):
@@ -34,51 +45,93 @@ class Transaction(Session):
         super().__init__(*arguments, **options)
         self.consequences: list[Callable[[], object]] = []
         self.topics: set[str] = set()
+        #: What this transaction leaves to the next ones if it is committed; see `take`.
+        self.kept: dict[Any, Any] = {}
+        self.queue_changes = QueueChanges()
 
     def after_commit(self, action: Callable[[], object]) -> None:
         """Call `action` after the commit, in the order of registration; not after a rollback."""
         self.consequences.append(action)
+
+    def take(self, key: Any) -> Any:
+        """Return what an earlier transaction left under `key`; None for nothing.
+
+        Such a value was derived from rows, and deriving it again takes long. It belongs to this transaction from now
+        on, which changes it together with the rows. If this transaction fails, the value is lost.
+        """
+        if key not in self.kept and key in self._left:
+            self.kept[key] = self._left.pop(key)
+        return self.kept.get(key)
+
+    def all_kept(self) -> list[Any]:
+        """Return the keys of all values that `take` would return."""
+        return [*self._left, *self.kept]
+
+    @property
+    def _left(self) -> dict[Any, Any]:
+        left: dict[Any, Any] = self.info["left"]
+        return left
 
     def notify(self, topic: str) -> None:
         """Wake the waiters of `topic` after the commit; not after a rollback."""
         self.topics.add(topic)
 
 
+collect_queue_changes(Transaction)
+
+
 class Store:
     """The master's database.
 
     Args:
-        url: a URL of SQLAlchemy: ``sqlite:////path/master.db`` or ``postgresql+...``.
+        database: the connections.
         notifier: wakes waiting requests after commits.
+        on_lost: called once if another master took the database: this master must end.
     """
 
-    def __init__(self, url: str, notifier: Notifier) -> None:
-        self._engine = _create_engine(url)
+    def __init__(
+        self, database: Database, notifier: Notifier, on_lost: Callable[[], None] = lambda: None
+    ) -> None:
+        self._database = database
         self._notifier = notifier
+        self._on_lost = on_lost
         self._lock = threading.Lock()
-        self._readers = sessionmaker(self._engine, expire_on_commit=False)
-        self._writers = sessionmaker(self._engine, class_=Transaction, expire_on_commit=False)
+        self._readers = sessionmaker(database.readers, expire_on_commit=False)
+        # What transactions left to later ones, least recently used first.
+        self._left: dict[Any, Any] = {}
+        self._writers = sessionmaker(database.writers, class_=Transaction, expire_on_commit=False)
         #: The number of committed transactions. A reader compares it with an earlier value to see whether
         #: anything has changed.
         self.changes = 0
+        #: Whether another master has taken the database.
+        self.is_lost = False
+        #: Called with the changes of tasks after each commit that has any, before waiters are woken.
+        self.observers: list[Callable[[QueueChanges], object]] = []
 
-    @staticmethod
-    def url_of(path: Path) -> str:
-        """Return the URL of a SQLite database."""
-        return f"sqlite:///{path}"
+    @property
+    def database(self) -> Database:
+        """The connections."""
+        return self._database
 
     @property
     def engine(self) -> Engine:
-        """SQLAlchemy's engine."""
-        return self._engine
+        """SQLAlchemy's engine of the writers."""
+        return self._database.writers
 
     def migrate(self) -> None:
         """Migrate the database to the current schema.
 
         Raises:
-            DetError: a newer release wrote the database.
+            DetError: a newer release wrote the database, or it cannot be used.
         """
-        current = self._schema_version()
+        try:
+            self._migrate()
+        except (DBAPIError, PoolTimeoutError) as error:
+            self._raise_refusal(error)
+            raise
+
+    def _migrate(self) -> None:
+        current = self.schema_version()
         if current == HEAD:
             return
         # Imported here: it takes as long as the rest of the start, and most starts migrate nothing.
@@ -91,7 +144,7 @@ class Store:
             "script_location", str(Path(__file__).parent / "migrations").replace("%", "%%")
         )
         try:
-            with self._engine.begin() as connection:
+            with self.engine.begin() as connection:
                 config.attributes["connection"] = connection
                 command.upgrade(config, "head")
         except CommandError as error:
@@ -102,9 +155,17 @@ class Store:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Session]:
-        """Yield a session that reads one consistent state of the database and changes nothing."""
-        with self._readers() as session:
-            yield session
+        """Yield a session that reads one consistent state of the database and changes nothing.
+
+        Raises:
+            UnavailableError: the database cannot be used at the moment.
+        """
+        try:
+            with self._readers() as session:
+                yield session
+        except (DBAPIError, PoolTimeoutError) as error:
+            self._raise_refusal(error)
+            raise
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Transaction]:
@@ -113,12 +174,23 @@ class Store:
         It must not be nested: the lock of writers is not reentrant. Waiters are woken, and the queued actions run,
         after the commit and after the lock is released. An action may therefore open a transaction of its own, and
         another thread may have committed a further change before the action runs.
+
+        Raises:
+            UnavailableError: the database cannot be used at the moment; nothing was committed.
         """
-        with self._lock, self._writers() as transaction:
+        with self._turn(), self._writers() as transaction:
+            transaction.info["left"] = self._left
             with transaction.begin():
                 yield transaction
+            # Before the next writer, which could read an older value from it otherwise.
+            self._left.update(transaction.kept)
+            while len(self._left) > _MOST_LEFT:
+                del self._left[next(iter(self._left))]
             consequences, topics = transaction.consequences, transaction.topics
         self.changes += 1
+        if transaction.queue_changes:
+            for observe in self.observers:
+                observe(transaction.queue_changes)
         for topic in topics:
             self._notifier.notify(topic)
         for action in consequences:
@@ -134,38 +206,72 @@ class Store:
 
         Creating a session takes as long as such a statement.
         """
-        with self._lock, self._engine.begin() as connection:
+        with self._turn(), self.engine.begin() as connection:
             yield connection
         self.changes += 1
 
+    def claim(self, **facts: str) -> None:
+        """Record this master as the holder of the database; after the migration.
+
+        Args:
+            facts: what helps to find this master, such as its address.
+
+        Raises:
+            UnavailableError: the database cannot be used at the moment.
+        """
+        with self._turn():
+            self._database.claim(**facts)
+
+    def check(self) -> None:
+        """Connect to the database, and make sure that this master still is the only one.
+
+        Raises:
+            UnavailableError: the database cannot be used at the moment.
+        """
+        with self._turn(), self.engine.connect():
+            pass
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Take turns with the other writers."""
+        while not self._lock.acquire(timeout=_TURN_S):
+            if self._database.is_settling:
+                raise UnavailableError(_SETTLING)
+        try:
+            if self.is_lost:
+                raise UnavailableError(_LOST)
+            yield
+        except HeldElsewhereError as error:
+            self._lose(error)
+            raise UnavailableError(_LOST) from error
+        except (DBAPIError, PoolTimeoutError) as error:
+            self._raise_refusal(error)
+            raise
+        finally:
+            self._lock.release()
+
+    def _raise_refusal(self, error: Exception) -> None:
+        refusal = self._database.refusal(error)
+        if refusal is not None:
+            raise refusal from error
+
+    def _lose(self, error: HeldElsewhereError) -> None:
+        self.is_lost = True
+        logger.critical("%s This master ends now: only one may write.", error)
+        self._on_lost()
+
     def close(self) -> None:
         """Close the connections."""
-        self._engine.dispose()
+        self._database.close()
 
-    def _schema_version(self) -> str | None:
+    def schema_version(self) -> str | None:
+        """Return the revision of the schema; None before the first migration."""
         try:
-            with self._engine.connect() as connection:
+            with self.engine.connect() as connection:
                 version = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
-        except DBAPIError:
+        except DBAPIError as error:
+            if self._database.refusal(error) is not None:
+                raise
+            # There is no such table yet.
             return None
         return None if version is None else str(version)
-
-
-def _create_engine(url: str) -> Engine:
-    if not url.startswith("sqlite"):
-        return create_engine(url, pool_pre_ping=True)
-    engine = create_engine(url, pool_size=10, max_overflow=50, connect_args={"timeout": 30})
-
-    @event.listens_for(engine, "connect")
-    def _prepare(connection: Any, _: object) -> None:
-        # The driver would open transactions at the first write and leave DDL outside of them. `_begin` opens them.
-        connection.isolation_level = None
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
-            connection.execute(f"PRAGMA {pragma}")
-
-    @event.listens_for(engine, "begin")
-    def _begin(connection: Any) -> None:
-        # Sent through the driver: through SQLAlchemy it takes as long as storing a small row.
-        connection.connection.driver_connection.execute("BEGIN")
-
-    return engine

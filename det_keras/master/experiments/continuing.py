@@ -17,6 +17,7 @@ from det_keras.master.database.models import ExperimentRow, TaskRow, TrialRow
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import FailedPreconditionError
 from det_keras.master.experiments.controller import ExperimentController
+from det_keras.master.experiments.search_state import SearchState
 from det_keras.protocol import states
 from det_keras.protocol.values import now
 from det_keras.search import Close, Create, Searcher, ValidateAfter
@@ -55,13 +56,16 @@ def go_on(tx: Transaction, experiment: ExperimentRow) -> None:
     """
     query = select(TrialRow).where(TrialRow.experiment_id == experiment.id).order_by(TrialRow.id)
     trials = tx.scalars(query).all()
-    searcher = search.from_config(config_of(experiment))
-    again = (
-        _restart_single(searcher, trials) if is_single(experiment) else _reopen(experiment, searcher, trials)
-    )
+    state = SearchState(tx, experiment)
+    if is_single(experiment):
+        searcher = search.from_config(config_of(experiment))
+        again = _restart_single(searcher, trials)
+    else:
+        searcher = state.searcher
+        again = _reopen(searcher, trials)
     for trial in again:
         _renew(tx, trial)
-    experiment.searcher = searcher.snapshot()
+    state.replace(searcher)
     experiment.state = states.PAUSED
     experiment.end_time = None
     experiment.progress = 0.0
@@ -87,9 +91,8 @@ def _restart_single(searcher: Searcher, trials: Sequence[TrialRow]) -> Sequence[
     return trials
 
 
-def _reopen(experiment: ExperimentRow, searcher: Searcher, trials: Sequence[TrialRow]) -> Sequence[TrialRow]:
-    """Restore the search as it was when the experiment ended; return the trials that run again."""
-    searcher.restore(experiment.searcher)
+def _reopen(searcher: Searcher, trials: Sequence[TrialRow]) -> Sequence[TrialRow]:
+    """Continue the search as it was when the experiment ended; return the trials that run again."""
     cut_off = [trial for trial in trials if not searcher.is_over(trial.request_id)]
     # A search that compares trials has already used the failures in its decisions.
     failed = [

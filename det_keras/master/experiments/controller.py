@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from det_keras import search
 from det_keras.master import lifecycle
@@ -21,6 +21,7 @@ from det_keras.master.database.notifier import DELETIONS, WORK
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import FailedPreconditionError, InvalidArgumentError
 from det_keras.master.experiments.base import Controller, early_exit_reason
+from det_keras.master.experiments.search_state import SearchState
 from det_keras.master.experiments.trial_rows import TrialRows
 from det_keras.master.lifecycle import Ending, Exit, ExitedRun, Verdict
 from det_keras.master.tasks import allocations
@@ -52,21 +53,17 @@ class ExperimentController(Controller):
         self._tx = tx
         self._experiment = experiment
         self._config = config_of(experiment)
-        self._loaded: Searcher | None = None
+        self._search = SearchState(tx, experiment)
         self._trials = TrialRows(tx, experiment)
 
     @property
     def searcher(self) -> Searcher:
         """The experiment's searcher, in its state after the last event."""
-        if self._loaded is None:
-            self._loaded = search.from_config(self._config)
-            if self._experiment.searcher:
-                self._loaded.restore(self._experiment.searcher)
-        return self._loaded
+        return self._search.searcher
 
     def begin(self) -> None:
         """Start the search, which creates its first trials."""
-        self._apply_event(lambda: self.searcher.initial())
+        self._apply_event("initial")
 
     def activate(self) -> None:
         """Let the experiment run.
@@ -181,7 +178,7 @@ class ExperimentController(Controller):
         ):
             note(self._tx, trial.task_id, f"`{name}` is {metric}, which ranks after every number.", "WARNING")
         if not self.searcher.method.gives_lengths:
-            self._apply_event(lambda: self.searcher.validation_reported(trial.request_id, metric, metrics))
+            self._apply_event("validation_reported", trial.request_id, metric, self._times(metrics))
         elif self.searcher.method.compares_trials:
             self._complete_length(trial, metric, metrics)
 
@@ -211,9 +208,7 @@ class ExperimentController(Controller):
         except ValueError as error:
             raise InvalidArgumentError(str(error)) from None
         trial.has_work = False
-        self._apply_event(
-            lambda: self.searcher.operation_completed(trial.request_id, length, metric, metrics)
-        )
+        self._apply_event("operation_completed", trial.request_id, length, metric, self._times(metrics))
 
     def operation(self, trial: TrialRow) -> search.Operation | None:
         """Return the length that a trial has to reach; None if the search gives no lengths."""
@@ -231,8 +226,7 @@ class ExperimentController(Controller):
         length = operation.length if operation is not None else 1
         in_units = progress * length if is_fraction else progress
         trial.progress = min(1.0, max(0.0, in_units / length))
-        self.searcher.progress_reported(trial.request_id, in_units)
-        self._apply_event(list)
+        self._apply_event("progress_reported", trial.request_id, in_units)
 
     def _is_waiting(self, trial: TrialRow) -> bool:
         """Return whether a trial reached its length, trained no further, and may get a longer length."""
@@ -279,20 +273,25 @@ class ExperimentController(Controller):
             assert value is not None
             self.operation_completed(trial, length, value, rows[0])
         else:
-            self._apply_event(lambda: self.searcher.gave_up(trial.request_id))
+            self._apply_event("gave_up", trial.request_id)
 
     @property
     def _length_unit(self) -> str:
         length = self._config.searcher.max_length
         return "" if length is None else length.unit.value
 
-    def _apply_event(self, event: Callable[[], Sequence[Action]]) -> None:
-        """Pass an event to the search, apply its decisions, and store its state."""
+    def _times(self, metrics: Mapping[str, object]) -> dict[str, object]:
+        """Return what a search reads of the metrics besides its own."""
+        name = self.searcher.method.time_metric
+        return {} if name is None or name not in metrics else {name: metrics[name]}
+
+    def _apply_event(self, event: str, *arguments: object) -> None:
+        """Pass an event to the search, which records it, and apply the decisions."""
         if self._experiment.state not in (states.ACTIVE, states.PAUSED):
             # The experiment is being stopped. If it is continued later, the search resumes from its state before.
             return
         try:
-            actions = list(event())
+            actions = self._search.apply(event, *arguments)
         except Exception:
             # An error in a search method must not stop the master; only the experiment ends.
             logger.exception("The search of experiment %s failed; the experiment ends.", self._experiment.id)
@@ -302,7 +301,6 @@ class ExperimentController(Controller):
             self._apply(action)
         if self._experiment.state not in states.TERMINAL:
             self._experiment.progress = max(self._experiment.progress, self.searcher.progress())
-        self._experiment.searcher = self.searcher.snapshot()
 
     def _apply(self, action: Action) -> None:
         if isinstance(action, Create):
@@ -340,7 +338,7 @@ class ExperimentController(Controller):
             warm_start_uuid=self._experiment.warm_start_uuid,
         )
         self._tx.notify(WORK)
-        for following in self.searcher.trial_created(action.request_id):
+        for following in self._search.apply("trial_created", action.request_id):
             self._apply(following)
 
     def _shut_down(self, action: Shutdown) -> None:
@@ -361,10 +359,10 @@ class ExperimentController(Controller):
         self._trials.set_end(trial, now())
         request_id = trial.request_id
         if early is not None:
-            self._apply_event(lambda: self.searcher.trial_exited_early(request_id, early))
+            self._apply_event("trial_exited_early", request_id, early)
         else:
             self._complete_length_from_reports(trial)
-        self._apply_event(lambda: self.searcher.trial_exited(request_id))
+        self._apply_event("trial_exited", request_id)
         self._end_if_idle()
 
     def _end_if_idle(self) -> None:
@@ -377,6 +375,7 @@ class ExperimentController(Controller):
         experiment.is_pruning_due = True
         if experiment.state == states.COMPLETED:
             experiment.progress = 1.0
+        self._search.end()
         self._tx.notify(DELETIONS)
 
     def _preempt(self, trial: TrialRow) -> None:

@@ -24,6 +24,8 @@ from det_keras.master.database.store import Store
 from det_keras.master.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from det_keras.master.experiments import continuing
 from det_keras.master.experiments.controller import ExperimentController
+from det_keras.master.resources import ResourcePool
+from det_keras.master.tasks.python_environment import refuse_impossible_environment
 from det_keras.master.tasks.task_environment import refuse_large_config
 from det_keras.protocol import states
 from det_keras.protocol.values import now
@@ -62,16 +64,16 @@ class Experiments:
         store: the database.
         bundles: the store of the experiments' code.
         default_storage: the `checkpoint_storage` section of configs that have none.
-        slots: number of slots of the pool.
+        pool: where trials run.
     """
 
     def __init__(
-        self, store: Store, bundles: ContextStore, default_storage: Mapping[str, Any], slots: int
+        self, store: Store, bundles: ContextStore, default_storage: Mapping[str, Any], pool: ResourcePool
     ) -> None:
         self._store = store
         self._bundles = bundles
         self._default_storage = default_storage
-        self._slots = slots
+        self._pool = pool
 
     def load(
         self, raw: str | Mapping[str, Any], below: Mapping[str, Any] | None = None
@@ -87,12 +89,9 @@ class Experiments:
         """
         loaded = self._parse(raw, () if below is None else (below,))
         refuse_large_config(loaded.config.to_dict())
-        wanted = loaded.config.resources.slots_per_trial
-        if wanted > self._slots:
-            raise InvalidArgumentError(
-                f"slots requested exceed capacity: `resources.slots_per_trial` is {wanted} and this machine has "
-                f"{self._slots}."
-            )
+        self._pool.refuse_oversize("resources.slots_per_trial", loaded.config.resources.slots_per_trial)
+        refuse_impossible_environment(loaded.config.environment, self._pool)
+        self._refuse_unshared_storage(loaded.config)
         for kind, name in (("workspace", loaded.config.workspace), ("project", loaded.config.project)):
             if name not in ("", UNCATEGORIZED):
                 raise NotFoundError(
@@ -100,6 +99,18 @@ class Experiments:
                     "and `project`, or use `labels`."
                 )
         return loaded
+
+    def _refuse_unshared_storage(self, config: ExperimentConfig) -> None:
+        section = config.checkpoint_storage.to_dict()
+        if self._pool.is_one_machine or any(
+            section.get(name) != value for name, value in self._default_storage.items()
+        ):
+            return
+        raise InvalidArgumentError(
+            f"`checkpoint_storage` must be set: trials run on several machines ({self._pool.description}), which do "
+            "not share the default, a directory of the master's machine. Name a storage that all of them reach: "
+            "`s3`, `gcs`, `azure`, `shared_fs`, or a `directory` that is mounted on all of them."
+        )
 
     def _parse(
         self, raw: str | Mapping[str, Any], layers: Sequence[Mapping[str, Any]] = (), *, alone: bool = False
@@ -349,7 +360,6 @@ def _row(owner_id: int, loaded: LoadedConfig[ExperimentConfig], **fields: Any) -
         labels=list(config.labels),
         config=config.to_dict(),
         original_config=hide_secrets(loaded.original),
-        searcher={},
         start_time=now(),
         **fields,
     )

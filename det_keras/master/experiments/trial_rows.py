@@ -95,7 +95,7 @@ class TrialRows:
             select(MetricRow.metrics)
             .where(MetricRow.trial_id == trial.id, MetricRow.archived.is_(False))
             .where(MetricRow.group == VALIDATION)
-            .order_by(MetricRow.total_batches)
+            .order_by(MetricRow.total_batches, MetricRow.id)
         )
         return [metrics for metrics in self._tx.scalars(query) if wanted(metrics)]
 

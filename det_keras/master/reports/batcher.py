@@ -93,7 +93,13 @@ class ReportBatcher:
         left: Sequence[_Waiting] = arrived
         try:
             with self._store.adding() as connection:
-                left = [waiting for waiting in arrived if not metrics.add_quickly(connection, waiting.report)]
+                stored = metrics.add_quickly(connection, [waiting.report for waiting in arrived])
+            left = [waiting for waiting, is_stored in zip(arrived, stored, strict=True) if not is_stored]
+        except UnavailableError as error:
+            # The clients repeat their reports until the database is back.
+            for waiting in arrived:
+                waiting.error = error
+            left = ()
         except Exception:
             # The whole batch was rolled back. A single report may be the cause, so each is stored on its own.
             logger.exception("%d reports could not be stored together.", len(arrived))

@@ -1,47 +1,39 @@
 """Curves of metrics: read once, cached until new reports arrive, downsampled for display.
 
 A plot of 50 trials with 10,000 points each needs half a million reports. A whole curve is therefore read by one
-statement, without creating an object per row, and cached as arrays. The summary in the trial's row shows whether it
+statement (`points.py`), and cached as arrays. The summary in the trial's row shows whether it
 is still current: the run, and count, sum and last value of the metric. If points were only added, only the new
 points are read.
 """
 
 from __future__ import annotations
 
-import json
-import re
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Text, func, select, type_coerce
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from det_keras.master.database.models import MetricRow, TrialRow
+from det_keras.master.database.models import TrialRow
 from det_keras.master.database.store import Store
+from det_keras.master.reports.points import Curve, Floats, read_points
 from det_keras.master.reports.thinning import smooth, thin
-from det_keras.protocol.metrics import number, summary_name
+from det_keras.protocol.metrics import summary_name
 
 __all__ = ["Curves", "Series"]
 
-Floats = npt.NDArray[np.float64]
-
 _MOST_BYTES = 128 << 20
-# SQLite runs without Python's global lock, so two readers use two cores.
+# Databases run without Python's global lock, so two readers use two cores.
 _READERS = 2
 _MANY_CURVES = 8
-# Memory-mapped reads, which do not copy every page, halve the time.
-_MAP_BYTES = 256 << 20
-# Other names would need quoting in SQLite's JSON paths, and its releases differ in the rules.
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9_ ./:@+-]+")
 _EPOCHS = ("epochs", "epoch")
-_TIME_CHARACTERS = len("2026-01-02 03:04:05.678901")
 
 
 @dataclass(frozen=True)
@@ -91,33 +83,12 @@ class _Head:
         return self.summary["count"] if self.summary["type"] == "number" else None
 
 
-@dataclass(frozen=True)
-class _Curve:
-    """All points of a metric of a trial, by batches.
-
-    Attributes:
-        last_id: id of the newest report in the curve.
-        times: (points,), UTC.
-    """
-
-    last_id: int
-    batches: npt.NDArray[np.int64]
-    epochs: Floats | None
-    times: npt.NDArray[np.datetime64]
-    values: Floats
-
-    @property
-    def size_bytes(self) -> int:
-        epochs = 0 if self.epochs is None else self.epochs.nbytes
-        return self.batches.nbytes + self.times.nbytes + self.values.nbytes + epochs
-
-
 @dataclass
 class _Kept:
     """A cached curve, the summary for which it was read, and its last downsampled views."""
 
     head: _Head
-    curve: _Curve
+    curve: Curve
     downsampled: dict[tuple[Any, ...], Series] = field(default_factory=dict)
 
 
@@ -272,7 +243,7 @@ def _heads(session: Session, trial_ids: Sequence[int], group: str, metric: str) 
     return result
 
 
-def _with_new_points(session: Session, known: _Kept, head: _Head, group: str, metric: str) -> _Curve | None:
+def _with_new_points(session: Session, known: _Kept, head: _Head, group: str, metric: str) -> Curve | None:
     """Return a cached curve with its new points; None if it changed in any other way."""
     if head.count is None or (head.run_id, head.epochs) != (known.head.run_id, known.head.epochs):
         return None
@@ -284,7 +255,7 @@ def _with_new_points(session: Session, known: _Kept, head: _Head, group: str, me
     epochs = None
     if old.epochs is not None and new.epochs is not None:
         epochs = np.concatenate((old.epochs, new.epochs))
-    return _Curve(
+    return Curve(
         max(old.last_id, new.last_id),
         np.concatenate((old.batches, new.batches)),
         epochs,
@@ -293,110 +264,7 @@ def _with_new_points(session: Session, known: _Kept, head: _Head, group: str, me
     )
 
 
-def _read_curve(
-    session: Session, head: _Head, group: str, metric: str, after: _Curve | None = None
-) -> _Curve:
+def _read_curve(session: Session, head: _Head, group: str, metric: str, after: Curve | None = None) -> Curve:
     """Return all points of a metric, or only those after the end of `after`."""
-    conditions = [
-        MetricRow.trial_id == head.trial_id,
-        MetricRow.group == group,
-        MetricRow.archived.is_(False),
-        MetricRow.total_batches.is_not(None),
-    ]
-    if after is not None:
-        conditions += [MetricRow.id > after.last_id, MetricRow.total_batches >= int(after.batches[-1])]
-    is_sqlite = session.get_bind().dialect.name == "sqlite"
-    read = _extracted if is_sqlite and _PLAIN_NAME.fullmatch(metric) else _parsed
-    curve = read(session, conditions, metric, head.epochs or metric)
-    curve = curve if head.epochs else replace(curve, epochs=None)
-    return _in_order(curve)
-
-
-def _extracted(session: Session, conditions: Sequence[Any], metric: str, epochs: str) -> _Curve:
-    """Read a curve with SQLite's own functions, without creating Python objects for rows and other metrics."""
-    session.connection().exec_driver_sql(f"PRAGMA mmap_size={_MAP_BYTES}")
-    # With two paths the result is a list, which contains numbers with all their digits.
-    pairs = func.json_extract(MetricRow.metrics, f'$."{metric}"', f'$."{epochs}"', type_=Text)
-    query = select(
-        func.count(),
-        func.max(MetricRow.id),
-        func.group_concat(MetricRow.total_batches, type_=Text),
-        func.group_concat(pairs, type_=Text),
-        func.group_concat(type_coerce(MetricRow.end_time, Text), "", type_=Text),
-    ).where(*conditions)
-    count, last_id, batches, texts, times = session.execute(query).one()
-    if not count:
-        return _curve(0, [], [], [], [])
-    flat = json.loads(f"[{texts[1:-1].replace('],[', ',')}]")
-    if len(flat) != 2 * count or len(times) != _TIME_CHARACTERS * count:
-        # A value is itself a list, or another program wrote a row.
-        return _parsed(session, conditions, metric, epochs)
-    moments = np.frombuffer(times.encode(), f"S{_TIME_CHARACTERS}").astype("datetime64[us]")
-    return _curve(last_id, json.loads(f"[{batches}]"), flat[0::2], flat[1::2], moments)
-
-
-def _parsed(session: Session, conditions: Sequence[Any], metric: str, epochs: str) -> _Curve:
-    """Read a curve from any database, with any name of the metric."""
-    query = select(
-        MetricRow.id, MetricRow.total_batches, type_coerce(MetricRow.metrics, Text), MetricRow.end_time
-    ).where(*conditions)
-    rows = session.execute(query).all()
-    if not rows:
-        return _curve(0, [], [], [], [])
-    ids, batches, texts, times = zip(*rows, strict=True)
-    reports = json.loads(f"[{','.join(texts)}]")
-    return _curve(
-        max(ids),
-        batches,
-        [report.get(metric) for report in reports],
-        [report.get(epochs) for report in reports],
-        [time.replace(tzinfo=None) for time in times],
-    )
-
-
-def _curve(
-    last_id: int, batches: Sequence[int], values: Sequence[Any], epochs: Sequence[Any], times: Any
-) -> _Curve:
-    """Return a curve of columns, without the rows in which the metric is not a number."""
-    curve = _Curve(
-        last_id,
-        np.array(batches, np.int64),
-        _numbers(epochs),
-        np.array(times, "datetime64[us]"),
-        _numbers(values),
-    )
-    is_number = [number(value) is not None for value in values] if _has_others(values) else []
-    return _picked(curve, np.array(is_number)) if is_number else curve
-
-
-def _has_others(values: Sequence[Any]) -> bool:
-    return not set(map(type, values)) <= {float, int}
-
-
-def _numbers(values: Sequence[Any]) -> Floats:
-    """Return an array of numbers, with NaN for other values."""
-    try:
-        if not _has_others(values):
-            return np.array(values, np.float64)
-    except OverflowError:
-        # Integers in JSON may be of any size.
-        pass
-    numbers = map(number, values)
-    return np.array([np.nan if value is None else value for value in numbers], np.float64)
-
-
-def _in_order(curve: _Curve) -> _Curve:
-    """Return a curve ordered by batches; reports of the same batch stay in the order of arrival."""
-    if (np.diff(curve.batches) >= 0).all():
-        return curve
-    return _picked(curve, np.argsort(curve.batches, kind="stable"))
-
-
-def _picked(curve: _Curve, which: npt.NDArray[Any]) -> _Curve:
-    return replace(
-        curve,
-        batches=curve.batches[which],
-        epochs=None if curve.epochs is None else curve.epochs[which],
-        times=curve.times[which],
-        values=curve.values[which],
-    )
+    is_number = head.count is not None
+    return read_points(session, head.trial_id, group, metric, head.epochs, is_number=is_number, after=after)

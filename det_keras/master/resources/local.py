@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import signal
-import site
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,9 +22,22 @@ from pathlib import Path
 from typing import Any
 
 from det_keras.home import Home
+from det_keras.launch.environments.preparing import refusal
+from det_keras.launch.environments.request import EnvironmentRequest
+from det_keras.launch.importable import importable
 from det_keras.master.lifecycle import Ending, Exit
 from det_keras.master.resources import mount_view
-from det_keras.master.resources.base import Launch, LogEntry, ResourcePool, Slot, State, TaskState
+from det_keras.master.resources.base import (
+    LOOPBACK,
+    Launch,
+    LogEntry,
+    Node,
+    ResourcePool,
+    Slot,
+    State,
+    TaskState,
+)
+from det_keras.master.resources.node_variables import node_variables
 from det_keras.master.resources.slots import core_count
 from det_keras.master.resources.sweep import sweep
 
@@ -43,6 +56,10 @@ class LocalPool(ResourcePool):
         slots: the slots that tasks may use.
         environment: the master's environment, which tasks inherit.
         info_mounts: run each task in a mount namespace with the info files of Determined's own package.
+        name: the name of this machine in the pool; None for its host name.
+        share_index: which share of a task's slots is on this machine.
+        dies_with_master: kill the tasks when this process ends, however it ends.
+        environments: the folder with Python environments of tasks; None for the one of the data root.
     """
 
     def __init__(
@@ -52,42 +69,67 @@ class LocalPool(ResourcePool):
         environment: Mapping[str, str],
         *,
         info_mounts: bool = False,
+        name: str | None = None,
+        share_index: int = 0,
+        dies_with_master: bool = False,
+        environments: Path | None = None,
     ) -> None:
+        self._home = home.root
         self._logs = home.logs
         self._work = home.root / "work"
-        self._slots = tuple(slots)
+        self._environments = environments or home.environments
+        self._node = Node(name or socket.gethostname(), LOOPBACK, tuple(slots))
         self._environment = dict(environment)
         self._info_mounts = info_mounts
+        self._share_index = share_index
+        self._dies_with_master = dies_with_master
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
-    def slots(self) -> Sequence[Slot]:
-        return self._slots
+    def description(self) -> str:
+        return "This machine"
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        return (self._node,)
 
     @property
     def threads_per_slot(self) -> int:
-        return max(1, core_count() // max(1, len(self._slots)))
+        """Number of computing threads that the process on one slot should start."""
+        return max(1, core_count() // max(1, len(self._node.slots)))
 
     def working_directory(self, allocation_id: str) -> Path:
+        """Return the working directory of a task's process."""
         return self._work / allocation_id
+
+    def knows(self, allocation_id: str) -> bool:
+        """Return whether a task was started here, and its log is still there."""
+        return self._directory(allocation_id).exists()
+
+    def refusal(self, request: EnvironmentRequest) -> str | None:
+        return refusal(request, self._inherited()["PATH"])
 
     def launch(self, launch: Launch) -> None:
         directory = self._directory(launch.allocation_id)
         directory.mkdir(mode=0o700, parents=True)
-        environment = self._task_environment(launch.variables)
+        environment = self._task_environment(launch)
         spec = {
             "argv": _viewing(launch.argv, environment) if self._info_mounts else list(launch.argv),
             "environment": environment,
             "directory": str(self.working_directory(launch.allocation_id)),
             "context": None if launch.context is None else str(launch.context),
+            "dies_with_stdin": self._dies_with_master,
+            "python_environment": launch.python_environment.to_dict(),
+            "environments": str(self._environments),
         }
         _write_private(directory / "spec.json", json.dumps(spec))
         with (directory / "supervisor.log").open("wb") as output:
             self._children[launch.allocation_id] = subprocess.Popen(
                 [sys.executable, "-m", "det_keras.launch.supervisor", str(directory / "spec.json")],
                 cwd=directory,
-                env=_importable(self._environment),
-                stdin=subprocess.DEVNULL,
+                env=importable(self._environment),
+                # The other end of the pipe closes with this process, however it ends.
+                stdin=subprocess.PIPE if self._dies_with_master else subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
@@ -106,7 +148,7 @@ class LocalPool(ResourcePool):
         if exit_ is None:
             return TaskState(State.RUNNING)
         # Processes that left the task's process group, such as workers of a launcher, are found by their environment.
-        sweep({allocation_id})
+        self._sweep(allocation_id)
         if child is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(timeout=0.2)
@@ -136,11 +178,15 @@ class LocalPool(ResourcePool):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL if force else signal.SIGUSR1)
         if force:
-            sweep({allocation_id})
+            self._sweep(allocation_id)
 
     def remove(self, allocation_id: str) -> None:
         shutil.rmtree(self._directory(allocation_id), ignore_errors=True)
         shutil.rmtree(self.working_directory(allocation_id), ignore_errors=True)
+
+    def _sweep(self, allocation_id: str) -> None:
+        # Only for Ray: the name of this machine may change while a task runs.
+        sweep({allocation_id}, self._node.id if self._dies_with_master else None)
 
     def _give_up(self, allocation_id: str) -> Exit | None:
         """Make sure that an allocation without a supervisor never gets one; return None if it has one after all."""
@@ -156,11 +202,25 @@ class LocalPool(ResourcePool):
         shutil.rmtree(self.working_directory(allocation_id), ignore_errors=True)
         return exit_ or Exit(Ending.LOST, detail="its supervisor ended without leaving an exit code")
 
-    def _task_environment(self, variables: Mapping[str, str]) -> dict[str, str]:
-        environment = _importable(self._environment)
+    def _task_environment(self, launch: Launch) -> dict[str, str]:
+        own = node_variables(
+            shares=launch.shares,
+            index=self._share_index,
+            node=self._node.id,
+            slots=self._node.slots,
+            threads=self.threads_per_slot,
+            directory=self.working_directory(launch.allocation_id),
+            home=self._home,
+            inherited=self._environment,
+        )
+        return {**self._inherited(), "PYTHONUNBUFFERED": "1", **own, **launch.variables}
+
+    def _inherited(self) -> dict[str, str]:
+        """Return what every task inherits: it finds this interpreter first, and this package."""
+        environment = importable(self._environment)
         interpreter = str(Path(sys.executable).parent)
         environment["PATH"] = os.pathsep.join([interpreter, environment.get("PATH", os.defpath)])
-        return {**environment, "PYTHONUNBUFFERED": "1", **variables}
+        return environment
 
     def _directory(self, allocation_id: str) -> Path:
         return self._logs / allocation_id
@@ -173,16 +233,6 @@ def _viewing(argv: Sequence[str], environment: Mapping[str, str]) -> list[str]:
     if not is_wanted or shutil.which(argv[0], path=environment["PATH"]) is None:
         return list(argv)
     return [sys.executable, "-E", "-S", mount_view.__file__, *argv]
-
-
-def _importable(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return `environment` changed so that this package can be imported, even if it is not installed."""
-    root = str(Path(__file__).resolve().parents[3])
-    result = dict(environment)
-    if root not in (*site.getsitepackages(), site.getusersitepackages()):
-        paths = [path for path in result.get("PYTHONPATH", "").split(os.pathsep) if path]
-        result["PYTHONPATH"] = os.pathsep.join(paths if root in paths else [*paths, root])
-    return result
 
 
 def _read_exit(directory: Path) -> Exit | None:

@@ -80,11 +80,12 @@ def info_files(environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
             "debug": bool(config.get("debug", False)),
             "inter_node_network_interface": environ.get("DET_INTER_NODE_NETWORK_INTERFACE"),
         }
-        files["rendezvous.json"] = {
+        alone = {
             "container_addrs": ["127.0.0.1"],
             "container_rank": 0,
             "container_slot_counts": [len(slots)],
         }
+        files["rendezvous.json"] = json.loads(environ.get("DET_KERAS_RENDEZVOUS", "null")) or alone
     return files
 
 

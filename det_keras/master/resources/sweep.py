@@ -16,19 +16,19 @@ _MOST_PASSES = 10
 _VARIABLE = "DET_ALLOCATION_ID"
 
 
-def sweep(allocation_ids: Collection[str]) -> None:
-    """Kill every process that was started for one of these allocations.
+def sweep(allocation_ids: Collection[str], node: str | None = None) -> None:
+    """Kill every process that was started for one of these allocations, on one node if several share this machine.
 
     Launchers of many workers start each worker in its own session, so the process group does not contain them all.
     """
     # A process that is forked during one pass is found in the next.
     for _ in range(_MOST_PASSES):
-        if not _kill_all(allocation_ids):
+        if not _kill_all(allocation_ids, node):
             return
     logger.warning("New processes of allocation %s keep appearing.", ", ".join(allocation_ids))
 
 
-def _kill_all(allocation_ids: Collection[str]) -> bool:
+def _kill_all(allocation_ids: Collection[str], node: str | None) -> bool:
     # Imported here: it is needed only when a task ends.
     import psutil
 
@@ -37,7 +37,10 @@ def _kill_all(allocation_ids: Collection[str]) -> bool:
         with contextlib.suppress(psutil.Error, OSError):
             process = psutil.Process(pid)
             # Checked again through the process object: the pid may have been reused since /proc was read.
-            if process.environ().get(_VARIABLE) not in allocation_ids:
+            environ = process.environ()
+            if environ.get(_VARIABLE) not in allocation_ids:
+                continue
+            if node is not None and environ.get("DET_AGENT_ID") != node:
                 continue
             if process.status() != psutil.STATUS_ZOMBIE:
                 process.kill()

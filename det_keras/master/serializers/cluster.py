@@ -8,12 +8,12 @@ from typing import Any
 
 from det_keras.master.database.models import AllocationRow, UserRow
 from det_keras.master.experiments.experiments import UNCATEGORIZED
-from det_keras.master.resources import Slot
+from det_keras.master.resources import Node, ResourcePool, Slot
+from det_keras.master.tasks.scheduling import POOL
 from det_keras.master.tasks.task_environment import Identity
 from det_keras.protocol.values import timestamp
 
 __all__ = [
-    "POOL",
     "PROTOCOL_VERSION",
     "WORKSPACE_ID",
     "agent_shape",
@@ -25,9 +25,6 @@ __all__ = [
 
 #: The release of Determined whose REST API is implemented; clients compare it with their own release.
 PROTOCOL_VERSION = "0.38.1"
-
-#: The only resource pool.
-POOL = "default"
 
 #: The only workspace.
 WORKSPACE_ID = 1
@@ -85,27 +82,30 @@ def master_shape(identity: Identity) -> dict[str, Any]:
     }
 
 
-def agent_shape(
-    agent_id: str, slots: Sequence[Slot], live: Sequence[AllocationRow], started_at: datetime | None
-) -> dict[str, Any]:
-    """Return the machine as the only `Agent`.
+def agent_shape(node: Node, live: Sequence[AllocationRow], started_at: datetime | None) -> dict[str, Any]:
+    """Return a node of the pool as an `Agent`.
 
     Args:
-        agent_id: name of the machine.
-        slots: all slots.
-        live: the allocations that have not ended.
+        node: the node.
+        live: the allocations that have not ended, of all nodes.
         started_at: start time of the master.
     """
-    owner = {slot_id: row for row in live for slot_id in row.slot_ids}
-    containers = {row.resources_id: _container(row) for row in live}
+    owner = {
+        slot_id: row
+        for row in live
+        for share in row.shares
+        if share["node"] == node.id
+        for slot_id in share["slot_ids"]
+    }
+    containers = {row.resources_id: _container(row) for row in owner.values()}
     return {
-        "id": agent_id,
+        "id": node.id,
         "registeredTime": timestamp(started_at),
         "slotStats": {"typeStats": {}, "brandStats": {}},
-        "slots": {str(slot.id): _slot(slot, owner.get(slot.id)) for slot in slots},
+        "slots": {str(slot.id): _slot(slot, owner.get(slot.id)) for slot in node.slots},
         "containers": containers,
         "resourcePools": [POOL],
-        "addresses": ["127.0.0.1"],
+        "addresses": [node.address],
         "enabled": True,
         "draining": False,
         "version": PROTOCOL_VERSION,
@@ -122,34 +122,35 @@ def device_shape(slot: Slot) -> dict[str, Any]:
     }
 
 
-def pool_shape(slots: Sequence[Slot], used: int, running: int, queued: int) -> dict[str, Any]:
+def pool_shape(pool: ResourcePool, used: int, running: int, queued: int, scheduler: str) -> dict[str, Any]:
     """Return the only `ResourcePool`; clients require every key.
 
     Args:
-        slots: all slots.
+        pool: where tasks run.
         used: number of slots in use.
         running: number of running tasks.
         queued: number of waiting tasks.
+        scheduler: name of the policy that gives out slots.
     """
-    device = slots[0].device if slots else "cpu"
+    nodes, slots = len(pool.nodes), pool.slot_count
     return {
         "name": POOL,
-        "description": "This machine",
+        "description": pool.description,
         "type": "RESOURCE_POOL_TYPE_STATIC",
-        "numAgents": 1,
-        "slotsAvailable": len(slots),
+        "numAgents": nodes,
+        "slotsAvailable": slots,
         "slotsUsed": used,
-        "slotType": "TYPE_CUDA" if device == "cuda" else "TYPE_CPU",
-        "slotsPerAgent": len(slots),
+        "slotType": "TYPE_CUDA" if pool.device == "cuda" else "TYPE_CPU",
+        "slotsPerAgent": max((len(node.slots) for node in pool.nodes), default=0),
         "auxContainerCapacity": 100,
         "auxContainersRunning": 0,
         "auxContainerCapacityPerAgent": 100,
         "defaultComputePool": True,
         "defaultAuxPool": True,
         "preemptible": False,
-        "minAgents": 1,
-        "maxAgents": 1,
-        "schedulerType": "SCHEDULER_TYPE_PRIORITY",
+        "minAgents": nodes,
+        "maxAgents": nodes,
+        "schedulerType": f"SCHEDULER_TYPE_{scheduler.upper()}",
         "schedulerFittingPolicy": "FITTING_POLICY_BEST",
         "maxIdleAgentPeriod": 0.0,
         "maxAgentStartingPeriod": 0.0,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from det_keras.master.database.models import AllocationRow, ExperimentRow, TaskRow, UserRow
-from det_keras.master.resources import Slot
-from det_keras.master.serializers.cluster import POOL, WORKSPACE_ID, device_shape
+from det_keras.master.resources import Node
+from det_keras.master.serializers.cluster import WORKSPACE_ID, device_shape
 from det_keras.master.tasks.allocations import TERMINATED
-from det_keras.master.tasks.scheduler import DEFAULT_PRIORITY
+from det_keras.master.tasks.scheduling import POOL, JobFacts
 from det_keras.protocol.values import timestamp
 
 __all__ = [
@@ -78,7 +78,7 @@ def allocation_shape(row: AllocationRow) -> dict[str, Any]:
     return {
         "allocationId": row.id,
         "taskId": row.task_id,
-        "slots": len(row.slot_ids),
+        "slots": row.slots,
         "state": f"STATE_{row.state}",
         "isReady": row.is_ready and row.state != TERMINATED,
         "startTime": timestamp(row.start_time),
@@ -100,25 +100,37 @@ def task_shape(task: TaskRow, allocations: Sequence[AllocationRow]) -> dict[str,
     }
 
 
-def summary_shape(row: AllocationRow, name: str, agent_id: str, slots: Sequence[Slot]) -> dict[str, Any]:
+def summary_shape(
+    row: AllocationRow, name: str, nodes: Mapping[str, Node], scheduler: str, priority: int
+) -> dict[str, Any]:
     """Return an `AllocationSummary`.
 
     Args:
         row: the allocation.
         name: the name of its experiment or job.
-        agent_id: name of the machine.
-        slots: all slots of the pool.
+        nodes: the nodes of the pool, by id.
+        scheduler: name of the policy.
+        priority: that of its experiment or job.
     """
-    devices = [device_shape(slot) for slot in slots if slot.id in row.slot_ids]
+    devices = {
+        share["node"]: {
+            "devices": [
+                device_shape(slot)
+                for slot in (nodes[share["node"]].slots if share["node"] in nodes else ())
+                if slot.id in share["slot_ids"]
+            ]
+        }
+        for share in row.shares
+    }
     return {
         "taskId": row.task_id,
         "allocationId": row.id,
         "name": name,
         "registeredTime": timestamp(row.start_time),
         "resourcePool": POOL,
-        "slotsNeeded": len(row.slot_ids),
-        "schedulerType": "priority",
-        "priority": DEFAULT_PRIORITY,
+        "slotsNeeded": row.slots,
+        "schedulerType": scheduler,
+        "priority": priority,
         "proxyPorts": [],
         "resources": [
             {
@@ -126,7 +138,7 @@ def summary_shape(row: AllocationRow, name: str, agent_id: str, slots: Sequence[
                 "resourcesType": "docker-container",
                 "allocationId": row.id,
                 "containerId": row.resources_id,
-                "agentDevices": {agent_id: {"devices": devices}},
+                "agentDevices": devices,
             }
         ],
     }
@@ -135,47 +147,44 @@ def summary_shape(row: AllocationRow, name: str, agent_id: str, slots: Sequence[
 def job_shape(
     *,
     entity: ExperimentRow | TaskRow,
-    name: str,
     owner: UserRow,
-    requested_slots: int,
+    facts: JobFacts,
     allocated_slots: int,
-    priority: int | None,
     jobs_ahead: int,
     is_scheduled: bool,
-    progress: float = 0.0,
+    wait_reason: str,
 ) -> dict[str, Any]:
     """Return an entry of the queue as a `Job`.
 
     Args:
         entity: the experiment, or the task of a generic job.
-        name: its name.
         owner: the user who submitted it.
-        requested_slots: number of slots that it needs.
+        facts: what it asks for.
         allocated_slots: number of slots that it uses.
-        priority: smaller runs first; None for the default.
-        jobs_ahead: number of waiting entries before it.
+        jobs_ahead: number of entries before it.
         is_scheduled: whether it is running.
-        progress: 0 to 1.
+        wait_reason: what keeps its next task waiting, in one line; empty if none waits. Determined has no such field.
     """
     is_experiment = isinstance(entity, ExperimentRow)
     return {
         "jobId": entity.job_id,
         "entityId": str(entity.id),
         "type": f"TYPE_{entity.kind if isinstance(entity, TaskRow) else 'EXPERIMENT'}",
-        "name": name,
+        "name": entity.name if isinstance(entity, ExperimentRow) else entity.description,
         "username": owner.username,
         "userId": owner.id,
         "resourcePool": POOL,
         "workspaceId": WORKSPACE_ID,
         "submissionTime": timestamp(entity.start_time),
-        "requestedSlots": requested_slots,
+        "requestedSlots": facts.slots,
         "allocatedSlots": allocated_slots,
         "isPreemptible": is_experiment,
-        "priority": priority or DEFAULT_PRIORITY,
-        "weight": 1.0,
-        "progress": progress,
+        "priority": facts.priority,
+        "weight": facts.weight,
+        "progress": entity.progress if isinstance(entity, ExperimentRow) else 0.0,
         "summary": {
             "jobsAhead": jobs_ahead,
             "state": "STATE_SCHEDULED" if is_scheduled else "STATE_QUEUED",
         },
+        "waitReason": wait_reason,
     }

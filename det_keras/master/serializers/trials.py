@@ -6,7 +6,6 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Text, func, select, type_coerce
@@ -14,7 +13,14 @@ from sqlalchemy.orm import Session
 
 from det_keras.master.checkpoints import records as checkpoints
 from det_keras.master.database.lookups import config_of
-from det_keras.master.database.models import AllocationRow, CheckpointRow, ExperimentRow, MetricRow, TrialRow
+from det_keras.master.database.models import (
+    AllocationRow,
+    CheckpointRow,
+    ExperimentRow,
+    MetricRow,
+    TrialRow,
+    utc_text,
+)
 from det_keras.master.serializers.checkpoints import checkpoint_metadata
 from det_keras.master.tasks.allocations import RUNNING
 from det_keras.master.wire import int64_map
@@ -55,7 +61,7 @@ REPORT_COLUMNS = (
     MetricRow.id,
     MetricRow.run_id,
     MetricRow.total_batches,
-    type_coerce(MetricRow.end_time, Text).label("end_time"),
+    utc_text(MetricRow.end_time).label("end_time"),
     type_coerce(MetricRow.metrics, Text).label("metrics"),
     type_coerce(MetricRow.batch_metrics, Text).label("batch_metrics"),
 )
@@ -168,11 +174,9 @@ def metrics_reports(trial_id: int, group: str, rows: Iterable[Any]) -> str:
     )
 
 
-def _milliseconds(time: str | datetime) -> str | None:
-    """Return a time as text; SQLite's is text already, `2026-01-02 03:04:05.678901` in UTC."""
-    if isinstance(time, str):
-        return f"{time[:10]}T{time[11:23]}000Z"
-    return timestamp(time.replace(microsecond=time.microsecond // 1000 * 1000))
+def _milliseconds(time: str) -> str:
+    """Return a text of `utc_text` as a time of the REST API."""
+    return f"{time[:10]}T{time[11:23]}000Z"
 
 
 def _trial(

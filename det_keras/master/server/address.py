@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
 from det_keras.errors import DetError
+from det_keras.protocol.addresses import is_loopback
 
 __all__ = ["LOOPBACK", "Address", "choose_address"]
 
@@ -80,7 +80,7 @@ def choose_address(host: str | None, cert: str | None, key: str | None, trusted:
     if cert is None and key is not None:
         raise DetError("There is a key but no certificate. Use both: --tls-cert CERT.pem --tls-key KEY.pem.")
     if cert is None:
-        if not _is_loopback(host):
+        if not is_loopback(host):
             raise DetError(
                 f"Refusing to listen on {host} without TLS: passwords and code would cross the network unencrypted. "
                 f"Use: det deploy local cluster-up --host {host} --tls-cert CERT.pem --tls-key KEY.pem"
@@ -90,13 +90,6 @@ def choose_address(host: str | None, cert: str | None, key: str | None, trusted:
     address = Address(host, *paths)
     address.check()
     return address
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _bracketed(host: str) -> str:

@@ -12,28 +12,30 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ParamSpec
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from det_keras.master.accounts.auth import Accounts
-from det_keras.master.database.lookups import find_experiment, find_trial
+from det_keras.master.database.changes import QueueChanges
+from det_keras.master.database.lookups import config_of, find_experiment, find_trial
 from det_keras.master.database.models import AllocationRow, TaskRow, TrialRow
 from det_keras.master.database.notifier import WORK, Notifier, task_topic
 from det_keras.master.database.store import Store
+from det_keras.master.errors import UnavailableError
 from det_keras.master.experiments.controller import ExperimentController
 from det_keras.master.experiments.unmanaged import UnmanagedController, find_lost, hear_all_again
 from det_keras.master.lifecycle import Ending, Exit
-from det_keras.master.resources import ResourcePool, State
+from det_keras.master.resources import ResourcePool, Share, State
 from det_keras.master.services.background import Background
 from det_keras.master.services.launching import Launcher
 from det_keras.master.tasks import allocations, jobs
-from det_keras.master.tasks.logs import store_entries
-from det_keras.master.tasks.scheduler import plan
-from det_keras.master.tasks.waiting import slots_by_owner, still_waits, waiting_requests
+from det_keras.master.tasks.live_queue import LiveQueue, still_waits
+from det_keras.master.tasks.logs import note, store_entries
+from det_keras.master.tasks.scheduling import Preemption
 from det_keras.protocol.values import now
 
 __all__ = ["Dispatcher"]
@@ -47,6 +49,12 @@ _LOOK_S = 0.02
 # The period of checking everything without an event.
 _IDLE_S = 1.0
 _KILL_AGAIN_S = 5.0
+# The period of comparing the queue with the database.
+_CHECK_S = 60.0
+# A pool that can grow learns of so many waiting tasks.
+_MOST_DEMAND = 1000
+# The key of the log that this master reads by itself.
+_ONLY_NODE = "0"
 
 
 @dataclass
@@ -54,12 +62,14 @@ class _Watched:
     """The dispatcher's state of a running allocation.
 
     Attributes:
-        log_offset: its log is stored up to this byte.
+        log_offset: its log is stored up to this byte, if this master reads it.
         is_running: whether its row has the state RUNNING.
+        shares: the slots that its row has.
     """
 
     log_offset: int = 0
     is_running: bool = False
+    shares: tuple[Share, ...] = ()
 
 
 class Dispatcher(Background):
@@ -70,14 +80,22 @@ class Dispatcher(Background):
         pool: where tasks run.
         launcher: prepares launches.
         accounts: manages the tokens of tasks.
+        queue: the tasks that wait and run.
         notifier: the source of events.
     """
 
     def __init__(
-        self, store: Store, pool: ResourcePool, launcher: Launcher, accounts: Accounts, notifier: Notifier
+        self,
+        store: Store,
+        pool: ResourcePool,
+        launcher: Launcher,
+        accounts: Accounts,
+        queue: LiveQueue,
+        notifier: Notifier,
     ) -> None:
         self._store = store
         self._pool = pool
+        self._queue = queue
         self._launcher = launcher
         self._accounts = accounts
         self._live: dict[str, _Watched] = {}
@@ -88,7 +106,7 @@ class Dispatcher(Background):
     def start(self) -> None:
         """Watch the tasks that an earlier master left running, and start the thread."""
         with self._store.reading() as session:
-            self._live = {row.id: _Watched(row.log_offset) for row in allocations.live_allocations(session)}
+            self._live = {row.id: _watched(row) for row in allocations.live_allocations(session)}
         with self._store.writing() as tx:
             hear_all_again(tx)
         if self._live:
@@ -97,7 +115,7 @@ class Dispatcher(Background):
         super().start()
 
     def _run(self) -> None:
-        checked_at = 0.0
+        checked_at = compared_at = silent_at = 0.0
         while not self._stopping:
             self._wake.wait(_LOOK_S if self._live else _IDLE_S)
             is_due = self._wake.is_set() or time.monotonic() - checked_at > _IDLE_S
@@ -111,12 +129,21 @@ class Dispatcher(Background):
                 checked_at = time.monotonic()
                 self._guarded(self._kill_due)
                 self._guarded(self._schedule)
+            if checked_at - silent_at > _IDLE_S:
+                # It looks at all active trials, and its limit is minutes.
+                silent_at = checked_at
                 self._guarded(self._give_up_silent)
+            if checked_at - compared_at > _CHECK_S:
+                compared_at = checked_at
+                self._guarded(self._check_queue)
 
     def _guarded(self, step: Callable[P, None], *arguments: P.args, **options: P.kwargs) -> None:
         """Run a step; an error in it, such as a full disk, must not prevent the other steps."""
         try:
             step(*arguments, **options)
+        except UnavailableError:
+            # The database is away, which it logs by itself. The tasks run on.
+            time.sleep(0.05)
         except Exception:
             # Nothing is lost: the next round finds the same state. The pause limits the load of a persistent error.
             logger.exception("A step of the dispatcher failed; it will be repeated.")
@@ -139,6 +166,9 @@ class Dispatcher(Background):
         # The state is read before the log: if the task has ended, the log then contains all of its output.
         state = self._pool.look(allocation_id)
         watched = self._live[allocation_id]
+        if state.shares is not None and tuple(state.shares) != watched.shares:
+            self._place(allocation_id, state.shares)
+            watched.shares = tuple(state.shares)
         if not watched.is_running and state.state is State.RUNNING:
             self._mark_running(allocation_id)
             watched.is_running = True
@@ -147,6 +177,13 @@ class Dispatcher(Background):
         if state.state is State.ENDED:
             assert state.exit is not None
             self._end(allocation_id, state.exit)
+
+    def _place(self, allocation_id: str, shares: Sequence[Share]) -> None:
+        """Record the slots that the pool chose by itself."""
+        with self._store.writing() as tx:
+            allocation = allocations.find_allocation(tx, allocation_id)
+            allocation.shares = [share.to_dict() for share in shares]
+            tx.notify(task_topic(allocation.task_id))
 
     def _mark_running(self, allocation_id: str) -> None:
         with self._store.writing() as tx:
@@ -165,8 +202,8 @@ class Dispatcher(Background):
         with self._store.writing() as tx:
             allocation = allocations.find_allocation(tx, allocation_id)
             # Lines and offset are stored in one transaction: after a kill no line is stored twice or missing.
-            allocation.log_offset = offset
-            store_entries(tx, allocation, self._launcher.identity.agent_id, entries)
+            allocation.log_offsets = {_ONLY_NODE: offset}
+            store_entries(tx, allocation, entries)
         watched.log_offset = offset
         return True
 
@@ -183,11 +220,13 @@ class Dispatcher(Background):
                 trial = tx.scalars(select(TrialRow).where(TrialRow.task_id == task.id)).one()
                 ExperimentController(tx, find_experiment(tx, trial.experiment_id)).run_ended(trial, known)
         del self._live[allocation_id]
+        # After the commit: a master that is killed in between asks the pool again how the task ended.
+        self._pool.release(allocation_id)
 
     def _kill_due(self) -> None:
         with self._store.reading() as session:
-            times = [row.kill_at for row in allocations.live_allocations(session) if row.kill_at is not None]
-        self._kill_at = min(times, default=None)
+            query = select(func.min(AllocationRow.kill_at)).where(AllocationRow.end_time.is_(None))
+            self._kill_at = session.scalar(query)
         if self._kill_at is None or self._kill_at > now():
             return
         with self._store.writing() as tx:
@@ -203,15 +242,38 @@ class Dispatcher(Background):
             self._pool.kill(allocation_id, force=force)
 
     def _schedule(self) -> None:
-        with self._store.reading() as session:
-            requests = waiting_requests(session)
-            if not requests:
+        decided, lacking = self._queue.plan(_MOST_DEMAND)
+        tasks = {grant.task_id for grant in decided.grants}
+        tasks.update(preemption.task_id for preemption in decided.preemptions)
+        try:
+            # First: a pool that reserved slots for this demand needs them for the tasks that start now.
+            self._pool.demand(lacking)
+            for preemption in decided.preemptions:
+                self._preempt(preemption)
+            for grant in decided.grants:
+                self._launch(grant.task_id, grant.shares)
+        finally:
+            # The queue takes the plan as carried out; what was not is read again.
+            self._queue.note(QueueChanges(tasks=tasks))
+
+    def _check_queue(self) -> None:
+        self._queue.check()
+
+    def _preempt(self, preemption: Preemption) -> None:
+        """Request a task to stop, so that another one gets its slots."""
+        with self._store.writing() as tx:
+            allocation = allocations.live_allocation(tx, preemption.task_id)
+            trial = tx.scalar(select(TrialRow).where(TrialRow.task_id == preemption.task_id))
+            # It may have ended, or was asked to stop, since the plan was made.
+            if allocation is None or trial is None or allocation.is_preempted:
                 return
-            taken = {slot for row in allocations.live_allocations(session) for slot in row.slot_ids}
-            in_use = slots_by_owner(session)
-        free = [slot.id for slot in self._pool.slots if slot.id not in taken]
-        for grant in plan(requests, free, in_use, len(self._pool.slots)):
-            self._launch(grant.task_id, grant.slot_ids)
+            config = config_of(find_experiment(tx, trial.experiment_id))
+            allocations.preempt(tx, allocation, config.preemption_timeout)
+            text = f"Trial {trial.id} is preempted by {preemption.reason}"
+            note(
+                tx, preemption.task_id, f"{text}. It resumes from its checkpoint when there are slots for it."
+            )
+        logger.info("%s.", text)
 
     def _give_up_silent(self) -> None:
         """End unmanaged trials that have not reported for too long."""
@@ -224,16 +286,16 @@ class Dispatcher(Background):
                 trial = find_trial(tx, trial_id)
                 UnmanagedController(tx, find_experiment(tx, trial.experiment_id)).lose(trial)
 
-    def _launch(self, task_id: str, slot_ids: tuple[int, ...]) -> None:
+    def _launch(self, task_id: str, shares: tuple[Share, ...]) -> None:
         with self._store.writing() as tx:
             task = tx.get(TaskRow, task_id)
             # The user may have ended or paused the task since the plan was made.
             if task is None or not still_waits(tx, task):
                 return
-            launch = self._launcher.prepare(tx, task, slot_ids)
+            launch = self._launcher.prepare(tx, task, shares)
         # Committed before the process is started: a master that is killed here finds an allocation without a supervisor
         # after its restart and counts it as lost.
-        self._live[launch.allocation_id] = _Watched()
+        self._live[launch.allocation_id] = _Watched(shares=shares)
         try:
             self._pool.launch(launch)
         except OSError as error:
@@ -241,6 +303,10 @@ class Dispatcher(Background):
             self._end(
                 launch.allocation_id, Exit(Ending.NOT_LAUNCHED, detail=f"it cannot be started ({error})")
             )
+
+
+def _watched(row: AllocationRow) -> _Watched:
+    return _Watched(row.log_offsets.get(_ONLY_NODE, 0), shares=tuple(allocations.shares_of(row)))
 
 
 def _is_due(row: AllocationRow) -> bool:

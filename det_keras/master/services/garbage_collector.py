@@ -23,12 +23,15 @@ from det_keras.master.database.models import (
     ExperimentRow,
     LogRow,
     MetricRow,
+    SearchEventRow,
+    SearchRow,
     TaskRow,
     TokenRow,
     TrialRow,
 )
 from det_keras.master.database.notifier import DELETIONS, Notifier
 from det_keras.master.database.store import Store
+from det_keras.master.errors import UnavailableError
 from det_keras.master.resources import ResourcePool
 from det_keras.master.services.background import Background
 from det_keras.master.tasks.log_retention import expired_tasks
@@ -70,6 +73,8 @@ class GarbageCollector(Background):
             self._wake.clear()
             try:
                 self.tidy()
+            except UnavailableError as error:
+                logger.warning("Deletions wait for the database: %s", error)
             except Exception:
                 logger.exception("A deletion failed; it will be repeated in %d seconds.", _RETRY_S)
 
@@ -186,6 +191,8 @@ class GarbageCollector(Background):
             tx.execute(delete(AllocationRow).where(AllocationRow.id.in_(allocation_ids)))
             tx.execute(delete(TrialRow).where(TrialRow.id.in_(trial_ids)))
             tx.execute(delete(TaskRow).where(TaskRow.id.in_(task_ids)))
+            tx.execute(delete(SearchEventRow).where(SearchEventRow.experiment_id == experiment_id))
+            tx.execute(delete(SearchRow).where(SearchRow.experiment_id == experiment_id))
             tx.delete(experiment)
             return experiment.context
 

@@ -12,8 +12,9 @@ from det_keras.master.database.context_store import ContextStore
 from det_keras.master.database.lookups import config_of, find_experiment
 from det_keras.master.database.models import AllocationRow, TaskRow, TrialRow, UserRow
 from det_keras.master.database.store import Transaction
-from det_keras.master.resources import Launch, ResourcePool
+from det_keras.master.resources import Launch, ResourcePool, Share
 from det_keras.master.tasks import allocations, jobs
+from det_keras.master.tasks.python_environment import requested_environment
 from det_keras.master.tasks.task_environment import (
     Identity,
     TaskFacts,
@@ -33,7 +34,6 @@ class Launcher:
         pool: the pool that will run the tasks.
         bundles: the tasks' files.
         accounts: issues the tasks' tokens.
-        inherited: the inherited environment, which the tasks' own variables override.
     """
 
     def __init__(
@@ -42,21 +42,19 @@ class Launcher:
         pool: ResourcePool,
         bundles: ContextStore,
         accounts: Accounts,
-        inherited: Mapping[str, str],
     ) -> None:
         self.identity = identity
         self._pool = pool
         self._bundles = bundles
         self._accounts = accounts
-        self._inherited = inherited
 
-    def prepare(self, tx: Transaction, task: TaskRow, slot_ids: Sequence[int]) -> Launch:
+    def prepare(self, tx: Transaction, task: TaskRow, shares: Sequence[Share]) -> Launch:
         """Record the next attempt of a task, and return how to start it.
 
         Args:
             tx: stores the allocation and its tokens.
             task: a trial's task or a job.
-            slot_ids: the slots that it gets.
+            shares: the slots that it gets, by node.
         """
         trial = None
         run_id = 1
@@ -64,23 +62,25 @@ class Launcher:
             trial = tx.scalars(select(TrialRow).where(TrialRow.task_id == task.id)).one()
             trial.run_id += 1
             run_id = trial.run_id
-        allocation = allocations.open_allocation(tx, task, run_id, slot_ids, self.identity.url)
-        variables = common_variables(self.identity, self._facts(tx, task, allocation), self._inherited)
-        device = self._device(slot_ids)
+        allocation = allocations.open_allocation(tx, task, run_id, shares, self.identity.url)
+        variables = common_variables(self.identity, self._facts(tx, task, allocation))
+        device = self._pool.device if shares else "cpu"
         if trial is None:
             job, argv = jobs.command_of(task)
             own = job_variables(job.to_dict())
-            chosen = job.environment.environment_variables_for(device)
+            environment = job.environment
         else:
             config = config_of(find_experiment(tx, trial.experiment_id))
             argv = config.command()
             own = self._trial_variables(tx, trial, config.to_dict())
-            chosen = config.environment.environment_variables_for(device)
+            environment = config.environment
         return Launch(
             allocation_id=allocation.id,
             argv=argv,
-            variables={**variables, **own, **chosen},
+            variables={**variables, **own, **environment.environment_variables_for(device)},
             context=None if task.context is None else self._bundles.path(task.context),
+            shares=tuple(shares),
+            python_environment=requested_environment(environment),
         )
 
     def _trial_variables(
@@ -106,20 +106,7 @@ class Launcher:
             allocation_id=allocation.id,
             task_type=task.kind,
             resources_id=allocation.resources_id,
-            slot_ids=allocation.slot_ids,
-            gpus=self._gpus(allocation.slot_ids),
-            threads=self._pool.threads_per_slot,
-            directory=self._pool.working_directory(allocation.id),
             username=owner.username,
             task_token=self._accounts.issue(tx, owner, is_task=True, allocation_id=allocation.id),
             user_token=self._accounts.issue(tx, owner, allocation_id=allocation.id),
         )
-
-    def _device(self, slot_ids: Sequence[int]) -> str:
-        devices = {slot.device for slot in self._pool.slots if slot.id in slot_ids}
-        return devices.pop() if devices else "cpu"
-
-    def _gpus(self, slot_ids: Sequence[int]) -> list[str] | None:
-        if all(slot.device == "cpu" for slot in self._pool.slots):
-            return None
-        return [slot.uuid for slot in self._pool.slots if slot.id in slot_ids]

@@ -14,6 +14,7 @@ from det_keras.master.database.notifier import WORK, allocation_topic, task_topi
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import NotFoundError
 from det_keras.master.lifecycle import Exit
+from det_keras.master.resources import Share
 from det_keras.protocol.values import now
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "live_allocations",
     "open_allocation",
     "preempt",
+    "shares_of",
 ]
 
 STARTING = "STARTING"
@@ -39,7 +41,7 @@ DEFAULT_PREEMPTION_TIMEOUT_S = 3600
 
 
 def open_allocation(
-    tx: Transaction, task: TaskRow, run_id: int, slot_ids: Sequence[int], master_url: str
+    tx: Transaction, task: TaskRow, run_id: int, shares: Sequence[Share], master_url: str
 ) -> AllocationRow:
     """Record a new attempt, before its directory and process exist.
 
@@ -47,7 +49,7 @@ def open_allocation(
         tx: stores the row. It is committed before the launch: a master that is killed in between finds the row.
         task: the task to run.
         run_id: number of the attempt; 1 is the first.
-        slot_ids: the slots that it occupies; empty for a task without slots.
+        shares: the slots that it occupies, by node; empty for a task without slots.
         master_url: the address that the task is given.
     """
     row = AllocationRow(
@@ -56,12 +58,12 @@ def open_allocation(
         run_id=run_id,
         state=STARTING,
         resources_id=str(uuid.uuid4()),
-        slot_ids=list(slot_ids),
+        shares=[share.to_dict() for share in shares],
         master_url=master_url,
         is_preempted=False,
         is_acknowledged=False,
         is_killed=False,
-        log_offset=0,
+        log_offsets={},
         exit_reason="",
         start_time=now(),
     )
@@ -141,6 +143,11 @@ def live_allocations(session: Session) -> Sequence[AllocationRow]:
     return session.scalars(
         select(AllocationRow).where(AllocationRow.end_time.is_(None)).order_by(AllocationRow.start_time)
     ).all()
+
+
+def shares_of(allocation: AllocationRow) -> list[Share]:
+    """Return the slots that an attempt occupies, by node."""
+    return [Share.from_dict(content) for content in allocation.shares]
 
 
 def find_allocation(session: Session, allocation_id: str) -> AllocationRow:

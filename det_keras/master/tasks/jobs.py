@@ -17,8 +17,10 @@ from det_keras.master.database.notifier import WORK, task_topic
 from det_keras.master.database.store import Store, Transaction
 from det_keras.master.errors import InvalidArgumentError, NotFoundError
 from det_keras.master.lifecycle import Ending, Exit
+from det_keras.master.resources import ResourcePool
 from det_keras.master.tasks import allocations
 from det_keras.master.tasks.logs import note
+from det_keras.master.tasks.python_environment import refuse_impossible_environment
 from det_keras.master.tasks.task_environment import refuse_large_config
 from det_keras.protocol.values import now
 
@@ -36,13 +38,13 @@ class Jobs:
     Args:
         store: the database.
         bundles: the store of the jobs' files.
-        slots: number of slots of the pool.
+        pool: where jobs run.
     """
 
-    def __init__(self, store: Store, bundles: ContextStore, slots: int) -> None:
+    def __init__(self, store: Store, bundles: ContextStore, pool: ResourcePool) -> None:
         self._store = store
         self._bundles = bundles
-        self._slots = slots
+        self._pool = pool
 
     def create(
         self,
@@ -71,10 +73,8 @@ class Jobs:
             raise InvalidArgumentError(str(error)) from None
         refuse_large_config(loaded.config.to_dict())
         slots = loaded.config.resources.slots
-        if slots > self._slots:
-            raise InvalidArgumentError(
-                f"slots requested exceed capacity: `resources.slots` is {slots} and this machine has {self._slots}."
-            )
+        self._pool.refuse_oversize("resources.slots", slots)
+        refuse_impossible_environment(loaded.config.environment, self._pool)
         context, _ = self._bundles.add(files)
         task_id = str(uuid.uuid4())
         with self._store.writing() as tx:

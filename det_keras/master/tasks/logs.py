@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -65,16 +66,17 @@ class LogFilter:
 
 
 def store_entries(
-    tx: Transaction, allocation: AllocationRow, agent_id: str, entries: Sequence[LogEntry]
+    tx: Transaction, allocation: AllocationRow, entries: Sequence[LogEntry], node: int = 0
 ) -> None:
-    """Store lines that a pool read for an allocation.
+    """Store lines that an attempt printed.
 
     Args:
         tx: stores them, and wakes those requests that follow the log.
         allocation: the attempt that printed them.
-        agent_id: the machine on which it runs.
         entries: the lines, oldest first.
+        node: the place of the node that printed them among those of the attempt.
     """
+    agent_id = allocation.shares[node]["node"] if allocation.shares else socket.gethostname()
     rows = [
         {
             "task_id": allocation.task_id,
@@ -217,5 +219,6 @@ def _filtered(query: Select[LogRow], wanted: LogFilter) -> Select[LogRow]:
     if wanted.after is not None:
         query = query.where(LogRow.time > wanted.after)
     if wanted.search and not wanted.is_regex:
-        query = query.where(LogRow.text.contains(wanted.search, autoescape=True))
+        # Upper and lower case are the same, as in SQLite's LIKE and for Determined.
+        query = query.where(LogRow.text.icontains(wanted.search, autoescape=True))
     return query

@@ -6,7 +6,7 @@ Source: the DET_* variables of Determined 0.38.1's launch protocol.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,15 +23,6 @@ __all__ = [
     "trial_variables",
 ]
 
-_THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
-# Ports of Determined's distributed launchers; tasks on different slots must not share them.
-_PORTS = {
-    "DTRAIN_SSH_PORT": 12350,
-    "INTER_TRAIN_PROCESS_COMM_PORT_1": 12360,
-    "INTER_TRAIN_PROCESS_COMM_PORT_2": 12365,
-    "C10D_PORT": 29400,
-}
-_PORTS_PER_SLOT = 50
 # Linux starts no process with a variable above 128 KiB (MAX_ARG_STRLEN), including its name.
 _MOST_CONFIG_BYTES = (128 << 10) - 64
 
@@ -44,16 +35,12 @@ class Identity:
         url: the master's address, with scheme and port.
         master_id: new with every start.
         cluster_id: the id of the data root.
-        agent_id: the name of this machine.
-        home: the data root.
         cert_file: PEM file with which the certificate is checked; None without TLS.
     """
 
     url: str
     master_id: str
     cluster_id: str
-    agent_id: str
-    home: Path
     cert_file: Path | None = None
 
 
@@ -66,10 +53,6 @@ class TaskFacts:
         allocation_id: the id of this attempt.
         task_type: ``TRIAL`` or ``COMMAND``.
         resources_id: UUID of the attempt for launchers.
-        slot_ids: the slots that it may use.
-        gpus: the UUIDs of its GPUs; None on a machine where slots are CPUs.
-        threads: number of computing threads of each process.
-        directory: the working directory.
         username: the name of its owner.
         task_token: identifies the task; expires with the allocation.
         user_token: identifies the owner; expires with the allocation.
@@ -79,44 +62,30 @@ class TaskFacts:
     allocation_id: str
     task_type: str
     resources_id: str
-    slot_ids: Sequence[int]
-    gpus: Sequence[str] | None
-    threads: int
-    directory: Path
     username: str
     task_token: str = field(repr=False)
     user_token: str = field(repr=False)
 
 
-def common_variables(identity: Identity, facts: TaskFacts, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of every task.
+def common_variables(identity: Identity, facts: TaskFacts) -> dict[str, str]:
+    """Return the variables of every task that are the same on each of its nodes.
 
     Args:
         identity: the master.
         facts: the task.
-        inherited: the inherited environment; its number of threads is not changed.
     """
     address = urlsplit(identity.url)
     host, port = address.hostname or "", str(address.port or "")
     names = {"task_id": facts.task_id, "allocation_id": facts.allocation_id}
-    offset = _PORTS_PER_SLOT * (min(facts.slot_ids, default=0))
-    threads = {name: str(facts.threads) for name in _THREADS if name not in inherited}
-    devices = {} if facts.gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(facts.gpus)}
     trust = {} if identity.cert_file is None else {"DET_MASTER_CERT_FILE": str(identity.cert_file)}
     return {
         **trust,
-        **threads,
-        **devices,
-        **{name: str(port + offset) for name, port in _PORTS.items()},
         "DET_MASTER": identity.url,
         "DET_MASTER_ADDR": host,
         "DET_MASTER_HOST": host,
         "DET_MASTER_PORT": port,
         "DET_MASTER_ID": identity.master_id,
         "DET_CLUSTER_ID": identity.cluster_id,
-        "DET_AGENT_ID": identity.agent_id,
-        "DET_KERAS_HOME": str(identity.home),
-        "DET_SLOT_IDS": json.dumps(list(facts.slot_ids)),
         "DET_TASK_ID": facts.task_id,
         "DET_ALLOCATION_ID": facts.allocation_id,
         "DET_TASK_TYPE": facts.task_type,
@@ -127,8 +96,6 @@ def common_variables(identity: Identity, facts: TaskFacts, inherited: Mapping[st
         "DET_RESOURCES_TYPE": "docker-container",
         "DET_CONTAINER_ID": facts.resources_id,
         "DET_TASK_LOGGING_METADATA": json.dumps(names),
-        "DET_WORKDIR": str(facts.directory),
-        "DET_RUN_DIR": str(facts.directory),
         "DET_USE_TLS": "false" if identity.cert_file is None else "true",
         "DET_SEGMENT_ENABLED": "false",
     }

@@ -26,8 +26,12 @@ _TRIAL = re.compile(r"Trial (\d+) \(Experiment \d+\)$")
 async def cluster(request: Request) -> Response:
     """Show the slots, the running tasks and the queue."""
     rest = Rest(request)
-    agents, tasks, queue, about = await asyncio.gather(
-        rest.get("/agents"), rest.get("/tasks"), rest.get("/job-queues-v2"), rest.get("/master")
+    agents, tasks, queue, pools, about = await asyncio.gather(
+        rest.get("/agents"),
+        rest.get("/tasks"),
+        rest.get("/job-queues-v2"),
+        rest.get("/resource-pools"),
+        rest.get("/master"),
     )
     running = [{**task, "page": _page_of(task)} for task in tasks["allocationIdToSummary"].values()]
     return await page(
@@ -35,6 +39,7 @@ async def cluster(request: Request) -> Response:
         "cluster.html",
         slots=_slots(agents["agents"], running),
         running=running,
+        pool=pools["resourcePools"][0]["description"],
         queue=[entry["full"] for entry in queue["jobs"]],
         about=about,
     )

@@ -50,6 +50,11 @@ class Accounts:
         info: dict[str, Any] = self._transport.get("/api/v1/master")
         return info
 
+    def agents(self) -> list[dict[str, Any]]:
+        """Return the machines, each with its slots."""
+        agents: list[dict[str, Any]] = self._transport.get("/api/v1/agents")["agents"]
+        return agents
+
     def resource_pools(self) -> list[dict[str, Any]]:
         """Return the pools of slots."""
         pools: list[dict[str, Any]] = self._transport.get("/api/v1/resource-pools")["resourcePools"]

@@ -13,6 +13,7 @@ __all__ = ["GenericTasks", "Jobs"]
 _COMMANDS = "/api/v1/commands"
 _GENERIC_TASKS = "/api/v1/generic-tasks"
 _TASKS = "/api/v1/tasks"
+_QUEUE = "/api/v1/job-queues"
 # The body contains the files, and a master unpacks them before it answers.
 _SUBMISSION_TIMEOUT_S = 300.0
 
@@ -50,6 +51,20 @@ class Jobs:
             _COMMANDS, body, repeatable=False, timeout_s=_SUBMISSION_TIMEOUT_S
         )
         return answer
+
+    def queue(self) -> list[dict[str, Any]]:
+        """Return the running and waiting experiments and jobs, in the order of the queue."""
+        answer = self._transport.get(f"{_QUEUE}-v2", params={"limit": -1})
+        return [entry["full"] for entry in answer["jobs"] if entry["full"]]
+
+    def update(self, job_id: str, **changes: object) -> None:
+        """Change a job of the queue.
+
+        Args:
+            job_id: the id of the job in the queue.
+            changes: `priority`, `weight`, `aheadOf` or `behindOf`.
+        """
+        self._transport.post(_QUEUE, {"updates": [{"jobId": job_id, **changes}]})
 
     def kill(self, job_id: str) -> None:
         """Kill a job."""

@@ -31,8 +31,11 @@ class Tasks:
 
     def running(self) -> list[str]:
         """Return the ids of the tasks that have not ended."""
-        allocations = self._transport.get("/api/v1/tasks").get("allocationIdToSummary") or {}
-        return list(dict.fromkeys(str(summary["taskId"]) for summary in allocations.values()))
+        return list(dict.fromkeys(str(summary["taskId"]) for summary in self.summaries()))
+
+    def summaries(self) -> list[dict[str, Any]]:
+        """Return the running attempts of tasks, each with its machines."""
+        return list((self._transport.get("/api/v1/tasks").get("allocationIdToSummary") or {}).values())
 
     def context_directory(self, task_id: str) -> bytes:
         """Return the submitted files as a gzip-compressed tar archive; empty if there are none."""
@@ -56,6 +59,27 @@ class Tasks:
     def report_logs(self, lines: Sequence[Mapping[str, object]]) -> None:
         """Send lines of one task's log, at most 1000."""
         self._transport.post("/api/v1/task/logs", {"logs": lines})
+
+    def report_output(
+        self,
+        allocation_id: str,
+        *,
+        node: int,
+        offset: int,
+        next_offset: int,
+        lines: Sequence[Mapping[str, object]],
+    ) -> int:
+        """Send a part of the log of a task on another machine; return the position up to which the master has it.
+
+        Args:
+            allocation_id: the attempt.
+            node: place of the machine among those of the attempt.
+            offset: position of the first line; the master takes the part only if its own copy ends there.
+            next_offset: position behind the last line.
+            lines: each with `time` (seconds since 1970), `text`, `stdtype`, `level` and `rank`.
+        """
+        body = {"node": node, "offset": offset, "nextOffset": next_offset, "lines": lines}
+        return int(self._transport.post(f"{_allocation(allocation_id)}/output", body)["offset"])
 
     def announce_server(self, allocation_id: str, address: str) -> None:
         """Report the address of a task's server and that the server is ready."""

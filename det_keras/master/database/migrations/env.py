@@ -7,12 +7,12 @@ from typing import Any
 from alembic import context
 from sqlalchemy import create_engine
 
-from det_keras.master.database.models import Base, Json, UtcTime
+from det_keras.master.database.models import Base, Json, PlainText, UtcTime
 
 
 def _render_item(kind: str, item: Any, _: Any) -> Any:
     """Write our column types as plain SQL types: a migration must not change with our code."""
-    if kind == "type" and isinstance(item, Json):
+    if kind == "type" and isinstance(item, Json | PlainText):
         return "sa.Text()"
     return "sa.DateTime(timezone=True)" if kind == "type" and isinstance(item, UtcTime) else False
 

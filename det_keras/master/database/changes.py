@@ -1,0 +1,95 @@
+"""Which tasks and experiments a transaction changed, so that nothing else has to be read again.
+
+Only changes that matter to the queue are collected: a report of progress is not one of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sqlalchemy import event, inspect
+from sqlalchemy.orm import ORMExecuteState, Session
+from sqlalchemy.orm.unitofwork import UOWTransaction
+
+from det_keras.master.database.models import AllocationRow, Base, ExperimentRow, TaskRow, TrialRow
+
+__all__ = ["QueueChanges", "collect_queue_changes"]
+
+# The columns that decide whether and where a task waits or runs.
+_COLUMNS: dict[type[Base], tuple[str, ...]] = {
+    AllocationRow: ("shares", "end_time", "is_preempted", "is_killed"),
+    TaskRow: ("end_time", "slots", "config", "queue_position"),
+    TrialRow: ("task_id", "state", "has_work"),
+    ExperimentRow: ("state", "config", "queue_position"),
+}
+
+
+@dataclass
+class QueueChanges:
+    """What has to be read again.
+
+    Attributes:
+        tasks: ids of tasks.
+        experiments: numbers of experiments whose configs or positions changed.
+        activity: numbers of experiments that were created, deleted, activated, paused or stopped.
+        is_everything: whether rows were changed by a statement that does not say which.
+    """
+
+    tasks: set[str] = field(default_factory=set)
+    experiments: set[int] = field(default_factory=set)
+    activity: set[int] = field(default_factory=set)
+    is_everything: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.tasks or self.experiments or self.activity or self.is_everything)
+
+    def add(self, other: QueueChanges) -> None:
+        """Add other changes."""
+        self.tasks |= other.tasks
+        self.experiments |= other.experiments
+        self.activity |= other.activity
+        self.is_everything |= other.is_everything
+
+    def note(self, row: object, *, is_whole: bool) -> None:
+        """Add a changed row.
+
+        Args:
+            row: any row.
+            is_whole: whether it was added or deleted; otherwise only some columns changed.
+        """
+        columns = _COLUMNS.get(type(row))  # type: ignore[arg-type]  # other classes are not in it
+        if columns is None:
+            return
+        attributes = inspect(row).attrs
+        changed = {name for name in columns if is_whole or attributes[name].history.has_changes()}
+        if not changed:
+            return
+        if isinstance(row, AllocationRow):
+            self.tasks.add(row.task_id)
+        elif isinstance(row, TaskRow):
+            self.tasks.add(row.id)
+        elif isinstance(row, TrialRow):
+            self.tasks.update((row.task_id, *(attributes.task_id.history.deleted or ())))
+        elif isinstance(row, ExperimentRow):
+            (self.activity if "state" in changed else self.experiments).add(row.id)
+
+
+def collect_queue_changes(session_class: type[Session]) -> None:
+    """Collect the changes of all sessions of a class in their attribute `queue_changes`."""
+    event.listen(session_class, "after_flush", _flushed)
+    event.listen(session_class, "do_orm_execute", _executed)
+
+
+def _flushed(session: Session, _: UOWTransaction) -> None:
+    changes: QueueChanges = session.queue_changes  # type: ignore[attr-defined]  # of `Transaction`
+    for row in (*session.new, *session.deleted):
+        changes.note(row, is_whole=True)
+    for row in session.dirty:
+        changes.note(row, is_whole=False)
+
+
+def _executed(state: ORMExecuteState) -> None:
+    """Notice a statement such as ``update(TrialRow)``, which passes by the rows of the session."""
+    is_change = state.is_update or state.is_delete or state.is_insert
+    if is_change and state.bind_mapper is not None and state.bind_mapper.class_ in _COLUMNS:
+        state.session.queue_changes.is_everything = True  # type: ignore[attr-defined]  # of `Transaction`
