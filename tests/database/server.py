@@ -145,9 +145,10 @@ class PostgresServer:
         self.sql(f"DROP DATABASE {name} WITH (FORCE)")
 
     def end_sessions(self, url: str) -> None:
-        """End all sessions of the database at `url`, as a restart of the server does."""
+        """End all sessions of the database at `url`, as a restart of the server does; return when they have ended."""
         self.sql(
-            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{self.name_of(url)}'"
+            "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity"
+            f" WHERE datname = '{self.name_of(url)}'"
         )
 
     @staticmethod

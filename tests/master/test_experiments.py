@@ -369,7 +369,7 @@ def test_killed_trial_alone_leaves_the_search_going(world):
 
 def test_fault_of_the_search_ends_the_experiment_and_not_the_master(world, monkeypatch):
     experiment_id, trial, _ = world.launch()
-    monkeypatch.setattr("det_keras.search.Searcher.validation_reported", lambda *_: 1 / 0)
+    monkeypatch.setattr("det_keras.search.base.SearchMethod.validation_completed", lambda *_: 1 / 0)
     world.client.report(trial["id"], "validation", 1, {"loss": 1.0})
     world.client.wait_for_state(experiment_id, "ERROR")
 
