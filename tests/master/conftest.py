@@ -16,6 +16,7 @@ from database.server import Given
 from fastapi.testclient import TestClient
 
 from det_keras.home import Home
+from det_keras.launch.network import free_port
 from det_keras.master import process
 from det_keras.master.accounts.auth import Accounts
 from det_keras.master.app import create_app
@@ -130,7 +131,8 @@ class RealMaster:
 
     def __init__(self, home: Home, **options: Any) -> None:
         self.home = home
-        self.start(**options)
+        # Not the usual port: while this master is down, that of a test beside this one may take it.
+        self.start(**(options or {"port": free_port("127.0.0.1")}))
 
     def start(self, **options: Any) -> None:
         self.running = process.start(self.home, slots=2, **options)
