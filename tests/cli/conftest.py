@@ -9,12 +9,13 @@ import sys
 import textwrap
 import threading
 import urllib.request
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+
+from det_keras.launch.network import free_port
 
 ROOT = Path(__file__).parents[2]
 _NOT_OURS = ("DET_MASTER", "DET_USER", "DET_PASS", "DET_USER_TOKEN", "DET_TASK_TYPE", "DET_KERAS_SLOTS")
@@ -141,20 +142,7 @@ def stub():
 def cluster(tmp_path_factory):
     """`det` with a running master; tests of one module share it."""
     det = Det(tmp_path_factory.mktemp("cluster"), tmp_path_factory.mktemp("work"))
-    done = det("deploy", "local", "cluster-up", "--port", str(_free_port()), "--slots", "4")
+    done = det("deploy", "local", "cluster-up", "--port", str(free_port("127.0.0.1")), "--slots", "4")
     assert done.returncode == 0, done.stderr
     yield det
     det("deploy", "local", "cluster-down", "--kill")
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-@pytest.fixture
-def free_port() -> Callable[[], int]:
-    return _free_port

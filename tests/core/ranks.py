@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 
 from det_keras.core import DistributedContext
-
-
-def free_port():
-    """Return a port that nobody listens on now."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+from det_keras.launch.network import free_port
 
 
 def on_ranks(size, work, **options):
     """Run `work(distributed)` on every rank and return what each returned, or the exception that it raised."""
-    port = free_port()
+    port = free_port("127.0.0.1")
     results = [None] * size
 
     def run(rank):

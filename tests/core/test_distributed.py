@@ -10,13 +10,14 @@ import threading
 import time
 
 import pytest
-from ranks import free_port, on_ranks
+from ranks import on_ranks
 
 from det_keras.cluster_info import WorkerInfo
 from det_keras.core import DistributedContext
 from det_keras.core.exchange import SocketExchange, own_key
 from det_keras.errors import ClusterInfoError, DetError
 from det_keras.home import Home
+from det_keras.launch.network import free_port
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
@@ -47,8 +48,8 @@ def test_objects_of_a_megabyte_arrive_whole():
 
 def test_local_calls_stay_on_the_machine():
     """Two machines of two workers; each machine has its own calls, as often as it likes."""
-    port, key, results = free_port(), b"k" * 32, {}
-    local_ports = [free_port(), free_port()]
+    port, key, results = free_port("127.0.0.1"), b"k" * 32, {}
+    local_ports = [free_port("127.0.0.1"), free_port("127.0.0.1")]
 
     def run(rank):
         cross_rank, local_rank = divmod(rank, 2)
@@ -76,7 +77,7 @@ def test_local_calls_stay_on_the_machine():
 
 def test_worker_without_the_key_is_refused_and_nothing_of_it_is_unpickled(monkeypatch, tmp_path, caplog):
     monkeypatch.setenv("DET_CHIEF_KEY", "the key of this job")
-    port, found, bomb = free_port(), [], tmp_path / "ran"
+    port, found, bomb = free_port("127.0.0.1"), [], tmp_path / "ran"
 
     class Bomb:
         def __reduce__(self):
@@ -198,7 +199,7 @@ def test_context_from_variables_of_other_launchers(monkeypatch, make, names):
 
 
 def test_second_worker_of_one_rank_is_refused(caplog):
-    port, key, found = free_port(), b"k", []
+    port, key, found = free_port("127.0.0.1"), b"k", []
     chief = threading.Thread(
         target=lambda: found.append(SocketExchange(WorkerInfo(0, 3, 0, 3), "127.0.0.1", port, key)),
         daemon=True,
