@@ -10,6 +10,7 @@ were checked; a change there is fixed here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -17,6 +18,7 @@ import tensorflow as tf
 
 # Keras 3.12 to 3.15.
 from keras.src.backend.common import global_state
+from keras.src.losses import loss as keras_loss
 from keras.src.random.seed_generator import global_seed_generator as keras_seed_generator
 from keras.src.saving import saving_lib
 from keras.src.trainers.data_adapters import (
@@ -51,12 +53,14 @@ __all__ = [
     "keras_seed_generator",
     "map_arrays",
     "map_functions",
+    "mask_weights",
     "metric_results",
     "model_documents",
     "num_rows",
     "own_trainable_variables",
     "progress_bar_of",
     "repeat_count",
+    "replaced_reduction",
     "save_state",
     "seed_generators",
     "split_rows",
@@ -211,6 +215,27 @@ def seed_generators(layer: Any) -> list[Any]:
 def given_losses(model: Any) -> Any:
     """Return what `compile` got as ``loss``; None before it."""
     return getattr(getattr(model, "_compile_loss", None), "_user_loss", None)
+
+
+@contextmanager
+def replaced_reduction(replace: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+    """Replace how every loss reduces its values, inside the block.
+
+    Args:
+        replace: receives Keras's function, with the arguments ``values, sample_weight, mask, reduction, dtype``, and
+            returns the one in its place.
+    """
+    original = keras_loss.reduce_weighted_values
+    keras_loss.reduce_weighted_values = replace(original)
+    try:
+        yield
+    finally:
+        keras_loss.reduce_weighted_values = original
+
+
+def mask_weights(sample_weight: Any, mask: Any) -> Any:
+    """Return sample weights with 0 where `mask` is False, as a loss uses them; None without both."""
+    return keras_loss.apply_mask(sample_weight, mask, dtype="float32", reduction="sum")
 
 
 def metric_results(model: Any, logs: dict[str, Any]) -> dict[str, Any]:

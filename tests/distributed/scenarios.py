@@ -101,8 +101,12 @@ def train(
     """Train on the digits and return the history, and unless told otherwise an evaluation and predictions."""
     with det.keras.init(run_dir=folder / "run", seed=seed, config=config) as context:
         x, y = digits()
-        options: dict[str, Any] = {"metrics": ["accuracy"], **(compile_options or {})}
-        model.compile(optimizer=wrap(context, optimizer), loss="sparse_categorical_crossentropy", **options)
+        options = {
+            "loss": "sparse_categorical_crossentropy",
+            "metrics": ["accuracy"],
+            **(compile_options or {}),
+        }
+        model.compile(optimizer=wrap(context, optimizer), **options)
         x_val, y_val = context.wrap_data(x[:301], y[:301])
         if make_data is None:
             batch_size = context.distributed.shard_batch_size(GLOBAL_BATCH)
@@ -259,6 +263,79 @@ def train_reduced(folder: Path, reduction: str, rate: float) -> Any:
 
 
 @scenario
+def losses_reduced_in_two_ways(folder: Path) -> Any:
+    """Also the losses of single outputs in a validation, whose batches have different sizes."""
+    with det.keras.init(run_dir=folder / "run", seed=7) as context:
+        x, y = digits()
+        inputs = keras.Input((8, 8, 1))
+        flat = keras.layers.Flatten()(inputs)
+        model = keras.Model(inputs, {name: keras.layers.Dense(1, name=name)(flat) for name in "abc"})
+        loss = {
+            name: keras.losses.MeanSquaredError(reduction=by) for name, by in (("a", "sum"), ("b", "mean"))
+        }
+        model.compile(optimizer=context.wrap_optimizer(keras.optimizers.SGD(1e-4)), loss={**loss, "c": "mae"})
+        names = dict.fromkeys("abc", y.astype("float32"))
+        x_val, y_val = context.wrap_data(x[:37], {name: values[:37] for name, values in names.items()})
+        x, y = context.wrap_data(x, names)
+        size = context.distributed.shard_batch_size(GLOBAL_BATCH)
+        history = context.fit(
+            model, x, y, batch_size=size, epochs=2, validation_data=(x_val, y_val),
+            validation_batch_size=context.distributed.shard_batch_size(20), verbose=0,
+        )  # fmt: skip
+        evaluation = context.evaluate(
+            model, x_val, y_val, batch_size=context.distributed.shard_batch_size(20)
+        )
+        keep(folder, context, model)
+    return {"history": history.history, "evaluation": evaluation}
+
+
+def sentences() -> tuple[np.ndarray, np.ndarray]:
+    """Return rows of words, the later the longer, so that workers have different numbers of words."""
+    words = (digits()[0][:321].reshape(321, 64)[:, 8:20] * 16).astype("int32") + 1
+    lengths = 1 + np.arange(321) * 12 // 321
+    words[np.arange(12) >= lengths[:, None]] = 0
+    return words, (words * 7 % 18).astype("int32")
+
+
+def train_masked(
+    folder: Path, layers: list[Any], y: np.ndarray, *, by: str = "mean", weigh: bool = False
+) -> Any:
+    with det.keras.init(run_dir=folder / "run", seed=7) as context:
+        words = sentences()[0]
+        embedding = keras.layers.Embedding(18, 6, mask_zero=True)
+        model = keras.Sequential([keras.Input((12,), dtype="int32"), embedding, *layers])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=by)
+        model.compile(optimizer=context.wrap_optimizer(adam()), loss=loss, weighted_metrics=["accuracy"])
+        given = (words, y, np.linspace(0.1, 2.0, words.size).reshape(words.shape)) if weigh else (words, y)
+        data = context.wrap_data(*given)
+        size = context.distributed.shard_batch_size(GLOBAL_BATCH)
+        rows = dict(zip(("x", "y", "sample_weight"), data, strict=False))
+        history = context.fit(
+            model, **rows, batch_size=size, epochs=2, shuffle=False, validation_data=data, verbose=0
+        )  # fmt: skip
+        keep(folder, context, model)
+    return {"history": history.history}
+
+
+@scenario
+def mask_that_a_layer_consumes(folder: Path) -> Any:
+    return train_masked(folder, [keras.layers.LSTM(4), keras.layers.Dense(10)], digits()[1][:321])
+
+
+@scenario
+def mask_in_the_loss(folder: Path) -> Any:
+    return train_masked(
+        folder, [keras.layers.LSTM(4, return_sequences=True), keras.layers.Dense(18)], sentences()[1]
+    )
+
+
+@scenario
+def mask_and_weights_in_the_loss(folder: Path) -> Any:
+    layers = [keras.layers.GRU(4, return_sequences=True), keras.layers.Dense(18)]
+    return train_masked(folder, layers, sentences()[1], by="mean_with_sample_weight", weigh=True)
+
+
+@scenario
 def loss_that_is_a_sum(folder: Path) -> Any:
     return train_reduced(folder, "sum", 0.005)
 
@@ -302,9 +379,9 @@ def two_optimizers(folder: Path) -> Any:
         model.compile(loss="sparse_categorical_crossentropy")
         data = context.wrap_data(x, y)
         size = context.distributed.shard_batch_size(GLOBAL_BATCH)
-        context.fit(model, *data, batch_size=size, epochs=2, validation_data=data, verbose=0)
+        history = context.fit(model, *data, batch_size=size, epochs=2, validation_data=data, verbose=0)
         keep(folder, context, model)
-    return {}
+    return {"history": history.history}
 
 
 @scenario
@@ -399,29 +476,9 @@ def plain_fit(folder: Path) -> Any:
 
 
 @scenario
-def masked_steps(folder: Path) -> Any:
-    layers = [keras.layers.Embedding(17, 4, mask_zero=True), keras.layers.LSTM(4), keras.layers.Dense(10)]
-    with det.keras.init(run_dir=folder / "run", seed=7) as context:
-        x, y = digits()
-        data = context.wrap_data((x.reshape(-1, 64) * 16).astype("int32"), y)
-        model = keras.Sequential([keras.Input((64,)), *layers])
-        model.compile(optimizer=context.wrap_optimizer(sgd()), loss="mse")
-        return context.fit(model, *data, batch_size=32, validation_data=data, verbose=0).history
-
-
-@scenario
-def losses_reduced_in_two_ways(folder: Path) -> Any:
-    with det.keras.init(run_dir=folder / "run", seed=7) as context:
-        x, y = digits()
-        inputs = keras.Input((8, 8, 1))
-        flat = keras.layers.Flatten()(inputs)
-        model = keras.Model(inputs, {name: keras.layers.Dense(1, name=name)(flat) for name in "ab"})
-        loss = {
-            name: keras.losses.MeanSquaredError(reduction=by) for name, by in (("a", "sum"), ("b", "mean"))
-        }
-        model.compile(optimizer=context.wrap_optimizer(sgd()), loss=loss)
-        x, y = context.wrap_data(x, {"a": y, "b": y})
-        return context.fit(model, x, y, batch_size=32, validation_data=(x, y), verbose=0).history
+def unreduced_loss(folder: Path) -> Any:
+    loss = keras.losses.SparseCategoricalCrossentropy(reduction=None)
+    return train(folder, network(), sgd(), compile_options={"loss": loss})
 
 
 @scenario

@@ -8,7 +8,9 @@ and a saved model does not contain the replacement.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
@@ -41,6 +43,8 @@ class SharedStep:
         self.rows: tf.Tensor | None = None
         self.all_rows: tf.Tensor | None = None
         self.is_weighted = False
+        self._graph: Any = None
+        self._names: Counter[str] = Counter()
         self.is_in_fit = False
         self.leave = tf.Variable(0.0, trainable=False)
         self.end = tf.Variable(0.0, trainable=False)
@@ -52,6 +56,39 @@ class SharedStep:
         self.leave.assign(0.0)
         self.end.assign(0.0)
         self.requests.assign([0.0, 0.0])
+
+    @contextmanager
+    def of(self, rows: tf.Tensor, all_rows: tf.Tensor | None) -> Iterator[None]:
+        """Trace or run a step on a share of a global batch inside the block.
+
+        Args:
+            rows: number of rows on this worker.
+            all_rows: number of rows of the whole global batch; None if it is not known.
+        """
+        self.rows, self.all_rows = rows, all_rows
+        self._graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        self._names.clear()
+        try:
+            yield
+        finally:
+            self.rows = self.all_rows = self._graph = None
+            self.is_weighted = False
+
+    def name_of(self, exchange: str) -> str:
+        """Return a name for an exchange inside a step: the same on every worker, and unique within the step."""
+        self._names[exchange] += 1
+        return f"step.{exchange}.{self._names[exchange]}"
+
+    def learn_share(self) -> tf.Tensor:
+        """Return this worker's fraction of the rows of the current step, after an exchange if it is not known."""
+        assert self.rows is not None
+        if (share := self.share) is not None:
+            return share
+        (all_rows,) = sum_over_workers([self.rows], name=self.name_of("rows"))
+        if tf.executing_eagerly() or tf.compat.v1.get_default_graph() is self._graph:
+            # In a branch of the step's graph it would be known in that branch alone.
+            self.all_rows = all_rows
+        return tf.cast(self.rows, tf.float32) / tf.cast(all_rows, tf.float32)
 
     @property
     def share(self) -> tf.Tensor | None:

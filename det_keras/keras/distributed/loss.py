@@ -1,13 +1,15 @@
-"""Losses of a share of a batch, scaled so that weighting gradients by rows gives those of the whole batch.
+"""Losses and means of one worker's rows, scaled so that weighting them by rows gives those of the whole batch.
 
-Weighting by rows is correct without scaling for a loss that is divided by the number of rows. A sum is not divided,
-and a mean by sample weights is divided by the sum of weights. These losses are scaled here, inside `compute_loss`, so
-that the gradients and the metric ``loss`` are correct. Regularisation is the same on all workers and is not scaled.
+The gradients of a worker are weighted by its rows. This is correct without scaling for a loss that is divided by the
+number of rows. A sum is not divided, and a mean by weights or over unmasked steps is divided by what this worker has of
+them. These are scaled where Keras reduces the values of a loss, so that the gradients, the metric ``loss`` and the
+losses of single outputs are correct. Penalties are the same on all workers and are not scaled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -15,62 +17,67 @@ import tensorflow as tf
 
 from det_keras.keras.distributed.exchange import sum_over_workers
 from det_keras.keras.distributed.gradients import SharedStep
-from det_keras.keras.private_api import given_losses
+from det_keras.keras.private_api import mask_weights, replaced_reduction
 
-__all__ = ["reduction_of", "scaled_loss"]
+__all__ = ["shared_losses"]
 
-_BY_ROWS = ("sum_over_batch_size", "mean")
-_BY_WEIGHTS = "mean_with_sample_weight"
-
-
-def reduction_of(model: Any) -> str:
-    """Return how the losses of `compile` are reduced: ``rows``, ``sum`` or ``weights``.
-
-    Raises:
-        ValueError: the losses have different reductions or none, or a mean by weights has several outputs.
-    """
-    given = given_losses(model)
-    losses = [part for part in keras.tree.flatten(given) if isinstance(part, keras.losses.Loss)]
-    kinds = {"rows" if loss.reduction in _BY_ROWS else str(loss.reduction) for loss in losses} or {"rows"}
-    # Losses given by name are divided by rows.
-    if len(losses) < len(keras.tree.flatten(given)):
-        kinds.add("rows")
-    if kinds == {"rows"} or kinds == {"sum"}:
-        return kinds.pop()
-    if kinds == {_BY_WEIGHTS} and len(losses) == 1:
-        return "weights"
-    raise ValueError(
-        f"Losses reduced by {', '.join(sorted(kinds))} are not supported together on several workers: what they are "
-        "divided by differs. Give all of them reduction='sum_over_batch_size', or all of them 'sum'."
-    )
+_UNREDUCED = (None, "none")
 
 
-def scaled_loss(
-    model: Any, original: Callable[..., Any], reduction: str, step: SharedStep
-) -> Callable[..., Any]:
-    """Return the replacement for the model's `compute_loss`.
+@contextmanager
+def shared_losses(step: SharedStep) -> Iterator[None]:
+    """Scale the losses and means of numbers that are computed in a step of this worker, inside the block.
 
     Args:
-        model: the compiled model.
-        original: its own `compute_loss`.
-        reduction: the value of `reduction_of`, other than ``rows``.
-        step: provides the numbers of rows.
+        step: provides the numbers of rows; what is computed outside of a step is not scaled.
     """
 
-    def compute_loss(
-        x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, **options: Any
-    ) -> Any:
-        total = original(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, **options)
-        if step.rows is None or (reduction == "weights" and sample_weight is None):
-            return total
-        own = tf.cast(step.rows, total.dtype)
-        penalties = [tf.cast(tf.reduce_sum(penalty), total.dtype) for penalty in model.losses]
-        penalty = tf.add_n(penalties) if penalties else tf.zeros((), total.dtype)
-        # A worker without rows runs one that is not counted.
-        weight = tf.reduce_sum(tf.cast(sample_weight, total.dtype)) if reduction == "weights" else own
-        weight = tf.where(own > 0, weight, tf.zeros_like(weight))
-        all_rows, all_weight = sum_over_workers([own, weight], name="loss.shares")
-        share = weight / all_weight if reduction == "weights" else tf.ones_like(own)
-        return (total - penalty) * share * all_rows / tf.maximum(own, 1) + penalty
+    def replace(reduce: Callable[..., Any]) -> Callable[..., Any]:
+        def reduce_and_scale(
+            values: Any,
+            sample_weight: Any = None,
+            mask: Any = None,
+            reduction: Any = "mean",
+            dtype: Any = None,
+        ) -> Any:
+            loss = reduce(values, sample_weight=sample_weight, mask=mask, reduction=reduction, dtype=dtype)
+            # A loss that returns one number divides by the rows itself.
+            if step.rows is None or reduction in _UNREDUCED or not tf.convert_to_tensor(values).shape.rank:
+                return loss
+            factor = _factor(step, sample_weight, mask, reduction)
+            return loss if factor is None else loss * tf.cast(factor, loss.dtype)
 
-    return compute_loss
+        return reduce_and_scale
+
+    update_mean = keras.metrics.Mean.update_state
+
+    def update_state(mean: Any, values: Any, sample_weight: Any = None) -> None:
+        # A number per batch, such as the loss of one output: its weight is this worker's share of the batch.
+        if step.rows is not None and sample_weight is None and not tf.convert_to_tensor(values).shape.rank:
+            sample_weight = step.learn_share()
+        update_mean(mean, values, sample_weight=sample_weight)
+
+    keras.metrics.Mean.update_state = update_state
+    try:
+        with replaced_reduction(replace):
+            yield
+    finally:
+        keras.metrics.Mean.update_state = update_mean
+
+
+def _factor(step: SharedStep, sample_weight: Any, mask: Any, reduction: str) -> tf.Tensor | None:
+    """Return the factor of a reduced loss; None where rows are what it was divided by."""
+    if reduction == "sum":
+        return tf.math.divide_no_nan(1.0, step.learn_share())
+    if reduction == "mean_with_sample_weight":
+        divided_by = mask_weights(sample_weight, mask)
+    else:
+        divided_by = mask_weights(None, mask)
+    if divided_by is None:
+        return None
+    assert step.rows is not None
+    own = tf.reduce_sum(tf.cast(divided_by, tf.float32))
+    # A worker without rows runs one that is not counted.
+    own = tf.where(step.rows > 0, own, tf.zeros_like(own))
+    (total,) = sum_over_workers([own], name=step.name_of("divisor"))
+    return tf.math.divide_no_nan(own, total * step.learn_share())

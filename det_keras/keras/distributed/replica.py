@@ -20,14 +20,14 @@ from det_keras.core.distributed import DistributedContext
 from det_keras.errors import DivergenceError
 from det_keras.keras.distributed.exchange import allgather_rows, broadcast, sum_over_workers
 from det_keras.keras.distributed.gradients import SharedStep
-from det_keras.keras.distributed.loss import reduction_of, scaled_loss
+from det_keras.keras.distributed.loss import shared_losses
 from det_keras.keras.private_api import all_layers, own_trainable_variables, seed_generators
 
 __all__ = ["Replica", "check_metrics", "seed_variables"]
 
 logger = logging.getLogger(__name__)
 
-_HOOKS = ("train_step", "test_step", "get_metrics_result", "compute_loss")
+_HOOKS = ("train_step", "test_step", "get_metrics_result")
 # Separates the random streams of ranks; it is odd, so that up to 2**32 ranks have different streams.
 _RANK_STRIDE = 0x9E3779B1
 
@@ -56,20 +56,18 @@ class Replica:
         """Run the model's steps as those of a replica inside the block; their data must be (batch, rows) pairs."""
         model = self._model
         check_metrics(model)
-        reduction = reduction_of(model)
         original = {name: getattr(model, name) for name in _HOOKS}
         was_compiled = model.jit_compile
         if was_compiled is True:
             logger.warning("`jit_compile` is off on several workers: the exchange cannot run inside XLA.")
         model.jit_compile = False
-        model.train_step = self._step(original["train_step"], counts=True)
-        model.test_step = self._step(original["test_step"], counts=False)
-        model.get_metrics_result = self._result(original["get_metrics_result"])
-        if reduction != "rows":
-            model.compute_loss = scaled_loss(model, original["compute_loss"], reduction, self._shared)
+        result = original["get_metrics_result"]
+        model.train_step = self._step(original["train_step"], result, counts=True)
+        model.test_step = self._step(original["test_step"], result, counts=False)
+        model.get_metrics_result = self._result(result)
         self._forget_functions()
         try:
-            with self._weighing_the_loss():
+            with shared_losses(self._shared), self._weighing_the_loss():
                 yield
         finally:
             for name in _HOOKS:
@@ -228,7 +226,9 @@ class Replica:
         finally:
             del optimizer.scale_loss
 
-    def _step(self, original: Callable[[Any], Any], *, counts: bool) -> Callable[[Any], Any]:
+    def _step(
+        self, original: Callable[[Any], Any], own_result: Callable[[], dict[str, Any]], *, counts: bool
+    ) -> Callable[[Any], Any]:
         def step(packed: Any) -> Any:
             data, counted = packed
             # The number of rows of this worker and, if the data provides it, of all workers.
@@ -236,12 +236,8 @@ class Replica:
             may_change = [*self.statistics, *self._model.metrics_variables]
             discarded = may_change if self._may_lack_rows else []
             before = [variable.value.read_value() for variable in discarded]
-            self._shared.rows, self._shared.all_rows = rows, all_rows
-            try:
-                logs = original(data)
-            finally:
-                self._shared.rows = self._shared.all_rows = None
-                self._shared.is_weighted = False
+            with self._shared.of(rows, all_rows):
+                logs = self._shared_logs(original(data), own_result)
             # A worker without rows of this batch has run a row that belongs to another worker: undo its effects.
             for variable, value in zip(discarded, before, strict=True):
                 variable.assign(tf.where(rows > 0, variable.value, value))
@@ -250,6 +246,32 @@ class Replica:
             return logs
 
         return step
+
+    def _shared_logs(self, logs: Any, own_result: Callable[[], dict[str, Any]]) -> Any:
+        """Return the logs of a step; those that are no results of metrics, as of an own `train_step`, are averaged.
+
+        Args:
+            logs: what this worker's step returned.
+            own_result: returns the results of metrics on this worker. Those of all workers are computed when they are
+                asked for.
+        """
+        if not isinstance(logs, dict):
+            return logs
+        names = set(own_result())
+        own = {
+            name: tf.convert_to_tensor(value)
+            for name, value in logs.items()
+            if name not in names and keras.ops.is_tensor(value) and not value.shape.rank
+        }
+        own = {name: value for name, value in own.items() if value.dtype.is_floating}
+        if not own:
+            return logs
+        share = self._shared.learn_share()
+        sent = [tf.math.multiply_no_nan(value, tf.cast(share, value.dtype)) for value in own.values()]
+        return {
+            **logs,
+            **dict(zip(own, sum_over_workers(sent, name=self._shared.name_of("logs")), strict=True)),
+        }
 
     def _result(self, original: Callable[[], Any]) -> Callable[[], Any]:
         def result() -> Any:

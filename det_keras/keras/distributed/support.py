@@ -6,8 +6,7 @@ from typing import Any
 
 import keras
 
-from det_keras.keras.distributed.loss import reduction_of
-from det_keras.keras.private_api import all_layers
+from det_keras.keras.private_api import all_layers, given_losses
 
 __all__ = ["check_support"]
 
@@ -25,9 +24,9 @@ def check_support(model: Any) -> None:
                 "nothing here. Leave `synchronized` out: each worker normalises its own rows, and the moving "
                 "statistics are averaged."
             )
-        if isinstance(layer, keras.layers.Masking) or getattr(layer, "mask_zero", False):
+    for loss in keras.tree.flatten(given_losses(model)):
+        if isinstance(loss, keras.losses.Loss) and loss.reduction in (None, "none"):
             raise ValueError(
-                f"`{layer.name}` masks steps out of the loss, and how many differs between workers: their gradients "
-                "could not be weighted. Train with one worker, or pass the mask as sample weights."
+                f"The loss `{loss.name}` has reduction={loss.reduction!r}: its values cannot be weighted over several "
+                "workers. Use reduction='sum' or reduction='sum_over_batch_size'."
             )
-    reduction_of(model)
