@@ -15,6 +15,7 @@ import socket
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from pathlib import Path
@@ -24,7 +25,7 @@ from det_keras.cluster_info import WorkerInfo
 from det_keras.errors import DetError
 from det_keras.home import Home
 
-__all__ = ["Exchange", "LocalExchange", "SocketExchange", "own_key"]
+__all__ = ["Exchange", "LocalExchange", "SocketExchange", "Star", "own_key"]
 
 logger = logging.getLogger(__name__)
 
@@ -70,12 +71,12 @@ class SocketExchange(Exchange):
         self, worker: WorkerInfo, address: str, port: int, key: bytes, *, patience_s: float = _PATIENCE_S
     ) -> None:
         is_one_machine = worker.cross_size == 1
-        self._all = _Star(
+        self._all = Star(
             worker.rank, worker.size, LOOPBACK if is_one_machine else address, port, key, patience_s
         )
         self._local = self._all
         if not is_one_machine:
-            self._local = _Star(worker.local_rank, worker.local_size, LOOPBACK, port + 1, key, patience_s)
+            self._local = Star(worker.local_rank, worker.local_size, LOOPBACK, port + 1, key, patience_s)
 
     def allgather(self, value: object, *, local: bool = False) -> list[Any]:
         return (self._local if local else self._all).allgather(value)
@@ -85,33 +86,61 @@ class SocketExchange(Exchange):
         self._all.close()
 
 
-class _Star:
-    """Connections between rank 0 and every other rank; a place is a rank or a local rank."""
+class Star:
+    """Connections between place 0 and every other place, which is a rank, a local rank or a machine.
 
-    def __init__(self, place: int, size: int, address: str, port: int, key: bytes, patience_s: float) -> None:
+    Args:
+        place: of this process.
+        size: number of places.
+        address: address of place 0.
+        port: port of place 0.
+        key: secret shared by all places.
+        patience_s: how long to wait for all places, in seconds.
+        listener: a socket that listens there already, for place 0; None to make one.
+
+    Raises:
+        DetError: as `SocketExchange`.
+    """
+
+    def __init__(
+        self,
+        place: int,
+        size: int,
+        address: str,
+        port: int,
+        key: bytes,
+        patience_s: float = _PATIENCE_S,
+        *,
+        listener: socket.socket | None = None,
+    ) -> None:
         self._place, self._size = place, size
         self._others: dict[int, Connection] = {}
         if size == 1:
             return
         deadline = time.monotonic() + patience_s
         if place == 0:
-            self._others = _accept(size, address, port, key, deadline)
+            with listener or _listen(address, port, size) as accepting:
+                self._others = _accept(accepting, size, key, deadline)
         else:
             self._others = {0: _connect(place, address, port, key, deadline)}
 
     def allgather(self, value: object) -> list[Any]:
-        if self._size == 1:
-            return [value]
+        """Return the `value` of every place."""
+        found: list[Any] = self.combine(value, lambda values: values)
+        return found
+
+    def combine(self, value: object, combine: Callable[[list[Any]], Any]) -> Any:
+        """Return on every place what `combine` returns on place 0 for the values of all places."""
         if self._place > 0:
             self._send(0, value)
-            found: list[Any] = self._receive(0)
-            return found
-        values = [value, *(self._receive(place) for place in range(1, self._size))]
+            return self._receive(0)
+        result = combine([value, *(self._receive(place) for place in range(1, self._size))])
         for place in range(1, self._size):
-            self._send(place, values)
-        return values
+            self._send(place, result)
+        return result
 
     def close(self) -> None:
+        """Close all connections."""
         for connection in self._others.values():
             connection.close()
         self._others = {}
@@ -144,14 +173,15 @@ def own_key(home: Home) -> bytes:
     return path.read_bytes()
 
 
-def _accept(size: int, address: str, port: int, key: bytes, deadline: float) -> dict[int, Connection]:
+def _accept(listener: socket.socket, size: int, key: bytes, deadline: float) -> dict[int, Connection]:
+    address, port = listener.getsockname()[:2]
+    listener.settimeout(4 * _RETRY_S)
     found: dict[int, Connection] = {}
     changed = threading.Condition()
 
     def greet(connected: socket.socket) -> None:
         # On its own thread: a client that connects and sends nothing must not block the other workers.
-        connected.settimeout(None)
-        connection = Connection(connected.detach())
+        connection = _connection(connected)
         try:
             deliver_challenge(connection, key)
             answer_challenge(connection, key)
@@ -170,17 +200,23 @@ def _accept(size: int, address: str, port: int, key: bytes, deadline: float) -> 
         logger.warning("An unexpected or second rank %r of %s was refused at port %s.", place, size, port)
         connection.close()
 
-    with _listen(address, port, size) as listener:
-        while len(found) < size - 1:
-            if time.monotonic() > deadline:
-                missing = sorted(set(range(1, size)) - set(found))
-                raise DetError(f"Ranks {missing} of {size} did not connect to {address}:{port} in time.")
-            with contextlib.suppress(TimeoutError):
-                connected, _ = listener.accept()
-                threading.Thread(target=greet, args=(connected,), name="det-exchange", daemon=True).start()
-                with changed:
-                    changed.wait_for(lambda: len(found) == size - 1, timeout=_RETRY_S)
+    while len(found) < size - 1:
+        if time.monotonic() > deadline:
+            missing = sorted(set(range(1, size)) - set(found))
+            raise DetError(f"Ranks {missing} of {size} did not connect to {address}:{port} in time.")
+        with contextlib.suppress(TimeoutError):
+            connected, _ = listener.accept()
+            threading.Thread(target=greet, args=(connected,), name="det-exchange", daemon=True).start()
+            with changed:
+                changed.wait_for(lambda: len(found) == size - 1, timeout=_RETRY_S)
     return found
+
+
+def _connection(connected: socket.socket) -> Connection:
+    connected.settimeout(None)
+    # A message is sent as its length and its content: with a delay between them, each would take 40 ms.
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return Connection(connected.detach())
 
 
 def _listen(address: str, port: int, size: int) -> socket.socket:
@@ -195,7 +231,6 @@ def _listen(address: str, port: int, size: int) -> socket.socket:
             "another `port_offset` to every worker's DistributedContext."
         ) from error
     listener.listen(size)
-    listener.settimeout(4 * _RETRY_S)
     return listener
 
 
@@ -210,8 +245,7 @@ def _connect(place: int, address: str, port: int, key: bytes, deadline: float) -
             if time.monotonic() > deadline:
                 raise DetError(f"Rank 0 could not be reached at {address}:{port}: {error}.") from error
             time.sleep(_RETRY_S)
-    connected.settimeout(None)
-    connection = Connection(connected.detach())
+    connection = _connection(connected)
     try:
         if not connection.poll(max(deadline - time.monotonic(), 0.0)):
             raise EOFError("it does not answer")

@@ -23,6 +23,7 @@ from det_keras.errors import ClusterInfoError, DetError
 from det_keras.keras.context import KerasContext
 from det_keras.keras.current import set_current
 from det_keras.keras.detached import DetachedRequest, open_run
+from det_keras.keras.distributed.exchange import EngineExchange
 from det_keras.keras.engine.settings import FitSettings
 from det_keras.keras.local_events import EventWriter
 from det_keras.keras.process_setup import check_eager, configure_logs, prepare_process
@@ -380,10 +381,7 @@ def _join_workers() -> DistributedContext:
     worker = WorkerInfo.from_environment(os.environ)
     if worker.size == 1:
         return DistributedContext.of(worker)
-    # Imported here: one worker needs no Horovod.
-    from det_keras.keras.distributed.exchange import HorovodExchange
-
-    return DistributedContext.of(worker, HorovodExchange(worker))
+    return DistributedContext.of(worker, EngineExchange(worker))
 
 
 def _comparable(value: Any) -> Any:

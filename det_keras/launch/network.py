@@ -13,7 +13,7 @@ from det_keras.launch.placement import Placement
 from det_keras.launch.rendezvous import LOOPBACK
 from det_keras.protocol.addresses import is_loopback
 
-__all__ = ["LOOPBACK_INTERFACE", "find_interface", "free_port", "host_name_problem"]
+__all__ = ["LOOPBACK_INTERFACE", "find_interface", "free_port", "host_name_problem", "listen"]
 
 # The network interface that connects the ranks of one machine; other machines cannot reach it.
 LOOPBACK_INTERFACE = "lo"
@@ -69,19 +69,31 @@ def find_interface(environ: Mapping[str, str], address: str) -> str:
     )
 
 
+def listen(address: str) -> socket.socket:
+    """Return a socket that listens at a free port of an address of this machine.
+
+    Raises:
+        DetError: it is no address of this machine.
+    """
+    listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    try:
+        listener.bind((address, 0))
+        listener.listen()
+    except OSError as error:
+        listener.close()
+        raise DetError(
+            f"This launcher cannot listen on {address}, the address of this node in rendezvous.json: "
+            f"{error.strerror}."
+        ) from error
+    return listener
+
+
 def free_port(address: str) -> int:
     """Return a port of an address of this machine that is currently not in use.
 
     Raises:
         DetError: it is no address of this machine.
     """
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
-        try:
-            probe.bind((address, 0))
-        except OSError as error:
-            raise DetError(
-                f"This launcher cannot listen on {address}, the address of this node in rendezvous.json: "
-                f"{error.strerror}."
-            ) from error
+    with listen(address) as probe:
         port: int = probe.getsockname()[1]
         return port

@@ -75,7 +75,11 @@ def _kill_at_end(read: int) -> None:
 
 
 def start_group(
-    argv: Sequence[str], environment: Mapping[str, str], directory: str | None = None
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    directory: str | None = None,
+    *,
+    descriptors: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
     """Start a process in its own group that is killed when this process dies; its output goes to pipes.
 
@@ -83,6 +87,7 @@ def start_group(
         argv: the command.
         environment: the complete environment.
         directory: working directory; None for that of this process.
+        descriptors: open descriptors of this process that it inherits.
 
     Raises:
         OSError: the process cannot be started.
@@ -97,6 +102,7 @@ def start_group(
         bufsize=0,
         start_new_session=True,
         preexec_fn=die_with_parent(),
+        pass_fds=descriptors,
     )
 
 

@@ -57,6 +57,7 @@ class RankGroup:
         environments: the complete environment of each rank of this node, by rank.
         heartbeats: finds ranks that hang.
         nodes: the launchers of the other nodes.
+        descriptors: what each rank inherits besides its outputs, by rank.
     """
 
     def __init__(
@@ -65,11 +66,13 @@ class RankGroup:
         environments: Mapping[int, Mapping[str, str]],
         heartbeats: Heartbeats,
         nodes: Nodes,
+        descriptors: Mapping[int, Sequence[int]] | None = None,
     ) -> None:
         self._argv = list(argv)
         self._environments = environments
         self._heartbeats = heartbeats
         self._nodes = nodes
+        self._descriptors = descriptors or {}
         self._alive: dict[int, subprocess.Popen[bytes]] = {}
         self._lines: dict[int, RankLines] = {}
         self._failure: Failure | None = None
@@ -142,7 +145,7 @@ class RankGroup:
     def _start_all(self, selector: selectors.BaseSelector, reaper: GroupReaper) -> None:
         outputs = OutputStream(_STDOUT), OutputStream(_STDERR)
         for rank, environment in self._environments.items():
-            process = start_group(self._argv, environment)
+            process = start_group(self._argv, environment, descriptors=self._descriptors.get(rank, ()))
             self._alive[rank] = process
             reaper.watch(process.pid)
             for pipe, output in zip((process.stdout, process.stderr), outputs, strict=True):

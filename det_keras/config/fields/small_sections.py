@@ -49,6 +49,8 @@ class Optimizations(Section):
     Attributes:
         aggregation_frequency: batches whose gradients are added up for one update.
         average_aggregated_gradients: divide the added gradients by `aggregation_frequency`.
+        collective_engine: what exchanges gradients between workers: ``horovod``, ``builtin``, or ``auto`` for Horovod
+            where it can be imported.
         divergence_check_period: batches between two comparisons of the workers' weights; 0 for none.
         gradient_compression: exchange gradients as 16-bit floats.
         mixed_precision: ``O1`` to ``O3`` set Keras's policy `mixed_float16`.
@@ -56,6 +58,7 @@ class Optimizations(Section):
 
     aggregation_frequency: int = setting(Integer(minimum=1), 1)
     average_aggregated_gradients: bool = setting(Boolean(), True)
+    collective_engine: str = setting(Choice(("auto", "horovod", "builtin")), "auto")
     average_training_metrics: bool = setting(Boolean(), True, inert=True)
     divergence_check_period: int = setting(Integer(minimum=0), 100)
     gradient_compression: bool = setting(Boolean(), False)

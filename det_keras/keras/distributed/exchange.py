@@ -1,56 +1,58 @@
-"""Starts Horovod and exchanges tensors and objects over it. Only this module of the package imports Horovod.
+"""Exchanges between workers, over the engine of this process.
 
 Every worker must make the same calls in the same order, on the training thread.
 """
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from det_keras.cluster_info import WorkerInfo
 from det_keras.core.exchange import Exchange
-from det_keras.core.heartbeat import beat_for_ever
-from det_keras.errors import DetError
+from det_keras.keras.distributed.engines.base import Engine
+from det_keras.keras.distributed.engines.builtin import BuiltinEngine
+from det_keras.keras.distributed.engines.horovod import HorovodEngine, import_problem
+from det_keras.protocol.ends import ENDS_VARIABLE
+from det_keras.protocol.engines import AUTO, BUILTIN, ENGINE_VARIABLE, HOROVOD
 
 # Alignment of TensorFlow's memory.
 _ALIGNMENT_BYTES = 64
 
-__all__ = ["HorovodExchange", "allgather_rows", "broadcast", "sum_over_workers"]
+__all__ = ["EngineExchange", "allgather_rows", "broadcast", "sum_over_workers"]
+
+logger = logging.getLogger(__name__)
+
+_started: list[Engine] = []
 
 
-class HorovodExchange(Exchange):
-    """Starts Horovod and exchanges objects over it.
+class EngineExchange(Exchange):
+    """Starts the engine that the launcher chose, unless it runs, and exchanges objects over it.
 
     Args:
         worker: rank and size of this process, as set by the launcher.
 
     Raises:
-        DetError: Horovod is not installed, or its number of workers differs from the launcher's.
+        DetError: the engine cannot be started.
     """
 
     def __init__(self, worker: WorkerInfo) -> None:
-        self._hvd = _horovod()
-        # Start the heartbeat before Horovod: ranks wait for each other while Horovod starts.
-        beat_for_ever(worker.rank, os.environ)
-        self._hvd.init()
-        if self._hvd.size() != worker.size:
-            raise DetError(
-                f"Horovod counts {self._hvd.size()} workers, the launcher said {worker.size}. Start the script with "
-                "`python3 -m det_keras.launch.horovod --np N -- python3 train.py` or with horovodrun."
-            )
-        self._machine = worker.cross_rank
+        if not _started:
+            _started.append(_start(worker, os.environ))
+        # The first rank of a machine names it: on machines with unequal numbers of ranks, `cross_rank` does not.
+        self._machine = worker.rank - worker.local_rank
 
     def allgather(self, value: object, *, local: bool = False) -> list[Any]:
         """Return every worker's `value`, by rank; with `local`, of the workers on this machine only."""
-        gathered = self._hvd.allgather_object((self._machine, value))
+        gathered = _engine().allgather_object((self._machine, value))
         return [item for machine, item in gathered if not local or machine == self._machine]
 
     def close(self) -> None:
-        """Do nothing: Horovod runs until the process ends, because a later context may need it."""
+        """Do nothing: an engine runs until the process ends, because a later context may need it."""
 
 
 def sum_over_workers(tensors: Sequence[tf.Tensor], *, name: str, half: bool = False) -> list[tf.Tensor]:
@@ -61,18 +63,15 @@ def sum_over_workers(tensors: Sequence[tf.Tensor], *, name: str, half: bool = Fa
     Args:
         tensors: tensors with the same shapes and dtypes on every worker.
         name: name of the exchange; the same on every worker, and unique within a step.
-        half: send 32-bit floats as 16-bit floats.
+        half: 32-bit floats may be sent as 16-bit floats.
     """
-    hvd = _horovod()
+    engine = _engine()
     results: list[Any] = list(tensors)
     # Sorted: a set has no fixed order, and every worker must make the calls in the same order.
     for dtype in sorted({tensor.dtype for tensor in tensors}, key=lambda dtype: dtype.name):
         chosen = [index for index, tensor in enumerate(tensors) if tensor.dtype == dtype]
         flat, starts = _flattened([tensors[index] for index in chosen])
-        compression = hvd.Compression.fp16 if half and dtype == tf.float32 else hvd.Compression.none
-        sent, context = compression.compress(flat)
-        received = hvd.allreduce(sent, op=hvd.Sum, name=f"{name}.{dtype.name}")
-        total = compression.decompress(received, context)
+        total = engine.sum(flat, name=f"{name}.{dtype.name}", half=half)
         for index, start in zip(chosen, starts, strict=True):
             part = tf.slice(total, [start], [tf.size(tensors[index])])
             results[index] = tf.reshape(part, tf.shape(tensors[index]))
@@ -102,20 +101,32 @@ def _flattened(tensors: Sequence[tf.Tensor]) -> tuple[tf.Tensor, list[Any]]:
 
 def allgather_rows(tensor: tf.Tensor, *, name: str) -> tf.Tensor:
     """Return the concatenated rows of all workers; workers may have different numbers of rows."""
-    return _horovod().allgather(tensor, name=name)
+    return _engine().allgather_rows(tensor, name=name)
 
 
 def broadcast(tensor: tf.Tensor, *, name: str) -> tf.Tensor:
     """Return the chief's tensor on every worker."""
-    return _horovod().broadcast(tensor, root_rank=0, name=name)
+    return _engine().broadcast(tensor, name=name)
 
 
-def _horovod() -> Any:
-    try:
-        import horovod.tensorflow as hvd
-    except ImportError as error:
-        raise DetError(
-            "Training on several workers needs Horovod, which cannot be imported "
-            f"({error}). Install it as docs/distributed.md says: `uv sync --extra horovod`."
-        ) from error
-    return hvd
+def _engine() -> Engine:
+    return _started[0]
+
+
+def _start(worker: WorkerInfo, environ: Mapping[str, str]) -> Engine:
+    name = environ.get(ENGINE_VARIABLE) or AUTO
+    # A script that horovodrun started has no ends.
+    if name == HOROVOD or (name == AUTO and ENDS_VARIABLE not in environ):
+        return HorovodEngine(worker)
+    builtin = BuiltinEngine(worker, environ)
+    if name == BUILTIN:
+        return builtin
+    # The launcher saw Horovod's package. Whether it can be imported is known only here, and must be the same for all.
+    problems = [problem for problem in builtin.allgather_object(import_problem()) if problem is not None]
+    if not problems:
+        return HorovodEngine(worker)
+    if worker.rank == 0:
+        logger.warning(
+            "Horovod cannot be imported (%s). Training goes on with the builtin engine.", problems[0]
+        )
+    return builtin

@@ -1,0 +1,98 @@
+"""The engine that needs nothing installed: `core/collective.py`, called from TensorFlow's graphs."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from det_keras.cluster_info import ChiefInfo, WorkerInfo
+from det_keras.core.collective import Collective
+from det_keras.core.exchange import Star
+from det_keras.core.heartbeat import beat_for_ever
+from det_keras.errors import DetError
+from det_keras.keras.distributed.engines.base import Engine
+from det_keras.protocol.ends import ENDS_VARIABLE, Ends
+
+__all__ = ["BuiltinEngine"]
+
+
+class BuiltinEngine(Engine):
+    """Exchanges through shared memory, and between machines over one connection.
+
+    Args:
+        worker: rank and size of this process, as set by the launcher.
+        environ: with what this process inherited from the launcher.
+
+    Raises:
+        DetError: this process was not started by the launcher, or another machine cannot be reached.
+    """
+
+    def __init__(self, worker: WorkerInfo, environ: Mapping[str, str]) -> None:
+        if ENDS_VARIABLE not in environ:
+            raise DetError(
+                "The builtin engine needs the launcher: `python3 -m det_keras.launch.distributed --np N -- python3 "
+                "train.py`. A script that horovodrun starts trains with Horovod."
+            )
+        ends = Ends.from_text(environ[ENDS_VARIABLE])
+        # Ranks wait for each other while they start.
+        beat_for_ever(worker.rank, os.environ)
+        is_single = worker.size == worker.local_size
+        self._collective = Collective(
+            worker.local_rank,
+            worker.local_size,
+            ends,
+            is_single=is_single,
+            machines=None if is_single or worker.local_rank > 0 else _connect(worker, ends, environ),
+        )
+        self._last: weakref.WeakKeyDictionary[Any, tf.Operation] = weakref.WeakKeyDictionary()
+
+    def sum(self, flat: tf.Tensor, *, name: str, half: bool = False) -> tf.Tensor:
+        # On one machine, 16-bit floats would cost digits and time, and save nothing.
+        return self._call(lambda array: self._collective.sum(array, name), flat, flat.shape)
+
+    def allgather_rows(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
+        def gather(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+            contents = self._collective.gather(array.tobytes(), name)
+            return np.frombuffer(b"".join(contents), array.dtype).reshape(-1, *array.shape[1:])
+
+        return self._call(gather, tensor, [None, *tensor.shape[1:]])
+
+    def broadcast(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
+        def broadcast(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+            content = self._collective.gather(array.tobytes(), name)[0]
+            return np.frombuffer(content, array.dtype).reshape(array.shape)
+
+        return self._call(broadcast, tensor, tensor.shape)
+
+    def allgather_object(self, value: object) -> list[Any]:
+        # Only processes that the same launcher started can reach the memory.
+        return [pickle.loads(content) for content in self._collective.gather(pickle.dumps(value), "objects")]
+
+    def _call(self, function: Callable[[Any], Any], tensor: tf.Tensor, shape: Any) -> tf.Tensor:
+        """Call `function` with the tensor's array, now or when the graph runs; in the order of these calls."""
+        if tf.executing_eagerly():
+            return tf.convert_to_tensor(function(tensor.numpy()))
+        graph = tensor.graph
+        previous = self._last.get(graph)
+        with tf.control_dependencies([] if previous is None else [previous]):
+            result = tf.numpy_function(function, [tensor], tensor.dtype)
+        self._last[graph] = result.op
+        result.set_shape(shape)
+        return result
+
+
+def _connect(worker: WorkerInfo, ends: Ends, environ: Mapping[str, str]) -> Star:
+    chief = ChiefInfo.from_environment(environ)
+    if not chief.ip or not chief.key:
+        raise DetError("Several machines need DET_CHIEF_IP and DET_CHIEF_KEY, which the launcher sets.")
+    listener = socket.socket(fileno=ends.listener) if ends.listener >= 0 else None
+    return Star(
+        worker.cross_rank, worker.cross_size, chief.ip, ends.port, chief.key.encode(), listener=listener
+    )

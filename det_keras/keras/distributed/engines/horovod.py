@@ -1,0 +1,70 @@
+"""Horovod, with NCCL on GPUs. Only this module of the package imports it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import tensorflow as tf
+
+from det_keras.cluster_info import WorkerInfo
+from det_keras.core.heartbeat import beat_for_ever
+from det_keras.errors import DetError
+from det_keras.keras.distributed.engines.base import Engine
+
+__all__ = ["HorovodEngine", "import_problem"]
+
+
+class HorovodEngine(Engine):
+    """Starts Horovod and calls it.
+
+    Args:
+        worker: rank and size of this process, as set by the launcher.
+
+    Raises:
+        DetError: Horovod cannot be imported, or its number of workers differs from the launcher's.
+    """
+
+    def __init__(self, worker: WorkerInfo) -> None:
+        try:
+            import horovod.tensorflow as hvd
+        except ImportError as error:
+            raise DetError(
+                f"Horovod cannot be imported ({error}). Install it as docs/distributed.md says: `uv sync --extra "
+                "horovod`, or train without it: `optimizations.collective_engine: builtin`."
+            ) from error
+        self._hvd: Any = hvd
+        # Start the heartbeat before Horovod: ranks wait for each other while Horovod starts.
+        beat_for_ever(worker.rank, os.environ)
+        hvd.init()
+        if hvd.size() != worker.size:
+            raise DetError(
+                f"Horovod counts {hvd.size()} workers, the launcher said {worker.size}. Start the script with "
+                "`python3 -m det_keras.launch.distributed --np N -- python3 train.py` or with horovodrun."
+            )
+
+    def sum(self, flat: tf.Tensor, *, name: str, half: bool = False) -> tf.Tensor:
+        compression = self._hvd.Compression
+        chosen = compression.fp16 if half and flat.dtype == tf.float32 else compression.none
+        sent, context = chosen.compress(flat)
+        return chosen.decompress(self._hvd.allreduce(sent, op=self._hvd.Sum, name=name), context)
+
+    def allgather_rows(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
+        return self._hvd.allgather(tensor, name=name)
+
+    def broadcast(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
+        return self._hvd.broadcast(tensor, root_rank=0, name=name)
+
+    def allgather_object(self, value: object) -> list[Any]:
+        found: list[Any] = self._hvd.allgather_object(value)
+        return found
+
+
+def import_problem() -> str | None:
+    """Return why Horovod cannot be imported, None if it can."""
+    try:
+        import horovod.tensorflow  # noqa: F401 - whether it can be imported
+    except Exception as error:
+        # It was built for another TensorFlow: what is raised depends on which part is missed first.
+        return f"{type(error).__name__}: {error}"
+    return None

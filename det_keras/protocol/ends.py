@@ -1,0 +1,67 @@
+"""What the launcher passes to a rank so that it can reach the other ranks of its machine, and the first of others."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+__all__ = ["ENDS_VARIABLE", "HEADER_BYTES", "SLOT_BYTES", "Ends", "memory_bytes"]
+
+#: The data of a rank in one half of the memory; a longer array travels in pieces.
+SLOT_BYTES = 4 << 20
+#: What precedes the data of a rank.
+HEADER_BYTES = 256
+
+#: Names the variable that has the ends of a rank.
+ENDS_VARIABLE = "DET_KERAS_COLLECTIVE"
+
+
+def memory_bytes(size: int) -> int:
+    """Return the size of the memory that `size` ranks share: two halves with a slot for each rank."""
+    return 2 * size * (HEADER_BYTES + SLOT_BYTES)
+
+
+@dataclass(frozen=True)
+class Ends:
+    """The descriptors that a rank inherits.
+
+    Attributes:
+        memory: the memory that the ranks of a machine share.
+        identity: device and inode of `memory`, by which a process that did not inherit it notices this.
+        inbox: the read end of the pipe through which others tell this rank that they have arrived.
+        outboxes: the write ends of the others' pipes, by local rank; -1 for this rank.
+        listener: a listening socket for the first ranks of the other machines; -1 for none.
+        port: the port on which the first rank of the first machine listens; 0 on a single machine.
+    """
+
+    memory: int
+    identity: tuple[int, int]
+    inbox: int
+    outboxes: tuple[int, ...]
+    listener: int = -1
+    port: int = 0
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """All descriptors."""
+        found = (self.memory, self.inbox, *self.outboxes, self.listener)
+        return tuple(descriptor for descriptor in found if descriptor >= 0)
+
+    def to_text(self) -> str:
+        """Return the value of the variable."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> Ends:
+        """Return what `to_text` made the text of.
+
+        Raises:
+            ValueError: the text has another form.
+        """
+        try:
+            values = json.loads(text)
+            return cls(
+                **{**values, "identity": tuple(values["identity"]), "outboxes": tuple(values["outboxes"])}
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{text!r} does not describe the ends of a rank") from error
