@@ -37,7 +37,7 @@ def main() -> None:
     if "HOROVOD_RANK" in os.environ:
         measure()
         return
-    command = [sys.executable, "-m", "det_keras.launch.horovod", "--np", str(WORKERS), "--"]
+    command = [sys.executable, "-m", "det_keras.launch.distributed", "--np", str(WORKERS), "--"]
     argv = [*command, sys.executable, str(Path(__file__))]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=100, help="trainings with a fault, and without")
     faults = parser.parse_args().faults
     with tempfile.TemporaryDirectory() as folder:
-        launcher = [sys.executable, "-m", "det_keras.launch.horovod", "--np", "2", "--"]
+        launcher = [sys.executable, "-m", "det_keras.launch.distributed", "--np", "2", "--"]
         script = [sys.executable, str(TESTS / "scenarios.py"), folder, "seeded_faults", "clean_runs"]
         subprocess.run([*launcher, *script], env={**os.environ, "FAULTS": str(faults)}, check=True)
         seen, elsewhere, alarms = (

@@ -65,7 +65,7 @@ class Collective:
         self._place, self._size, self._ends = place, size, ends
         self._is_single, self._machines = is_single, machines
         _check_inherited(ends)
-        for descriptor in ends.descriptors:
+        for descriptor in ends.local:
             # Processes that the script starts must not keep the ends of this rank open.
             os.set_inheritable(descriptor, False)
         self._memory = mmap.mmap(ends.memory, memory_bytes(size))
@@ -113,7 +113,7 @@ class Collective:
         """Give up the memory and the pipes."""
         if self._machines is not None:
             self._machines.close()
-        for descriptor in self._ends.descriptors:
+        for descriptor in self._ends.local:
             os.close(descriptor)
 
     def _sum_piece(self, piece: Array, result: Array, said: str) -> None:

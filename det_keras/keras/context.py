@@ -544,5 +544,6 @@ def _check_model(model: Any, what: str) -> None:
         raise ValueError(f"Compile the model before `{what}`: `model.compile(optimizer=..., loss=...)`.")
     if model.distribute_strategy.num_replicas_in_sync > 1:
         raise ValueError(
-            "The model was made under a tf.distribute strategy. Make it outside, and run several workers with Horovod."
+            "The model was made under a tf.distribute strategy. Make it outside, and start several workers with "
+            "`python3 -m det_keras.launch.distributed`."
         )

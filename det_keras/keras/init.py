@@ -146,13 +146,13 @@ def _init_on_cluster(info: ClusterInfo, *, skip_missing_checkpoints: bool) -> Ke
     if workers.size == 1 and len(info.container_addrs) > 1:
         raise ClusterInfoError(
             f"This task runs on {len(info.container_addrs)} machines ({', '.join(info.container_addrs)}), and this "
-            "process is not one of several workers. Start the script with `python3 -m det_keras.launch.horovod -- "
+            "process is not one of several workers. Start the script with `python3 -m det_keras.launch.distributed -- "
             "python3 train.py` as the entrypoint, or ask for no more slots than one machine has."
         )
     if workers.size == 1 and len(info.slot_ids) > 1:
         logger.warning(
             "This task has %s slots and one process: the others are idle. Start the script with "
-            "`python3 -m det_keras.launch.horovod -- python3 train.py` as the entrypoint to use them.",
+            "`python3 -m det_keras.launch.distributed -- python3 train.py` as the entrypoint to use them.",
             len(info.slot_ids),
         )
     if trial is None:

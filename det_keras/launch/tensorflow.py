@@ -3,7 +3,7 @@
     python3 -m det_keras.launch.tensorflow -- python3 train.py ...
 
 One process uses all GPUs of its machine, so the command replaces the launcher. Several machines would need
-MultiWorkerMirroredStrategy, under which Keras 3 cannot train; use Horovod there.
+MultiWorkerMirroredStrategy, under which Keras 3 cannot train; use `det_keras.launch.distributed` there.
 """
 
 from __future__ import annotations

@@ -42,10 +42,14 @@ class Ends:
     port: int = 0
 
     @property
+    def local(self) -> tuple[int, ...]:
+        """The descriptors that lead to ranks of this machine."""
+        return (self.memory, self.inbox, *(outbox for outbox in self.outboxes if outbox >= 0))
+
+    @property
     def descriptors(self) -> tuple[int, ...]:
         """All descriptors."""
-        found = (self.memory, self.inbox, *self.outboxes, self.listener)
-        return tuple(descriptor for descriptor in found if descriptor >= 0)
+        return (*self.local, *([self.listener] if self.listener >= 0 else []))
 
     def to_text(self) -> str:
         """Return the value of the variable."""

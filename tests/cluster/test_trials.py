@@ -22,7 +22,7 @@ def test_rejected_hyperparameters_are_no_failure(double, submit, script):
 
 
 def test_one_rank_of_two_containers_may_reject_them(double, submit):
-    entrypoint = "python3 -m det_keras.launch.horovod -- python3 train.py"
+    entrypoint = "python3 -m det_keras.launch.distributed -- python3 train.py"
     experiment = submit(
         scripts.ONE_RANK_REJECTS, entrypoint=entrypoint, resources={"slots_per_trial": 2}, max_restarts=2
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -14,10 +13,7 @@ import numpy as np
 import pytest
 import yaml
 
-pytestmark = [
-    pytest.mark.process,
-    pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="Horovod is not installed"),
-]
+pytestmark = pytest.mark.process
 
 MODEL_DEF = """
 import keras
@@ -82,7 +78,7 @@ def run(folder, trial, workers):
     (folder / "model_def.py").write_text(MODEL_DEF)
     (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG))
     run_dir = folder / f"{trial}-{workers}"
-    launcher = [sys.executable, "-m", "det_keras.launch.horovod", "--np", str(workers)]
+    launcher = [sys.executable, "-m", "det_keras.launch.distributed", "--np", str(workers)]
     environ = {
         **os.environ, "DET_KERAS_LOCAL_CONFIG": str(folder / "config.yaml"), "DET_KERAS_LOCAL_RUN_DIR": str(run_dir),
     }  # fmt: skip

@@ -20,10 +20,11 @@ import psutil
 import pytest
 from amount import AMOUNT
 
-pytestmark = [
-    pytest.mark.process,
-    pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="Horovod is not installed"),
-]
+pytestmark = pytest.mark.process
+needs_horovod = pytest.mark.skipif(
+    importlib.util.find_spec("horovod") is None, reason="Horovod is not installed: the extra `horovod`"
+)
+ENGINES = ["builtin", pytest.param("horovod", marks=needs_horovod)]
 
 SCRIPT = Path(__file__).parent / "scenarios.py"
 TWO_HOSTS = Path(__file__).parent / "two_hosts.py"
@@ -60,7 +61,6 @@ FAILING = {
     "data_changed_after_wrapping": "has to come before that",
     "fewer_samples_than_workers": "1 samples cannot be shared by 2 workers",
     "indivisible_batch_size": "Use 62 or 64",
-    "optimizer_of_horovods_own": "does not exchange gradients on Keras 3",
     "synchronized_batch_normalization": "synchronized=True",
     "unreduced_loss": "has reduction=None",
     "metric_that_is_no_sum": "`smallest` (Smallest) cannot be summed",
@@ -70,6 +70,10 @@ FAILING = {
     "skipped_exchange": "It happened between batch 0 and batch 1",
     "unsynchronised_variable": "conv2d/kernel` of rank 1 differs",
 }
+WITH_HOROVOD = {"optimizer_of_horovods_own": "does not exchange gradients on Keras 3"}
+only_horovod = pytest.mark.parametrize(
+    "engine", [pytest.param("horovod", marks=needs_horovod)], indirect=True
+)
 RESUMED = {"random_resumed": "random_undisturbed", "tf_data_resumed": "tf_data_undisturbed"}
 ALONE = [
     "objects",
@@ -79,25 +83,32 @@ ALONE = [
     "stopped_by_one_rank",
     "clean_runs",
     "seeded_faults",
-    "wrapper_of_horovods_own_on_keras_3",
 ]
 ON_TWO = [*SAME, *ROUGHLY_SAME, *ALONE, *FAILING, *RESUMED.values(), *RESUMED]
+ONLY_HOROVOD = [*WITH_HOROVOD, "wrapper_of_horovods_own_on_keras_3"]
 
 
-def start(folder, workers, *names, launcher_options=(), **environ):
+def start(folder, workers, *names, engine="builtin", launcher_options=(), **environ):
     """Start scenarios on a number of workers."""
     command = [sys.executable, str(SCRIPT), str(folder), *names]
     if workers > 1:
-        launcher = [sys.executable, "-m", "det_keras.launch.horovod", "--np", str(workers), *launcher_options]
+        launcher = [
+            sys.executable,
+            "-m",
+            "det_keras.launch.distributed",
+            "--np",
+            str(workers),
+            *launcher_options,
+        ]
         command = [*launcher, "--", *command]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **environ}
     )
 
 
-def run(folder, workers, *names, **environ):
+def run(folder, workers, *names, **options):
     """Run scenarios to their end."""
-    process = start(folder, workers, *names, **environ)
+    process = start(folder, workers, *names, **options)
     output, _ = process.communicate(timeout=900)
     assert process.returncode == 0, output[-4000:]
     return folder
@@ -116,19 +127,25 @@ def needed(request, names):
     return [name for name in names if name in wanted]
 
 
+@pytest.fixture(scope="module", params=ENGINES)
+def engine(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
 def one(request, tmp_path_factory):
     return run(tmp_path_factory.mktemp("one"), 1, *needed(request, [*SAME, *ROUGHLY_SAME]))
 
 
 @pytest.fixture(scope="module")
-def two(request, tmp_path_factory):
-    return run(tmp_path_factory.mktemp("two"), 2, *needed(request, ON_TWO))
+def two(request, engine, tmp_path_factory):
+    names = [*ON_TWO, *ONLY_HOROVOD] if engine == "horovod" else ON_TWO
+    return run(tmp_path_factory.mktemp("two"), 2, *needed(request, names), engine=engine)
 
 
 @pytest.fixture(scope="module")
-def four(request, tmp_path_factory):
-    return run(tmp_path_factory.mktemp("four"), 4, *needed(request, ON_FOUR))
+def four(request, engine, tmp_path_factory):
+    return run(tmp_path_factory.mktemp("four"), 4, *needed(request, ON_FOUR), engine=engine)
 
 
 def result(folder, name, rank=0):
@@ -203,6 +220,14 @@ def test_plain_fit_with_a_wrapped_optimizer_warns_once(two):
     assert "Use `context.fit(model, ...)`" in "".join(first)
 
 
+@pytest.mark.parametrize(("name", "message"), WITH_HOROVOD.items())
+@only_horovod
+def test_misuse_of_horovod_is_told_on_every_rank(name, message, two):
+    for rank in (0, 1):
+        assert message in result(two, name, rank).get("error", "no error")
+
+
+@only_horovod
 def test_wrapper_of_horovods_own_still_leaves_workers_apart_on_keras_3(two):
     """Once this fails, Horovod has been mended, and refusing its wrapper can be thought over."""
     first, second = result(two, "wrapper_of_horovods_own_on_keras_3")["result"]
@@ -261,17 +286,17 @@ def undisturbed_relay(tmp_path_factory):
 
 
 @pytest.mark.kill
-def test_training_goes_on_with_another_number_of_workers(undisturbed_relay, tmp_path):
+def test_training_goes_on_with_another_number_of_workers(engine, undisturbed_relay, tmp_path):
     for workers, batches in ((1, 17), (2, 20), (4, 15)):
-        run(tmp_path, workers, "relay", RELAY_BATCHES=str(batches))
+        run(tmp_path, workers, "relay", engine=engine, RELAY_BATCHES=str(batches))
         assert result(tmp_path, "relay")["result"] == "interrupted"
     run(tmp_path, 1, "relay")
     assert_same(tmp_path, undisturbed_relay, "relay")
 
 
 @pytest.fixture(scope="module")
-def undisturbed_pair(tmp_path_factory):
-    return run(tmp_path_factory.mktemp("pair"), 2, "relay")
+def undisturbed_pair(engine, tmp_path_factory):
+    return run(tmp_path_factory.mktemp("pair"), 2, "relay", engine=engine)
 
 
 @pytest.mark.kill
@@ -286,9 +311,10 @@ def undisturbed_pair(tmp_path_factory):
     ids=["chief killed", "killed", "stopped", "asked to end"],
 )
 def test_what_ends_one_rank_ends_all_and_the_next_start_goes_on(
-    rank, number, code, message, undisturbed_pair, tmp_path
+    rank, number, code, message, engine, undisturbed_pair, tmp_path
 ):
-    process = start(tmp_path, 2, "relay", launcher_options=["--hang-timeout-seconds", "6"], RELAY_SLOWLY="1")
+    patience = ["--hang-timeout-seconds", "6"]
+    process = start(tmp_path, 2, "relay", engine=engine, launcher_options=patience, RELAY_SLOWLY="1")
     checkpoints = tmp_path / "relay" / "run" / "checkpoints"
     deadline = time.monotonic() + 120
     while len(list(checkpoints.glob("*-*/manifest.json"))) < 2:
@@ -304,7 +330,7 @@ def test_what_ends_one_rank_ends_all_and_the_next_start_goes_on(
     assert process.returncode == code, output
     assert re.search(message, output), output
     assert not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in workers.values())
-    run(tmp_path, 2, "relay")
+    run(tmp_path, 2, "relay", engine=engine)
     with (
         np.load(tmp_path / "relay/variables.npz") as ours,
         np.load(undisturbed_pair / "relay/variables.npz") as theirs,
@@ -343,6 +369,7 @@ def on_two_hosts(tmp_path):
     return run_command
 
 
+@needs_horovod
 def test_two_hosts_train_the_model_of_one_worker(one, on_two_hosts, tmp_path):
     command = [sys.executable, str(SCRIPT), str(tmp_path), "arrays_sgd", "objects"]
     on_two_hosts("horovodrun", "-np", "2", "-H", "first:1,second:1", *command)

@@ -19,7 +19,7 @@ pytestmark = [
 EPOCHS, STEPS = 6, 9
 CONFIG = {
     "name": "two workers",
-    "entrypoint": "python3 -m det_keras.launch.horovod -- python3 slow_train.py",
+    "entrypoint": "python3 -m det_keras.launch.distributed -- python3 slow_train.py",
     "hyperparameters": {"learning_rate": 0.01},
     "resources": {"slots_per_trial": 2},
     "searcher": {"name": "single", "metric": "val_loss", "max_length": {"epochs": EPOCHS}},
@@ -103,7 +103,7 @@ context.distributed.allgather("rank 0 waits for rank 1")
 def test_one_rank_alone_may_refuse_the_hyperparameters(cluster, tmp_path):
     (tmp_path / "context").mkdir()
     (tmp_path / "context" / "refuses.py").write_text(REFUSES)
-    entrypoint = "python3 -m det_keras.launch.horovod -- python3 refuses.py"
+    entrypoint = "python3 -m det_keras.launch.distributed -- python3 refuses.py"
     (tmp_path / "refuses.yaml").write_text(yaml.safe_dump({**CONFIG, "entrypoint": entrypoint}))
     experiment = cluster.create(tmp_path / "refuses.yaml", tmp_path / "context")
     trial = cluster.trial(experiment)

@@ -27,7 +27,7 @@ CONFIG = {
     "max_restarts": 0,
 }
 TEAM = {
-    "entrypoint": "python3 -m det_keras.launch.horovod -- python3 slow_train.py",
+    "entrypoint": "python3 -m det_keras.launch.distributed -- python3 slow_train.py",
     "resources": {"slots_per_trial": 4},
 }
 needs_horovod = pytest.mark.skipif(

@@ -42,7 +42,7 @@ cluster_info.INFO_DIRECTORY = Path(sys.argv[1])
 from det_keras.launch import rank_group
 # Most of these ranks only sleep: they would use all of the time in which they may end by themselves.
 rank_group._GRACE_S = 0.5
-from det_keras.launch.horovod import main
+from det_keras.launch.distributed import main
 sys.exit(main(sys.argv[2:]))
 """
 RANK = "import os, time; rank = int(os.environ['HOROVOD_RANK']); "
@@ -105,10 +105,6 @@ class Allocation:
 @pytest.fixture
 def allocate(tmp_path):
     paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
-    if not HAS_HOROVOD:
-        (tmp_path / "stub" / "horovod").mkdir(parents=True)
-        (tmp_path / "stub" / "horovod" / "__init__.py").touch()
-        paths.append(str(tmp_path / "stub"))
     ours = ("DET_", "HOROVOD_", "OMP_", "TF_NUM", "PYTHON", "INTER_TRAIN")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     inherited |= {"DET_KERAS_HOME": os.environ["DET_KERAS_HOME"], "DET_SESSION_TOKEN": "secret"}
@@ -116,6 +112,7 @@ def allocate(tmp_path):
 
     def make(slots: tuple[int, ...] = (2, 2)) -> Allocation:
         environment = {**inherited, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        environment["DET_KERAS_ENGINE"] = "builtin"
         started.append(Allocation(tmp_path, environment, slots))
         return started[-1]
 
@@ -167,37 +164,67 @@ def test_each_container_starts_its_own_ranks_of_one_job(allocate):
     assert len({one["INTER_TRAIN_PROCESS_COMM_PORT_1"] for one in found.values()}) == 1
 
 
-@needs_horovod
-@pytest.mark.skipif(
-    host_name_problem(socket.gethostname(), Placement((2,))) is not None,
-    reason="Horovod listens where the host name leads",
+on_both_engines = pytest.mark.parametrize(
+    "engine",
+    [
+        "builtin",
+        pytest.param(
+            "horovod",
+            marks=[
+                needs_horovod,
+                pytest.mark.skipif(
+                    host_name_problem(socket.gethostname(), Placement((2,))) is not None,
+                    reason="Horovod listens where the host name leads",
+                ),
+            ],
+        ),
+    ],
 )
-def test_two_nodes_train_the_weights_of_one_node_bit_for_bit(pair, tmp_path):
+
+
+@on_both_engines
+def test_two_nodes_train_the_weights_of_one_node_bit_for_bit(engine, pair, tmp_path):
     script = [sys.executable, str(SCENARIOS)]
-    pair.start_all("--", *script, str(tmp_path / "two"), "arrays_sgd")
+    pair.start_all("--engine", engine, "--", *script, str(tmp_path / "two"), "arrays_sgd", "embedding")
     assert pair.finish(180) == [0, 0], pair.err(0) + pair.err(1)
-    one = [sys.executable, "-m", "det_keras.launch.horovod", "--np", "4", "--", *script]
-    assert (
-        subprocess.run([*one, str(tmp_path / "one"), "arrays_sgd"], timeout=180, check=False).returncode == 0
-    )
-    weights = [np.load(tmp_path / name / "arrays_sgd" / "variables.npz") for name in ("two", "one")]
-    assert weights[0].files == weights[1].files
-    for name in weights[0].files:
-        np.testing.assert_array_equal(weights[0][name], weights[1][name])
+    one = [
+        sys.executable,
+        "-m",
+        "det_keras.launch.distributed",
+        "--np",
+        "4",
+        "--engine",
+        engine,
+        "--",
+        *script,
+    ]
+    done = subprocess.run([*one, str(tmp_path / "one"), "arrays_sgd", "embedding"], timeout=180, check=False)
+    assert done.returncode == 0
+    for scenario in ("arrays_sgd", "embedding"):
+        weights = [np.load(tmp_path / name / scenario / "variables.npz") for name in ("two", "one")]
+        assert weights[0].files == weights[1].files
+        for name in weights[0].files:
+            np.testing.assert_array_equal(weights[0][name], weights[1][name])
 
 
-@needs_horovod
-def test_rank_that_is_killed_in_an_exchange_ends_all_nodes_and_is_named(pair):
-    code = (
-        "import os, horovod.tensorflow as hvd\n"
-        "hvd.init()\n"
-        "print('gathered', hvd.allgather_object(hvd.rank()), hvd.local_size(), hvd.cross_size())\n"
-        "hvd.rank() == 3 and os.kill(os.getpid(), 9)\n"
-        "hvd.allgather_object(1)"
-    )
-    pair.start_all(code=code)
+IN_AN_EXCHANGE = """
+import os
+from det_keras.cluster_info import WorkerInfo
+from det_keras.keras.distributed.exchange import EngineExchange
+worker = WorkerInfo.from_environment(os.environ)
+exchange = EngineExchange(worker)
+print('gathered', exchange.allgather(worker.rank), exchange.allgather(worker.rank, local=True))
+worker.rank == 3 and os.kill(os.getpid(), 9)
+exchange.allgather(1)
+"""
+
+
+@on_both_engines
+def test_rank_that_is_killed_in_an_exchange_ends_all_nodes_and_is_named(engine, pair):
+    pair.start_all("--engine", engine, code=IN_AN_EXCHANGE)
     assert pair.finish(120) == [137, 137], pair.err(0) + pair.err(1)
-    assert "[rank=0] gathered [0, 1, 2, 3] 2 2" in pair.out(0)
+    assert "[rank=0] gathered [0, 1, 2, 3] [0, 1]" in pair.out(0)
+    assert "[rank=3] gathered [0, 1, 2, 3] [2, 3]" in pair.out(1)
     for node in (0, 1):
         assert "Rank 3 on node 1 (127.0.0.3) was ended by SIGKILL. Ending" in pair.err(node)
 
@@ -290,8 +317,7 @@ def test_launchers_listen_on_their_own_addresses_only_and_not_at_all_once_connec
     assert listening() == {"127.0.0.2"}
     pair.start(1, code=SLEEPS)
     pair.pids()
-    # The rendezvous of each node, for its own ranks.
-    assert listening() == {"127.0.0.1"}
+    assert listening() == set()
 
 
 def test_program_that_takes_the_port_is_passed_over(pair):

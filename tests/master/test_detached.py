@@ -193,7 +193,7 @@ def test_run_is_shown_with_its_names_hyperparameters_log_and_end(detached, tmp_p
 @pytest.mark.process
 @pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="Horovod is not installed")
 def test_of_several_workers_the_chief_reports(detached, tmp_path):
-    launcher = ("-m", "det_keras.launch.horovod", "--np", "2", "--", sys.executable)
+    launcher = ("-m", "det_keras.launch.distributed", "--np", "2", "--", sys.executable)
     process = detached.start(str(tmp_path / "weights.npz"), launcher=launcher)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output

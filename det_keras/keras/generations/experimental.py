@@ -129,7 +129,7 @@ def _submit(
     entrypoint = words if words and words[0].startswith("python") else ["python3", *words]
     resources = content.get("resources") or {}
     if max(resources.get("slots_per_trial") or 1, resources.get("slots") or 1) > 1:
-        entrypoint = ["python3", "-m", "det_keras.launch.horovod", "--", *entrypoint]
+        entrypoint = ["python3", "-m", "det_keras.launch.distributed", "--", *entrypoint]
     argv = [sys.executable, "-m", "det_keras.cli"]
     if master_url is not None:
         argv += ["--master", master_url]

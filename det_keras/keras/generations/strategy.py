@@ -29,7 +29,7 @@ def strategy_of(environ: Mapping[str, str]) -> Any:
     if workers > 1:
         raise DetError(
             f"TF_CONFIG names {workers} workers, but Keras 3 cannot train under MultiWorkerMirroredStrategy. Train "
-            "with Horovod instead: `python3 -m det_keras.launch.horovod -- python3 train.py` and `context.fit`."
+            "like this instead: `python3 -m det_keras.launch.distributed -- python3 train.py` and `context.fit`."
         )
     if len(tf.config.list_logical_devices("GPU")) > 1:
         return tf.distribute.MirroredStrategy()

@@ -15,9 +15,10 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
-from det_keras.launch.horovod import INSTALL_COMMAND, rank_environments
+from det_keras.launch.distributed import INSTALL_COMMAND, rank_environments
 from det_keras.launch.network import host_name_problem
 from det_keras.launch.placement import Placement
 
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.process
 HAS_HOROVOD = importlib.util.find_spec("horovod") is not None
 needs_horovod = pytest.mark.skipif(not HAS_HOROVOD, reason="Horovod is not installed: the extra `horovod`")
 
-MODULE = "det_keras.launch.horovod"
+MODULE = "det_keras.launch.distributed"
 RANK = "import os; rank = int(os.environ['HOROVOD_RANK']); "
 IN_A_JOB = {
     "DET_TASK_TYPE": "GENERIC",
@@ -76,16 +77,13 @@ class Launched:
 
 
 @pytest.fixture
-def environment(tmp_path):
-    """An environment in which Horovod is found, whether or not it is installed."""
+def environment():
+    """An environment in which ranks use the builtin engine, whether or not Horovod is installed."""
     paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
-    if not HAS_HOROVOD:
-        (tmp_path / "stub" / "horovod").mkdir(parents=True)
-        (tmp_path / "stub" / "horovod" / "__init__.py").touch()
-        paths.append(str(tmp_path / "stub"))
     ours = ("DET_", "HOROVOD_", "OMP_", "TF_NUM", "PYTHON")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    return {**inherited, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    chosen = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "DET_KERAS_ENGINE": "builtin"}
+    return {**inherited, **chosen}
 
 
 @pytest.fixture
@@ -134,7 +132,9 @@ def test_each_rank_knows_its_place_and_where_to_meet(launch):
     assert (first["HOROVOD_LOCAL_RANK"], second["HOROVOD_LOCAL_RANK"]) == ("0", "1")
     for one in (first, second):
         assert (one["HOROVOD_SIZE"], one["HOROVOD_LOCAL_SIZE"], one["HOROVOD_CROSS_SIZE"]) == ("2", "2", "1")
-        assert one["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == one["DET_CHIEF_IP"] == "127.0.0.1"
+        assert one["DET_CHIEF_IP"] == "127.0.0.1"
+        assert one["DET_KERAS_ENGINE"] == "builtin"
+        assert "HOROVOD_GLOO_RENDEZVOUS_PORT" not in one
     assert first["DET_CHIEF_KEY"] == second["DET_CHIEF_KEY"]
     assert len(first["DET_CHIEF_KEY"]) == 64
 
@@ -144,7 +144,12 @@ def test_ranks_share_the_cores_and_leave_what_the_user_chose():
     first = rank_environments(given, Placement((2,)), 1, cores=8, chief_key="key")[0]
     assert first["OMP_NUM_THREADS"] == first["TF_NUM_INTEROP_THREADS"] == "4"
     assert (first["TF_NUM_INTRAOP_THREADS"], first["HOROVOD_CYCLE_TIME"]) == ("7", "3")
-    assert rank_environments({}, Placement((3,)), 1, cores=2, chief_key="key")[2]["OMP_NUM_THREADS"] == "1"
+    third = rank_environments({}, Placement((3,)), 1, cores=2, chief_key="key")[2]
+    assert third["OMP_NUM_THREADS"] == "1"
+    assert (third["HOROVOD_GLOO_RENDEZVOUS_ADDR"], third["HOROVOD_GLOO_RENDEZVOUS_PORT"]) == (
+        "127.0.0.1",
+        "1",
+    )
 
 
 def test_each_launch_has_a_key_of_its_own(launch):
@@ -392,20 +397,56 @@ def test_options_of_horovodrun_become_variables(launch):
     assert "[rank=0] 2097152 9" in launched.stdout.splitlines()
 
 
-def test_a_missing_horovod_is_an_error_that_names_the_command(environment):
-    code = f"""
+WITHOUT_HOROVOD = f"""
 import importlib.util, sys
 find = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *rest: None if name == "horovod" else find(name, *rest)
 from {MODULE} import main
-sys.exit(main(["--np", "2", "--", "true"]))
+sys.exit(main(sys.argv[1:]))
 """
+ASKS_FOR_HOROVOD = '{"optimizations": {"collective_engine": "horovod"}}'
+ENGINE = [sys.executable, "-c", "import os; print(os.environ['DET_KERAS_ENGINE'])"]
+
+
+@pytest.mark.parametrize(
+    ("options", "variables", "code", "told"),
+    [
+        ([], {}, 0, "[rank=1] builtin"),
+        (["--engine", "auto"], {}, 0, "[rank=1] builtin"),
+        (["--engine", "horovod"], {}, 1, "The engine `horovod` is not installed."),
+        ([], {"DET_KERAS_ENGINE": '"horovod"'}, 1, INSTALL_COMMAND),
+        (["--engine", "builtin"], {"DET_KERAS_ENGINE": "horovod"}, 0, "[rank=1] builtin"),
+        ([], {"DET_KERAS_ENGINE": "fast"}, 1, "'fast'; expected one of auto, horovod, builtin."),
+        (["--engine", "fast"], {}, 2, "invalid choice: 'fast'"),
+        (
+            [],
+            {**IN_A_JOB, "DET_SLOT_IDS": "[0, 1]", "DET_TASK_CONFIG": ASKS_FOR_HOROVOD},
+            1,
+            "The engine `horovod` is not installed.",
+        ),
+    ],
+)  # fmt: skip
+def test_engine_is_chosen_without_horovod(options, variables, code, told, environment):
+    chosen = {name: value for name, value in environment.items() if name != "DET_KERAS_ENGINE"} | variables
+    count = [] if "DET_SLOT_IDS" in variables else ["--np", "2"]
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", WITHOUT_HOROVOD, *count, *options, "--", *ENGINE],
+        env=chosen,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert done.returncode == 1
-    assert "2 ranks need Horovod, which is not installed." in done.stderr
-    assert INSTALL_COMMAND in done.stderr
+    assert done.returncode == code
+    assert told in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_builtin_engine_opens_no_port(launch):
+    code = RANK + "import time; print(os.getpid(), flush=True); time.sleep(600)"
+    launched = launch("--np", "2", code=code)
+    pids = launched.numbers(2)
+    for pid in (launched.process.pid, *pids):
+        assert psutil.Process(pid).net_connections("inet") == []
 
 
 def test_the_documents_name_the_same_command():
@@ -456,7 +497,7 @@ listening = [c.laddr.ip for c in psutil.Process().net_connections("inet") if c.s
 assert set(listening) <= {"127.0.0.1"}, listening
 """
     )
-    launched = launch("--np", "2", code=code)
+    launched = launch("--np", "2", "--engine", "horovod", code=code)
     assert launched.finish(180) == 0, launched.stderr
     assert sorted(launched.stdout.splitlines()) == [
         f"[rank={rank}] gathered [0, 10] 2 1" for rank in range(2)
@@ -466,7 +507,7 @@ assert set(listening) <= {"127.0.0.1"}, listening
 @needs_horovod
 def test_a_rank_that_dies_in_an_exchange_is_the_one_that_is_named(launch):
     code = ALLGATHER + "import os; hvd.rank() and os.kill(os.getpid(), 9); hvd.allgather_object(1)"
-    launched = launch("--np", "2", code=code)
+    launched = launch("--np", "2", "--engine", "horovod", code=code)
     assert launched.finish(180) == 137
     assert "Rank 1 was ended by SIGKILL" in launched.stderr
 
