@@ -31,6 +31,7 @@ __all__ = [
     "Number",
     "Place",
     "PlainMapping",
+    "PowerOfTwo",
     "SpaceKind",
     "Text",
     "shown",
@@ -118,6 +119,19 @@ class Integer(Kind[int]):
         if self.minimum is not None:
             return f", at least {self.minimum}"
         return "" if self.maximum is None else f", at most {self.maximum}"
+
+
+@dataclass(frozen=True)
+class PowerOfTwo(Kind[int]):
+    """An integer that is a power of two: 1, 2, 4 ..."""
+
+    def parse(self, raw: Any, place: Place) -> int:
+        value = Integer(minimum=1).parse(raw, place)
+        if value & (value - 1):
+            raise place.error(
+                f"must be a power of two, such as {1 << value.bit_length() - 1}, {_received(raw)}"
+            )
+        return value
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from det_keras.core.exchange import LOOPBACK, Exchange, LocalExchange, SocketExc
 from det_keras.errors import DetError
 from det_keras.home import Home
 
-__all__ = ["DistributedContext"]
+__all__ = ["DistributedContext", "reversed_bits"]
 
 T = TypeVar("T")
 
@@ -124,6 +125,8 @@ class DistributedContext:
         )  # fmt: skip
 
     def _place(self, worker: WorkerInfo, exchange: Exchange) -> None:
+        self.virtual = 1
+        self.has_virtual = False
         self.rank = worker.rank
         self.size = worker.size
         self.local_rank = worker.local_rank
@@ -131,6 +134,35 @@ class DistributedContext:
         self.cross_rank = worker.cross_rank
         self.cross_size = worker.cross_size
         self._exchange = exchange
+
+    def set_virtual_workers(self, count: int) -> None:
+        """Let the workers share a number of virtual workers.
+
+        Args:
+            count: number of virtual workers, a power of two.
+
+        Raises:
+            DetError: the number of workers does not divide it.
+        """
+        if count % self.size:
+            raise DetError(
+                f"{count} virtual workers cannot be shared by {self.size} workers. Start a number of workers that "
+                f"divides {count}, such as {math.gcd(count, self.size)}."
+            )
+        self.virtual, self.has_virtual = count // self.size, count > 1
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether one worker trains whole batches: there is no other, and there are no virtual workers."""
+        return self.size == 1 and not self.has_virtual
+
+    @property
+    def shard_index(self) -> int:
+        """Which of every `size` elements this worker takes: its rank, or with virtual workers its rank's bits reversed.
+
+        Then the elements of two neighbours are those that one of half as many workers would have.
+        """
+        return reversed_bits(self.rank, self.size) if self.has_virtual else self.rank
 
     @property
     def is_chief(self) -> bool:
@@ -239,6 +271,12 @@ class DistributedContext:
     def close(self) -> None:
         """End the exchange."""
         self._exchange.close()
+
+
+def reversed_bits(number: int, size: int) -> int:
+    """Return `number` with its bits in reverse order, where `size`, a power of two, is above it."""
+    width = size.bit_length() - 1
+    return int(f"{number:0{width}b}"[::-1], 2) if width else 0
 
 
 def _check(worker: WorkerInfo) -> None:

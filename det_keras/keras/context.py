@@ -22,7 +22,8 @@ from det_keras.errors import CheckpointError, DetError, InvalidHP, NotATrainingJ
 from det_keras.keras.checkpoint.load import load_model, open_checkpoint
 from det_keras.keras.checkpoint.variables import build_for_evaluation
 from det_keras.keras.data import DataContext
-from det_keras.keras.distributed.gradients import GradientExchange, SharedStep
+from det_keras.keras.distributed.gradients import GradientExchange
+from det_keras.keras.distributed.shared_step import SharedStep
 from det_keras.keras.engine import inference
 from det_keras.keras.engine.arguments import FitArguments
 from det_keras.keras.engine.capture import CodeArchive
@@ -63,7 +64,7 @@ class KerasContext:
         writer: writes checkpoints in the background.
         validated_at: batches trained in the script at its newest validation, None before the first.
         code: the submitted code.
-        shared_step: the state that the workers exchange with each step; None on one worker.
+        shared_step: the state that the workers exchange with each step; None on one worker without virtual ones.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class KerasContext:
         self.writer = CheckpointWriter(core.checkpoint)
         self.code = CodeArchive(core)
         self._training = training
-        self.shared_step = SharedStep() if core.distributed.size > 1 else None
+        self.shared_step = None if core.distributed.is_alone else SharedStep()
         exchange = None
         if self.shared_step is not None:
             exchange = GradientExchange(self.shared_step, half=settings.compress_gradients)
@@ -338,10 +339,10 @@ class KerasContext:
         if report == "validation" and batches == self.validated_at:
             raise ValueError(f"Batch {batches} has a validation already: report to the group 'test' instead.")
         options = {"verbose": 0, "batch_size": batch_size, **options}
-        if self.distributed.size > 1:
-            metrics: dict[str, float] = inference.evaluate(model, x, y, self.distributed, **options)
+        if self.distributed.is_alone:
+            metrics: dict[str, float] = model.evaluate(x, y, **{**options, "return_dict": True})
         else:
-            metrics = model.evaluate(x, y, **{**options, "return_dict": True})
+            metrics = inference.evaluate(model, x, y, self.distributed, **options)
         if not metrics:
             raise ValueError("The data to evaluate on is empty: not one batch came of it.")
         if self._training is None or self._is_catching_up():

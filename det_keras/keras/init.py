@@ -26,7 +26,12 @@ from det_keras.keras.detached import DetachedRequest, open_run
 from det_keras.keras.distributed.exchange import EngineExchange
 from det_keras.keras.engine.settings import FitSettings
 from det_keras.keras.local_events import EventWriter
-from det_keras.keras.process_setup import check_eager, configure_logs, prepare_process
+from det_keras.keras.process_setup import (
+    check_eager,
+    configure_logs,
+    prepare_process,
+    prepare_virtual_workers,
+)
 from det_keras.keras.training import HParams, TrainingInfo
 from det_keras.storage import Storage
 
@@ -48,6 +53,7 @@ def init(
     name: str | None = None,
     external_id: str | None = None,
     on_missing_checkpoint: str = "fail",
+    virtual_workers: int | None = None,
 ) -> KerasContext:
     """Return the context of this process, and seed Python, NumPy, TensorFlow and Keras.
 
@@ -73,6 +79,8 @@ def init(
         on_missing_checkpoint: in a trial or detached run, what happens if the storage does not have the checkpoint
             that the master recorded last: ``fail`` ends the process with an error, ``restart`` resumes from the
             newest one that the storage has, or trains from the beginning.
+        virtual_workers: in a local run, the number of parts of each batch whose results do not depend on how many
+            workers compute them, a power of two; by default `reproducibility.virtual_workers` of the config.
 
     Returns:
         The context, which is also a context manager. It is closed at exit at the latest.
@@ -99,7 +107,8 @@ def init(
             f"`on_missing_checkpoint` must be 'fail' or 'restart'. Received: {on_missing_checkpoint!r}."
         )
     names = {"master": master, "project": project, "name": name, "external_id": external_id}
-    arguments = (_comparable(config), _comparable(hparams), _comparable(run_dir), seed, *names.values())
+    values = (*names.values(), virtual_workers)
+    arguments = (_comparable(config), _comparable(hparams), _comparable(run_dir), seed, *values)
     is_bare = all(argument is None for argument in arguments)
     if _current is not None:
         context, opened_with = _current
@@ -119,7 +128,9 @@ def init(
             logger.info("The arguments of init() are ignored here: the master says what they are.")
     else:
         detached = DetachedRequest.read(os.environ, **names)
-        context = _init_local(config, hparams, run_dir, seed, detached, skip_missing_checkpoints=skip_missing)
+        context = _init_local(
+            config, hparams, run_dir, seed, detached, virtual_workers, skip_missing_checkpoints=skip_missing
+        )
     _current = context, arguments
     set_current(context.core)
     _write_events(context)
@@ -141,8 +152,9 @@ def _write_events(context: KerasContext) -> None:
 
 
 def _init_on_cluster(info: ClusterInfo, *, skip_missing_checkpoints: bool) -> KerasContext:
-    workers = _join_workers()
     trial = info.trial
+    config = None if trial is None else ExperimentConfig.from_dict(trial.config)
+    workers = _join_workers(config)
     if workers.size == 1 and len(info.container_addrs) > 1:
         raise ClusterInfoError(
             f"This task runs on {len(info.container_addrs)} machines ({', '.join(info.container_addrs)}), and this "
@@ -155,7 +167,7 @@ def _init_on_cluster(info: ClusterInfo, *, skip_missing_checkpoints: bool) -> Ke
             "`python3 -m det_keras.launch.distributed -- python3 train.py` as the entrypoint to use them.",
             len(info.slot_ids),
         )
-    if trial is None:
+    if trial is None or config is None:
         configure_logs(debug=False)
         seed = workers.on_chief(lambda: random.SystemRandom().randrange(2**31))
         prepare_process(seed, None, workers)
@@ -164,7 +176,6 @@ def _init_on_cluster(info: ClusterInfo, *, skip_missing_checkpoints: bool) -> Ke
         data = info.task_config.get("data") or {}
         return KerasContext(core, None, FitSettings(), seed=seed, config_data=data, on_close=_forget)
     configure_logs(debug=trial.debug)
-    config = ExperimentConfig.from_dict(trial.config)
     prepare_process(trial.trial_seed, config, workers)
     backend, store = share_backend(workers, lambda: open_backend(info))
     core = det_core.Context(backend, store, distributed=workers, info=info)
@@ -196,20 +207,24 @@ def _init_local(
     run_dir: str | os.PathLike[str] | None,
     seed: int | None,
     detached: DetachedRequest | None,
+    virtual_workers: int | None,
     *,
     skip_missing_checkpoints: bool,
 ) -> KerasContext:
     configure_logs(debug=False)
     # Before a run directory is taken, which would keep it.
     seed = _checked_seed(seed)
-    workers = _join_workers()
     overrides = LocalOverrides.from_environment(os.environ)
     if overrides.config is not None:
         logger.info("The config is the one given to `det experiment create`.")
     raw = _read_config(overrides.config or config)
+    if virtual_workers is not None:
+        section = {**(raw.get("reproducibility") or {}), "virtual_workers": virtual_workers}
+        raw = {**raw, "reproducibility": section}
     loaded = load_experiment_config(raw, alone=True)
     for notice in loaded.notices if raw else ():
         logger.info("%s", notice)
+    workers = _join_workers(loaded.config)
     if seed is None:
         seed = (raw.get("reproducibility") or {}).get("experiment_seed")
     run = _LocalRun(loaded.config, raw, dict(hparams or {}), overrides.run_dir or run_dir, seed)
@@ -377,11 +392,15 @@ def _given_fields(core: det_core.Context) -> set[str]:
         return set()
 
 
-def _join_workers() -> DistributedContext:
+def _join_workers(config: ExperimentConfig | None) -> DistributedContext:
     worker = WorkerInfo.from_environment(os.environ)
-    if worker.size == 1:
-        return DistributedContext.of(worker)
-    return DistributedContext.of(worker, EngineExchange(worker))
+    virtual = 1 if config is None else config.reproducibility.virtual_workers
+    if config is not None and virtual > 1:
+        # Before the engine: Horovod starts TensorFlow.
+        prepare_virtual_workers(config)
+    workers = DistributedContext.of(worker, EngineExchange(worker) if worker.size > 1 else None)
+    workers.set_virtual_workers(virtual)
+    return workers
 
 
 def _comparable(value: Any) -> Any:

@@ -39,6 +39,7 @@ __all__ = [
     "arrays_in",
     "cache_filename",
     "convert_array",
+    "copied_keras_state",
     "current_group",
     "eager_random_stream",
     "existing_keras_seed_generator",
@@ -51,6 +52,7 @@ __all__ = [
     "is_shuffle",
     "is_torch_loader",
     "keras_seed_generator",
+    "layer_losses",
     "map_arrays",
     "map_functions",
     "mask_weights",
@@ -63,6 +65,7 @@ __all__ = [
     "replaced_reduction",
     "save_state",
     "seed_generators",
+    "separate_stacks",
     "split_rows",
     "stop_threads",
     "take_rows",
@@ -212,6 +215,12 @@ def seed_generators(layer: Any) -> list[Any]:
     return list(getattr(layer, "_seed_generators", ()))
 
 
+def layer_losses(layer: Any) -> list[Any]:
+    """Return the list to which a layer adds its own losses while it is called; it may be changed in place."""
+    losses: list[Any] = layer._losses
+    return losses
+
+
 def given_losses(model: Any) -> Any:
     """Return what `compile` got as ``loss``; None before it."""
     return getattr(getattr(model, "_compile_loss", None), "_user_loss", None)
@@ -286,6 +295,23 @@ def model_documents(model: Any) -> tuple[str, str]:
     """
     config, metadata = saving_lib._serialize_model_as_json(model)
     return config, metadata
+
+
+def separate_stacks(graph: Any) -> None:
+    """Give each thread that builds `graph` name scopes, devices and control dependencies of its own."""
+    graph.switch_to_thread_local()
+
+
+def copied_keras_state() -> Any:
+    """Return a context manager for another thread, in which Keras has the settings that it has in this thread."""
+    state = dict(vars(global_state.GLOBAL_STATE_TRACKER))
+
+    @contextmanager
+    def entered() -> Iterator[None]:
+        vars(global_state.GLOBAL_STATE_TRACKER).update(state)
+        yield
+
+    return entered()
 
 
 def cache_filename(dataset: tf.data.Dataset) -> Any:

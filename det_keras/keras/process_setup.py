@@ -13,7 +13,7 @@ from det_keras.config import ExperimentConfig
 from det_keras.core.distributed import DistributedContext
 from det_keras.errors import DetError
 
-__all__ = ["check_eager", "configure_logs", "prepare_process"]
+__all__ = ["check_eager", "configure_logs", "prepare_process", "prepare_virtual_workers"]
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +70,29 @@ class _FallbackHandler(logging.StreamHandler):  # type: ignore[type-arg]
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not logging.getLogger().handlers and bool(super().filter(record))
+
+
+def prepare_virtual_workers(config: ExperimentConfig) -> None:
+    """Leave nothing in this process that could depend on the number of workers; before TensorFlow starts.
+
+    Raises:
+        DetError: the config or this process has something that does.
+    """
+    if config.optimizations.gradient_compression:
+        raise DetError(
+            "`optimizations.gradient_compression` cannot be used with virtual workers: what rounding leaves would "
+            "depend on the number of workers. Leave one of them out."
+        )
+    # How an operation divides its work over threads decides the order of its sums. Workers that share a machine have
+    # fewer threads each; so each operation gets one, and the operations of different parts run at the same time.
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+    except RuntimeError:
+        if tf.config.threading.get_intra_op_parallelism_threads() != 1:
+            raise DetError(
+                "Virtual workers need operations of one thread each, and TensorFlow has started with more. Call "
+                "`det.keras.init(...)` before anything else that uses TensorFlow, also `set_random_seed`."
+            ) from None
 
 
 def _pin_gpu(workers: DistributedContext) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from det_keras.config.kinds import Boolean, Choice, Integer, ListOf, Place, Text
+from det_keras.config.kinds import Boolean, Choice, Integer, ListOf, Place, PowerOfTwo, Text
 from det_keras.config.problems import Problems
 from det_keras.config.section import Section, SectionKind, optional, setting
 from det_keras.errors import ConfigProblem
@@ -36,10 +36,13 @@ class Reproducibility(Section):
     Attributes:
         experiment_seed: the seed of the search and of the seeds of trials.
         deterministic_ops: use deterministic kernels of TensorFlow, which are slower.
+        virtual_workers: parts of each batch whose results do not depend on how many workers compute them, a power of
+            two; 1 for none.
     """
 
     experiment_seed: int = setting(Integer(minimum=0, maximum=2**32 - 1), factory=_seed_from_clock)
     deterministic_ops: bool = setting(Boolean(), False)
+    virtual_workers: int = setting(PowerOfTwo(), 1)
 
 
 @dataclass(frozen=True)

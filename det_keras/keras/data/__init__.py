@@ -66,7 +66,8 @@ def open_source(
 
     Args:
         data: (x, y, sample_weight), with None for absent parts.
-        batch_size: samples per batch of one worker, for arrays; 32 by default, as in Keras.
+        batch_size: samples per batch of one worker, for arrays; 32 by default, as in Keras, and with virtual workers
+            32 for all workers.
         shuffle: as in `model.fit`.
         seed: the seed of the batch plan.
         steps_per_epoch: batches that count as one epoch; None for one pass over the data.
@@ -79,7 +80,7 @@ def open_source(
     """
     check_data(data)
     x = data[0]
-    shard = Shard() if workers is None else Shard(workers.rank, workers.size)
+    shard = Shard() if workers is None else Shard(workers.rank, workers.size, workers.is_alone)
     if is_arrays(x):
         x, y, sample_weight = _checked_weights(data)
         if class_weight is not None:
@@ -87,9 +88,11 @@ def open_source(
         if batch_size is None and steps_per_epoch is not None:
             # As in Keras, the samples are divided between the steps.
             batch_size = math.ceil(rows_of(keras.tree.flatten(x)[0]) / (steps_per_epoch * shard.size))
+        # With virtual workers, nothing may depend on the number of workers.
+        default_for = 1 if workers is not None and workers.has_virtual else shard.size
         return ArraySource(
             keras.utils.pack_x_y_sample_weight(x, y, sample_weight),
-            batch_size=(batch_size or _DEFAULT_BATCH_SIZE) * shard.size,
+            batch_size=_DEFAULT_BATCH_SIZE * default_for if batch_size is None else batch_size * shard.size,
             shuffle=shuffle,
             seed=seed,
             steps_per_epoch=steps_per_epoch,
@@ -105,9 +108,19 @@ def open_source(
             raise ValueError(
                 f"`class_weight` cannot be used with a {type(x).__name__}: let it give sample weights."
             )
+        if not shard.is_whole:
+            raise ValueError(
+                f"A {type(x).__name__} cannot be shared by virtual workers: its batches have no order that is known. "
+                "Use arrays, a `keras.utils.PyDataset` or a `tf.data.Dataset`."
+            )
         return GeneratorSource(x, steps_per_epoch=steps_per_epoch)
     add_weights = with_class_weights(class_weight) if class_weight is not None else None
     if isinstance(x, keras.utils.PyDataset):
+        if workers is not None and workers.has_virtual and is_per_worker(x):
+            raise ValueError(
+                "`per_worker_batches=True` cannot be used with virtual workers: which rows are in a batch would depend "
+                "on the number of workers. Let the PyDataset return global batches."
+            )
         return PyDatasetSource(
             x,
             shuffle=bool(shuffle),

@@ -21,15 +21,12 @@ class Shard:
     Attributes:
         rank: the rank of this worker.
         size: number of workers.
+        is_whole: whether elements are whole batches, without counts, because there is one worker.
     """
 
     rank: int = 0
     size: int = 1
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether this worker has every row, because it is the only worker."""
-        return self.size == 1
+    is_whole: bool = True
 
     def of_rows(self, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return this worker's part of a batch's row numbers, inside the graph.

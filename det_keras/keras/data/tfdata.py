@@ -89,7 +89,7 @@ class TfDataSource(IteratedSource):
                 "or leave out `.repeat()`."
             )
         self._is_continuous = steps_per_epoch is not None
-        self._is_shared = workers is not None and workers.size > 1
+        self._is_shared = workers is not None and not workers.is_alone
         self._dataset = dataset.repeat() if self._is_continuous and cardinality > 0 else dataset
         self.steps_per_epoch = steps_per_epoch or (cardinality if cardinality > 0 else None)
         if workers is not None and self._is_shared:

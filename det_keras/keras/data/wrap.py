@@ -99,7 +99,7 @@ class DataContext:
                 # Sharding a second time would leave each worker a share of its share.
                 _warn_of_mixture(part)
                 return part
-            wrapped = part.shard(self._workers.size, self._workers.rank) if shard else part
+            wrapped = part.shard(self._workers.size, self._workers.shard_index) if shard else part
             setattr(wrapped, _MARK, shard)
             return wrapped
         if part is None:

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from det_keras.cluster_info import WorkerInfo
 from det_keras.core.exchange import Exchange
+from det_keras.keras.distributed.engines.alone import AloneEngine
 from det_keras.keras.distributed.engines.base import Engine
 from det_keras.keras.distributed.engines.builtin import BuiltinEngine
 from det_keras.keras.distributed.engines.horovod import HorovodEngine, import_problem
@@ -23,11 +24,12 @@ from det_keras.protocol.engines import AUTO, BUILTIN, ENGINE_VARIABLE, HOROVOD
 # Alignment of TensorFlow's memory.
 _ALIGNMENT_BYTES = 64
 
-__all__ = ["EngineExchange", "allgather_rows", "broadcast", "sum_over_workers"]
+__all__ = ["EngineExchange", "allgather_rows", "broadcast", "sum_over_parts", "sum_over_workers"]
 
 logger = logging.getLogger(__name__)
 
 _started: list[Engine] = []
+_ALONE = AloneEngine()
 
 
 class EngineExchange(Exchange):
@@ -73,10 +75,31 @@ def sum_over_workers(tensors: Sequence[tf.Tensor], *, name: str, half: bool = Fa
         flat, starts = _flattened([tensors[index] for index in chosen])
         total = engine.sum(flat, name=f"{name}.{dtype.name}", half=half)
         for index, start in zip(chosen, starts, strict=True):
-            part = tf.slice(total, [start], [tf.size(tensors[index])])
-            results[index] = tf.reshape(part, tf.shape(tensors[index]))
-            results[index].set_shape(tensors[index].shape)
+            results[index] = _view(total, start, tensors[index])
     return results
+
+
+def sum_over_parts(parts: Sequence[Sequence[tf.Tensor]], *, name: str) -> list[tf.Tensor]:
+    """Return the sums of tensors over all parts of all workers, with the bits of one binary tree over all parts.
+
+    Args:
+        parts: for each part of this worker, tensors with the same shapes and dtypes for every part.
+        name: as in `sum_over_workers`.
+    """
+    results: list[Any] = list(parts[0])
+    for dtype in sorted({tensor.dtype for tensor in parts[0]}, key=lambda dtype: dtype.name):
+        chosen = [index for index, tensor in enumerate(parts[0]) if tensor.dtype == dtype]
+        flat = [_flattened([part[index] for index in chosen]) for part in parts]
+        total = _engine().sum_in_tree(tf.stack([own for own, _ in flat]), name=f"{name}.{dtype.name}")
+        for index, start in zip(chosen, flat[0][1], strict=True):
+            results[index] = _view(total, start, parts[0][index])
+    return results
+
+
+def _view(flat: tf.Tensor, start: Any, like: tf.Tensor) -> tf.Tensor:
+    part = tf.reshape(tf.slice(flat, [start], [tf.size(like)]), tf.shape(like))
+    part.set_shape(like.shape)
+    return part
 
 
 def _flattened(tensors: Sequence[tf.Tensor]) -> tuple[tf.Tensor, list[Any]]:
@@ -110,7 +133,7 @@ def broadcast(tensor: tf.Tensor, *, name: str) -> tf.Tensor:
 
 
 def _engine() -> Engine:
-    return _started[0]
+    return _started[0] if _started else _ALONE
 
 
 def _start(worker: WorkerInfo, environ: Mapping[str, str]) -> Engine:

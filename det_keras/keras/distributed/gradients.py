@@ -8,104 +8,19 @@ and a saved model does not contain the replacement.
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from det_keras.keras.distributed.exchange import allgather_rows, sum_over_workers
+from det_keras.keras.distributed.exchange import allgather_rows, sum_over_parts, sum_over_workers
+from det_keras.keras.distributed.shared_step import SharedStep
 
-__all__ = ["GradientExchange", "SharedStep"]
+__all__ = ["GradientExchange"]
 
 logger = logging.getLogger(__name__)
 
 _MARK = "_det_exchange"
-
-
-class SharedStep:
-    """The state that the workers exchange with each step, besides gradients.
-
-    Attributes:
-        rows: number of rows of the current global batch on this worker, a scalar tensor of the graph that is being
-            traced; None outside a step of `context.fit`, where all workers have the same weight.
-        all_rows: number of rows of the whole global batch; None if it is known only after an exchange.
-        is_weighted: whether the next gradients are those of a loss that was multiplied by `share`.
-        leave: 1 once this worker was asked to stop.
-        end: 1 once a callback of this worker ended the training.
-        requests: the numbers of workers that request to stop, and to end, as of the last step; the same on all workers.
-        is_in_fit: whether a `context.fit` prepares the model or trains it.
-        is_ending_epoch: whether any worker requested to end when metrics were last summed; None once it was read.
-    """
-
-    def __init__(self) -> None:
-        self.rows: tf.Tensor | None = None
-        self.all_rows: tf.Tensor | None = None
-        self.is_weighted = False
-        self._graph: Any = None
-        self._names: Counter[str] = Counter()
-        self.is_in_fit = False
-        self.leave = tf.Variable(0.0, trainable=False)
-        self.end = tf.Variable(0.0, trainable=False)
-        self.requests = tf.Variable([0.0, 0.0], trainable=False)
-        self.is_ending_epoch: bool | None = None
-
-    def begin(self) -> None:
-        """Reset the requests of an earlier training."""
-        self.leave.assign(0.0)
-        self.end.assign(0.0)
-        self.requests.assign([0.0, 0.0])
-
-    @contextmanager
-    def of(self, rows: tf.Tensor, all_rows: tf.Tensor | None) -> Iterator[None]:
-        """Trace or run a step on a share of a global batch inside the block.
-
-        Args:
-            rows: number of rows on this worker.
-            all_rows: number of rows of the whole global batch; None if it is not known.
-        """
-        self.rows, self.all_rows = rows, all_rows
-        self._graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-        self._names.clear()
-        try:
-            yield
-        finally:
-            self.rows = self.all_rows = self._graph = None
-            self.is_weighted = False
-
-    def name_of(self, exchange: str) -> str:
-        """Return a name for an exchange inside a step: the same on every worker, and unique within the step."""
-        self._names[exchange] += 1
-        return f"step.{exchange}.{self._names[exchange]}"
-
-    def learn_share(self) -> tf.Tensor:
-        """Return this worker's fraction of the rows of the current step, after an exchange if it is not known."""
-        assert self.rows is not None
-        if (share := self.share) is not None:
-            return share
-        (all_rows,) = sum_over_workers([self.rows], name=self.name_of("rows"))
-        if tf.executing_eagerly() or tf.compat.v1.get_default_graph() is self._graph:
-            # In a branch of the step's graph it would be known in that branch alone.
-            self.all_rows = all_rows
-        return tf.cast(self.rows, tf.float32) / tf.cast(all_rows, tf.float32)
-
-    @property
-    def share(self) -> tf.Tensor | None:
-        """This worker's fraction of the rows of the current step; None if it is not known before the exchange."""
-        if self.rows is None or self.all_rows is None:
-            return None
-        return tf.cast(self.rows, tf.float32) / tf.cast(self.all_rows, tf.float32)
-
-    @property
-    def is_leaving(self) -> bool:
-        """Whether any worker had been asked to stop before the last step; the same on all workers."""
-        return bool(self.requests.numpy()[0] > 0)
-
-    @property
-    def is_ending(self) -> bool:
-        """Whether a callback of any worker had ended the training before the last step; the same on all workers."""
-        return bool(self.requests.numpy()[1] > 0)
 
 
 class GradientExchange:
@@ -130,7 +45,15 @@ class GradientExchange:
         self._installed += 1
 
         def exchange_and_apply(grads: Sequence[Any], *arguments: Any, **options: Any) -> Any:
-            return apply(self.average(list(grads), f"gradients.{number}"), *arguments, **options)
+            step, name = self._step, f"gradients.{number}"
+            if step.lockstep is None:
+                return apply(self.average(list(grads), name), *arguments, **options)
+            # The share is known here only: what is combined later belongs to all.
+            fraction = step.learn_fraction()
+            assert step.share is not None
+            own = list(grads) if step.share.is_weighted else _weighted_all(list(grads), fraction)
+            step.share.is_weighted = False
+            return step.meet(own, lambda parts: apply(self.sum_of_parts(parts, name), *arguments, **options))
 
         exchange_and_apply.__dict__[_MARK] = apply
         optimizer.apply = exchange_and_apply
@@ -151,18 +74,19 @@ class GradientExchange:
             gradients: the gradients of this worker's rows: tensors, IndexedSlices, or None for no gradient.
             name: name of the exchange.
         """
-        step = self._step
+        step, share = self._step, self._step.share
         if not step.is_in_fit:
             self._warn()
         dense = [index for index, gradient in enumerate(gradients) if isinstance(gradient, tf.Tensor)]
         own_requests = tf.stack([step.leave, step.end])
+        is_weighted = share is not None and share.is_weighted
         # The number of rows of the other workers may be known. Otherwise it is exchanged, and the sum of the gradients
         # is divided by the total afterwards.
-        weight = tf.constant(1.0) if step.rows is None else tf.cast(step.rows, tf.float32)
-        if (share := step.share) is not None:
-            weight, total = share, tf.constant(1.0)
+        weight = tf.constant(1.0) if share is None else tf.cast(share.rows, tf.float32)
+        if share is not None and (fraction := share.fraction) is not None:
+            weight, total = fraction, tf.constant(1.0)
             own = [gradients[index] for index in dense]
-            sent = own if step.is_weighted else _weighted(own, weight)
+            sent = own if is_weighted else _weighted(own, weight)
             *averaged, requests = sum_over_workers([*sent, own_requests], name=name, half=self._half)
         elif self._half:
             # A 16-bit float would lose digits of the number of rows.
@@ -180,9 +104,44 @@ class GradientExchange:
             result[index] = gradient
         for index, gradient in enumerate(gradients):
             if isinstance(gradient, tf.IndexedSlices):
-                own_weight = tf.constant(1.0) if step.is_weighted else weight
+                own_weight = tf.constant(1.0) if is_weighted else weight
                 result[index] = _average_slices(gradient, own_weight, total, f"{name}.{index}")
-        step.is_weighted = False
+        if share is not None:
+            share.is_weighted = False
+        return result
+
+    def sum_of_parts(self, parts: list[list[Any]], name: str) -> list[Any]:
+        """Return the gradients of the global batch from those of this worker's virtual workers.
+
+        The sums are those of one binary tree over all virtual workers, whichever worker runs them.
+
+        Args:
+            parts: for each virtual worker its gradients, weighted with its fraction of the rows.
+            name: name of the exchange.
+        """
+        step, result = self._step, list(parts[0])
+        dense = [index for index, gradient in enumerate(result) if isinstance(gradient, tf.Tensor)]
+        own_requests = tf.stack([step.leave, step.end])
+        sent = [
+            # The requests are those of the worker, so one of its parts has them.
+            [*(part[index] for index in dense), own_requests if part is parts[0] else tf.zeros_like(own_requests)]
+            for part in parts
+        ]  # fmt: skip
+        *sums, requests = sum_over_parts(sent, name=name)
+        step.requests.assign(requests)
+        for index, gradient in zip(dense, sums, strict=True):
+            result[index] = gradient
+        for index, gradient in enumerate(result):
+            if isinstance(gradient, tf.IndexedSlices):
+                # In the order of the virtual workers, so that rows of the same index are added in the same order.
+                values, indices = (
+                    allgather_rows(tf.concat(pieces, 0), name=f"{name}.{index}.{what}")
+                    for what, pieces in (
+                        ("values", [part[index].values for part in parts]),
+                        ("indices", [part[index].indices for part in parts]),
+                    )
+                )
+                result[index] = tf.IndexedSlices(values, indices, gradient.dense_shape)
         return result
 
     def _warn(self) -> None:
@@ -199,6 +158,17 @@ class GradientExchange:
 def _weighted(gradients: list[tf.Tensor], weight: tf.Tensor) -> list[tf.Tensor]:
     # Not a plain product: the gradients of a worker without rows may be NaN, and its weight is 0.
     return [tf.math.multiply_no_nan(gradient, tf.cast(weight, gradient.dtype)) for gradient in gradients]
+
+
+def _weighted_all(gradients: list[Any], weight: tf.Tensor) -> list[Any]:
+    result: list[Any] = []
+    for gradient in gradients:
+        if isinstance(gradient, tf.IndexedSlices):
+            (values,) = _weighted([gradient.values], weight)
+            result.append(tf.IndexedSlices(values, gradient.indices, gradient.dense_shape))
+        else:
+            result.extend([None] if gradient is None else _weighted([gradient], weight))
+    return result
 
 
 def _average_slices(

@@ -15,8 +15,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from det_keras.keras.distributed.exchange import sum_over_workers
-from det_keras.keras.distributed.gradients import SharedStep
+from det_keras.keras.distributed.shared_step import SharedStep
 from det_keras.keras.private_api import mask_weights, replaced_reduction
 
 __all__ = ["shared_losses"]
@@ -42,7 +41,7 @@ def shared_losses(step: SharedStep) -> Iterator[None]:
         ) -> Any:
             loss = reduce(values, sample_weight=sample_weight, mask=mask, reduction=reduction, dtype=dtype)
             # A loss that returns one number divides by the rows itself.
-            if step.rows is None or reduction in _UNREDUCED or not tf.convert_to_tensor(values).shape.rank:
+            if step.share is None or reduction in _UNREDUCED or not tf.convert_to_tensor(values).shape.rank:
                 return loss
             factor = _factor(step, sample_weight, mask, reduction)
             return loss if factor is None else loss * tf.cast(factor, loss.dtype)
@@ -53,8 +52,8 @@ def shared_losses(step: SharedStep) -> Iterator[None]:
 
     def update_state(mean: Any, values: Any, sample_weight: Any = None) -> None:
         # A number per batch, such as the loss of one output: its weight is this worker's share of the batch.
-        if step.rows is not None and sample_weight is None and not tf.convert_to_tensor(values).shape.rank:
-            sample_weight = step.learn_share()
+        if step.share is not None and sample_weight is None and not tf.convert_to_tensor(values).shape.rank:
+            sample_weight = step.learn_fraction()
         update_mean(mean, values, sample_weight=sample_weight)
 
     keras.metrics.Mean.update_state = update_state
@@ -68,16 +67,16 @@ def shared_losses(step: SharedStep) -> Iterator[None]:
 def _factor(step: SharedStep, sample_weight: Any, mask: Any, reduction: str) -> tf.Tensor | None:
     """Return the factor of a reduced loss; None where rows are what it was divided by."""
     if reduction == "sum":
-        return tf.math.divide_no_nan(1.0, step.learn_share())
+        return tf.math.divide_no_nan(1.0, step.learn_fraction())
     if reduction == "mean_with_sample_weight":
         divided_by = mask_weights(sample_weight, mask)
     else:
         divided_by = mask_weights(None, mask)
     if divided_by is None:
         return None
-    assert step.rows is not None
+    assert step.share is not None
     own = tf.reduce_sum(tf.cast(divided_by, tf.float32))
     # A worker without rows runs one that is not counted.
-    own = tf.where(step.rows > 0, own, tf.zeros_like(own))
-    (total,) = sum_over_workers([own], name=step.name_of("divisor"))
-    return tf.math.divide_no_nan(own, total * step.learn_share())
+    own = tf.where(step.share.rows > 0, own, tf.zeros_like(own))
+    (total,) = step.sum([own], "divisor")
+    return tf.math.divide_no_nan(own, total * step.learn_fraction())

@@ -1,15 +1,15 @@
-"""The replica of the model on one worker: steps on its rows, metrics and statistics over all workers.
+"""The model of one worker: how its steps run on a share of a batch, and what all workers have in common.
 
-Keras's own steps run unchanged on this worker's rows. In addition, the rows are counted to weight gradients, the
-effects of a step without rows are undone, and metrics are computed from the states of all workers.
+Keras's own steps run unchanged. What is added to them differs between the two kinds of replicas.
 """
 
 from __future__ import annotations
 
+import abc
 import logging
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import keras
@@ -18,9 +18,9 @@ import tensorflow as tf
 
 from det_keras.core.distributed import DistributedContext
 from det_keras.errors import DivergenceError
-from det_keras.keras.distributed.exchange import allgather_rows, broadcast, sum_over_workers
-from det_keras.keras.distributed.gradients import SharedStep
+from det_keras.keras.distributed.exchange import allgather_rows, broadcast
 from det_keras.keras.distributed.loss import shared_losses
+from det_keras.keras.distributed.shared_step import SharedStep
 from det_keras.keras.private_api import all_layers, own_trainable_variables, seed_generators
 
 __all__ = ["Replica", "check_metrics", "seed_variables"]
@@ -28,18 +28,18 @@ __all__ = ["Replica", "check_metrics", "seed_variables"]
 logger = logging.getLogger(__name__)
 
 _HOOKS = ("train_step", "test_step", "get_metrics_result")
-# Separates the random streams of ranks; it is odd, so that up to 2**32 ranks have different streams.
-_RANK_STRIDE = 0x9E3779B1
+
+Step = Callable[[Any], Any]
 
 
-class Replica:
+class Replica(abc.ABC):
     """The model of one worker.
 
     Args:
         model: the compiled model, with all its variables built.
         distributed: the workers.
         step: receives the numbers of rows of each step.
-        may_lack_rows: a worker may have no row of some batch; the effects of its step are then undone.
+        may_lack_rows: a share may have no row of some batch; the effects of its step are then undone.
     """
 
     def __init__(
@@ -49,7 +49,6 @@ class Replica:
         self._model = model
         self._distributed = distributed
         self._shared = step
-        self._trained = tf.Variable(0, dtype=tf.int64, trainable=False)
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -81,44 +80,21 @@ class Replica:
             variable.assign(broadcast(variable.value, name=f"initial.{index}"))
         self.spread_seeds()
 
+    @abc.abstractmethod
     def spread_seeds(self) -> None:
-        """Change the seed generators, which have the chief's state, to this rank's own streams.
-
-        Keras derives a random number from (seed, number of the draw), so that the dropout masks of a rank are a
-        function of the training's seed, the rank and the step.
-        """
-        rank = self._distributed.rank
-        for variable in seed_variables(self._model):
-            seed, drawn = np.asarray(variable.value).tolist()
-            variable.assign(np.array([(seed + rank * _RANK_STRIDE) % 2**32, drawn], np.uint32))
+        """Change the seed generators, which have the chief's state, to the random streams of this replica."""
 
     def metrics(self) -> dict[str, float]:
         """Return the running metrics over all workers."""
         return {name: float(value) for name, value in self._model.get_metrics_result().items()}
 
+    @abc.abstractmethod
     def averages(self) -> list[np.ndarray[Any, Any]]:
-        """Return the moving statistics, averaged over workers and weighted by the rows that they trained on."""
-        own = [np.asarray(variable.value) for variable in self.statistics]
-        # The workers have the same model, so all of them take part in the exchange, or none.
-        if not own:
-            return []
-        gathered = self._distributed.allgather((int(self._trained), own))
-        weights = np.array([max(rows, 0) for rows, _ in gathered], np.float64)
-        if weights.sum() == 0:
-            weights += 1.0
-        return [_average([values[index] for _, values in gathered], weights) for index in range(len(own))]
+        """Return the moving statistics of all workers, in the order of `statistics`."""
 
-    @contextmanager
-    def averaged(self) -> Iterator[None]:
-        """Assign the averaged moving statistics inside the block, and restore each worker's own after it."""
-        own = [np.array(variable.value) for variable in self.statistics]
-        for variable, value in zip(self.statistics, self.averages(), strict=True):
-            variable.assign(value)
-        try:
-            yield
-        finally:
-            for variable, value in zip(self.statistics, own, strict=True):
-                variable.assign(value)
+    @abc.abstractmethod
+    def averaged(self) -> AbstractContextManager[None]:
+        """Assign the statistics of all workers inside the block."""
 
     @property
     def statistics(self) -> list[Any]:
@@ -133,42 +109,24 @@ class Replica:
             if id(variable) not in others and tf.as_dtype(variable.dtype).is_floating
         ]
 
-    @property
-    def own_variables(self) -> list[Any]:
-        """Every variable that may differ between workers: statistics, random streams, metrics."""
-        return [*self.statistics, *seed_variables(self._model), *self._model.metrics_variables]
-
+    @abc.abstractmethod
     def get_state(self) -> dict[str, Any]:
-        """Return the state that only this worker has."""
-        return {
-            "trained": int(self._trained),
-            "values": [np.asarray(variable.value) for variable in self.own_variables],
-        }
+        """Return the state that only this worker has: ``trained``, a number, and ``values``, a list of arrays."""
 
+    @abc.abstractmethod
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore the state that `get_state` returned on a worker of the same rank."""
-        self._trained.assign(state["trained"])
-        for variable, value in zip(self.own_variables, state["values"], strict=True):
-            variable.assign(value)
 
+    @abc.abstractmethod
     def begin_anew(self) -> None:
-        """Begin from the chief's state when the number of workers has changed; metrics continue on the chief only."""
-        self._trained.assign(0)
-        if not self._distributed.is_chief:
-            for metric in self._model.metrics:
-                metric.reset_state()
-        self.spread_seeds()
+        """Begin from the chief's state when the number of workers has changed."""
 
+    @abc.abstractmethod
     def sum_metrics(self) -> list[np.ndarray[Any, Any]]:
         """Return the states of all metrics, summed over workers, in the order of ``metrics_variables``.
 
         The workers' requests are exchanged in the same call and recorded in the step.
         """
-        values = [variable.value.read_value() for variable in self._model.metrics_variables]
-        is_ending = tf.maximum(tf.cast(self._model.stop_training, tf.float32), self._shared.end)
-        *sums, endings = sum_over_workers([*values, is_ending], name="metric_states")
-        self._shared.is_ending_epoch = float(endings) > 0
-        return [np.asarray(total) for total in sums]
 
     def check_equal(self, batches: int, checked_at: int) -> None:
         """Compare the trainable variables of all workers.
@@ -215,10 +173,10 @@ class Replica:
 
         def scale_loss(loss: Any) -> Any:
             scaled, share = original(loss), step.share
-            if share is None:
+            if share is None or share.fraction is None:
                 return scaled
-            step.is_weighted = True
-            return scaled * tf.cast(share, scaled.dtype)
+            share.is_weighted = True
+            return scaled * tf.cast(share.fraction, scaled.dtype)
 
         optimizer.scale_loss = scale_loss
         try:
@@ -226,69 +184,31 @@ class Replica:
         finally:
             del optimizer.scale_loss
 
-    def _step(
-        self, original: Callable[[Any], Any], own_result: Callable[[], dict[str, Any]], *, counts: bool
-    ) -> Callable[[Any], Any]:
-        def step(packed: Any) -> Any:
-            data, counted = packed
-            # The number of rows of this worker and, if the data provides it, of all workers.
-            rows, all_rows = (counted[0], counted[1]) if counted.shape.rank else (counted, None)
-            may_change = [*self.statistics, *self._model.metrics_variables]
-            discarded = may_change if self._may_lack_rows else []
-            before = [variable.value.read_value() for variable in discarded]
-            with self._shared.of(rows, all_rows):
-                logs = self._shared_logs(original(data), own_result)
-            # A worker without rows of this batch has run a row that belongs to another worker: undo its effects.
-            for variable, value in zip(discarded, before, strict=True):
-                variable.assign(tf.where(rows > 0, variable.value, value))
-            if counts and self.statistics:
-                self._trained.assign_add(rows)
-            return logs
-
-        return step
-
-    def _shared_logs(self, logs: Any, own_result: Callable[[], dict[str, Any]]) -> Any:
-        """Return the logs of a step; those that are no results of metrics, as of an own `train_step`, are averaged.
+    @abc.abstractmethod
+    def _step(self, original: Step, own_result: Callable[[], dict[str, Any]], *, counts: bool) -> Step:
+        """Return the replacement of a step.
 
         Args:
-            logs: what this worker's step returned.
-            own_result: returns the results of metrics on this worker. Those of all workers are computed when they are
-                asked for.
+            original: the model's own step.
+            own_result: returns the results of the metrics from their states on this worker.
+            counts: whether the step trains.
         """
+
+    @abc.abstractmethod
+    def _result(self, original: Callable[[], Any]) -> Callable[[], Any]:
+        """Return the replacement of the model's `get_metrics_result`."""
+
+    def _numbers(self, logs: Any, own_result: Callable[[], dict[str, Any]]) -> dict[str, tf.Tensor]:
+        """Return what a step logs besides results of metrics, as an own `train_step` does: numbers, by name."""
         if not isinstance(logs, dict):
-            return logs
+            return {}
         names = set(own_result())
-        own = {
+        numbers = {
             name: tf.convert_to_tensor(value)
             for name, value in logs.items()
             if name not in names and keras.ops.is_tensor(value) and not value.shape.rank
         }
-        own = {name: value for name, value in own.items() if value.dtype.is_floating}
-        if not own:
-            return logs
-        share = self._shared.learn_share()
-        sent = [tf.math.multiply_no_nan(value, tf.cast(share, value.dtype)) for value in own.values()]
-        return {
-            **logs,
-            **dict(zip(own, sum_over_workers(sent, name=self._shared.name_of("logs")), strict=True)),
-        }
-
-    def _result(self, original: Callable[[], Any]) -> Callable[[], Any]:
-        def result() -> Any:
-            if tf.inside_function():
-                return original()
-            variables = self._model.metrics_variables
-            own = [variable.value.read_value() for variable in variables]
-            for variable, value in zip(variables, self.sum_metrics(), strict=True):
-                variable.assign(value)
-            logs = keras.tree.map_structure(
-                lambda value: tf.identity(value) if tf.is_tensor(value) else value, original()
-            )
-            for variable, value in zip(variables, own, strict=True):
-                variable.assign(value)
-            return logs
-
-        return result
+        return {name: value for name, value in numbers.items() if value.dtype.is_floating}
 
     def _forget_functions(self) -> None:
         self._model.train_function = self._model.test_function = self._model.predict_function = None
@@ -322,15 +242,6 @@ def seed_variables(model: Any) -> list[Any]:
         for generator in seed_generators(layer):
             found.setdefault(id(generator.state), generator.state)
     return list(found.values())
-
-
-def _average(values: list[Any], weights: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    if all(np.array_equal(values[0], other) for other in values[1:]):
-        # The mean of equal values may differ from the values in the last digit.
-        result: np.ndarray[Any, Any] = values[0]
-        return result
-    mean: np.ndarray[Any, Any] = np.average(np.stack(values).astype(np.float64), axis=0, weights=weights)
-    return mean.astype(values[0].dtype)
 
 
 def _checksum(variable: Any) -> int:

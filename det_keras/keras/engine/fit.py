@@ -18,7 +18,7 @@ from det_keras.core.preempt import StopSignals
 from det_keras.keras.checkpoint.trained_model import TrainedModel
 from det_keras.keras.checkpoint.training_state import RestoredState
 from det_keras.keras.data import plan_seed
-from det_keras.keras.distributed.gradients import SharedStep
+from det_keras.keras.distributed.shared_step import SharedStep
 from det_keras.keras.engine.arguments import FitArguments
 from det_keras.keras.engine.callback_list import SeamlessCallbackList
 from det_keras.keras.engine.callback_state import CallbackStates, prepare_callbacks

@@ -13,8 +13,8 @@ from det_keras.keras.checkpoint.variables import build_for_evaluation
 from det_keras.keras.data import ArrayShare, whole_data
 from det_keras.keras.data.pydataset import standardize_batch
 from det_keras.keras.data.wrap import is_sharded
-from det_keras.keras.distributed.gradients import SharedStep
-from det_keras.keras.distributed.replica import Replica
+from det_keras.keras.distributed.replicas import make_replica
+from det_keras.keras.distributed.shared_step import SharedStep
 from det_keras.keras.engine.arguments import checked_count
 from det_keras.keras.engine.validator import Validator
 
@@ -55,11 +55,13 @@ def evaluate(
         batch_size = checked_count("batch_size", batch_size)
     if steps is not None:
         steps = checked_count("steps", steps)
-    data = whole_data((x, y, sample_weight))
+    data = (x, y, sample_weight)
+    if workers.size > 1:
+        data = whole_data(data)
     validator = Validator(data, batch_size=batch_size, steps=steps, freq=1, workers=workers)
     try:
         build_for_evaluation(model, validator.element_spec)
-        with Replica(model, workers, SharedStep()).active():
+        with make_replica(model, workers, SharedStep()).active():
             return validator.run(model, callbacks, verbose=verbose if workers.is_chief else 0)
     finally:
         validator.source.close()

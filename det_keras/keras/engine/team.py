@@ -22,8 +22,9 @@ from det_keras.keras.checkpoint.random_state import capture_random_state, restor
 from det_keras.keras.checkpoint.trained_model import TrainedModel
 from det_keras.keras.data import DataSource
 from det_keras.keras.distributed.exchange import sum_over_workers
-from det_keras.keras.distributed.gradients import SharedStep
 from det_keras.keras.distributed.replica import Replica
+from det_keras.keras.distributed.replicas import make_replica
+from det_keras.keras.distributed.shared_step import SharedStep
 from det_keras.keras.distributed.support import check_support
 from det_keras.keras.engine.progress import Progress
 
@@ -83,8 +84,8 @@ class Team:
 
     @property
     def is_single(self) -> bool:
-        """Whether there is one worker."""
-        return self._workers.size == 1
+        """Whether there is one worker, without virtual ones."""
+        return self._workers.is_alone
 
     @contextmanager
     def at_work(self, *, is_new: bool) -> Iterator[None]:
@@ -105,7 +106,7 @@ class Team:
         self._check_alike()
         assert self._step is not None
         self._step.begin()
-        self._replica = Replica(model, self._workers, self._step, may_lack_rows=self._may_lack_rows)
+        self._replica = make_replica(model, self._workers, self._step, may_lack_rows=self._may_lack_rows)
         with self._replica.active():
             if is_new:
                 self._replica.adopt_initial_state(

@@ -18,12 +18,24 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def sum(self, flat: tf.Tensor, *, name: str, half: bool = False) -> tf.Tensor:
-        """Return the sum of a tensor over all workers, the same bits on every worker.
+        """Return the sum of a tensor over all workers: the same bits on every worker, in no particular order.
 
         Args:
             flat: (size,), with the same size and dtype on every worker.
             name: of the exchange: the same on every worker, and unique within a step.
             half: 32-bit floats may be sent as 16-bit floats.
+        """
+
+    @abc.abstractmethod
+    def sum_in_tree(self, parts: tf.Tensor, *, name: str) -> tf.Tensor:
+        """Return the sum over the parts of all workers: that of `core.collective.tree_sum`, to the last bit.
+
+        Args:
+            parts: (parts of this worker, size), of the same shape and dtype on every worker.
+            name: as in `sum`.
+
+        Returns:
+            (size,).
         """
 
     @abc.abstractmethod

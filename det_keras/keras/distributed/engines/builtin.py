@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import socket
-import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from det_keras.core.collective import Collective
 from det_keras.core.exchange import Star
 from det_keras.core.heartbeat import beat_for_ever
 from det_keras.errors import DetError
+from det_keras.keras.distributed.engines.array_calls import ArrayCalls, sum_of_rows
 from det_keras.keras.distributed.engines.base import Engine
 from det_keras.protocol.ends import ENDS_VARIABLE, Ends
 
@@ -51,41 +51,34 @@ class BuiltinEngine(Engine):
             is_single=is_single,
             machines=None if is_single or worker.local_rank > 0 else _connect(worker, ends, environ),
         )
-        self._last: weakref.WeakKeyDictionary[Any, tf.Operation] = weakref.WeakKeyDictionary()
+        self._calls = ArrayCalls()
 
     def sum(self, flat: tf.Tensor, *, name: str, half: bool = False) -> tf.Tensor:
         # On one machine, 16-bit floats would cost digits and time, and save nothing.
-        return self._call(lambda array: self._collective.sum(array, name), flat, flat.shape)
+        return self._calls.call(lambda array: self._collective.sum(array, name), flat, flat.shape)
+
+    def sum_in_tree(self, parts: tf.Tensor, *, name: str) -> tf.Tensor:
+        return self._calls.call(
+            lambda array: self._collective.sum(sum_of_rows(array), name), parts, parts.shape[1:]
+        )
 
     def allgather_rows(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
         def gather(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
             contents = self._collective.gather(array.tobytes(), name)
             return np.frombuffer(b"".join(contents), array.dtype).reshape(-1, *array.shape[1:])
 
-        return self._call(gather, tensor, [None, *tensor.shape[1:]])
+        return self._calls.call(gather, tensor, [None, *tensor.shape[1:]])
 
     def broadcast(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
         def broadcast(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
             content = self._collective.gather(array.tobytes(), name)[0]
             return np.frombuffer(content, array.dtype).reshape(array.shape)
 
-        return self._call(broadcast, tensor, tensor.shape)
+        return self._calls.call(broadcast, tensor, tensor.shape)
 
     def allgather_object(self, value: object) -> list[Any]:
         # Only processes that the same launcher started can reach the memory.
         return [pickle.loads(content) for content in self._collective.gather(pickle.dumps(value), "objects")]
-
-    def _call(self, function: Callable[[Any], Any], tensor: tf.Tensor, shape: Any) -> tf.Tensor:
-        """Call `function` with the tensor's array, now or when the graph runs; in the order of these calls."""
-        if tf.executing_eagerly():
-            return tf.convert_to_tensor(function(tensor.numpy()))
-        graph = tensor.graph
-        previous = self._last.get(graph)
-        with tf.control_dependencies([] if previous is None else [previous]):
-            result = tf.numpy_function(function, [tensor], tensor.dtype)
-        self._last[graph] = result.op
-        result.set_shape(shape)
-        return result
 
 
 def _connect(worker: WorkerInfo, ends: Ends, environ: Mapping[str, str]) -> Star:

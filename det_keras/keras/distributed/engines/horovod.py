@@ -10,6 +10,7 @@ import tensorflow as tf
 from det_keras.cluster_info import WorkerInfo
 from det_keras.core.heartbeat import beat_for_ever
 from det_keras.errors import DetError
+from det_keras.keras.distributed.engines.array_calls import ArrayCalls, sum_of_rows
 from det_keras.keras.distributed.engines.base import Engine
 
 __all__ = ["HorovodEngine", "import_problem"]
@@ -34,6 +35,7 @@ class HorovodEngine(Engine):
                 "horovod`, or train without it: `optimizations.collective_engine: builtin`."
             ) from error
         self._hvd: Any = hvd
+        self._calls = ArrayCalls()
         # Start the heartbeat before Horovod: ranks wait for each other while Horovod starts.
         beat_for_ever(worker.rank, os.environ)
         hvd.init()
@@ -48,6 +50,11 @@ class HorovodEngine(Engine):
         chosen = compression.fp16 if half and flat.dtype == tf.float32 else compression.none
         sent, context = chosen.compress(flat)
         return chosen.decompress(self._hvd.allreduce(sent, op=self._hvd.Sum, name=name), context)
+
+    def sum_in_tree(self, parts: tf.Tensor, *, name: str) -> tf.Tensor:
+        # Horovod adds in an order of its own, so all get the rows and add them.
+        own = self._calls.call(sum_of_rows, parts, parts.shape[1:])
+        return self._calls.call(sum_of_rows, self.allgather_rows(own[tf.newaxis], name=name), parts.shape[1:])
 
     def allgather_rows(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
         return self._hvd.allgather(tensor, name=name)

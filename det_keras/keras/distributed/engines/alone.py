@@ -1,0 +1,34 @@
+"""The engine of a single worker, which has nothing to exchange."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from det_keras.keras.distributed.engines.array_calls import ArrayCalls, sum_of_rows
+from det_keras.keras.distributed.engines.base import Engine
+
+__all__ = ["AloneEngine"]
+
+
+class AloneEngine(Engine):
+    """Returns what it receives."""
+
+    def __init__(self) -> None:
+        self._calls = ArrayCalls()
+
+    def sum(self, flat: tf.Tensor, *, name: str, half: bool = False) -> tf.Tensor:
+        return flat
+
+    def sum_in_tree(self, parts: tf.Tensor, *, name: str) -> tf.Tensor:
+        return self._calls.call(sum_of_rows, parts, parts.shape[1:])
+
+    def allgather_rows(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
+        return tensor
+
+    def broadcast(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
+        return tensor
+
+    def allgather_object(self, value: object) -> list[Any]:
+        return [value]

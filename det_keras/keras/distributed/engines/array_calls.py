@@ -1,0 +1,49 @@
+"""Calls of functions of NumPy arrays, inside and outside of TensorFlow's graphs."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from det_keras.core.collective import tree_sum
+
+__all__ = ["ArrayCalls", "sum_of_rows"]
+
+Array = np.ndarray[Any, Any]
+
+
+class ArrayCalls:
+    """Makes calls in the same order on every worker: inside a graph, in that in which they were traced."""
+
+    def __init__(self) -> None:
+        self._last: weakref.WeakKeyDictionary[Any, tf.Operation] = weakref.WeakKeyDictionary()
+
+    def call(self, function: Callable[[Array], Array], tensor: tf.Tensor, shape: Any) -> tf.Tensor:
+        """Call `function` with a tensor's array, now or when the graph runs.
+
+        Args:
+            function: receives the array, and returns one of the same dtype.
+            tensor: of any shape.
+            shape: that of the result, as far as it is known.
+        """
+        if tf.executing_eagerly():
+            return tf.convert_to_tensor(function(tensor.numpy()))
+        graph = tensor.graph
+        previous = self._last.get(graph)
+        with tf.control_dependencies([] if previous is None else [previous]):
+            result = tf.numpy_function(function, [tensor], tensor.dtype)
+        self._last[graph] = result.op
+        result.set_shape(shape)
+        return result
+
+
+def sum_of_rows(rows: Array) -> Array:
+    """Return the sum of the rows of an array, as a binary tree.
+
+    It is made here and not by TensorFlow, whose optimizer puts sums into another order.
+    """
+    return np.asarray(tree_sum(list(rows), np.add))

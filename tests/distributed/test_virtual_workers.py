@@ -1,0 +1,135 @@
+"""Virtual workers: the same bits on any number of workers, also if their number changes at a kill."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from amount import AMOUNT
+
+import det_keras as det
+from det_keras.core import DistributedContext
+from det_keras.errors import ConfigError, DetError
+
+pytestmark = pytest.mark.process
+
+SCRIPT = Path(__file__).parent / "virtual_scenarios.py"
+NUMBERS = (1, 2, 4)
+NAMES = [
+    "convolutions-arrays-sgd",
+    "convolutions-tf_data-adamw",
+    "convolutions-arrays-adam-several",
+    "recurrent-pydataset-adam",
+    "rivals-pydataset-sgd",
+]
+if AMOUNT == "all":
+    NAMES += [
+        "convolutions-pydataset-adam",
+        "convolutions-arrays-adam-eager",
+        "convolutions-arrays-adam-aggregated",
+        "convolutions-arrays-sgd-mixed",
+        "recurrent-arrays-adamw",
+        "recurrent-tf_data-adam",
+        "rivals-tf_data-adamw",
+        "rivals-arrays-adam",
+    ]
+
+
+def run(folder, workers, *names, engine="builtin", stop_at=None):
+    """Run scenarios on a number of workers; with `stop_at`, to that batch of the one scenario."""
+    command = [sys.executable, str(SCRIPT), str(folder), *names]
+    if workers > 1:
+        launcher = [sys.executable, "-m", "det_keras.launch.distributed", "--np", str(workers)]
+        command = [*launcher, "--engine", engine, "--", *command]
+    environment = {**os.environ, "STOP_AT": "" if stop_at is None else str(stop_at)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == (0 if stop_at is None else 9), done.stderr[-4000:]
+    return folder
+
+
+def results(folder, name, workers=1):
+    return [json.loads((folder / name / f"rank-{rank}.json").read_text()) for rank in range(workers)]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Return the folder of each number of workers."""
+    return {workers: run(tmp_path_factory.mktemp(f"on-{workers}"), workers, *NAMES) for workers in NUMBERS}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_weights_and_metrics_do_not_tell_the_number_of_workers(name, trained):
+    (expected,) = results(trained[1], name)
+    assert len(expected["digests"]) > 5
+    for workers in NUMBERS:
+        for found in results(trained[workers], name, workers):
+            # The variables first: the message then names those that differ.
+            assert found["digests"] == expected["digests"]
+            assert found == expected
+
+
+def drawn_history(seed):
+    """Return numbers of workers, and the batches of 21 at which all but the last of them stop."""
+    draw = random.Random(seed)
+    stops = sorted(draw.sample(range(1, 21), draw.randint(1, 3)))
+    return [draw.choice(NUMBERS) for _ in range(len(stops) + 1)], stops
+
+
+HISTORIES = [
+    ("convolutions-arrays-sgd", [1, 4, 2, 1], [5, 4, 7]),
+    ("rivals-pydataset-sgd", [4, 2, 1], [8, 5]),
+]
+if AMOUNT == "all":
+    HISTORIES += [
+        (NAMES[seed % len(NAMES)], *drawn_history(seed))
+        for seed in range(int(os.environ.get("HISTORIES", "50")))
+    ]
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize(("name", "workers", "stops"), HISTORIES, ids=str)
+def test_killed_training_goes_on_with_another_number_of_workers_bit_for_bit(
+    name, workers, stops, trained, tmp_path
+):
+    for number, stop_at in zip(workers, stops, strict=False):
+        run(tmp_path, number, name, stop_at=stop_at)
+    run(tmp_path, workers[-1], name)
+    found, expected = results(tmp_path, name)[0], results(trained[1], name)[0]
+    assert found["digests"] == expected["digests"]
+    assert found == expected
+
+
+@pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="Horovod is not installed")
+def test_horovod_gives_the_bits_of_the_builtin_engine(trained, tmp_path):
+    name = "convolutions-arrays-sgd"
+    run(tmp_path, 4, name, engine="horovod")
+    assert results(tmp_path, name)[0] == results(trained[1], name)[0]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_training_is_that_of_plain_keras_where_nothing_is_random(workers, tmp_path):
+    run(tmp_path, workers, "keras")
+    (found,) = results(tmp_path, "keras")
+    assert found["distance"] < 1e-5
+    for name, values in found["expected"].items():
+        np.testing.assert_allclose(found["history"][name], values, rtol=1e-5, err_msg=name)
+
+
+def test_number_of_workers_that_does_not_divide_is_refused():
+    workers = DistributedContext()
+    workers.size = 3
+    with pytest.raises(DetError, match=r"4 virtual workers cannot be shared by 3 workers\. .* such as 1"):
+        workers.set_virtual_workers(4)
+
+
+@pytest.mark.parametrize(("count", "message"), [(3, "a power of two, such as 2"), (0, "at least 1")])
+def test_number_of_virtual_workers_is_a_power_of_two(count, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        det.keras.init(run_dir=tmp_path, virtual_workers=count)

@@ -1,0 +1,270 @@
+"""Trainings with four virtual workers, for any number of workers: what they leave must not tell how many there were.
+
+    python virtual_scenarios.py FOLDER NAME...
+
+A training that was started before with the same folder goes on. With STOP_AT it ends after that update, as a kill does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import det_keras as det
+
+PARTS, GLOBAL_BATCH, ROWS, EPOCHS = 4, 32, 203, 3
+SCENARIOS: dict[str, Callable[[], Any]] = {}
+RUN = {"min_checkpoint_period": {"batches": 3}, "optimizations": {"divergence_check_period": 5}}
+
+
+def images() -> tuple[np.ndarray, np.ndarray]:
+    draw = np.random.default_rng(5)
+    return draw.normal(size=(ROWS, 8, 8, 3)).astype("float32"), draw.integers(0, 10, ROWS)
+
+
+def words() -> tuple[np.ndarray, np.ndarray]:
+    draw = np.random.default_rng(6)
+    found = draw.integers(1, 50, (ROWS, 12)).astype("int32")
+    found[np.arange(12) >= draw.integers(1, 13, (ROWS, 1))] = 0
+    return found, found * 7 % 10
+
+
+class Batches(keras.utils.PyDataset):
+    """Global batches."""
+
+    def __init__(self, arrays: tuple[np.ndarray, ...]) -> None:
+        super().__init__()
+        self._arrays = arrays
+
+    def __len__(self) -> int:
+        return -(-ROWS // GLOBAL_BATCH)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, ...]:
+        rows = slice(index * GLOBAL_BATCH, (index + 1) * GLOBAL_BATCH)
+        return tuple(array[rows] for array in self._arrays)
+
+
+def of_arrays(context: Any, arrays: tuple[np.ndarray, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    size = context.distributed.shard_batch_size(GLOBAL_BATCH)
+    return context.wrap_data(*arrays), {"batch_size": size}
+
+
+def of_pydataset(context: Any, arrays: tuple[np.ndarray, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return (context.wrap_data(Batches(arrays)),), {}
+
+
+def of_tf_data(context: Any, arrays: tuple[np.ndarray, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    rows = tf.data.Dataset.from_tensor_slices(arrays).shuffle(100, seed=3)
+    return (context.wrap_data(rows).batch(context.distributed.shard_batch_size(GLOBAL_BATCH)),), {}
+
+
+def convolutions() -> keras.Model:
+    return keras.Sequential(
+        [
+            keras.Input((8, 8, 3)),
+            keras.layers.RandomFlip(),
+            keras.layers.Conv2D(8, 3, use_bias=False),
+            keras.layers.BatchNormalization(),
+            keras.layers.ReLU(),
+            keras.layers.Dropout(0.3),
+            keras.layers.Conv2D(8, 3, activity_regularizer="l2"),
+            keras.layers.BatchNormalization(),
+            keras.layers.GlobalAveragePooling2D(),
+            keras.layers.Dense(10, kernel_regularizer="l2"),
+        ]
+    )
+
+
+def recurrent() -> keras.Model:
+    return keras.Sequential(
+        [
+            keras.Input((12,), dtype="int32"),
+            keras.layers.Embedding(50, 8, mask_zero=True),
+            keras.layers.LSTM(8, dropout=0.2, recurrent_dropout=0.2, return_sequences=True),
+            keras.layers.Dense(10),
+        ]
+    )
+
+
+class Rivals(keras.Model):
+    """Two networks with an optimizer each; the second step uses what the first has changed."""
+
+    def __init__(self, first: Any, second: Any) -> None:
+        super().__init__()
+        self.maker = keras.Sequential([keras.layers.Dense(16, activation="relu"), keras.layers.Dense(4)])
+        self.judge = keras.Sequential(
+            [keras.layers.Dense(16, activation="relu"), keras.layers.Dropout(0.3), keras.layers.Dense(1)]
+        )
+        self.first, self.second = first, second
+        self.seeds = keras.random.SeedGenerator(4)
+        self.distance = keras.metrics.Mean("distance")
+
+    @property
+    def metrics(self) -> list[Any]:
+        return [self.distance]
+
+    def call(self, x: Any) -> Any:
+        return self.judge(x)
+
+    def build(self, shape: Any) -> None:
+        self.maker.build((None, 6))
+        self.judge.build((None, 4))
+        self.built = True
+
+    def train_step(self, real: Any) -> dict[str, Any]:
+        noise = keras.random.normal((tf.shape(real)[0], 6), seed=self.seeds)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self.judge(self.maker(noise), training=True)) - tf.reduce_mean(
+                self.judge(real, training=True)
+            )
+        weights = self.judge.trainable_variables
+        self.first.apply(tape.gradient(loss, weights), weights)
+        with tf.GradientTape() as tape:
+            made = self.maker(noise, training=True)
+            second = -tf.reduce_mean(self.judge(made, training=False))
+        weights = self.maker.trainable_variables
+        self.second.apply(tape.gradient(second, weights), weights)
+        self.distance.update_state(tf.reduce_mean((made - real) ** 2))
+        return {"judge": loss, "maker": second, "distance": self.distance.result()}
+
+    def test_step(self, real: Any) -> dict[str, Any]:
+        return {"judge": tf.reduce_mean(self.judge(real, training=False))}
+
+
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "sgd": lambda: keras.optimizers.SGD(0.05, momentum=0.9),
+    "adam": lambda: keras.optimizers.Adam(0.003),
+    "adamw": lambda: keras.optimizers.AdamW(0.003, use_ema=True, global_clipnorm=0.5),
+}
+MODELS = {"convolutions": (convolutions, images), "recurrent": (recurrent, words)}
+MODES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "eager": {"run_eagerly": True},
+    "several": {"steps_per_execution": 3},
+    "aggregated": {},
+    "mixed": {},
+}
+SETTINGS = {
+    "aggregated": {"optimizations": {"aggregation_frequency": 2}},
+    "mixed": {"optimizations": {"mixed_precision": "O1"}},
+}
+DATA = {"arrays": of_arrays, "pydataset": of_pydataset, "tf_data": of_tf_data}
+
+
+class StopAt(keras.callbacks.Callback):
+    """Ends the process once an optimizer has made a number of updates, as a kill does."""
+
+    def __init__(self, updates: int, optimizer: Any) -> None:
+        super().__init__()
+        self._updates, self._optimizer = updates, optimizer
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if int(self._optimizer.iterations) >= self._updates:
+            os._exit(9)
+
+
+def finish(context: Any, model: Any, history: Any, **more: Any) -> dict[str, Any]:
+    """Return what is to be the same: digests of all variables, and the numbers."""
+    variables = [*model.variables]
+    for optimizer in context._optimizers.of_model(model):
+        variables += optimizer.variables
+    digests = {
+        f"{index} {variable.path}": hashlib.sha256(np.asarray(variable.value).tobytes()).hexdigest()[:12]
+        for index, variable in enumerate(variables)
+    }
+    return {"digests": digests, "history": history.history, **more}
+
+
+def train(folder: Path, model: str, data: str, optimizer: str, mode: str = "plain") -> dict[str, Any]:
+    stop_at = os.environ.get("STOP_AT")
+    config = {**RUN, **SETTINGS.get(mode, {})}
+    with det.keras.init(run_dir=folder / "run", seed=7, config=config, virtual_workers=PARTS) as context:
+        if model == "rivals":
+            kinds = [context.wrap_optimizer(OPTIMIZERS[kind]()) for kind in (optimizer, "adam")]
+            network, arrays = Rivals(*kinds), (images()[0][:, 0, 0, :].repeat(2, -1)[:, :4],)
+            network.build((None, 4))
+            network.compile()
+        else:
+            make, load = MODELS[model]
+            network, arrays = make(), load()
+            network.compile(
+                context.wrap_optimizer(OPTIMIZERS[optimizer]()),
+                keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+                metrics=["accuracy"],
+                **MODES[mode],
+            )
+        inputs, options = DATA[data](context, arrays)
+        held_out = context.wrap_data(*(array[:77] for array in arrays))
+        if model != "rivals":
+            options["validation_data"] = held_out
+        else:
+            options["validate"] = False
+        first = network.first if model == "rivals" else network.optimizer
+        callbacks = [StopAt(int(stop_at), first)] if stop_at else []
+        history = context.fit(network, *inputs, epochs=EPOCHS, verbose=0, callbacks=callbacks, **options)
+        evaluation = {}
+        if model != "rivals":
+            evaluation = context.evaluate(
+                network, *held_out, batch_size=context.distributed.shard_batch_size(20)
+            )
+        return finish(context, network, history, evaluation=evaluation)
+
+
+def compare_with_keras(folder: Path) -> dict[str, Any]:
+    """Return how far the weights are from those of plain Keras, and the histories, without anything random."""
+    x, y = images()
+
+    def make() -> keras.Model:
+        keras.utils.set_random_seed(3)
+        layers = [
+            keras.layers.Conv2D(8, 3, activation="relu"),
+            keras.layers.Flatten(),
+            keras.layers.Dense(10),
+        ]
+        return keras.Sequential([keras.Input((8, 8, 3)), *layers])
+
+    with det.keras.init(run_dir=folder / "run", seed=7, virtual_workers=PARTS) as context:
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        ours, plain = make(), make()
+        ours.compile(context.wrap_optimizer(OPTIMIZERS["adamw"]()), loss, metrics=["accuracy"])
+        plain.compile(OPTIMIZERS["adamw"](), loss, metrics=["accuracy"])
+        data = context.wrap_data(x, y)
+        size = context.distributed.shard_batch_size(GLOBAL_BATCH)
+        history = context.fit(
+            ours, *data, epochs=EPOCHS, batch_size=size, shuffle=False, validation_data=data, verbose=0
+        )
+        expected = plain.fit(
+            x, y, epochs=EPOCHS, batch_size=GLOBAL_BATCH, shuffle=False, validation_data=(x, y), verbose=0
+        )
+        pairs = zip(ours.get_weights(), plain.get_weights(), strict=True)
+        return {
+            "distance": max(float(np.abs(one - other).max()) for one, other in pairs),
+            "history": history.history,
+            "expected": expected.history,
+        }
+
+
+def main(folder: Path, names: list[str]) -> None:
+    rank = int(os.environ.get("HOROVOD_RANK", 0))
+    for name in names:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        found = (
+            compare_with_keras(folder / name) if name == "keras" else train(folder / name, *name.split("-"))
+        )
+        (folder / name / f"rank-{rank}.json").write_text(json.dumps(found, default=float))
+        keras.backend.clear_session(free_memory=False)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])
