@@ -52,6 +52,7 @@ HELP_TEXTS: Mapping[str, HelpText] = {
         "det experiment create const.yaml . --follow",
         "det experiment create const.yaml . --config hyperparameters.learning_rate=0.01",
         "det experiment create const.yaml . --verify-resume",
+        "det experiment create const.yaml . --verify-resume --workers 1,2,4",
     ),
     "det experiment list": HelpText.of(
         "List your experiments.", "det experiment list", "det experiment list --all --json"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,12 +24,24 @@ from det_keras.cli.submission.config_file import ExperimentFile
 from det_keras.cli.submission.local_run import command_of, environment_of
 from det_keras.errors import DetError
 
-__all__ = ["verify_resume"]
+__all__ = [
+    "BATCHES",
+    "KILLS",
+    "TrialRuns",
+    "differences",
+    "digest",
+    "on_workers",
+    "steps_of",
+    "verify_resume",
+]
 
-_BATCHES = 60
+#: Batches that the script trains.
+BATCHES = 60
+#: How often it is killed.
+KILLS = 3
 _PERIOD = 7
-_KILLS = 3
 _POLL_S = 0.02
+_LAUNCHERS = re.compile(r"\b(det_keras|determined)\.launch\.\w|\bhorovodrun\b")
 
 
 def verify_resume(file: ExperimentFile, directory: Path) -> int:
@@ -51,19 +64,19 @@ def verify_resume(file: ExperimentFile, directory: Path) -> int:
     if not directory.is_dir():
         raise DetError(f"The context directory {str(directory)!r} does not exist.")
     with tempfile.TemporaryDirectory(prefix="det-verify-") as folder:
-        trial = _Trial(file, directory, Path(folder))
-        print(f"Training {_BATCHES} batches without a kill...", flush=True)
+        trial = TrialRuns(file, directory, Path(folder))
+        print(f"Training {BATCHES} batches without a kill...", flush=True)
         trial.run_to_end("uninterrupted")
-        print(f"Training again, killed up to {_KILLS} times...", flush=True)
-        for kill in range(_KILLS):
+        print(f"Training again, killed up to {KILLS} times...", flush=True)
+        for kill in range(KILLS):
             batches = trial.kill_after_checkpoint("killed", 2 * kill + 1)
             if batches is None:
                 break
             print(f"  killed after the checkpoint at batch {batches}", flush=True)
         trial.run_to_end("killed")
         uninterrupted, killed = trial.final_state("uninterrupted"), trial.final_state("killed")
-        differences = list(_differences(uninterrupted, killed))
-        if not differences:
+        different = list(differences(uninterrupted, killed))
+        if not different:
             _print_success(killed)
             return 0
         print(
@@ -71,13 +84,19 @@ def verify_resume(file: ExperimentFile, directory: Path) -> int:
             flush=True,
         )
         trial.run_to_end("again")
-        by_itself = list(_differences(uninterrupted, trial.final_state("again")))
-        _print_failure(differences, by_itself)
+        by_itself = list(differences(uninterrupted, trial.final_state("again")))
+        _print_failure(different, by_itself)
         return 1
 
 
-class _Trial:
-    """Runs the script in run directories below `folder`."""
+class TrialRuns:
+    """Runs of the script, each in a run directory of its own.
+
+    Args:
+        file: the config.
+        directory: the directory of the script.
+        folder: holds the run directories.
+    """
 
     def __init__(self, file: ExperimentFile, directory: Path, folder: Path) -> None:
         self._file = file
@@ -86,22 +105,28 @@ class _Trial:
         config = folder / "config.yaml"
         config.write_text(_with_checkpoints(file.text), encoding="utf-8")
         config.chmod(0o600)
-        self._environment = {
-            **environment_of(os.environ, str(config), file),
-            "DET_KERAS_LOCAL_BATCHES": str(_BATCHES),
-        }
+        self._environment = environment_of(os.environ, str(config), file)
 
-    def run_to_end(self, name: str) -> None:
-        """Run the script until it ends by itself."""
-        process = self._start(name)
+    def run_to_end(self, name: str, *, workers: int | None = None, batches: int = BATCHES) -> None:
+        """Run the script until it ends by itself.
+
+        Args:
+            name: of the run.
+            workers: number of workers; None as the entrypoint says.
+            batches: how many to train.
+
+        Raises:
+            DetError: the script fails.
+        """
+        process = self._start(name, workers, batches)
         printed, _ = process.communicate()
         if process.returncode != 0:
             sys.stderr.write(printed.decode(errors="replace"))
             raise DetError(f"The script failed with exit code {process.returncode}; its output is above.")
 
-    def kill_after_checkpoint(self, name: str, count: int) -> int | None:
+    def kill_after_checkpoint(self, name: str, count: int, *, workers: int | None = None) -> int | None:
         """Kill the script after `count` new checkpoints; return the newest checkpoint's batch, None if it ended."""
-        process = self._start(name)
+        process = self._start(name, workers)
         made: set[Path] = set()
         before = set(self._checkpoints(name))
         while process.poll() is None:
@@ -109,7 +134,7 @@ class _Trial:
             if len(made) >= count:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.communicate()
-                return max(_steps(path) for path in self._checkpoints(name))
+                return max(steps_of(path) for path in self._checkpoints(name))
             time.sleep(_POLL_S)
         printed, _ = process.communicate()
         if process.returncode != 0:
@@ -119,15 +144,20 @@ class _Trial:
 
     def final_state(self, name: str) -> Path:
         """Return the directory of the newest checkpoint."""
-        found = sorted(self._checkpoints(name), key=lambda path: (_steps(path), path.stat().st_mtime_ns))
+        found = sorted(self._checkpoints(name), key=lambda path: (steps_of(path), path.stat().st_mtime_ns))
         if not found:
             raise DetError("The script made no checkpoint: does it call `context.fit`?")
         return found[-1]
 
-    def _start(self, name: str) -> subprocess.Popen[bytes]:
-        environment = {**self._environment, "DET_KERAS_LOCAL_RUN_DIR": str(self._folder / name)}
+    def _start(self, name: str, workers: int | None, batches: int = BATCHES) -> subprocess.Popen[bytes]:
+        environment = {
+            **self._environment,
+            "DET_KERAS_LOCAL_RUN_DIR": str(self._folder / name),
+            "DET_KERAS_LOCAL_BATCHES": str(batches),
+        }
+        command = command_of(self._file)
         return subprocess.Popen(
-            command_of(self._file),
+            command if workers is None else on_workers(command, workers),
             cwd=self._directory,
             env=environment,
             stdout=subprocess.PIPE,
@@ -140,6 +170,24 @@ class _Trial:
         return [path.parent for path in found if (path.parent / "metadata.json").exists()]
 
 
+def on_workers(command: list[str], workers: int) -> list[str]:
+    """Return a command that runs another on a number of workers.
+
+    Raises:
+        DetError: the command starts workers in a way that is not known.
+    """
+    launcher = [sys.executable, "-m", "det_keras.launch.distributed", "--np", str(workers), "--"]
+    places = [index for index, word in enumerate(command) if _LAUNCHERS.search(word)]
+    if not places:
+        return [*launcher, *command]
+    if "--" not in command[places[0] :]:
+        raise DetError(
+            f"`--workers` starts the script on several workers, which the entrypoint does itself: {command[-1]!r}. "
+            "Write it as a list of arguments with `--` in front of the script, or leave the launcher out."
+        )
+    return [*launcher, *command[command.index("--", places[0]) + 1 :]]
+
+
 def _with_checkpoints(text: str) -> str:
     from det_keras.config import dump_yaml, load_yaml
 
@@ -150,7 +198,7 @@ def _with_checkpoints(text: str) -> str:
     return dump_yaml(raw)
 
 
-def _steps(checkpoint: Path) -> int:
+def steps_of(checkpoint: Path) -> int:
     try:
         return int(json.loads((checkpoint / "metadata.json").read_text(encoding="utf-8"))["steps_completed"])
     except (OSError, ValueError, KeyError):
@@ -160,8 +208,8 @@ def _steps(checkpoint: Path) -> int:
 
 def _print_success(killed: Path) -> None:
     print(
-        f"Resuming is exact: after {_steps(killed)} batches, weights, optimizers, metrics, history and random states "
-        f"are the same, bit for bit ({_digest(killed)[:16]})."
+        f"Resuming is exact: after {steps_of(killed)} batches, weights, optimizers, metrics, history and random states "
+        f"are the same, bit for bit ({digest(killed)[:16]})."
     )
 
 
@@ -184,7 +232,7 @@ def _print_failure(differences: list[str], by_itself: list[str]) -> None:
     )
 
 
-def _differences(uninterrupted: Path, killed: Path) -> Iterator[str]:
+def differences(uninterrupted: Path, killed: Path) -> Iterator[str]:
     expected, found = StoredState.read(uninterrupted), StoredState.read(killed)
     if expected.state["position"] != found.state["position"]:
         yield f"the position: {expected.state['position']} and {found.state['position']}"
@@ -210,7 +258,7 @@ def _differing_variables(expected: StoredState, found: StoredState) -> Iterator[
             yield f"the {variable['group']} variable `{variable['path']}`"
 
 
-def _digest(checkpoint: Path) -> str:
+def digest(checkpoint: Path) -> str:
     state = StoredState.read(checkpoint)
     digest = hashlib.sha256(state.weights.tobytes())
     for variable in state.variables:

@@ -7,8 +7,6 @@ import json
 import numpy as np
 import pytest
 
-from det_keras.cli.verify import _differences
-
 
 def checkpoint(directory, *values):
     """Write the training state of a model whose variables are these numbers."""
@@ -32,6 +30,6 @@ def checkpoint(directory, *values):
         ((1.0,), ["the number of variables: 2 and 1"]),
     ],
 )
-def test_differences_are_named(killed, differences, tmp_path):
+def testdifferences_are_named(killed, differences, tmp_path):
     undisturbed = checkpoint(tmp_path / "undisturbed", 1.0, 2.0)
-    assert list(_differences(undisturbed, checkpoint(tmp_path / "killed", *killed))) == differences
+    assert list(differences(undisturbed, checkpoint(tmp_path / "killed", *killed))) == differences

@@ -16,6 +16,7 @@ from det_keras.cli.submission.files import print_notices, read_files
 from det_keras.cli.submission.local_run import run_locally
 from det_keras.cli.submission.packages import check_requirements, notice_without_effect
 from det_keras.connection.settings import Settings
+from det_keras.errors import DetError
 
 __all__ = ["add_arguments", "create"]
 
@@ -40,10 +41,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="train briefly, kill and resume, and compare with an uninterrupted training",
     )
+    parser.add_argument(
+        "--workers",
+        metavar="N,M,...",
+        type=_numbers_of_workers,
+        help="with --verify-resume: compare trainings on these numbers of workers, such as 1,2,4",
+    )
 
 
 def create(args: argparse.Namespace, settings: Settings) -> int:
     """Create an experiment, activate and follow it as requested; return the exit code."""
+    if args.workers is not None and not args.verify_resume:
+        raise DetError(
+            "`--workers` belongs to `--verify-resume`. `resources.slots_per_trial` says how many train."
+        )
     # Config and files are read first: after a mistake in them, not even a master is started.
     file = read_experiment(args.config_file, args.overrides)
     if args.local or args.verify_resume:
@@ -53,14 +64,29 @@ def create(args: argparse.Namespace, settings: Settings) -> int:
     if args.local:
         print_notices({"notices": file.notices})
         return run_locally(file, Path(args.context_directory))
-    if args.verify_resume:
+    if args.verify_resume and args.workers is not None:
         # Imported here: it needs NumPy.
+        from det_keras.cli.verify_workers import verify_workers
+
+        return verify_workers(file, Path(args.context_directory), args.workers)
+    if args.verify_resume:
         from det_keras.cli.verify import verify_resume
 
         return verify_resume(file, Path(args.context_directory))
     files = read_files(args.context_directory)
     check_requirements(file.config.environment, files.entries)
     return _submit(args, settings, file, files)
+
+
+def _numbers_of_workers(text: str) -> list[int]:
+    from det_keras.cli.verify_workers import parse_numbers
+
+    try:
+        return parse_numbers(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"expected two or more numbers of workers, such as 1,2,4. Received: {text!r}."
+        ) from None
 
 
 def _submit(args: argparse.Namespace, settings: Settings, file: ExperimentFile, files: ContextFiles) -> int:
