@@ -1,12 +1,13 @@
-"""A step on two workers, against a bare Keras loop whose optimizer calls `hvd.grouped_allreduce` itself.
+"""A step on two workers over each engine, against a bare Keras loop over the same engine's plain allreduce.
 
-Starts itself under the launcher; without Horovod it says so and measures nothing. Both trainings run in the same
-processes and take turns epoch by epoch, so that a busy machine slows both.
+Starts itself under the launcher, over one engine after the other and again; without Horovod only over the builtin one.
+Both trainings run in the same processes and take turns epoch by epoch, so that a busy machine slows both.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import statistics
 import subprocess
@@ -22,6 +23,8 @@ from typing import Any
 from measure import report
 
 WORKERS, BATCH, EPOCHS = 2, 32, 16
+# How often each engine is started; the median counts.
+ROUNDS = 3
 # The first epochs make the train functions and warm up.
 COLD_EPOCHS = 2
 VALIDATION_ROWS = 2048
@@ -31,23 +34,67 @@ SIZES = {"0.1 million parameters": (224, 200), "2 million parameters": (1275, 30
 
 def main() -> None:
     """Start the workers, or be one."""
-    if importlib.util.find_spec("horovod") is None:
-        print("Horovod is not installed: nothing is measured.", file=sys.stderr)
-        return
     if "HOROVOD_RANK" in os.environ:
         measure()
         return
-    command = [sys.executable, "-m", "det_keras.launch.distributed", "--np", str(WORKERS), "--"]
-    argv = [*command, sys.executable, str(Path(__file__))]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            print(line.removeprefix("[rank=0] "), end="", flush=True)
-    sys.exit(process.returncode)
+    engines = ["builtin"]
+    if importlib.util.find_spec("horovod") is None:
+        print("Horovod is not installed: only the builtin engine is measured.", file=sys.stderr)
+    else:
+        engines.append("horovod")
+    found: dict[str, list[dict[str, Any]]] = {engine: [] for engine in engines}
+    for _ in range(ROUNDS):
+        for engine in engines:
+            found[engine] += run(engine)
+    steps = {
+        (engine, size): show(engine, size, [one for one in rows if one["size"] == size])
+        for size in SIZES
+        for engine, rows in found.items()
+    }
+    for size in SIZES if len(engines) > 1 else ():
+        builtin, horovod = steps["builtin", size], steps["horovod", size]
+        report(
+            f"step with {size}, builtin against horovod",
+            builtin / horovod,
+            detail=f"builtin {builtin * 1000:.2f} ms, horovod {horovod * 1000:.2f} ms",
+        )
+
+
+def run(engine: str) -> list[dict[str, Any]]:
+    """Return what the chief measured, for each size."""
+    launcher = [sys.executable, "-m", "det_keras.launch.distributed", "--np", str(WORKERS)]
+    argv = [*launcher, "--engine", engine, "--", sys.executable, str(Path(__file__))]
+    done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True)
+    lines = [line.removeprefix("[rank=0] ") for line in done.stdout.splitlines()]
+    return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+def show(engine: str, size: str, rows: list[dict[str, Any]]) -> float:
+    """Report the medians of one engine and size; return the seconds of our step."""
+    middle = {name: median([row[name] for row in rows]) for name in rows[0] if name != "size"}
+    report(
+        f"step with {size} over {engine}, against its plain allreduce",
+        median([row["own"] / row["bare"] for row in rows]),
+        goal=1.0,
+        detail=f"bare step {middle['bare'] * 1000:.2f} ms, ours {middle['own'] * 1000:.2f} ms, {WORKERS} workers",
+    )
+    report(
+        f"comparing weights with {size} over {engine}",
+        1 + middle["check"] / (middle["period"] * middle["own"]),
+        goal=1.01,
+        detail=f"{middle['check'] * 1000:.2f} ms every {middle['period']:.0f} steps",
+    )
+    validated, summed = middle["validated"], middle["summed"]
+    report(
+        f"exact metrics of a validation with {size} over {engine}",
+        validated / (validated - summed),
+        detail=f"{summed * 1000:.2f} ms of {validated * 1000:.0f} ms, {VALIDATION_ROWS} rows",
+    )
+    return float(middle["own"])
 
 
 def measure() -> None:
-    """Measure as one of the workers; the chief reports."""
+    """Measure as one of the workers; the chief prints."""
     import det_keras as det
 
     config = {"checkpoint_policy": "none"}
@@ -57,11 +104,11 @@ def measure() -> None:
 
 
 def measure_size(context: Any, name: str, width: int, steps: int) -> None:
-    """Train a bare model and ours in turns, and report what ours cost."""
+    """Train a bare model and ours in turns, and print what both took."""
     import keras
     import numpy as np
 
-    from det_keras.keras.distributed.replica import Replica
+    from det_keras.keras.distributed.worker_replica import WorkerReplica
 
     bare, own = (
         build(width, bare_optimizer()),
@@ -80,7 +127,10 @@ def measure_size(context: Any, name: str, width: int, steps: int) -> None:
     thread = threading.Thread(
         target=lambda: bare.fit(x[rank::WORKERS], y[rank::WORKERS], callbacks=[of_bare], **options)
     )
-    with timed_calls(Replica, "check_equal") as checks, timed_calls(Replica, "sum_metrics") as sums:
+    with (
+        timed_calls(WorkerReplica, "check_equal") as checks,
+        timed_calls(WorkerReplica, "sum_metrics") as sums,
+    ):
         of_ours.sums = sums
         thread.start()
         # Both sides exchange: on every worker the bare one begins.
@@ -90,38 +140,55 @@ def measure_size(context: Any, name: str, width: int, steps: int) -> None:
         thread.join()
     if not context.distributed.is_chief:
         return
-    bare_step, own_step = (median(one.epochs[COLD_EPOCHS:]) / steps for one in (of_bare, of_ours))
-    report(
-        f"step with {name}, against a bare grouped_allreduce",
-        own_step / bare_step,
-        goal=1.0,
-        detail=f"bare step {bare_step * 1000:.2f} ms, ours {own_step * 1000:.2f} ms, {WORKERS} workers",
-    )
-    period = context.settings.divergence_check_period
-    report(
-        f"comparing weights with {name}",
-        1 + median(checks[1:]) / (period * own_step),
-        goal=1.01,
-        detail=f"{median(checks[1:]) * 1000:.2f} ms every {period} steps",
-    )
-    validated, summed = median(of_ours.validations[1:]), median(of_ours.reductions[1:])
-    report(
-        f"exact metrics of a validation with {name}",
-        validated / (validated - summed),
-        detail=f"{summed * 1000:.2f} ms of {validated * 1000:.0f} ms, {VALIDATION_ROWS} rows",
-    )
+    found = {
+        "size": name,
+        "bare": median(of_bare.epochs[COLD_EPOCHS:]) / steps,
+        "own": median(of_ours.epochs[COLD_EPOCHS:]) / steps,
+        "check": median(checks[1:]),
+        "period": context.settings.divergence_check_period,
+        "validated": median(of_ours.validations[1:]),
+        "summed": median(of_ours.reductions[1:]),
+    }
+    print(json.dumps(found), flush=True)
 
 
 def bare_optimizer() -> Any:
     """Return an optimizer that averages gradients over workers, and nothing else."""
-    import horovod.tensorflow as hvd
     import keras
+
+    average = average_over_horovod if os.environ["DET_KERAS_ENGINE"] == "horovod" else average_over_builtin
 
     class Bare(keras.optimizers.SGD):  # type: ignore[misc]
         def apply(self, grads, trainable_variables=None):  # type: ignore[no-untyped-def]
-            return super().apply(hvd.grouped_allreduce(grads, op=hvd.Average), trainable_variables)
+            return super().apply(average(grads), trainable_variables)
 
     return Bare(0.01)
+
+
+def average_over_horovod(gradients: list[Any]) -> Any:
+    """Return averages, as a script for Horovod computes them."""
+    import horovod.tensorflow as hvd
+
+    return hvd.grouped_allreduce(gradients, op=hvd.Average)
+
+
+def average_over_builtin(gradients: list[Any]) -> Any:
+    """Return averages, by one plain sum over the memory that the workers share."""
+    import tensorflow as tf
+
+    collective = engine()._collective
+    flat = tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], axis=0)
+    total = tf.numpy_function(collective.sum, [flat], flat.dtype)
+    total.set_shape(flat.shape)
+    parts = tf.split(total / WORKERS, [gradient.shape.num_elements() for gradient in gradients])
+    return [tf.reshape(part, gradient.shape) for part, gradient in zip(parts, gradients, strict=True)]
+
+
+def engine() -> Any:
+    """Return the engine of this process."""
+    from det_keras.keras.distributed import exchange
+
+    return exchange._engine()
 
 
 def build(width: int, optimizer: Any) -> Any:
@@ -143,7 +210,6 @@ def in_turns(turn: threading.Semaphore, other: threading.Semaphore) -> Any:
 
     An epoch lasts until Keras begins the next, its validation left out.
     """
-    import horovod.tensorflow as hvd
     import keras
     import tensorflow as tf
 
@@ -161,7 +227,7 @@ def in_turns(turn: threading.Semaphore, other: threading.Semaphore) -> Any:
                 self._end_turn()
             turn.acquire()
             # All workers begin at once.
-            hvd.allreduce(tf.constant(0.0), name="turn")
+            engine().sum(tf.constant([0.0]), name="turn")
             self._began = time.perf_counter()
 
         def on_test_begin(self, logs: Any = None) -> None:

@@ -28,6 +28,7 @@ MEASUREMENTS = (
     "search",
     "scheduler",
     "distributed",
+    "virtual",
     "master",
     "database",
     "ray",

@@ -139,7 +139,7 @@ class DistributedContext:
         """Let the workers share a number of virtual workers.
 
         Args:
-            count: number of virtual workers, a power of two.
+            count: number of virtual workers, a power of two and more than 1.
 
         Raises:
             DetError: the number of workers does not divide it.
@@ -149,7 +149,7 @@ class DistributedContext:
                 f"{count} virtual workers cannot be shared by {self.size} workers. Start a number of workers that "
                 f"divides {count}, such as {math.gcd(count, self.size)}."
             )
-        self.virtual, self.has_virtual = count // self.size, count > 1
+        self.virtual, self.has_virtual = count // self.size, True
 
     @property
     def is_alone(self) -> bool:

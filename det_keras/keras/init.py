@@ -399,7 +399,8 @@ def _join_workers(config: ExperimentConfig | None) -> DistributedContext:
         # Before the engine: Horovod starts TensorFlow.
         prepare_virtual_workers(config)
     workers = DistributedContext.of(worker, EngineExchange(worker) if worker.size > 1 else None)
-    workers.set_virtual_workers(virtual)
+    if virtual > 1:
+        workers.set_virtual_workers(virtual)
     return workers
 
 

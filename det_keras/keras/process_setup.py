@@ -83,6 +83,8 @@ def prepare_virtual_workers(config: ExperimentConfig) -> None:
             "`optimizations.gradient_compression` cannot be used with virtual workers: what rounding leaves would "
             "depend on the number of workers. Leave one of them out."
         )
+    # TensorFlow's optimizer of graphs would add the parts of this worker in an order of its own.
+    tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
     # How an operation divides its work over threads decides the order of its sums. Workers that share a machine have
     # fewer threads each; so each operation gets one, and the operations of different parts run at the same time.
     try:

@@ -205,8 +205,8 @@ def _warn_about_horovod(placement: Placement) -> None:
         logger.warning("%s", problem)
     if placement.is_single:
         logger.warning(
-            "Horovod's ranks listen on %s without authentication, where other accounts of this machine can reach "
-            "them. `--engine builtin` opens no port.",
+            "While Horovod's ranks connect, they listen on %s without authentication, where other accounts of this "
+            "machine can reach them. `--engine builtin` opens no port.",
             LOOPBACK,
         )
 

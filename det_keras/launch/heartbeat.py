@@ -16,6 +16,7 @@ import contextlib
 import os
 import secrets
 import socket
+import struct
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ _CHECKS = 6
 # Share of the time between two checks: a process that thrashes in swap uses less.
 _BUSY_SHARE = 0.01
 _LONGEST_MESSAGE_BYTES = 64
+# The process, account and group that sent a datagram, as the kernel says.
+_CREDENTIALS = struct.Struct("3i")
 _STOPPED = "T"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -55,6 +58,7 @@ class Heartbeats:
         self._ranks: dict[int, _Rank] = {}
         self.address = f"@det-keras-{secrets.token_hex(8)}"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._socket.bind(socket_address(self.address))
 
     @property
@@ -70,8 +74,12 @@ class Heartbeats:
         """Record the received heartbeats; call it often, since the socket's queue may hold as few as ten."""
         with contextlib.suppress(BlockingIOError):
             while True:
-                message = self._socket.recv(_LONGEST_MESSAGE_BYTES)
+                message, attached, _, _ = self._socket.recvmsg(
+                    _LONGEST_MESSAGE_BYTES, socket.CMSG_SPACE(_CREDENTIALS.size)
+                )
                 # Any process on this machine may write to this socket.
+                if any(_CREDENTIALS.unpack(found)[1] != os.getuid() for _, _, found in attached):
+                    continue
                 with contextlib.suppress(ValueError):
                     rank, pid = parse_beat(message)
                     seen = self._ranks.setdefault(rank, _Rank())

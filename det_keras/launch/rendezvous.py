@@ -6,8 +6,8 @@ rendezvous, which Horovod uses without authentication, cannot be reached from ot
 
 Horovod's processes publish their addresses with ``PUT /scope/rank``, poll for those of the others with ``GET``
 until they are there, and ``DELETE`` their own once all are connected. Horovod's own server for this listens on
-every interface of the machine, without authentication. Ours listens on 127.0.0.1 and needs neither Horovod nor
-TensorFlow in the launcher.
+every interface of the machine, without authentication. Ours listens on 127.0.0.1, answers this account alone, and
+needs neither Horovod nor TensorFlow in the launcher.
 
 Source: ``horovod/common/gloo/http_store.cc`` and ``gloo_context.cc`` of Horovod 0.28.1.
 """
@@ -15,10 +15,12 @@ Source: ``horovod/common/gloo/http_store.cc`` and ``gloo_context.cc`` of Horovod
 from __future__ import annotations
 
 import base64
+import os
 import threading
 from collections.abc import Iterable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -159,8 +161,24 @@ class _Server(ThreadingHTTPServer):
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = LOOPBACK, self.server_address[1]
 
+    def verify_request(self, request: object, client_address: Any) -> bool:
+        """Return whether the client is a process of this account; other accounts of the machine get no answer."""
+        return os.getuid() in _accounts(client_address[1], self.server_port)
+
     def handle_error(self, request: object, client_address: object) -> None:
         """Log nothing: a rank that is killed during a request is reported elsewhere."""
+
+
+def _accounts(port: int, server_port: int) -> list[int]:
+    """Return whose connection leads from a port of 127.0.0.1 to one of the server, as the kernel says."""
+    lines = Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]
+    connections = [line.split() for line in lines]
+    ports = (f":{port:04X}", f":{server_port:04X}")
+    return [
+        int(fields[7])
+        for fields in connections
+        if fields[1].endswith(ports[0]) and fields[2].endswith(ports[1])
+    ]
 
 
 class _Handler(BaseHTTPRequestHandler):

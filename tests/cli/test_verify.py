@@ -1,4 +1,4 @@
-"""What `--verify-resume` says of two checkpoints."""
+"""What `--verify-resume` says of two checkpoints, and `--workers` of trainings on several numbers of workers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import json
 
 import numpy as np
 import pytest
+
+from det_keras.cli import verify_workers
+from det_keras.cli.main import main
+from det_keras.cli.verify import differences, on_workers
+from det_keras.errors import DetError
 
 
 def checkpoint(directory, *values):
@@ -23,13 +28,60 @@ def checkpoint(directory, *values):
 
 
 @pytest.mark.parametrize(
-    ("killed", "differences"),
+    ("killed", "expected"),
     [
         ((1.0, 2.0), []),
         ((1.0, 3.0), ["the optimizer variable `v1`"]),
         ((1.0,), ["the number of variables: 2 and 1"]),
     ],
 )
-def testdifferences_are_named(killed, differences, tmp_path):
+def test_differences_are_named(killed, expected, tmp_path):
     undisturbed = checkpoint(tmp_path / "undisturbed", 1.0, 2.0)
-    assert list(differences(undisturbed, checkpoint(tmp_path / "killed", *killed))) == differences
+    assert list(differences(undisturbed, checkpoint(tmp_path / "killed", *killed))) == expected
+
+
+class Runs:
+    """Trainings whose second variable differs from a batch on, if there is more than one worker."""
+
+    def __init__(self, folder, different_from):
+        self.folder, self.different_from, self.started = folder, different_from, 0
+
+    def run_to_end(self, name, *, workers=None, batches=60):
+        self.started += 1
+        differs = workers > 1 and batches >= self.different_from
+        checkpoint(self.folder / name, 1.0 + batches, 3.0 if differs else 2.0)
+
+    def final_state(self, name):
+        return self.folder / name
+
+
+@pytest.mark.parametrize("batch", [1, 2, 31, 59, 60])
+def test_first_batch_on_which_numbers_of_workers_differ_is_named(batch, tmp_path, monkeypatch, capsys):
+    runs = Runs(tmp_path, batch)
+    monkeypatch.setattr(verify_workers, "TrialRuns", lambda *_: runs)
+    assert verify_workers.verify_workers(None, tmp_path, [1, 4]) == 1
+    printed = capsys.readouterr().out
+    assert f"They differ from batch {batch} on, in\n  the optimizer variable `v1`\n" in printed
+    assert runs.started <= 2 + 2 * 6
+
+
+@pytest.mark.parametrize("text", ["2", "1,0", "one,two", "1,,2", "2,2", ""])
+def test_numbers_of_workers_that_cannot_be_compared_are_refused(text, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["experiment", "create", "a.yaml", ".", "--verify-resume", "--workers", text])
+    assert "expected two or more numbers of workers, such as 1,2,4" in capsys.readouterr().err
+
+
+def test_numbers_of_workers_belong_to_the_comparison(capsys):
+    assert main(["experiment", "create", "a.yaml", ".", "--workers", "1,2"]) == 1
+    assert "`--workers` belongs to `--verify-resume`" in capsys.readouterr().err
+
+
+def test_launcher_in_the_entrypoint_is_replaced():
+    script = ["python3", "train.py", "--epochs", "2"]
+    expected = on_workers(script, 4)
+    assert expected[-6:] == ["4", "--", *script]
+    launcher = ["python3", "-m", "determined.launch.horovod", "--fusion-threshold-mb", "1", "--", *script]
+    assert on_workers(launcher, 4) == expected
+    with pytest.raises(DetError, match="which the entrypoint does itself"):
+        on_workers(["sh", "-c", "horovodrun -np 2 python3 train.py"], 4)

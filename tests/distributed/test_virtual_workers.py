@@ -133,3 +133,32 @@ def test_number_of_workers_that_does_not_divide_is_refused():
 def test_number_of_virtual_workers_is_a_power_of_two(count, message, tmp_path):
     with pytest.raises(ConfigError, match=message):
         det.keras.init(run_dir=tmp_path, virtual_workers=count)
+
+
+def test_what_cannot_be_shared_is_refused(tmp_path):
+    run(tmp_path, 1, "refusals")
+    (found,) = results(tmp_path, "refusals")
+    assert "A generator cannot be shared by virtual workers" in found["generator"]
+    assert "`per_worker_batches=True` cannot be used with virtual workers" in found["per worker"]
+    assert "`shard=False` cannot be used with virtual workers" in found["unsharded"]
+    assert "cannot share a tf.data.Dataset with a SparseTensor" in found["sparse"]
+    assert "Virtual workers cannot share sparse tensors" in found["endless"]
+    assert "With virtual workers, a step cannot apply gradients" in found["branch"]
+
+
+def test_gradients_cannot_be_compressed(tmp_path):
+    config = {"optimizations": {"gradient_compression": True}}
+    with pytest.raises(DetError, match="cannot be used with virtual workers"):
+        det.keras.init(run_dir=tmp_path, config=config, virtual_workers=2)
+
+
+def test_tensorflow_that_has_started_is_refused(tmp_path):
+    code = "import sys, tensorflow, det_keras as det; tensorflow.constant(1); det.keras.init(run_dir=sys.argv[1], {})"
+    for options, told in (
+        ("virtual_workers=1", ""),
+        ("virtual_workers=2", "Call `det.keras.init(...)` before"),
+    ):
+        command = [sys.executable, "-c", code.format(options), str(tmp_path / options)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == bool(told), done.stderr
+        assert told in done.stderr

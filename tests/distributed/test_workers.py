@@ -7,7 +7,6 @@ import importlib.util
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -27,8 +26,6 @@ needs_horovod = pytest.mark.skipif(
 ENGINES = ["builtin", pytest.param("horovod", marks=needs_horovod)]
 
 SCRIPT = Path(__file__).parent / "scenarios.py"
-TWO_HOSTS = Path(__file__).parent / "two_hosts.py"
-NAMESPACES = ["unshare", "--user", "--map-root-user", "--net", "--uts", "--mount"]
 
 # The same on any number of workers, but for the order in which floats are added.
 SAME = [
@@ -98,6 +95,8 @@ def start(folder, workers, *names, engine="builtin", launcher_options=(), **envi
             "det_keras.launch.distributed",
             "--np",
             str(workers),
+            "--engine",
+            engine,
             *launcher_options,
         ]
         command = [*launcher, "--", *command]
@@ -337,36 +336,6 @@ def test_what_ends_one_rank_ends_all_and_the_next_start_goes_on(
     ):
         for key in ours.files:
             np.testing.assert_array_equal(ours[key], theirs[key])
-
-
-def can_make_hosts():
-    tools = ("unshare", "nsenter", "ip", "mount", "hostname")
-    return (
-        all(map(shutil.which, tools)) and subprocess.run([*NAMESPACES, "true"], check=False).returncode == 0
-    )
-
-
-@pytest.fixture
-def on_two_hosts(tmp_path):
-    """Run a command on the host ``first``, from which ``ssh second`` leads to another."""
-    if not can_make_hosts():
-        pytest.skip("network namespaces cannot be made here")
-
-    def run_command(*command):
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        done = subprocess.run(
-            [*NAMESPACES, sys.executable, str(TWO_HOSTS), str(tmp_path), *command],
-            env={**os.environ, "PATH": path},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout[-4000:]
-        return done.stdout
-
-    return run_command
 
 
 @needs_horovod

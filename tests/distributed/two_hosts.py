@@ -1,6 +1,6 @@
 """Two hosts on one machine: namespaces that only a pair of virtual network interfaces connects.
 
-    unshare --user --map-root-user --net --uts --mount python3 two_hosts.py FOLDER COMMAND...
+    unshare [--user --map-root-user] --net --uts --mount python3 two_hosts.py FOLDER COMMAND...
 
 This process becomes the host ``first``. It makes ``second``, and runs the command on the first with an ``ssh`` on its
 PATH that leads to the second.

@@ -255,13 +255,72 @@ def compare_with_keras(folder: Path) -> dict[str, Any]:
         }
 
 
+class Branching(keras.Model):
+    """Applies gradients in a branch of the graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def build(self, shape: Any) -> None:
+        self.dense.build(shape)
+
+    def call(self, x: Any) -> Any:
+        return self.dense(x)
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self.dense(data[0]))
+        gradients = tape.gradient(loss, self.trainable_variables)
+
+        def update() -> tf.Tensor:
+            self.optimizer.apply(gradients, self.trainable_variables)
+            return loss
+
+        return {"loss": tf.cond(loss > 0, update, lambda: loss)}
+
+
+def refusals(folder: Path) -> dict[str, Any]:
+    """Return what virtual workers say to what they cannot share."""
+    x, y = np.ones((40, 3), "float32"), np.ones((40, 1), "float32")
+    found = {}
+    with det.keras.init(run_dir=folder / "run", seed=7, virtual_workers=PARTS) as context:
+        dense = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        branching = Branching()
+        branching.build((None, 3))
+        for model in (dense, branching):
+            model.compile(context.wrap_optimizer(keras.optimizers.SGD()), "mse")
+        rows = tf.data.Dataset.from_tensor_slices((x, y))
+        sparse = rows.batch(8).map(lambda x, y: (tf.sparse.from_dense(x), y))
+        tries: dict[str, tuple[keras.Model, Callable[[], Any]]] = {
+            "generator": (dense, lambda: ((pair for pair in [(x, y)] * 3),)),
+            "per worker": (dense, lambda: context.wrap_data(Batches((x, y)), per_worker_batches=True)),
+            "unsharded": (dense, lambda: context.wrap_data(rows, shard=False)),
+            "sparse": (dense, lambda: (sparse,)),
+            "endless": (dense, lambda: (sparse.repeat(),)),
+            "branch": (branching, lambda: context.wrap_data(x, y)),
+        }
+        for name, (model, make) in tries.items():
+            try:
+                context.fit(
+                    model,
+                    *make(),
+                    epochs=1,
+                    validate=False,
+                    steps_per_epoch=2 if name == "endless" else None,
+                    verbose=0,
+                )
+            except Exception as error:
+                found[name] = f"{type(error).__name__}: {error}"
+    return found
+
+
 def main(folder: Path, names: list[str]) -> None:
     rank = int(os.environ.get("HOROVOD_RANK", 0))
     for name in names:
         (folder / name).mkdir(parents=True, exist_ok=True)
-        found = (
-            compare_with_keras(folder / name) if name == "keras" else train(folder / name, *name.split("-"))
-        )
+        others = {"keras": compare_with_keras, "refusals": refusals}
+        found = others[name](folder / name) if name in others else train(folder / name, *name.split("-"))
         (folder / name / f"rank-{rank}.json").write_text(json.dumps(found, default=float))
         keras.backend.clear_session(free_memory=False)
 

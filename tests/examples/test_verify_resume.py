@@ -16,6 +16,14 @@ def test_digits_example_is_exact(cluster):
     assert "Resuming is exact: after 60 batches" in printed
 
 
+def test_digits_example_is_the_same_on_any_number_of_workers(cluster):
+    virtual = ("--config", "reproducibility.virtual_workers=2")
+    options = ("--verify-resume", "--workers", "2,1")
+    printed = cluster.det("experiment", "create", DIGITS / "const.yaml", DIGITS, *options, *virtual).stdout
+    assert "on 2 workers, killed after the checkpoint at batch" in printed
+    assert "The number of workers does not matter: after 60 batches on 2, 1, and killed in between" in printed
+
+
 def test_script_that_depends_on_the_clock_is_found_out(cluster, tmp_path):
     script = (DIGITS / "train.py").read_text()
     clock = "    model = build_model(hparams)\n    import time\n    x = x + time.time() % 1\n"

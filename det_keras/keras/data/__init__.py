@@ -116,11 +116,6 @@ def open_source(
         return GeneratorSource(x, steps_per_epoch=steps_per_epoch)
     add_weights = with_class_weights(class_weight) if class_weight is not None else None
     if isinstance(x, keras.utils.PyDataset):
-        if workers is not None and workers.has_virtual and is_per_worker(x):
-            raise ValueError(
-                "`per_worker_batches=True` cannot be used with virtual workers: which rows are in a batch would depend "
-                "on the number of workers. Let the PyDataset return global batches."
-            )
         return PyDatasetSource(
             x,
             shuffle=bool(shuffle),

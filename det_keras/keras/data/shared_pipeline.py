@@ -25,6 +25,9 @@ def share_pipeline(
     Returns:
         A dataset of (batch, number of rows that count), and the steps of one pass: None if they are unknown, or if
         the data does not end.
+
+    Raises:
+        ValueError: the elements are not dense, and the data ends.
     """
     spec = dataset.element_spec
     is_tuple = isinstance(spec, tuple)
@@ -52,7 +55,12 @@ def share_pipeline(
     return shared.with_options(options), None
 
 
-def _one_row_of_zeros(spec: tf.TensorSpec) -> tf.Tensor:
+def _one_row_of_zeros(spec: Any) -> tf.Tensor:
+    if not isinstance(spec, tf.TensorSpec):
+        raise ValueError(
+            f"Several workers cannot share a tf.data.Dataset with a {spec.value_type.__name__}, because some of them "
+            "may have to run a step without rows. Make it dense, with `tf.sparse.to_dense` or `to_tensor`."
+        )
     return tf.zeros([1, *(size or 1 for size in spec.shape.as_list()[1:])], spec.dtype)
 
 

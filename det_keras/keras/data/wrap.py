@@ -79,10 +79,17 @@ class DataContext:
         Raises:
             TypeError: the data has a type that `model.fit` does not support, or is a generator for several workers.
             ValueError: arrays are empty, differ in length, or have fewer samples than there are workers; or they were
-                made from a share of this worker, and so from a part of the data.
+                made from a share of this worker, and so from a part of the data; or there are virtual workers, and the
+                caller shards the data.
         """
         if not data or data[0] is None:
             raise TypeError("`wrap_data` needs data: x; x and y; a PyDataset; or a tf.data.Dataset.")
+        if self._workers.has_virtual and (per_worker_batches or not shard):
+            given = "per_worker_batches=True" if per_worker_batches else "shard=False"
+            raise ValueError(
+                f"`{given}` cannot be used with virtual workers: which rows a part gets would depend on the number of "
+                "workers. Wrap global batches, or a dataset of all rows."
+            )
         if self._workers.size > 1:
             data = tuple(_unshared(part) for part in data)
         check_data(data, workers=self._workers.size)

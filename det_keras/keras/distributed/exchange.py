@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from det_keras.cluster_info import WorkerInfo
+from det_keras.core.collective import tree_sum
 from det_keras.core.exchange import Exchange
 from det_keras.keras.distributed.engines.alone import AloneEngine
 from det_keras.keras.distributed.engines.base import Engine
@@ -68,15 +69,7 @@ def sum_over_workers(tensors: Sequence[tf.Tensor], *, name: str, half: bool = Fa
         half: 32-bit floats may be sent as 16-bit floats.
     """
     engine = _engine()
-    results: list[Any] = list(tensors)
-    # Sorted: a set has no fixed order, and every worker must make the calls in the same order.
-    for dtype in sorted({tensor.dtype for tensor in tensors}, key=lambda dtype: dtype.name):
-        chosen = [index for index, tensor in enumerate(tensors) if tensor.dtype == dtype]
-        flat, starts = _flattened([tensors[index] for index in chosen])
-        total = engine.sum(flat, name=f"{name}.{dtype.name}", half=half)
-        for index, start in zip(chosen, starts, strict=True):
-            results[index] = _view(total, start, tensors[index])
-    return results
+    return _flat_sums(tensors, lambda flat, dtype: engine.sum(flat, name=f"{name}.{dtype}", half=half))
 
 
 def sum_over_parts(parts: Sequence[Sequence[tf.Tensor]], *, name: str) -> list[tf.Tensor]:
@@ -86,13 +79,22 @@ def sum_over_parts(parts: Sequence[Sequence[tf.Tensor]], *, name: str) -> list[t
         parts: for each part of this worker, tensors with the same shapes and dtypes for every part.
         name: as in `sum_over_workers`.
     """
-    results: list[Any] = list(parts[0])
-    for dtype in sorted({tensor.dtype for tensor in parts[0]}, key=lambda dtype: dtype.name):
-        chosen = [index for index, tensor in enumerate(parts[0]) if tensor.dtype == dtype]
-        flat = [_flattened([part[index] for index in chosen]) for part in parts]
-        total = _engine().sum_in_tree(tf.stack([own for own, _ in flat]), name=f"{name}.{dtype.name}")
-        for index, start in zip(chosen, flat[0][1], strict=True):
-            results[index] = _view(total, start, parts[0][index])
+    own = [tree_sum(column, tf.add) for column in zip(*parts, strict=True)]
+    if not _started:
+        return own
+    return _flat_sums(own, lambda flat, dtype: _engine().sum_in_tree(flat, name=f"{name}.{dtype}"))
+
+
+def _flat_sums(tensors: Sequence[tf.Tensor], add: Callable[[tf.Tensor, str], tf.Tensor]) -> list[tf.Tensor]:
+    """Return the tensors after `add` has replaced the flat buffer of each dtype by a sum."""
+    results: list[Any] = list(tensors)
+    # Sorted: a set has no fixed order, and every worker must make the calls in the same order.
+    for dtype in sorted({tensor.dtype for tensor in tensors}, key=lambda dtype: dtype.name):
+        chosen = [index for index, tensor in enumerate(tensors) if tensor.dtype == dtype]
+        flat, starts = _flattened([tensors[index] for index in chosen])
+        total = add(flat, dtype.name)
+        for index, start in zip(chosen, starts, strict=True):
+            results[index] = _view(total, start, tensors[index])
     return results
 
 

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from det_keras.core.collective import tree_sum
-
-__all__ = ["ArrayCalls", "sum_of_rows"]
+__all__ = ["ArrayCalls"]
 
 Array = np.ndarray[Any, Any]
 
@@ -39,11 +37,3 @@ class ArrayCalls:
         self._last[graph] = result.op
         result.set_shape(shape)
         return result
-
-
-def sum_of_rows(rows: Array) -> Array:
-    """Return the sum of the rows of an array, as a binary tree.
-
-    It is made here and not by TensorFlow, whose optimizer puts sums into another order.
-    """
-    return np.asarray(tree_sum(list(rows), np.add))

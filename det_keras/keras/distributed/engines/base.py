@@ -27,15 +27,12 @@ class Engine(abc.ABC):
         """
 
     @abc.abstractmethod
-    def sum_in_tree(self, parts: tf.Tensor, *, name: str) -> tf.Tensor:
-        """Return the sum over the parts of all workers: that of `core.collective.tree_sum`, to the last bit.
+    def sum_in_tree(self, flat: tf.Tensor, *, name: str) -> tf.Tensor:
+        """Return the sum of a tensor over all workers: that of `core.collective.tree_sum`, to the last bit.
 
         Args:
-            parts: (parts of this worker, size), of the same shape and dtype on every worker.
+            flat: (size,), with the same size and dtype on every worker.
             name: as in `sum`.
-
-        Returns:
-            (size,).
         """
 
     @abc.abstractmethod

@@ -16,7 +16,7 @@ from det_keras.core.collective import Collective
 from det_keras.core.exchange import Star
 from det_keras.core.heartbeat import beat_for_ever
 from det_keras.errors import DetError
-from det_keras.keras.distributed.engines.array_calls import ArrayCalls, sum_of_rows
+from det_keras.keras.distributed.engines.array_calls import ArrayCalls
 from det_keras.keras.distributed.engines.base import Engine
 from det_keras.protocol.ends import ENDS_VARIABLE, Ends
 
@@ -57,10 +57,8 @@ class BuiltinEngine(Engine):
         # On one machine, 16-bit floats would cost digits and time, and save nothing.
         return self._calls.call(lambda array: self._collective.sum(array, name), flat, flat.shape)
 
-    def sum_in_tree(self, parts: tf.Tensor, *, name: str) -> tf.Tensor:
-        return self._calls.call(
-            lambda array: self._collective.sum(sum_of_rows(array), name), parts, parts.shape[1:]
-        )
+    def sum_in_tree(self, flat: tf.Tensor, *, name: str) -> tf.Tensor:
+        return self.sum(flat, name=name)
 
     def allgather_rows(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
         def gather(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from det_keras.cluster_info import WorkerInfo
+from det_keras.core.collective import tree_sum
 from det_keras.core.heartbeat import beat_for_ever
 from det_keras.errors import DetError
-from det_keras.keras.distributed.engines.array_calls import ArrayCalls, sum_of_rows
+from det_keras.keras.distributed.engines.array_calls import ArrayCalls
 from det_keras.keras.distributed.engines.base import Engine
 
 __all__ = ["HorovodEngine", "import_problem"]
@@ -51,10 +53,10 @@ class HorovodEngine(Engine):
         sent, context = chosen.compress(flat)
         return chosen.decompress(self._hvd.allreduce(sent, op=self._hvd.Sum, name=name), context)
 
-    def sum_in_tree(self, parts: tf.Tensor, *, name: str) -> tf.Tensor:
+    def sum_in_tree(self, flat: tf.Tensor, *, name: str) -> tf.Tensor:
         # Horovod adds in an order of its own, so all get the rows and add them.
-        own = self._calls.call(sum_of_rows, parts, parts.shape[1:])
-        return self._calls.call(sum_of_rows, self.allgather_rows(own[tf.newaxis], name=name), parts.shape[1:])
+        rows = self.allgather_rows(flat[tf.newaxis], name=name)
+        return self._calls.call(lambda rows: np.asarray(tree_sum(list(rows), np.add)), rows, flat.shape)
 
     def allgather_rows(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
         return self._hvd.allgather(tensor, name=name)
