@@ -188,6 +188,25 @@ class ExperimentConfig(Section):
         for name, other in (("workspace", "project"), ("project", "workspace")):
             if values.get(name) and values.get(other, "?") == "":
                 yield place.below(name).problem(f"requires `{other}`: give both or neither.")
+        resources, optimizations = values.get("resources"), values.get("optimizations")
+        reproducibility = values.get("reproducibility")
+        if reproducibility is None or reproducibility.virtual_workers == 1:
+            return
+        where, count = (
+            place.below("reproducibility").below("virtual_workers"),
+            reproducibility.virtual_workers,
+        )
+        slots = 1 if resources is None else resources.slots_per_trial
+        if slots > 1 and count % slots:
+            yield where.problem(
+                f"is {count}, which {slots} workers (`resources.slots_per_trial`) cannot share: use a number of slots "
+                "that divides it."
+            )
+        if optimizations is not None and optimizations.gradient_compression:
+            yield where.problem(
+                "cannot be used with `optimizations.gradient_compression`: what rounding leaves would depend on the "
+                "number of workers. Leave one of them out."
+            )
 
     def hidden(self) -> dict[str, Any]:
         """Return `to_dict()` with all secrets masked."""

@@ -395,9 +395,9 @@ def _given_fields(core: det_core.Context) -> set[str]:
 def _join_workers(config: ExperimentConfig | None) -> DistributedContext:
     worker = WorkerInfo.from_environment(os.environ)
     virtual = 1 if config is None else config.reproducibility.virtual_workers
-    if config is not None and virtual > 1:
+    if virtual > 1:
         # Before the engine: Horovod starts TensorFlow.
-        prepare_virtual_workers(config)
+        prepare_virtual_workers()
     workers = DistributedContext.of(worker, EngineExchange(worker) if worker.size > 1 else None)
     if virtual > 1:
         workers.set_virtual_workers(virtual)

@@ -72,17 +72,12 @@ class _FallbackHandler(logging.StreamHandler):  # type: ignore[type-arg]
         return not logging.getLogger().handlers and bool(super().filter(record))
 
 
-def prepare_virtual_workers(config: ExperimentConfig) -> None:
+def prepare_virtual_workers() -> None:
     """Leave nothing in this process that could depend on the number of workers; before TensorFlow starts.
 
     Raises:
-        DetError: the config or this process has something that does.
+        DetError: TensorFlow has started.
     """
-    if config.optimizations.gradient_compression:
-        raise DetError(
-            "`optimizations.gradient_compression` cannot be used with virtual workers: what rounding leaves would "
-            "depend on the number of workers. Leave one of them out."
-        )
     # TensorFlow's optimizer of graphs would add the parts of this worker in an order of its own.
     tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
     # How an operation divides its work over threads decides the order of its sums. Workers that share a machine have

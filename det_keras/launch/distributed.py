@@ -52,11 +52,7 @@ __all__ = ["main", "rank_environments"]
 
 logger = logging.getLogger("det_keras.launch.distributed")
 
-INSTALL_COMMAND = (
-    "pip install 'tensorflow>=2.18,<2.19' 'setuptools<81' wheel packaging 'cmake<4' && "
-    "HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 HOROVOD_WITHOUT_PYTORCH=1 "
-    "HOROVOD_WITHOUT_MXNET=1 pip install --no-build-isolation horovod==0.28.1"
-)
+INSTALL_COMMAND = "python3 -m det_keras.launch.horovod_build"
 
 _USAGE = "python3 -m det_keras.launch.distributed [--np N] [--trial MODULE:CLASS] [OPTIONS] -- COMMAND ..."
 
@@ -194,8 +190,8 @@ def _choose_engine(chosen: str | None, environ: Mapping[str, str], info: Cluster
     has_horovod = importlib.util.find_spec("horovod") is not None
     if name == HOROVOD and not has_horovod:
         raise DetError(
-            "The engine `horovod` is not installed. Leave it out for the builtin one, or install it with:\n"
-            f"{INSTALL_COMMAND}"
+            "The engine `horovod` is not installed. Leave it out for the builtin one, or install it with "
+            f"`{INSTALL_COMMAND}`."
         )
     return BUILTIN if name == AUTO and not has_horovod else name
 

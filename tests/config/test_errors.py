@@ -45,6 +45,26 @@ UUID = "0d4a3a6c-5d0b-4f6a-8a55-5b2f1a5c7b11"
             "at least 1, received 0",
         ),
         ({"searcher": searcher(max_length={"batches": 1.5})}, "searcher.max_length.batches", "received 1.5"),
+        (
+            {"reproducibility": {"virtual_workers": 6}},
+            "reproducibility.virtual_workers",
+            "must be a power of two, such as 4, received 6",
+        ),
+        (
+            {"reproducibility": {"virtual_workers": 4}, "resources": {"slots_per_trial": 3}},
+            "reproducibility.virtual_workers",
+            "is 4, which 3 workers (`resources.slots_per_trial`) cannot share",
+        ),
+        (
+            {"reproducibility": {"virtual_workers": 2}, "optimizations": {"gradient_compression": True}},
+            "reproducibility.virtual_workers",
+            "cannot be used with `optimizations.gradient_compression`",
+        ),
+        (
+            {"optimizations": {"collective_engine": "mpi"}},
+            "optimizations.collective_engine",
+            "must be one of `auto`, `horovod`, `builtin`",
+        ),
         ({"searcher": searcher(name="rnadom")}, "searcher.name", "Did you mean `random`?"),
         ({"searcher": {"metric": "m"}}, "searcher.name", "is required. Give one of `single`"),
         ({"searcher": {"name": "single"}}, "searcher.metric", "is required"),

@@ -25,12 +25,12 @@ NUMBERS = (1, 2, 4)
 NAMES = [
     "convolutions-arrays-sgd",
     "convolutions-tf_data-adamw",
-    "convolutions-arrays-adam-several",
     "recurrent-pydataset-adam",
     "rivals-pydataset-sgd",
 ]
 if AMOUNT == "all":
     NAMES += [
+        "convolutions-arrays-adam-several",
         "convolutions-pydataset-adam",
         "convolutions-arrays-adam-eager",
         "convolutions-arrays-adam-aggregated",
@@ -82,10 +82,7 @@ def drawn_history(seed):
     return [draw.choice(NUMBERS) for _ in range(len(stops) + 1)], stops
 
 
-HISTORIES = [
-    ("convolutions-arrays-sgd", [1, 4, 2, 1], [5, 4, 7]),
-    ("rivals-pydataset-sgd", [4, 2, 1], [8, 5]),
-]
+HISTORIES = [("convolutions-arrays-sgd", [1, 4, 2, 1], [5, 9, 16])]
 if AMOUNT == "all":
     HISTORIES += [
         (NAMES[seed % len(NAMES)], *drawn_history(seed))
@@ -109,7 +106,7 @@ def test_killed_training_goes_on_with_another_number_of_workers_bit_for_bit(
 @pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="Horovod is not installed")
 def test_horovod_gives_the_bits_of_the_builtin_engine(trained, tmp_path):
     name = "convolutions-arrays-sgd"
-    run(tmp_path, 4, name, engine="horovod")
+    run(tmp_path, 2, name, engine="horovod")
     assert results(tmp_path, name)[0] == results(trained[1], name)[0]
 
 
@@ -148,7 +145,7 @@ def test_what_cannot_be_shared_is_refused(tmp_path):
 
 def test_gradients_cannot_be_compressed(tmp_path):
     config = {"optimizations": {"gradient_compression": True}}
-    with pytest.raises(DetError, match="cannot be used with virtual workers"):
+    with pytest.raises(ConfigError, match="cannot be used with `optimizations"):
         det.keras.init(run_dir=tmp_path, config=config, virtual_workers=2)
 
 

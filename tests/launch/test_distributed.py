@@ -6,7 +6,6 @@ import functools
 import importlib.util
 import json
 import os
-import re
 import shutil
 import signal
 import socket
@@ -447,11 +446,6 @@ def test_builtin_engine_opens_no_port(launch):
     pids = launched.numbers(2)
     for pid in (launched.process.pid, *pids):
         assert psutil.Process(pid).net_connections("inet") == []
-
-
-def test_the_documents_name_the_same_command():
-    text = (Path(__file__).parents[2] / "docs" / "distributed.md").read_text(encoding="utf-8")
-    assert INSTALL_COMMAND in re.sub(r"\s*\\\n\s*", " ", text)
 
 
 ALLGATHER = """

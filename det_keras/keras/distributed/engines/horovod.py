@@ -33,8 +33,8 @@ class HorovodEngine(Engine):
             import horovod.tensorflow as hvd
         except ImportError as error:
             raise DetError(
-                f"Horovod cannot be imported ({error}). Install it as docs/distributed.md says: `uv sync --extra "
-                "horovod`, or train without it: `optimizations.collective_engine: builtin`."
+                f"Horovod cannot be imported ({error}). Compile it for this TensorFlow with `python3 -m "
+                "det_keras.launch.horovod_build`, or train without it: `optimizations.collective_engine: builtin`."
             ) from error
         self._hvd: Any = hvd
         self._calls = ArrayCalls()
