@@ -3,9 +3,10 @@
 The launcher makes the memory and the pipes, and the processes inherit them: no port is opened on one machine, and
 nobody else can reach either. Every process makes the same calls in the same order, which each call checks.
 
-Sums are those of a balanced binary tree over the ranks, ``(0+1)+(2+3)``, whichever process adds. So every process gets
-the same bits, and the sum over twice as many processes that have half each is the same if each half is a sum of such a
-tree.
+Sums are those of a balanced binary tree over the processes of a machine, ``(0+1)+(2+3)``, and then over machines. So
+every process gets the same bits. Where all machines have the same number of processes, a power of two, these are the
+bits of one tree over all processes, and twice as many processes that have half each get them too if each half is the
+sum of such a tree.
 
 The memory has two halves, each with a slot for every process of the machine. A call uses one half and the next call the
 other. A process that writes into a half has passed the meeting of the call before, so that all others have passed the
@@ -14,8 +15,10 @@ call before that, which used the same half, and read nothing there any more.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
+import select
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -32,6 +35,8 @@ __all__ = ["Collective", "tree_sum"]
 _HEADER = struct.Struct("=H240sq")
 # Below this, every process adds everything itself, instead of a part that it then shares.
 _SMALL_BYTES = 1 << 17
+# What a process writes to the others when it has arrived: its place. The kernel never divides so few bytes.
+_ARRIVAL = struct.Struct("=H")
 _ALIGNMENT_BYTES = 64
 
 Array = np.ndarray[Any, Any]
@@ -68,9 +73,18 @@ class Collective:
         for descriptor in ends.local:
             # Processes that the script starts must not keep the ends of this rank open.
             os.set_inheritable(descriptor, False)
+        # Nor may forked ones: others see that this rank has ended by the end of its inbox.
+        os.register_at_fork(after_in_child=self._forget)
         self._memory = mmap.mmap(ends.memory, memory_bytes(size))
         self._calls = 0
-        self._arrived = 0
+        # How often each process has arrived at a meeting that this one has not passed.
+        self._arrived = [0] * size
+        self._waiting = select.poll()
+        self._waiting.register(ends.inbox, select.POLLIN)
+        self._places = {outbox: place for place, outbox in enumerate(ends.outboxes) if outbox >= 0}
+        for outbox in self._places:
+            # Its error is reported without being asked for: that nobody reads the pipe any more.
+            self._waiting.register(outbox, 0)
 
     def sum(self, array: Array, name: str = "") -> Array:
         """Return the sum of `array` over all processes, as a new array of the same shape and dtype.
@@ -108,13 +122,6 @@ class Collective:
             packed = _pack([content for here in self._machines.allgather(own) for content in here])
         # Back to the other processes of this machine, as one text.
         return _unpack(self._gather_here(packed, name)[0])
-
-    def close(self) -> None:
-        """Give up the memory and the pipes."""
-        if self._machines is not None:
-            self._machines.close()
-        for descriptor in self._ends.local:
-            os.close(descriptor)
 
     def _sum_piece(self, piece: Array, result: Array, said: str) -> None:
         slots = self._begin(said)
@@ -177,24 +184,52 @@ class Collective:
                 )
 
     def _meet_again(self) -> None:
-        for outbox in self._ends.outboxes:
+        arrival = _ARRIVAL.pack(self._place)
+        for place, outbox in enumerate(self._ends.outboxes):
             if outbox >= 0:
-                self._tell(outbox)
-        # A byte may be that of a faster process for its next meeting. It can be there only if all have arrived at this
-        # one, so that the number of bytes suffices.
-        expected = self._size - 1
-        while self._arrived < expected:
-            told = os.read(self._ends.inbox, 4096)
-            if not told:
-                raise DetError("A worker ended during an exchange.")
-            self._arrived += len(told)
-        self._arrived -= expected
+                self._tell(place, outbox, arrival)
+        self._arrived[self._place] += 1
+        # An arrival may be that of a faster process at its next meeting, after all have arrived at this one.
+        while not all(self._arrived):
+            self._wait()
+        self._arrived = [count - 1 for count in self._arrived]
 
-    def _tell(self, outbox: int) -> None:
+    def _wait(self) -> None:
+        """Wait until another process arrives.
+
+        Raises:
+            DetError: a process that has not arrived has ended.
+        """
+        ready = dict(self._waiting.poll())
+        if not ready.get(self._ends.inbox, 0) & select.POLLIN:
+            # Asked again: a process that ended just now may have arrived between the two looks.
+            ready = dict(self._waiting.poll(0))
+        if ready.get(self._ends.inbox, 0) & select.POLLIN:
+            for (place,) in _ARRIVAL.iter_unpack(os.read(self._ends.inbox, 4096)):
+                self._arrived[place] += 1
+            return
+        for descriptor in ready:
+            place = self._places.get(descriptor)
+            if place is None:
+                raise DetError("All other workers ended during an exchange.")
+            if not self._arrived[place]:
+                raise _ended(place)
+            self._waiting.unregister(descriptor)
+
+    def _tell(self, place: int, outbox: int, arrival: bytes) -> None:
         try:
-            os.write(outbox, b".")
+            os.write(outbox, arrival)
         except BrokenPipeError as error:
-            raise DetError("A worker ended during an exchange.") from error
+            raise _ended(place) from error
+
+    def _forget(self) -> None:
+        for descriptor in self._ends.local:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+
+def _ended(place: int) -> DetError:
+    return DetError(f"The worker of local rank {place} ended during an exchange.")
 
 
 def _pack(contents: Sequence[bytes]) -> bytes:

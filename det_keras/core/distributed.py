@@ -125,8 +125,7 @@ class DistributedContext:
         )  # fmt: skip
 
     def _place(self, worker: WorkerInfo, exchange: Exchange) -> None:
-        self.virtual = 1
-        self.has_virtual = False
+        self.virtual_workers = 1
         self.rank = worker.rank
         self.size = worker.size
         self.local_rank = worker.local_rank
@@ -149,7 +148,17 @@ class DistributedContext:
                 f"{count} virtual workers cannot be shared by {self.size} workers. Start a number of workers that "
                 f"divides {count}, such as {math.gcd(count, self.size)}."
             )
-        self.virtual, self.has_virtual = count // self.size, True
+        self.virtual_workers = count
+
+    @property
+    def has_virtual(self) -> bool:
+        """Whether the workers share virtual workers."""
+        return self.virtual_workers > 1
+
+    @property
+    def parts(self) -> int:
+        """How many parts of a batch this worker computes by themselves: its virtual workers, or 1."""
+        return max(1, self.virtual_workers // self.size)
 
     @property
     def is_alone(self) -> bool:

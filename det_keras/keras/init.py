@@ -14,6 +14,7 @@ from typing import Any
 from det_keras import core as det_core
 from det_keras.cluster_info import ClusterInfo, LocalOverrides, WorkerInfo, get_cluster_info
 from det_keras.config import ExperimentConfig, RandomStream, load_experiment_config, load_yaml
+from det_keras.config.overrides import apply_overrides
 from det_keras.core.backend.base import Backend
 from det_keras.core.backend.local import LocalBackend
 from det_keras.core.context import open_backend, share_backend
@@ -33,6 +34,7 @@ from det_keras.keras.process_setup import (
     prepare_virtual_workers,
 )
 from det_keras.keras.training import HParams, TrainingInfo
+from det_keras.protocol.engines import AUTO
 from det_keras.storage import Storage
 
 __all__ = ["init"]
@@ -219,8 +221,7 @@ def _init_local(
         logger.info("The config is the one given to `det experiment create`.")
     raw = _read_config(overrides.config or config)
     if virtual_workers is not None:
-        section = {**(raw.get("reproducibility") or {}), "virtual_workers": virtual_workers}
-        raw = {**raw, "reproducibility": section}
+        raw = apply_overrides(raw, [f"reproducibility.virtual_workers={virtual_workers}"])
     loaded = load_experiment_config(raw, alone=True)
     for notice in loaded.notices if raw else ():
         logger.info("%s", notice)
@@ -398,7 +399,14 @@ def _join_workers(config: ExperimentConfig | None) -> DistributedContext:
     if virtual > 1:
         # Before the engine: Horovod starts TensorFlow.
         prepare_virtual_workers()
-    workers = DistributedContext.of(worker, EngineExchange(worker) if worker.size > 1 else None)
+    exchange = EngineExchange(worker) if worker.size > 1 else None
+    workers = DistributedContext.of(worker, exchange)
+    wanted = AUTO if config is None else config.optimizations.collective_engine
+    if exchange is not None and wanted not in (AUTO, exchange.engine) and workers.is_chief:
+        logger.warning(
+            "The launcher chose the engine %s, the config names %s. In a local run give it to the launcher: "
+            "`--engine %s`.", exchange.engine, wanted, wanted,
+        )  # fmt: skip
     if virtual > 1:
         workers.set_virtual_workers(virtual)
     return workers

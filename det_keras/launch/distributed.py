@@ -29,11 +29,14 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 from det_keras.about import LOG_FORMAT
-from det_keras.cluster_info import ClusterInfo, get_cluster_info
+from det_keras.cluster_info import ClusterInfo, LocalOverrides, get_cluster_info
 from det_keras.compat import with_determined
+from det_keras.config import load_yaml
 from det_keras.errors import ClusterInfoError, DetError
 from det_keras.launch.command import become, cannot_start
 from det_keras.launch.heartbeat import Heartbeats
@@ -44,8 +47,8 @@ from det_keras.launch.placement import Placement
 from det_keras.launch.rank_group import RankGroup
 from det_keras.launch.rendezvous import LOOPBACK, Rendezvous
 from det_keras.launch.shared_memory import SharedMemory
-from det_keras.protocol.ends import ENDS_VARIABLE
-from det_keras.protocol.engines import AUTO, BUILTIN, ENGINE_VARIABLE, ENGINES, HOROVOD
+from det_keras.protocol.ends import CHANNELS, ENDS_VARIABLE, Ends
+from det_keras.protocol.engines import AUTO, BUILTIN, ENGINE_VARIABLE, ENGINES, HOROVOD, named_engine
 from det_keras.protocol.heartbeat import ADDRESS_VARIABLE
 
 __all__ = ["main", "rank_environments"]
@@ -111,17 +114,17 @@ def main(arguments: Sequence[str]) -> int:
     try:
         engine = _choose_engine(options.engine, os.environ, info)
         with contextlib.ExitStack() as stack:
-            listener = None
+            listeners: list[socket.socket] = []
             if not placement.is_single and placement.node == 0 and engine != HOROVOD:
-                listener = stack.enter_context(listen(placement.address))
-            terms = {"engine": engine, "engine_port": listener.getsockname()[1] if listener else 0}
+                listeners = [stack.enter_context(listen(placement.address)) for _ in range(CHANNELS)]
+            terms = {"engine": engine, "engine_ports": [one.getsockname()[1] for one in listeners]}
             connections = stack.enter_context(
                 contextlib.closing(_connect_nodes(info, placement, options, terms))
             )
             if connections.terms["engine"] != BUILTIN:
                 _warn_about_horovod(placement)
             return _run_ranks(
-                argv, info, placement, connections, base, options.hang_timeout_seconds, listener
+                argv, info, placement, connections, base, options.hang_timeout_seconds, listeners
             )
     except DetError as error:
         logger.error("%s", error)
@@ -181,12 +184,7 @@ def _choose_engine(chosen: str | None, environ: Mapping[str, str], info: Cluster
     Raises:
         DetError: there is no such engine, or it is not installed.
     """
-    config = {} if info is None else (info.trial.config if info.trial is not None else info.task_config)
-    # On a Determined cluster the config's value travels in this variable, as JSON.
-    name = chosen or environ.get(ENGINE_VARIABLE, "").strip('"')
-    name = name or (config.get("optimizations") or {}).get("collective_engine") or AUTO
-    if name not in ENGINES:
-        raise DetError(f"{ENGINE_VARIABLE} is {name!r}; expected one of {', '.join(ENGINES)}.")
+    name = chosen or named_engine(environ) or _engine_of_config(environ, info) or AUTO
     has_horovod = importlib.util.find_spec("horovod") is not None
     if name == HOROVOD and not has_horovod:
         raise DetError(
@@ -194,6 +192,16 @@ def _choose_engine(chosen: str | None, environ: Mapping[str, str], info: Cluster
             f"`{INSTALL_COMMAND}`."
         )
     return BUILTIN if name == AUTO and not has_horovod else name
+
+
+def _engine_of_config(environ: Mapping[str, str], info: ClusterInfo | None) -> str | None:
+    config: Mapping[str, Any] = {}
+    if info is not None:
+        config = info.trial.config if info.trial is not None else info.task_config
+    elif path := LocalOverrides.from_environment(environ).config:
+        config = load_yaml(Path(path).read_text(encoding="utf-8"))
+    name: str | None = (config.get("optimizations") or {}).get("collective_engine")
+    return name
 
 
 def _warn_about_horovod(placement: Placement) -> None:
@@ -235,7 +243,7 @@ def _run_ranks(
     connections: Connections,
     base: Mapping[str, str],
     patience_s: float,
-    listener: socket.socket | None,
+    listeners: Sequence[socket.socket],
 ) -> int:
     is_single = info is None or placement.is_single
     interface, chief_key = LOOPBACK_INTERFACE, secrets.token_hex(32)
@@ -249,10 +257,13 @@ def _run_ranks(
         rendezvous = (
             None if terms["engine"] == BUILTIN else stack.enter_context(_rendezvous(placement, connections))
         )
-        memory = None
+        channels: list[SharedMemory] = []
         if terms["engine"] != HOROVOD:
             local_size = placement.counts[placement.node]
-            memory = SharedMemory(local_size, listener=listener, port=terms["engine_port"])
+            channels = [
+                SharedMemory(local_size, listener=listener, port=port)
+                for _, listener, port in zip_longest(range(CHANNELS), listeners, terms["engine_ports"])
+            ]
         heartbeats = stack.enter_context(contextlib.closing(Heartbeats(patience_s)))
         # The rendezvous port of a DistributedContext made by the script; the master gives each of its tasks another.
         port = {_MEETING_PORT: str(terms["port"])}
@@ -267,15 +278,15 @@ def _run_ranks(
             interface=interface,
         )
         descriptors = {}
-        if memory is not None:
+        if channels:
             for local_rank, rank in enumerate(environments):
-                ends = memory.ends(local_rank)
-                environments[rank][ENDS_VARIABLE] = ends.to_text()
-                descriptors[rank] = ends.descriptors
+                ends = [channel.ends(local_rank) for channel in channels]
+                environments[rank][ENDS_VARIABLE] = Ends.to_text(ends)
+                descriptors[rank] = [descriptor for one in ends for descriptor in one.descriptors]
 
         def when_started() -> None:
-            if memory is not None:
-                memory.close()
+            for channel in channels:
+                channel.close()
             if rendezvous is not None:
                 rendezvous.serve()
 

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 __all__ = ["GroupReaper", "child_signals", "die_with_parent", "has_exited", "signal_group", "start_group"]
 
@@ -35,7 +36,10 @@ class GroupReaper:
         self._pid = os.fork()
         if self._pid == 0:
             try:
-                os.close(self._write)
+                # Nothing that is to end with the launcher may stay open here: pipes, memory, listening sockets.
+                for number in {int(one.name) for one in Path("/proc/self/fd").iterdir()} - {0, 1, 2, read}:
+                    with contextlib.suppress(OSError):
+                        os.close(number)
                 _kill_at_end(read)
             finally:
                 # The fork must never continue as a second launcher, even after an exception.

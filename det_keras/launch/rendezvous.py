@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import base64
 import os
+import socket
+import sys
 import threading
 from collections.abc import Iterable
 from http import HTTPStatus
@@ -163,22 +165,22 @@ class _Server(ThreadingHTTPServer):
 
     def verify_request(self, request: object, client_address: Any) -> bool:
         """Return whether the client is a process of this account; other accounts of the machine get no answer."""
-        return os.getuid() in _accounts(client_address[1], self.server_port)
+        return os.getuid() in _accounts(client_address, self.socket.getsockname())
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Log nothing: a rank that is killed during a request is reported elsewhere."""
 
 
-def _accounts(port: int, server_port: int) -> list[int]:
-    """Return whose connection leads from a port of 127.0.0.1 to one of the server, as the kernel says."""
+def _accounts(client: tuple[str, int], server: tuple[str, int]) -> list[int]:
+    """Return whose connection leads from one IPv4 address and port to another, as the kernel says."""
     lines = Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]
-    connections = [line.split() for line in lines]
-    ports = (f":{port:04X}", f":{server_port:04X}")
-    return [
-        int(fields[7])
-        for fields in connections
-        if fields[1].endswith(ports[0]) and fields[2].endswith(ports[1])
-    ]
+    ends = [_kernels_text(*client), _kernels_text(*server)]
+    return [int(fields[7]) for line in lines if (fields := line.split())[1:3] == ends]
+
+
+def _kernels_text(address: str, port: int) -> str:
+    # The four bytes of an address are one number of this machine's byte order.
+    return f"{int.from_bytes(socket.inet_aton(address), sys.byteorder):08X}:{port:04X}"
 
 
 class _Handler(BaseHTTPRequestHandler):

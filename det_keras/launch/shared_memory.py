@@ -11,24 +11,24 @@ __all__ = ["SharedMemory"]
 
 
 class SharedMemory:
-    """Memory for `size` ranks, and a pipe to each of them.
+    """A channel: memory for `size` ranks, and a pipe to each of them.
 
     Args:
         size: number of ranks of this node.
         listener: a listening socket for the first ranks of other nodes, which the first rank inherits.
-        port: where the first rank of the first node listens; 0 on a single node.
+        port: where the first rank of the first node listens; None on a single node.
 
     Raises:
         OSError: the system has no descriptors or no memory left.
     """
 
-    def __init__(self, size: int, *, listener: socket.socket | None = None, port: int = 0) -> None:
+    def __init__(self, size: int, *, listener: socket.socket | None = None, port: int | None = None) -> None:
         self._pipes = [os.pipe() for _ in range(size)]
         self._memory = os.memfd_create("det_keras")
         self._listener = listener
         # Pages are taken when they are first written.
         os.ftruncate(self._memory, memory_bytes(size))
-        self._port = port
+        self._port = port or 0
 
     def ends(self, local_rank: int) -> Ends:
         """Return the ends of one rank."""

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-__all__ = ["ENDS_VARIABLE", "HEADER_BYTES", "SLOT_BYTES", "Ends", "memory_bytes"]
+__all__ = ["CHANNELS", "ENDS_VARIABLE", "HEADER_BYTES", "SLOT_BYTES", "Ends", "memory_bytes"]
+
+#: Ways between the ranks that do not wait for each other: for the training, and for pipelines that read ahead of it.
+CHANNELS = 2
 
 #: The data of a rank in one half of the memory; a longer array travels in pieces.
 SLOT_BYTES = 4 << 20
 #: What precedes the data of a rank.
 HEADER_BYTES = 256
 
-#: Names the variable that has the ends of a rank.
+#: Names the variable that has the ends of a rank, for each channel.
 ENDS_VARIABLE = "DET_KERAS_COLLECTIVE"
 
 
@@ -23,7 +27,7 @@ def memory_bytes(size: int) -> int:
 
 @dataclass(frozen=True)
 class Ends:
-    """The descriptors that a rank inherits.
+    """The descriptors that a rank inherits for one channel.
 
     Attributes:
         memory: the memory that the ranks of a machine share.
@@ -51,21 +55,24 @@ class Ends:
         """All descriptors."""
         return (*self.local, *([self.listener] if self.listener >= 0 else []))
 
-    def to_text(self) -> str:
+    @staticmethod
+    def to_text(channels: Sequence[Ends]) -> str:
         """Return the value of the variable."""
-        return json.dumps(asdict(self))
+        return json.dumps([asdict(ends) for ends in channels])
 
     @classmethod
-    def from_text(cls, text: str) -> Ends:
+    def from_text(cls, text: str) -> list[Ends]:
         """Return what `to_text` made the text of.
 
         Raises:
             ValueError: the text has another form.
         """
         try:
-            values = json.loads(text)
-            return cls(
-                **{**values, "identity": tuple(values["identity"]), "outboxes": tuple(values["outboxes"])}
-            )
+            return [
+                cls(
+                    **{**values, "identity": tuple(values["identity"]), "outboxes": tuple(values["outboxes"])}
+                )
+                for values in json.loads(text)
+            ]
         except (KeyError, TypeError) as error:
             raise ValueError(f"{text!r} does not describe the ends of a rank") from error

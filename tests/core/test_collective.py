@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import multiprocessing
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -69,6 +71,11 @@ class Group:
 
 
 def serve(connection, ends, place, count, node, nodes):
+    # As after an exec: a forked process has the ends of all others as well.
+    own = {0, 1, 2, connection.fileno(), *ends.descriptors}
+    for number in {int(one.name) for one in Path("/proc/self/fd").iterdir()} - own:
+        with contextlib.suppress(OSError):
+            os.close(number)
     machines = None
     if nodes > 1 and place == 0:
         listener = socket.socket(fileno=ends.listener) if ends.listener >= 0 else None
@@ -211,6 +218,62 @@ def test_arrays_of_different_sizes_are_told():
     assert all("'weights float32 3'" in one and "'weights float32 4'" in one for one in told)
 
 
+def stop_or_add(collective, call):
+    """Make calls, and end this process after so many."""
+    for number in range(5):
+        if number == call:
+            os._exit(0)
+        collective.sum(np.ones(3, np.float32))
+
+
+@pytest.mark.parametrize("call", [0, 3])
+def test_process_that_ends_is_named_by_all_that_wait_for_it(call):
+    own = Group((4,))
+    for place, connection in enumerate(own._connections):
+        connection.send((stop_or_add, call if place == 2 else -1))
+    for place, connection in enumerate(own._connections):
+        if place != 2:
+            assert connection.poll(30), "it waits"
+            assert "The worker of local rank 2 ended" in str(connection.recv())
+    own.close()
+
+
+def end_after(collective, pause):
+    """Make one call, and end at once."""
+    time.sleep(pause)
+    total = collective.sum(np.ones(100_000, np.float32))
+    os._exit(int(total[0]))
+
+
+def test_process_that_ends_after_its_last_call_is_no_fault():
+    for _ in range(10):
+        own = Group((4,))
+        for place, connection in enumerate(own._connections):
+            connection.send((end_after, place / 100))
+        for process in own._processes:
+            process.join(30)
+        codes = [process.exitcode for process in own._processes]
+        own.close()
+        assert codes == [4] * 4
+
+
+def fork_and_end(collective, _):
+    """Leave a child behind that has what this process had open."""
+    if os.fork() == 0:
+        time.sleep(60)
+        os._exit(0)
+    os._exit(0)
+
+
+def test_child_of_a_process_does_not_hide_its_end():
+    own = Group((2,))
+    own._connections[1].send((fork_and_end, None))
+    own._connections[0].send((add, [np.ones(3)]))
+    assert own._connections[0].poll(30), "it waits"
+    assert "workers ended" in str(own._connections[0].recv())
+    own.close()
+
+
 def test_process_that_waits_uses_no_processor():
     own = Group((2,))
     pid = own._processes[0].pid
@@ -230,12 +293,12 @@ def test_process_that_waits_uses_no_processor():
 
 def test_memory_that_was_not_inherited_is_refused(tmp_path):
     memory = SharedMemory(1)
-    text = memory.ends(0).to_text()
+    text = Ends.to_text([memory.ends(0)])
     code = (
         "import os\nfrom det_keras.core.collective import Collective\nfrom det_keras.protocol.ends import Ends\n"
         f"file = os.open({str(tmp_path / 'other')!r}, os.O_CREAT)\n"
         f"os.dup2(file, {memory.ends(0).memory})\n"
-        f"Collective(0, 1, Ends.from_text(os.environ[{ENDS_VARIABLE!r}]))"
+        f"Collective(0, 1, Ends.from_text(os.environ[{ENDS_VARIABLE!r}])[0])"
     )
     environment = {**os.environ, ENDS_VARIABLE: text}
     done = subprocess.run(
@@ -247,7 +310,7 @@ def test_memory_that_was_not_inherited_is_refused(tmp_path):
 
 def test_ends_survive_their_text():
     ends = Ends(3, (1, 2), 4, (-1, 5), 6, 7)
-    assert Ends.from_text(ends.to_text()) == ends
+    assert Ends.from_text(Ends.to_text([ends, ends])) == [ends, ends]
     assert dataclasses.replace(ends, listener=-1).descriptors == (3, 4, 5)
     with pytest.raises(ValueError, match="does not describe"):
-        Ends.from_text("[]")
+        Ends.from_text("[{}]")

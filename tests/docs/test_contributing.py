@@ -35,5 +35,9 @@ def test_each_environment_is_described():
     table = page.split("| Environment |")[1].split("\n\n")[0]
     names = " ".join(row.split("|")[1] for row in table.splitlines()[2:])
     # Those that neither `tox` nor a label starts.
-    by_request = {name.removeprefix("testenv:") for name in config.sections()} & {"horovod", "long", "mutation"}
+    by_request = {name.removeprefix("testenv:") for name in config.sections()} & {
+        "horovod",
+        "long",
+        "mutation",
+    }
     assert set(re.findall(r"`(\w+)`", names)) == environments | by_request

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 from pathlib import Path
 
 import psutil
 import pytest
 import yaml
 
-pytestmark = [
-    pytest.mark.process,
-    pytest.mark.kill,
-    pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="Horovod is not installed"),
-]
+pytestmark = [pytest.mark.process, pytest.mark.kill]
 
 EPOCHS, STEPS = 6, 9
 CONFIG = {
@@ -22,6 +17,7 @@ CONFIG = {
     "entrypoint": "python3 -m det_keras.launch.distributed -- python3 slow_train.py",
     "hyperparameters": {"learning_rate": 0.01},
     "resources": {"slots_per_trial": 2},
+    "optimizations": {"collective_engine": "builtin"},
     "searcher": {"name": "single", "metric": "val_loss", "max_length": {"epochs": EPOCHS}},
     "checkpoint_policy": "all",
     "reproducibility": {"experiment_seed": 5},
@@ -89,6 +85,23 @@ def test_trial_that_lost_a_rank_is_restarted_and_ends_the_same(cluster, create, 
     assert cluster.wait(experiment) == "STATE_COMPLETED"
     assert (cluster.final_digest(trial), cluster.metrics(trial, "validation")) == undisturbed
     assert cluster.get(f"/api/v1/trials/{trial['id']}")["trial"]["restarts"] == 1
+
+
+def test_trial_with_virtual_workers_goes_on_with_one_slot_and_ends_the_same(cluster, create):
+    virtual = {
+        "reproducibility": {"experiment_seed": 5, "virtual_workers": 2},
+        "hyperparameters": {"learning_rate": 0.01, "global_batch_size": 64},
+    }
+    experiment, alone = create(**virtual, resources={"slots_per_trial": 1})
+    assert cluster.wait(experiment) == "STATE_COMPLETED"
+    experiment, trial = create(**virtual)
+    cluster.wait_for_epoch(trial, 2)
+    cluster.det("experiment", "cancel", experiment)
+    assert cluster.wait(experiment) == "STATE_CANCELED"
+    cluster.det("experiment", "continue", experiment, "--config", "resources.slots_per_trial=1")
+    assert cluster.wait(experiment) == "STATE_COMPLETED"
+    assert cluster.final_digest(trial) == cluster.final_digest(alone)
+    assert cluster.metrics(trial, "validation") == cluster.metrics(alone, "validation")
 
 
 REFUSES = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import zipfile
 from pathlib import Path
 
@@ -29,10 +28,8 @@ CONFIG = {
 TEAM = {
     "entrypoint": "python3 -m det_keras.launch.distributed -- python3 slow_train.py",
     "resources": {"slots_per_trial": 4},
+    "optimizations": {"collective_engine": "builtin"},
 }
-needs_horovod = pytest.mark.skipif(
-    importlib.util.find_spec("horovod") is None, reason="Horovod is not installed"
-)
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +94,6 @@ def test_trial_whose_machine_dies_ends_the_same(on_ray, create, machines):
     assert on_ray.get(f"/api/v1/trials/{trial['id']}")["trial"]["restarts"] == 0
 
 
-@needs_horovod
 def test_trial_over_two_machines_ends_as_on_one_process_whichever_dies(on_ray, create, machines):
     # Dropout draws another stream on each rank.
     hyperparameters = {"learning_rate": 0.01, "dropout": 0.0, "global_batch_size": 32}

@@ -440,6 +440,26 @@ def test_engine_is_chosen_without_horovod(options, variables, code, told, enviro
     assert "Traceback" not in done.stderr
 
 
+ENDS_ALONE = """
+import os
+import numpy as np
+from det_keras.core.collective import Collective
+from det_keras.protocol.ends import Ends
+ends = Ends.from_text(os.environ["DET_KERAS_COLLECTIVE"])[0]
+collective = Collective(rank, 3, ends)
+collective.sum(np.ones(3))
+if rank == 1:
+    os._exit(0)
+collective.sum(np.ones(3))
+"""
+
+
+def test_rank_that_exits_with_0_in_an_exchange_does_not_hold_the_others(launch):
+    launched = launch("--np", "3", "--engine", "builtin", code=RANK + ENDS_ALONE)
+    assert launched.finish(60) == 1
+    assert "The worker of local rank 1 ended during an exchange" in launched.stderr
+
+
 def test_builtin_engine_opens_no_port(launch):
     code = RANK + "import time; print(os.getpid(), flush=True); time.sleep(600)"
     launched = launch("--np", "2", code=code)

@@ -311,7 +311,8 @@ def test_launchers_listen_on_their_own_addresses_only_and_not_at_all_once_connec
 
     def listening():
         launchers = [psutil.Process(one.pid) for one in pair.launchers.values()]
-        every = [one for launcher in launchers for one in launcher.net_connections("inet")]
+        processes = [one for launcher in launchers for one in (launcher, *launcher.children(recursive=True))]
+        every = [one for process in processes for one in process.net_connections("inet")]
         return {one.laddr.ip for one in every if one.status == psutil.CONN_LISTEN}
 
     assert listening() == {"127.0.0.2"}

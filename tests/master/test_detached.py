@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import os
 import random
 import signal
@@ -191,7 +190,6 @@ def test_run_is_shown_with_its_names_hyperparameters_log_and_end(detached, tmp_p
 
 
 @pytest.mark.process
-@pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="Horovod is not installed")
 def test_of_several_workers_the_chief_reports(detached, tmp_path):
     launcher = ("-m", "det_keras.launch.distributed", "--np", "2", "--", sys.executable)
     process = detached.start(str(tmp_path / "weights.npz"), launcher=launcher)

@@ -80,19 +80,28 @@ def open_source(
     """
     check_data(data)
     x = data[0]
-    shard = Shard() if workers is None else Shard(workers.rank, workers.size, workers.is_alone)
+    shard = Shard()
+    if workers is not None:
+        shard = Shard(workers.rank, workers.size, workers.size * workers.parts, workers.is_alone)
     if is_arrays(x):
         x, y, sample_weight = _checked_weights(data)
         if class_weight is not None:
             x, y, sample_weight = with_class_weights(class_weight)(x, *(() if y is None else (y,)))
-        if batch_size is None and steps_per_epoch is not None:
+        if batch_size is not None:
+            batch_size *= shard.size
+        else:
+            # With virtual workers, nothing may depend on the number of workers.
+            count = 1 if workers is not None and workers.has_virtual else shard.size
             # As in Keras, the samples are divided between the steps.
-            batch_size = math.ceil(rows_of(keras.tree.flatten(x)[0]) / (steps_per_epoch * shard.size))
-        # With virtual workers, nothing may depend on the number of workers.
-        default_for = 1 if workers is not None and workers.has_virtual else shard.size
+            rows = rows_of(keras.tree.flatten(x)[0])
+            batch_size = count * (
+                _DEFAULT_BATCH_SIZE
+                if steps_per_epoch is None
+                else math.ceil(rows / (steps_per_epoch * count))
+            )
         return ArraySource(
             keras.utils.pack_x_y_sample_weight(x, y, sample_weight),
-            batch_size=_DEFAULT_BATCH_SIZE * default_for if batch_size is None else batch_size * shard.size,
+            batch_size=batch_size,
             shuffle=shuffle,
             seed=seed,
             steps_per_epoch=steps_per_epoch,

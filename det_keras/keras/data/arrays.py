@@ -74,7 +74,7 @@ class ArraySource(IteratedSource):
 
     @property
     def may_lack_rows(self) -> bool:
-        return 0 < self._size % self.batch_size < self._shard.size
+        return 0 < self._size % self.batch_size < self._shard.parts
 
     @property
     def element_spec(self) -> Any:

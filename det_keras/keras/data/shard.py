@@ -21,11 +21,13 @@ class Shard:
     Attributes:
         rank: the rank of this worker.
         size: number of workers.
+        parts: number of parts of which each has its own gradient: workers, or virtual workers.
         is_whole: whether elements are whole batches, without counts, because there is one worker.
     """
 
     rank: int = 0
     size: int = 1
+    parts: int = 1
     is_whole: bool = True
 
     def of_rows(self, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

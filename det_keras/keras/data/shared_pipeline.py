@@ -65,5 +65,5 @@ def _one_row_of_zeros(spec: Any) -> tf.Tensor:
 
 
 def _with_rows_of_all(batch: Any, rows: tf.Tensor) -> Any:
-    (left,) = sum_over_workers([tf.cast(rows >= 0, tf.int32)], name="workers_with_data")
+    (left,) = sum_over_workers([tf.cast(rows >= 0, tf.int32)], name="workers_with_data", ahead=True)
     return batch, rows, left

@@ -20,7 +20,7 @@ from det_keras.keras.distributed.engines.base import Engine
 from det_keras.keras.distributed.engines.builtin import BuiltinEngine
 from det_keras.keras.distributed.engines.horovod import HorovodEngine, import_problem
 from det_keras.protocol.ends import ENDS_VARIABLE
-from det_keras.protocol.engines import AUTO, BUILTIN, ENGINE_VARIABLE, HOROVOD
+from det_keras.protocol.engines import AUTO, BUILTIN, HOROVOD, named_engine
 
 # Alignment of TensorFlow's memory.
 _ALIGNMENT_BYTES = 64
@@ -49,6 +49,11 @@ class EngineExchange(Exchange):
         # The first rank of a machine names it: on machines with unequal numbers of ranks, `cross_rank` does not.
         self._machine = worker.rank - worker.local_rank
 
+    @property
+    def engine(self) -> str:
+        """The name of the engine."""
+        return _engine().name
+
     def allgather(self, value: object, *, local: bool = False) -> list[Any]:
         """Return every worker's `value`, by rank; with `local`, of the workers on this machine only."""
         gathered = _engine().allgather_object((self._machine, value))
@@ -58,7 +63,9 @@ class EngineExchange(Exchange):
         """Do nothing: an engine runs until the process ends, because a later context may need it."""
 
 
-def sum_over_workers(tensors: Sequence[tf.Tensor], *, name: str, half: bool = False) -> list[tf.Tensor]:
+def sum_over_workers(
+    tensors: Sequence[tf.Tensor], *, name: str, half: bool = False, ahead: bool = False
+) -> list[tf.Tensor]:
     """Return the sums of tensors over all workers, exchanged as one flat buffer for each dtype.
 
     The sums are views of that buffer if TensorFlow supports it: each begins at an aligned address.
@@ -67,9 +74,12 @@ def sum_over_workers(tensors: Sequence[tf.Tensor], *, name: str, half: bool = Fa
         tensors: tensors with the same shapes and dtypes on every worker.
         name: name of the exchange; the same on every worker, and unique within a step.
         half: 32-bit floats may be sent as 16-bit floats.
+        ahead: a pipeline makes the call, on threads of its own and ahead of the training.
     """
     engine = _engine()
-    return _flat_sums(tensors, lambda flat, dtype: engine.sum(flat, name=f"{name}.{dtype}", half=half))
+    return _flat_sums(
+        tensors, lambda flat, dtype: engine.sum(flat, name=f"{name}.{dtype}", half=half, ahead=ahead)
+    )
 
 
 def sum_over_parts(parts: Sequence[Sequence[tf.Tensor]], *, name: str) -> list[tf.Tensor]:
@@ -139,7 +149,7 @@ def _engine() -> Engine:
 
 
 def _start(worker: WorkerInfo, environ: Mapping[str, str]) -> Engine:
-    name = environ.get(ENGINE_VARIABLE) or AUTO
+    name = named_engine(environ) or AUTO
     # A script that horovodrun started has no ends.
     if name == HOROVOD or (name == AUTO and ENDS_VARIABLE not in environ):
         return HorovodEngine(worker)

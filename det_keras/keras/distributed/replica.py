@@ -123,10 +123,7 @@ class Replica(abc.ABC):
 
     @abc.abstractmethod
     def sum_metrics(self) -> list[np.ndarray[Any, Any]]:
-        """Return the states of all metrics, summed over workers, in the order of ``metrics_variables``.
-
-        The workers' requests are exchanged in the same call and recorded in the step.
-        """
+        """Return the states of all metrics, summed over workers, in the order of ``metrics_variables``."""
 
     def check_equal(self, batches: int, checked_at: int) -> None:
         """Compare the trainable variables of all workers.

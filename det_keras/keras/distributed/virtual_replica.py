@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from det_keras.core.distributed import DistributedContext, reversed_bits
-from det_keras.keras.distributed.exchange import sum_over_parts, sum_over_workers
+from det_keras.keras.distributed.exchange import sum_over_parts
 from det_keras.keras.distributed.lockstep import Lockstep
 from det_keras.keras.distributed.replica import Replica, Step, seed_variables
 from det_keras.keras.distributed.shared_step import Share
@@ -55,9 +55,6 @@ class VirtualReplica(Replica):
         """Do nothing: nothing depends on the number of workers."""
 
     def sum_metrics(self) -> list[np.ndarray[Any, Any]]:
-        is_ending = tf.maximum(tf.cast(self._model.stop_training, tf.float32), self._shared.end)
-        (endings,) = sum_over_workers([is_ending], name="endings")
-        self._shared.is_ending_epoch = float(endings) > 0
         return [np.asarray(variable.value) for variable in self._model.metrics_variables]
 
     def _result(self, original: Callable[[], Any]) -> Callable[[], Any]:
@@ -87,7 +84,7 @@ class VirtualReplica(Replica):
                 }
                 return logs, weighted
 
-            lockstep = Lockstep(self._distributed.virtual, enter, leave)
+            lockstep = Lockstep(self._distributed.parts, enter, leave)
             with self._shared.of(None, lockstep):
                 results = lockstep.run(run_part)
             logs, numbers = results[0]
@@ -123,9 +120,9 @@ class _Parts:
     def __init__(
         self, model: Any, statistics: list[Any], workers: DistributedContext, data: Any, counted: tf.Tensor
     ) -> None:
-        self._first = workers.rank * workers.virtual
+        self._first = workers.rank * workers.parts
         self.data, self.shares = _cut(data, counted, self._first, workers)
-        self.fractions: list[Any] = [None] * workers.virtual
+        self.fractions: list[Any] = [None] * workers.parts
         self._layers = all_layers(model)
         self._seeds = _seed_states(model)
         self._statistics, self._metrics = statistics, list(model.metrics_variables)
@@ -139,8 +136,8 @@ class _Parts:
         self._kept = [*statistics, *self._others, *self._metrics, *self._seeds]
         self._before = {id(variable): variable.value.read_value() for variable in self._kept}
         self._streams: list[tf.Tensor] = []
-        self._states: list[list[Any] | None] = [None] * workers.virtual
-        self._losses: list[list[list[Any]]] = [[[] for _ in self._layers] for _ in range(workers.virtual)]
+        self._states: list[list[Any] | None] = [None] * workers.parts
+        self._losses: list[list[list[Any]]] = [[[] for _ in self._layers] for _ in range(workers.parts)]
 
     def enter(self, index: int) -> None:
         """Assign the state of a part."""
@@ -223,7 +220,7 @@ def _cut(
     Arrays and `PyDataset`s give a worker consecutive rows, and so its parts. A tf.data pipeline gives it every n-th
     element, and does not know the number of rows of the others.
     """
-    count, total = workers.virtual, workers.virtual * workers.size
+    count, total = workers.parts, workers.virtual_workers
     pieces, shares = [], []
     for index in range(count):
         if counted.shape.rank:

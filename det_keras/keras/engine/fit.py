@@ -362,6 +362,7 @@ class FitRun:
             initial_epoch=self._first_epoch,
             data=self.source.describe(),
             trainable=[variable.path for variable in self.parts.trained.model.trainable_variables],
+            virtual_workers=self.core.distributed.virtual_workers,
         )
 
     def _inject(self) -> list[InjectedCallback]:

@@ -39,7 +39,12 @@ class PhaseRecord:
 
 
 def phase_signature(
-    *, epochs: int | None, initial_epoch: int, data: Mapping[str, Any], trainable: list[str]
+    *,
+    epochs: int | None,
+    initial_epoch: int,
+    data: Mapping[str, Any],
+    trainable: list[str],
+    virtual_workers: int = 1,
 ) -> dict[str, Any]:
     """Return the values that identify a phase, as JSON values.
 
@@ -48,8 +53,15 @@ def phase_signature(
         initial_epoch: the epoch from which the phase counts, from 0.
         data: the description of the training data by its source.
         trainable: paths of the trainable variables.
+        virtual_workers: their number; 1 for none.
     """
-    return {"epochs": epochs, "initial_epoch": initial_epoch, "data": dict(data), "trainable": trainable}
+    return {
+        "epochs": epochs,
+        "initial_epoch": initial_epoch,
+        "data": dict(data),
+        "trainable": trainable,
+        "virtual_workers": virtual_workers,
+    }
 
 
 def check_signature(index: int, saved: Mapping[str, Any], found: Mapping[str, Any]) -> None:
@@ -64,6 +76,13 @@ def check_signature(index: int, saved: Mapping[str, Any], found: Mapping[str, An
         ModelMismatchError: the signatures differ; the message names the difference.
     """
     saved_data, data = saved["data"], found["data"]
+    # Missing in checkpoints that were made before there were any.
+    saved_parts, parts = saved.get("virtual_workers", 1), found["virtual_workers"]
+    if saved_parts != parts:
+        raise ModelMismatchError(
+            f"The checkpoint was trained with `reproducibility.virtual_workers: {saved_parts}`, this script asks for "
+            f"{parts}, which gives another model. Use {saved_parts}, or start from the beginning."
+        )
     if saved_data.get("batch_size") != data.get("batch_size"):
         raise ModelMismatchError(
             f"The checkpoint was trained with a global batch size of {saved_data.get('batch_size')}, this script asks "

@@ -18,7 +18,8 @@ class ArrayCalls:
     """Makes calls in the same order on every worker: inside a graph, in that in which they were traced."""
 
     def __init__(self) -> None:
-        self._last: weakref.WeakKeyDictionary[Any, tf.Operation] = weakref.WeakKeyDictionary()
+        # The name of the last call of each graph: the operation itself would keep its graph alive.
+        self._last: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
     def call(self, function: Callable[[Array], Array], tensor: tf.Tensor, shape: Any) -> tf.Tensor:
         """Call `function` with a tensor's array, now or when the graph runs.
@@ -31,9 +32,9 @@ class ArrayCalls:
         if tf.executing_eagerly():
             return tf.convert_to_tensor(function(tensor.numpy()))
         graph = tensor.graph
-        previous = self._last.get(graph)
-        with tf.control_dependencies([] if previous is None else [previous]):
+        previous = [graph.get_operation_by_name(self._last[graph])] if graph in self._last else []
+        with tf.control_dependencies(previous):
             result = tf.numpy_function(function, [tensor], tensor.dtype)
-        self._last[graph] = result.op
+        self._last[graph] = result.op.name
         result.set_shape(shape)
         return result

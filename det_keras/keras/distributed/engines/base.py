@@ -14,16 +14,22 @@ class Engine(abc.ABC):
     """Carries tensors and objects between the workers of a job.
 
     An engine lives until its process ends, because a later context may need it.
+
+    Attributes:
+        name: as in `optimizations.collective_engine`.
     """
 
+    name: str
+
     @abc.abstractmethod
-    def sum(self, flat: tf.Tensor, *, name: str, half: bool = False) -> tf.Tensor:
+    def sum(self, flat: tf.Tensor, *, name: str, half: bool = False, ahead: bool = False) -> tf.Tensor:
         """Return the sum of a tensor over all workers: the same bits on every worker, in no particular order.
 
         Args:
             flat: (size,), with the same size and dtype on every worker.
             name: of the exchange: the same on every worker, and unique within a step.
             half: 32-bit floats may be sent as 16-bit floats.
+            ahead: a pipeline makes the call, on threads of its own and ahead of the training.
         """
 
     @abc.abstractmethod

@@ -12,13 +12,14 @@ import numpy as np
 import tensorflow as tf
 
 from det_keras.cluster_info import ChiefInfo, WorkerInfo
-from det_keras.core.collective import Collective
+from det_keras.core.collective import Collective, tree_sum
 from det_keras.core.exchange import Star
 from det_keras.core.heartbeat import beat_for_ever
 from det_keras.errors import DetError
 from det_keras.keras.distributed.engines.array_calls import ArrayCalls
 from det_keras.keras.distributed.engines.base import Engine
 from det_keras.protocol.ends import ENDS_VARIABLE, Ends
+from det_keras.protocol.engines import BUILTIN
 
 __all__ = ["BuiltinEngine"]
 
@@ -34,31 +35,37 @@ class BuiltinEngine(Engine):
         DetError: this process was not started by the launcher, or another machine cannot be reached.
     """
 
+    name = BUILTIN
+
     def __init__(self, worker: WorkerInfo, environ: Mapping[str, str]) -> None:
         if ENDS_VARIABLE not in environ:
             raise DetError(
                 "The builtin engine needs the launcher: `python3 -m det_keras.launch.distributed --np N -- python3 "
                 "train.py`. A script that horovodrun starts trains with Horovod."
             )
-        ends = Ends.from_text(environ[ENDS_VARIABLE])
+        channels = Ends.from_text(environ[ENDS_VARIABLE])
         # Ranks wait for each other while they start.
         beat_for_ever(worker.rank, os.environ)
-        is_single = worker.size == worker.local_size
-        self._collective = Collective(
-            worker.local_rank,
-            worker.local_size,
-            ends,
-            is_single=is_single,
-            machines=None if is_single or worker.local_rank > 0 else _connect(worker, ends, environ),
-        )
+        self._collective, self._pipelines = (_collective(worker, ends, environ) for ends in channels)
+        counts = self._collective.gather(str(worker.local_size).encode(), "local sizes")
+        # The sums of machines are then those of the same tree.
+        self._is_even = len(set(counts)) == 1 and worker.local_size.bit_count() == 1
         self._calls = ArrayCalls()
 
-    def sum(self, flat: tf.Tensor, *, name: str, half: bool = False) -> tf.Tensor:
+    def sum(self, flat: tf.Tensor, *, name: str, half: bool = False, ahead: bool = False) -> tf.Tensor:
         # On one machine, 16-bit floats would cost digits and time, and save nothing.
-        return self._calls.call(lambda array: self._collective.sum(array, name), flat, flat.shape)
+        channel = self._pipelines if ahead else self._collective
+        return self._calls.call(lambda array: channel.sum(array, name), flat, flat.shape)
 
     def sum_in_tree(self, flat: tf.Tensor, *, name: str) -> tf.Tensor:
-        return self.sum(flat, name=name)
+        if self._is_even:
+            return self.sum(flat, name=name)
+
+        def add(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+            rows = [np.frombuffer(row, array.dtype) for row in self._collective.gather(array.tobytes(), name)]
+            return np.asarray(tree_sum(rows, np.add))
+
+        return self._calls.call(add, flat, flat.shape)
 
     def allgather_rows(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
         def gather(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -77,6 +84,12 @@ class BuiltinEngine(Engine):
     def allgather_object(self, value: object) -> list[Any]:
         # Only processes that the same launcher started can reach the memory.
         return [pickle.loads(content) for content in self._collective.gather(pickle.dumps(value), "objects")]
+
+
+def _collective(worker: WorkerInfo, ends: Ends, environ: Mapping[str, str]) -> Collective:
+    is_single = worker.size == worker.local_size
+    machines = None if is_single or worker.local_rank > 0 else _connect(worker, ends, environ)
+    return Collective(worker.local_rank, worker.local_size, ends, is_single=is_single, machines=machines)
 
 
 def _connect(worker: WorkerInfo, ends: Ends, environ: Mapping[str, str]) -> Star:

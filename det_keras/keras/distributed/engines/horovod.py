@@ -14,6 +14,7 @@ from det_keras.core.heartbeat import beat_for_ever
 from det_keras.errors import DetError
 from det_keras.keras.distributed.engines.array_calls import ArrayCalls
 from det_keras.keras.distributed.engines.base import Engine
+from det_keras.protocol.engines import HOROVOD
 
 __all__ = ["HorovodEngine", "import_problem"]
 
@@ -27,6 +28,8 @@ class HorovodEngine(Engine):
     Raises:
         DetError: Horovod cannot be imported, or its number of workers differs from the launcher's.
     """
+
+    name = HOROVOD
 
     def __init__(self, worker: WorkerInfo) -> None:
         try:
@@ -47,7 +50,7 @@ class HorovodEngine(Engine):
                 "`python3 -m det_keras.launch.distributed --np N -- python3 train.py` or with horovodrun."
             )
 
-    def sum(self, flat: tf.Tensor, *, name: str, half: bool = False) -> tf.Tensor:
+    def sum(self, flat: tf.Tensor, *, name: str, half: bool = False, ahead: bool = False) -> tf.Tensor:
         compression = self._hvd.Compression
         chosen = compression.fp16 if half and flat.dtype == tf.float32 else compression.none
         sent, context = chosen.compress(flat)
