@@ -18,6 +18,7 @@ import tensorflow as tf
 
 # Keras 3.12 to 3.15.
 from keras.src.backend.common import global_state
+from keras.src.backend.common.variables import Variable as KerasVariable
 from keras.src.losses import loss as keras_loss
 from keras.src.random.seed_generator import global_seed_generator as keras_seed_generator
 from keras.src.saving import saving_lib
@@ -31,15 +32,17 @@ from keras.src.trainers.data_adapters import (
 # TensorFlow 2.17 to 2.21.
 from tensorflow.python.eager import context as tf_context
 from tensorflow.python.framework import config as tf_config
+from tensorflow.python.ops import summary_ops_v2
 
 __all__ = [
+    "RESULTS_OR_LOGS",
     "AssetStore",
     "WeightsStore",
     "all_layers",
     "arrays_in",
     "cache_filename",
     "convert_array",
-    "copied_keras_state",
+    "copied_thread_state",
     "current_group",
     "eager_random_stream",
     "existing_keras_seed_generator",
@@ -58,6 +61,7 @@ __all__ = [
     "mask_weights",
     "metric_results",
     "model_documents",
+    "noticed_assignments",
     "num_rows",
     "own_trainable_variables",
     "progress_bar_of",
@@ -242,14 +246,34 @@ def replaced_reduction(replace: Callable[[Callable[..., Any]], Callable[..., Any
         keras_loss.reduce_weighted_values = original
 
 
+@contextmanager
+def noticed_assignments(notice: Callable[[Any], None]) -> Iterator[None]:
+    """Call `notice` inside the block with each variable of Keras that is about to be assigned."""
+    original = KerasVariable.assign
+
+    def assign(self: Any, value: Any) -> Any:
+        notice(self)
+        return original(self, value)
+
+    KerasVariable.assign = assign
+    try:
+        yield
+    finally:
+        KerasVariable.assign = original
+
+
 def mask_weights(sample_weight: Any, mask: Any) -> Any:
     """Return sample weights with 0 where `mask` is False, as a loss uses them; None without both."""
     return keras_loss.apply_mask(sample_weight, mask, dtype="float32", reduction="sum")
 
 
+#: The method by which `fit` and `evaluate` choose between the metrics' results and what a step logged.
+RESULTS_OR_LOGS = "_get_metrics_result_or_logs"
+
+
 def metric_results(model: Any, logs: dict[str, Any]) -> dict[str, Any]:
     """Return the logs of an epoch as `fit` makes them: the metrics' results, or the logs of an own `train_step`."""
-    return dict(model._get_metrics_result_or_logs(logs))
+    return dict(getattr(model, RESULTS_OR_LOGS)(logs))
 
 
 def forget_initial_epoch(model: Any) -> None:
@@ -302,13 +326,17 @@ def separate_stacks(graph: Any) -> None:
     graph.switch_to_thread_local()
 
 
-def copied_keras_state() -> Any:
-    """Return a context manager for another thread, in which Keras has the settings that it has in this thread."""
-    state = dict(vars(global_state.GLOBAL_STATE_TRACKER))
+def copied_thread_state() -> Any:
+    """Return a context manager for another thread, in which Keras and summaries have the settings of this thread."""
+    kept = [
+        (state, dict(vars(state)))
+        for state in (global_state.GLOBAL_STATE_TRACKER, summary_ops_v2._summary_state)
+    ]
 
     @contextmanager
     def entered() -> Iterator[None]:
-        vars(global_state.GLOBAL_STATE_TRACKER).update(state)
+        for state, values in kept:
+            vars(state).update(values)
         yield
 
     return entered()

@@ -164,6 +164,38 @@ def tf_data(folder: Path) -> Any:
     return train(folder, network(), sgd(), lambda context: ((shuffled(context, known=True),), {}))
 
 
+@scenario
+def tf_data_in_steps(folder: Path) -> Any:
+    """An epoch ends within a pass, and the workers have different numbers of rows in a pass."""
+
+    def data(context: Any) -> Any:
+        return (shuffled(context, known=True),), {"steps_per_epoch": 17}
+
+    return train(folder, network(), sgd(), data, epochs=4)
+
+
+@scenario
+def tf_data_without_a_rest(folder: Path) -> Any:
+    """One worker has a full batch more than the other."""
+
+    def data(context: Any) -> Any:
+        size = context.distributed.shard_batch_size(GLOBAL_BATCH)
+        rows = tf.data.Dataset.from_tensor_slices(digits()).take(10 * GLOBAL_BATCH - 1)
+        return (context.wrap_data(rows).batch(size, drop_remainder=True),), {}
+
+    return train(folder, network(), sgd(), data)
+
+
+@scenario
+def unknown_length_in_several_steps(folder: Path) -> Any:
+    """The pipeline exchanges whether there is more, while the steps exchange gradients."""
+
+    def data(context: Any) -> Any:
+        return (shuffled(context, known=False),), {}
+
+    return train(folder, network(), sgd(), data, compile_options={"steps_per_execution": 8})
+
+
 def adam() -> keras.optimizers.Optimizer:
     return keras.optimizers.Adam(0.003)
 
@@ -346,7 +378,7 @@ def loss_that_is_a_mean_by_weights(folder: Path) -> Any:
 
 
 class TwoOptimizers(keras.Model):
-    """Trains its two layers with an optimizer each, in a train step of its own."""
+    """Trains its two layers with an optimizer each, in a train step of its own, which logs a metric by another name."""
 
     def __init__(self, first: Any, second: Any) -> None:
         super().__init__()
@@ -354,6 +386,7 @@ class TwoOptimizers(keras.Model):
         self.hidden = keras.layers.Dense(8, activation="relu")
         self.out = keras.layers.Dense(10, activation="softmax")
         self.pair = {"first": first, "second": second}
+        self.total = keras.metrics.Mean("total")
 
     def call(self, x: Any) -> Any:
         return self.out(self.hidden(self.flat(x)))
@@ -361,12 +394,14 @@ class TwoOptimizers(keras.Model):
     def train_step(self, data: Any) -> dict[str, Any]:
         x, y = data
         with tf.GradientTape() as tape:
-            loss = self.compute_loss(y=y, y_pred=self(x, training=True))
+            made = self(x, training=True)
+            loss = self.compute_loss(y=y, y_pred=made)
+        self.total.update_state(keras.losses.sparse_categorical_crossentropy(y, made))
         count = len(self.hidden.trainable_variables)
         gradients = tape.gradient(loss, self.trainable_variables)
         self.pair["first"].apply(gradients[:count], self.hidden.trainable_variables)
         self.pair["second"].apply(gradients[count:], self.out.trainable_variables)
-        return {"loss": loss}
+        return {"loss": loss, "running": self.total.result()}
 
 
 @scenario

@@ -134,3 +134,17 @@ def test_meeting_in_a_branch_of_the_graph_is_refused(make):
     with pytest.raises(ValueError, match=r"inside\s+`tf\.cond`"):
         step(tf.constant(1.0))
     assert living() == []
+
+
+def test_exit_in_a_part_ends_the_process(make):
+    def part(index):
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit, match="3"):
+        make().run(part)
+    assert living() == []
+
+
+def test_summaries_of_a_step_are_written(make, tmp_path):
+    with tf.summary.create_file_writer(str(tmp_path)).as_default(step=1):
+        assert all(make().run(lambda index: bool(tf.summary.scalar("loss", float(index)))))

@@ -42,13 +42,13 @@ if AMOUNT == "all":
     ]
 
 
-def run(folder, workers, *names, engine="builtin", stop_at=None):
+def run(folder, workers, *names, engine="builtin", stop_at=None, parts="4"):
     """Run scenarios on a number of workers; with `stop_at`, to that batch of the one scenario."""
     command = [sys.executable, str(SCRIPT), str(folder), *names]
     if workers > 1:
         launcher = [sys.executable, "-m", "det_keras.launch.distributed", "--np", str(workers)]
         command = [*launcher, "--engine", engine, "--", *command]
-    environment = {**os.environ, "STOP_AT": "" if stop_at is None else str(stop_at)}
+    environment = {**os.environ, "STOP_AT": "" if stop_at is None else str(stop_at), "PARTS": parts}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == (0 if stop_at is None else 9), done.stderr[-4000:]
     return folder
@@ -113,10 +113,22 @@ def test_horovod_gives_the_bits_of_the_builtin_engine(trained, tmp_path):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_training_is_that_of_plain_keras_where_nothing_is_random(workers, tmp_path):
     run(tmp_path, workers, "keras")
-    (found,) = results(tmp_path, "keras")
+    found = results(tmp_path, "keras")[0]
     assert found["distance"] < 1e-5
+    assert list(found["history"]) == list(found["expected"])
     for name, values in found["expected"].items():
+        assert len(values) == 2
         np.testing.assert_allclose(found["history"][name], values, rtol=1e-5, err_msg=name)
+
+
+def test_another_number_of_virtual_workers_is_refused_at_a_checkpoint(tmp_path):
+    name = "convolutions-arrays-sgd"
+    run(tmp_path, 1, name, stop_at=16)
+    for parts in ("1", "2"):
+        with pytest.raises(
+            AssertionError, match=r"trained with `reproducibility.virtual_workers: 4`, this script asks"
+        ):
+            run(tmp_path, 1, name, parts=parts)
 
 
 def test_number_of_workers_that_does_not_divide_is_refused():

@@ -23,14 +23,15 @@ import tensorflow as tf
 
 import det_keras as det
 
-PARTS, GLOBAL_BATCH, ROWS, EPOCHS = 4, 32, 203, 3
+PARTS, GLOBAL_BATCH, ROWS, EPOCHS = int(os.environ.get("PARTS", 4)), 32, 203, 3
 SCENARIOS: dict[str, Callable[[], Any]] = {}
 RUN = {"min_checkpoint_period": {"batches": 3}, "optimizations": {"divergence_check_period": 5}}
 
 
-def images() -> tuple[np.ndarray, np.ndarray]:
+def images(rows: int = 195) -> tuple[np.ndarray, np.ndarray]:
+    """Return pictures; the last batch has fewer of them than there are virtual workers."""
     draw = np.random.default_rng(5)
-    return draw.normal(size=(ROWS, 8, 8, 3)).astype("float32"), draw.integers(0, 10, ROWS)
+    return draw.normal(size=(rows, 8, 8, 3)).astype("float32"), draw.integers(0, 10, rows)
 
 
 def words() -> tuple[np.ndarray, np.ndarray]:
@@ -48,7 +49,7 @@ class Batches(keras.utils.PyDataset):
         self._arrays = arrays
 
     def __len__(self) -> int:
-        return -(-ROWS // GLOBAL_BATCH)
+        return -(-len(self._arrays[0]) // GLOBAL_BATCH)
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, ...]:
         rows = slice(index * GLOBAL_BATCH, (index + 1) * GLOBAL_BATCH)
@@ -98,7 +99,10 @@ def recurrent() -> keras.Model:
 
 
 class Rivals(keras.Model):
-    """Two networks with an optimizer each; the second step uses what the first has changed."""
+    """Two networks with an optimizer each; the second step uses what the first has changed.
+
+    A third one follows the second, without an optimizer. A counter depends on the rows.
+    """
 
     def __init__(self, first: Any, second: Any) -> None:
         super().__init__()
@@ -106,6 +110,7 @@ class Rivals(keras.Model):
         self.judge = keras.Sequential(
             [keras.layers.Dense(16, activation="relu"), keras.layers.Dropout(0.3), keras.layers.Dense(1)]
         )
+        self.follower = keras.layers.Dense(16, trainable=False)
         self.first, self.second = first, second
         self.seeds = keras.random.SeedGenerator(4)
         self.distance = keras.metrics.Mean("distance")
@@ -120,10 +125,16 @@ class Rivals(keras.Model):
     def build(self, shape: Any) -> None:
         self.maker.build((None, 6))
         self.judge.build((None, 4))
+        self.follower.build((None, 4))
+        self.seen = self.add_weight(shape=(), dtype="int32", initializer="zeros", trainable=False)
         self.built = True
 
-    def train_step(self, real: Any) -> dict[str, Any]:
+    def train_step(self, data: Any) -> dict[str, Any]:
+        real = keras.utils.unpack_x_y_sample_weight(data)[0]
         noise = keras.random.normal((tf.shape(real)[0], 6), seed=self.seeds)
+        # From the generator of Keras.
+        noise += 0.1 * keras.random.normal((tf.shape(real)[0], 6))
+        self.seen.assign_add(tf.reduce_sum(tf.cast(real > 0, tf.int32)))
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(self.judge(self.maker(noise), training=True)) - tf.reduce_mean(
                 self.judge(real, training=True)
@@ -136,9 +147,12 @@ class Rivals(keras.Model):
         weights = self.maker.trainable_variables
         self.second.apply(tape.gradient(second, weights), weights)
         self.distance.update_state(tf.reduce_mean((made - real) ** 2))
-        return {"judge": loss, "maker": second, "distance": self.distance.result()}
+        for mine, followed in zip(self.follower.weights, self.judge.layers[0].weights, strict=True):
+            mine.assign(0.9 * mine + 0.1 * followed)
+        return {"judge": loss, "maker": second, "distance_so_far": self.distance.result()}
 
-    def test_step(self, real: Any) -> dict[str, Any]:
+    def test_step(self, data: Any) -> dict[str, Any]:
+        real = keras.utils.unpack_x_y_sample_weight(data)[0]
         return {"judge": tf.reduce_mean(self.judge(real, training=False))}
 
 
@@ -221,32 +235,81 @@ def train(folder: Path, model: str, data: str, optimizer: str, mode: str = "plai
         return finish(context, network, history, evaluation=evaluation)
 
 
+class Follower(keras.Model):
+    """A layer is trained, another follows it, and the running loss has another name in the logs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = keras.layers.Conv2D(8, 3, activation="relu")
+        self.head = keras.layers.Dense(10)
+        self.follower = keras.layers.Dense(10, trainable=False)
+        self.running = keras.metrics.Mean("running")
+
+    @property
+    def metrics(self) -> list[Any]:
+        return [self.running]
+
+    def build(self, shape: Any) -> None:
+        self.conv.build((None, 8, 8, 3))
+        self.head.build((None, 288))
+        self.follower.build((None, 288))
+        self.built = True
+
+    def call(self, x: Any) -> Any:
+        return self.head(keras.ops.reshape(self.conv(x), (-1, 288)))
+
+    def _loss(self, data: Any) -> Any:
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(data[1], self(data[0], training=True))
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        with tf.GradientTape() as tape:
+            losses = self._loss(data)
+            loss = tf.reduce_mean(losses)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        for mine, followed in zip(self.follower.weights, self.head.weights, strict=True):
+            mine.assign(0.9 * mine + 0.1 * followed)
+        self.running.update_state(losses)
+        return {"loss": self.running.result(), "last": loss}
+
+    def test_step(self, data: Any) -> dict[str, Any]:
+        self.running.update_state(self._loss(data))
+        return {"loss": self.running.result()}
+
+
 def compare_with_keras(folder: Path) -> dict[str, Any]:
     """Return how far the weights are from those of plain Keras, and the histories, without anything random."""
-    x, y = images()
+    x, y = images(203)
+    x_val, y_val = x[:77], y[:77]
 
     def make() -> keras.Model:
         keras.utils.set_random_seed(3)
-        layers = [
-            keras.layers.Conv2D(8, 3, activation="relu"),
-            keras.layers.Flatten(),
-            keras.layers.Dense(10),
-        ]
-        return keras.Sequential([keras.Input((8, 8, 3)), *layers])
+        model = Follower()
+        model.build((None, 8, 8, 3))
+        return model
 
-    with det.keras.init(run_dir=folder / "run", seed=7, virtual_workers=PARTS) as context:
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    class StopInTheLastBatch(keras.callbacks.Callback):
+        """Ends training with the last batch of the second epoch, in which a checkpoint was made before."""
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self.epoch = epoch
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if self.epoch == 1 and batch == 203 // GLOBAL_BATCH:
+                self.model.stop_training = True
+
+    with det.keras.init(run_dir=folder / "run", seed=7, virtual_workers=PARTS, config=RUN) as context:
         ours, plain = make(), make()
-        ours.compile(context.wrap_optimizer(OPTIMIZERS["adamw"]()), loss, metrics=["accuracy"])
-        plain.compile(OPTIMIZERS["adamw"](), loss, metrics=["accuracy"])
-        data = context.wrap_data(x, y)
-        size = context.distributed.shard_batch_size(GLOBAL_BATCH)
+        ours.compile(context.wrap_optimizer(OPTIMIZERS["adamw"]()))
+        plain.compile(OPTIMIZERS["adamw"]())
+        options = {"epochs": EPOCHS, "shuffle": False, "verbose": 0}
         history = context.fit(
-            ours, *data, epochs=EPOCHS, batch_size=size, shuffle=False, validation_data=data, verbose=0
-        )
+            ours, *context.wrap_data(x, y), batch_size=context.distributed.shard_batch_size(GLOBAL_BATCH),
+            validation_data=context.wrap_data(x_val, y_val), callbacks=[StopInTheLastBatch()], **options,
+        )  # fmt: skip
         expected = plain.fit(
-            x, y, epochs=EPOCHS, batch_size=GLOBAL_BATCH, shuffle=False, validation_data=(x, y), verbose=0
-        )
+            x, y, batch_size=GLOBAL_BATCH, validation_data=(x_val, y_val), callbacks=[StopInTheLastBatch()],
+            **options,
+        )  # fmt: skip
         pairs = zip(ours.get_weights(), plain.get_weights(), strict=True)
         return {
             "distance": max(float(np.abs(one - other).max()) for one, other in pairs),

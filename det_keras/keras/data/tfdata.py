@@ -90,21 +90,20 @@ class TfDataSource(IteratedSource):
             )
         self._is_continuous = steps_per_epoch is not None
         self._is_shared = workers is not None and not workers.is_alone
-        self._dataset = dataset.repeat() if self._is_continuous and cardinality > 0 else dataset
+        repeats = self._is_continuous and cardinality > 0
+        self._dataset = dataset
         self.steps_per_epoch = steps_per_epoch or (cardinality if cardinality > 0 else None)
+        steps_per_pass = cardinality if cardinality > 0 else None
         if workers is not None and self._is_shared:
-            cardinality = max(cardinality, 0) if cardinality != tf.data.UNKNOWN_CARDINALITY else cardinality
-            self._dataset, known = share_pipeline(
-                self._dataset, workers.allgather(cardinality), is_endless=self._is_continuous
+            # Before it is repeated: all workers end a pass together.
+            self._dataset, steps_per_pass = share_pipeline(
+                dataset, workers.allgather(cardinality), is_endless=self._is_continuous and not repeats
             )
             if not self._is_continuous:
-                self.steps_per_epoch = known
+                self.steps_per_epoch = steps_per_pass
+        if repeats:
+            self._dataset = self._dataset.repeat()
         if self.steps_per_epoch is not None:
-            # Workers whose shares differ in length continue until all shares end.
-            is_known = cardinality > 0 and not self._is_shared
-            steps_per_pass = (
-                cardinality if is_known else None if self._is_continuous else self.steps_per_epoch
-            )
             self.epochs = epoch_lengths(steps_per_epoch, steps_per_pass, wraps_around=wraps_around)
             self.steps_per_epoch = self.epochs.steps_per_epoch
         self.opens_at_end = not self._is_continuous and self.steps_per_epoch is not None

@@ -7,13 +7,15 @@ One thread runs at a time. TensorFlow and Keras keep the state of a trace (the g
 
 from __future__ import annotations
 
+import contextvars
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from det_keras.keras.private_api import copied_keras_state, separate_stacks
+from det_keras.keras.private_api import copied_thread_state, separate_stacks
 
 __all__ = ["Lockstep"]
 
@@ -69,6 +71,11 @@ class Lockstep:
             for part in parts:
                 part.give_up()
 
+    @property
+    def is_in_part(self) -> bool:
+        """Whether a part runs at present."""
+        return self._running is not None
+
     def merge(self, value: Any, combine: Callable[[list[Any]], Any]) -> Any:
         """Wait inside `function` until all parts have called this; return what `combine` returns for their values.
 
@@ -99,13 +106,15 @@ class _Part:
         self.index = index
         self.value: Any = None
         self.result: Any = None
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self.combine: Callable[[list[Any]], Any] | None = None
         self._function, self._graph = function, graph
         self._is_given_up = False
         self._may_run, self._has_stopped = threading.Semaphore(0), threading.Semaphore(0)
-        self._keras_state = copied_keras_state()
-        self._thread = threading.Thread(target=self._run, name=f"det-part-{index}", daemon=True)
+        self._thread_state = copied_thread_state()
+        # With the values that `contextvars` have in this thread.
+        run = functools.partial(contextvars.copy_context().run, self._run)
+        self._thread = threading.Thread(target=run, name=f"det-part-{index}", daemon=True)
 
     def go_on(self) -> None:
         """Start the function, or let it go on, and wait until it stops."""
@@ -133,7 +142,7 @@ class _Part:
 
     def _run(self) -> None:
         try:
-            with self._keras_state:
+            with self._thread_state:
                 if self._graph is None:
                     self.result = self._function(self.index)
                 else:
@@ -141,7 +150,8 @@ class _Part:
                         self.result = self._function(self.index)
         except _GivenUpError:
             pass
-        except Exception as error:
+        except BaseException as error:
+            # Also `SystemExit`: it is for the training thread.
             self.error = error
         finally:
             self._has_stopped.release()

@@ -6,9 +6,10 @@ Keras's own steps run unchanged. What is added to them differs between the two k
 from __future__ import annotations
 
 import abc
+import functools
 import logging
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -21,13 +22,18 @@ from det_keras.errors import DivergenceError
 from det_keras.keras.distributed.exchange import allgather_rows, broadcast
 from det_keras.keras.distributed.loss import shared_losses
 from det_keras.keras.distributed.shared_step import SharedStep
-from det_keras.keras.private_api import all_layers, own_trainable_variables, seed_generators
+from det_keras.keras.private_api import (
+    RESULTS_OR_LOGS,
+    all_layers,
+    own_trainable_variables,
+    seed_generators,
+)
 
 __all__ = ["Replica", "check_metrics", "seed_variables"]
 
 logger = logging.getLogger(__name__)
 
-_HOOKS = ("train_step", "test_step", "get_metrics_result")
+_HOOKS = ("train_step", "test_step", "evaluate", "get_metrics_result", RESULTS_OR_LOGS)
 
 Step = Callable[[Any], Any]
 
@@ -49,6 +55,11 @@ class Replica(abc.ABC):
         self._model = model
         self._distributed = distributed
         self._shared = step
+        # What metrics returned while a step was traced, with what returns it anew; and by the name in the logs of the
+        # steps of a training and of a test.
+        self._results: list[tuple[Any, Callable[[], Any]]] = []
+        self._logged_by: dict[bool, dict[str, Callable[[], Any]]] = {True: {}, False: {}}
+        self._trains = True
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -61,12 +72,14 @@ class Replica(abc.ABC):
             logger.warning("`jit_compile` is off on several workers: the exchange cannot run inside XLA.")
         model.jit_compile = False
         result = original["get_metrics_result"]
-        model.train_step = self._step(original["train_step"], result, counts=True)
-        model.test_step = self._step(original["test_step"], result, counts=False)
+        model.train_step = self._step(original["train_step"], counts=True)
+        model.test_step = self._step(original["test_step"], counts=False)
+        model.evaluate = self._evaluation(original["evaluate"])
         model.get_metrics_result = self._result(result)
+        setattr(model, RESULTS_OR_LOGS, self._results_or_logs(original[RESULTS_OR_LOGS]))
         self._forget_functions()
         try:
-            with shared_losses(self._shared), self._weighing_the_loss():
+            with shared_losses(self._shared), self._weighing_the_loss(), self._noting_results():
                 yield
         finally:
             for name in _HOOKS:
@@ -84,9 +97,10 @@ class Replica(abc.ABC):
     def spread_seeds(self) -> None:
         """Change the seed generators, which have the chief's state, to the random streams of this replica."""
 
-    def metrics(self) -> dict[str, float]:
-        """Return the running metrics over all workers."""
-        return {name: float(value) for name, value in self._model.get_metrics_result().items()}
+    def metrics(self, logs: Mapping[str, Any]) -> dict[str, float]:
+        """Return what a step logged, with the running metrics over all workers."""
+        found = getattr(self._model, RESULTS_OR_LOGS)(dict(logs))
+        return {name: float(value) for name, value in found.items()}
 
     @abc.abstractmethod
     def averages(self) -> list[np.ndarray[Any, Any]]:
@@ -182,12 +196,11 @@ class Replica(abc.ABC):
             del optimizer.scale_loss
 
     @abc.abstractmethod
-    def _step(self, original: Step, own_result: Callable[[], dict[str, Any]], *, counts: bool) -> Step:
+    def _step(self, original: Step, *, counts: bool) -> Step:
         """Return the replacement of a step.
 
         Args:
             original: the model's own step.
-            own_result: returns the results of the metrics from their states on this worker.
             counts: whether the step trains.
         """
 
@@ -195,20 +208,84 @@ class Replica(abc.ABC):
     def _result(self, original: Callable[[], Any]) -> Callable[[], Any]:
         """Return the replacement of the model's `get_metrics_result`."""
 
-    def _numbers(self, logs: Any, own_result: Callable[[], dict[str, Any]]) -> dict[str, tf.Tensor]:
-        """Return what a step logs besides results of metrics, as an own `train_step` does: numbers, by name."""
+    def _numbers(self, logs: Any, *, trains: bool) -> dict[str, tf.Tensor]:
+        """Return what a step logs besides results of metrics, as a step of one's own does: numbers, by name.
+
+        The results are noted, also those that have another name in the logs.
+
+        Args:
+            logs: what the step returned.
+            trains: whether it is a step of a training.
+        """
         if not isinstance(logs, dict):
             return {}
-        names = set(own_result())
-        numbers = {
-            name: tf.convert_to_tensor(value)
-            for name, value in logs.items()
-            if name not in names and keras.ops.is_tensor(value) and not value.shape.rank
-        }
+        numbers = {}
+        for name, value in logs.items():
+            again = next((again for result, again in self._results if result is value), None)
+            if again is not None:
+                self._logged_by[trains][name] = again
+            elif keras.ops.is_tensor(value) and not value.shape.rank:
+                numbers[name] = tf.convert_to_tensor(value)
+        self._results.clear()
         return {name: value for name, value in numbers.items() if value.dtype.is_floating}
+
+    def _logged_results(self, *, trains: bool) -> dict[str, Any]:
+        """Return the results of metrics that a step logs, from their states over all workers."""
+        return {name: tf.identity(result()) for name, result in self._logged_by[trains].items()}
+
+    def _results_or_logs(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def results_or_logs(logs: Any) -> Any:
+            found = original(logs)
+            if found is not logs or not isinstance(logs, dict):
+                return found
+            results = self._logged_results(trains=self._trains)
+            return {name: results.get(name, value) for name, value in logs.items()}
+
+        return results_or_logs
+
+    def _evaluation(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def evaluate(*arguments: Any, **options: Any) -> Any:
+            before, self._trains = self._trains, False
+            try:
+                return original(*arguments, **options)
+            finally:
+                self._trains = before
+
+        return evaluate
+
+    @contextmanager
+    def _noting_results(self) -> Iterator[None]:
+        """Note inside the block what each metric returns."""
+        metrics = list(self._model.metrics)
+
+        def noting(original: Callable[[], Any]) -> Callable[[], Any]:
+            def result() -> Any:
+                found = original()
+                if isinstance(found, dict):
+                    self._results += [
+                        (part, functools.partial(_part_of, original, name)) for name, part in found.items()
+                    ]
+                else:
+                    self._results.append((found, original))
+                return found
+
+            return result
+
+        for metric in metrics:
+            metric.result = noting(metric.result)
+        try:
+            yield
+        finally:
+            for metric in metrics:
+                vars(metric).pop("result", None)
+            self._results.clear()
 
     def _forget_functions(self) -> None:
         self._model.train_function = self._model.test_function = self._model.predict_function = None
+
+
+def _part_of(result: Callable[[], Any], name: str) -> Any:
+    return result()[name]
 
 
 def check_metrics(model: Any) -> None:

@@ -27,6 +27,7 @@ from det_keras.keras.private_api import (
     all_layers,
     existing_keras_seed_generator,
     layer_losses,
+    noticed_assignments,
 )
 
 __all__ = ["VirtualReplica"]
@@ -60,7 +61,7 @@ class VirtualReplica(Replica):
     def _result(self, original: Callable[[], Any]) -> Callable[[], Any]:
         return original
 
-    def _step(self, original: Step, own_result: Callable[[], dict[str, Any]], *, counts: bool) -> Step:
+    def _step(self, original: Step, *, counts: bool) -> Step:
         def step(packed: Any) -> Any:
             data, counted = packed
             parts = _Parts(self._model, self.statistics, self._distributed, data, counted)
@@ -75,7 +76,7 @@ class VirtualReplica(Replica):
 
             def run_part(index: int) -> tuple[Any, dict[str, Any]]:
                 logs = original(parts.data[index])
-                numbers = self._numbers(logs, own_result)
+                numbers = self._numbers(logs, trains=counts)
                 fraction = self._shared.learn_fraction()
                 parts.fractions[index] = fraction
                 weighted = {
@@ -85,7 +86,12 @@ class VirtualReplica(Replica):
                 return logs, weighted
 
             lockstep = Lockstep(self._distributed.parts, enter, leave)
-            with self._shared.of(None, lockstep):
+
+            def notice(variable: Any) -> None:
+                if lockstep.is_in_part:
+                    parts.notice(variable)
+
+            with self._shared.of(None, lockstep), noticed_assignments(notice):
                 results = lockstep.run(run_part)
             logs, numbers = results[0]
             sums = parts.finish(
@@ -95,7 +101,7 @@ class VirtualReplica(Replica):
             )
             if not isinstance(logs, dict):
                 return logs
-            found = {**own_result(), **dict(zip(numbers, sums, strict=True))}
+            found = {**self._logged_results(trains=counts), **dict(zip(numbers, sums, strict=True))}
             return {name: found.get(name, value) for name, value in logs.items()}
 
         return step
@@ -125,19 +131,35 @@ class _Parts:
         self.fractions: list[Any] = [None] * workers.parts
         self._layers = all_layers(model)
         self._seeds = _seed_states(model)
-        self._statistics, self._metrics = statistics, list(model.metrics_variables)
+        self._statistics, self._metrics = list(statistics), list(model.metrics_variables)
         known = {id(variable) for variable in (*self._seeds, *statistics)}
-        self._others = [
-            variable
-            for variable in model.non_trainable_variables
-            # Frozen weights do not change.
-            if id(variable) not in known and not tf.as_dtype(variable.dtype).is_floating
-        ]
+        unchanged = [variable for variable in model.non_trainable_variables if id(variable) not in known]
+        self._others = [variable for variable in unchanged if not tf.as_dtype(variable.dtype).is_floating]
+        # Frozen weights, which a step of one's own may assign, as that of a network that follows another.
+        self._frozen = {id(variable) for variable in unchanged if tf.as_dtype(variable.dtype).is_floating}
         self._kept = [*statistics, *self._others, *self._metrics, *self._seeds]
         self._before = {id(variable): variable.value.read_value() for variable in self._kept}
-        self._streams: list[tf.Tensor] = []
-        self._states: list[list[Any] | None] = [None] * workers.parts
+        self._streams: list[list[tf.Tensor]] = [[] for _ in range(workers.parts)]
+        self._states: list[dict[int, Any] | None] = [None] * workers.parts
         self._losses: list[list[list[Any]]] = [[[] for _ in self._layers] for _ in range(workers.parts)]
+
+    def notice(self, variable: Any) -> None:
+        """Keep a variable that a part is about to assign like moving statistics.
+
+        Raises:
+            ValueError: it is a weight that an optimizer changes, or no variable of the model: what the parts make of it
+                cannot be put together.
+        """
+        if id(variable) in self._before:
+            return
+        if id(variable) not in self._frozen:
+            raise ValueError(
+                f"The step assigns `{variable.path}`. With virtual workers, trained weights change through wrapped "
+                "optimizers only, and what else a step assigns has to be a variable of the model."
+            )
+        self._before[id(variable)] = variable.value.read_value()
+        self._statistics.append(variable)
+        self._kept.append(variable)
 
     def enter(self, index: int) -> None:
         """Assign the state of a part."""
@@ -145,14 +167,15 @@ class _Parts:
         if state is None:
             self._begin(index)
         elif len(self._states) > 1:
-            for variable, value in zip(self._kept, state, strict=True):
-                variable.assign(value)
+            # A variable that another part was the first to assign since then is as it was.
+            for variable in self._kept:
+                variable.assign(state.get(id(variable), self._before[id(variable)]))
         for layer, losses in zip(self._layers, self._losses[index], strict=True):
             layer_losses(layer)[:] = losses
 
     def leave(self, index: int) -> None:
         """Keep the state of a part."""
-        self._states[index] = [variable.value.read_value() for variable in self._kept]
+        self._states[index] = {id(variable): variable.value.read_value() for variable in self._kept}
         self._losses[index] = [list(layer_losses(layer)) for layer in self._layers]
 
     def finish(self, numbers: list[list[tf.Tensor]], *, name: str, has_trained: bool) -> list[tf.Tensor]:
@@ -177,22 +200,35 @@ class _Parts:
             ]
             counts = [self._state(index, variable) for variable in self._metrics]
             counts = [tf.where(share.rows > 0, count, tf.zeros_like(count)) for count in counts]
-            sent.append([*changes, *counts, *own])
+            sent.append([*changes, *counts, *own, *self._facts(index)])
         sums = sum_over_parts(sent, name=name) if sent[0] else []
         changed = [*statistics, *self._metrics]
         for variable, change in zip(changed, sums[: len(changed)], strict=True):
             variable.assign(self._before[id(variable)] + change)
-        for variable in self._others:
-            variable.assign(self._state(0, variable))
         if not has_trained:
             for variable in self._statistics:
                 variable.assign(self._before[id(variable)])
-        for variable, stream in zip(self._seeds, self._streams, strict=True):
+        facts = sums[len(sums) - len(self._others) - len(self._seeds) :]
+        for variable, value in zip(self._others, facts[: len(self._others)], strict=True):
+            variable.assign(tf.cast(value, variable.dtype))
+        for variable, draws in zip(self._seeds, facts[len(self._others) :], strict=True):
             # A step that drew nothing, such as one of a validation, leaves the state as it was.
-            has_drawn = tf.reduce_any(self._state(0, variable) != stream)
-            drawn = tf.stack([tf.zeros((), variable.dtype), tf.cast(has_drawn, variable.dtype)])
+            drawn = tf.stack([tf.zeros((), variable.dtype), tf.cast(draws > 0, variable.dtype)])
             variable.assign(self._before[id(variable)] + drawn)
-        return sums[len(changed) :]
+        return sums[len(changed) : len(sums) - len(facts)]
+
+    def _facts(self, index: int) -> list[tf.Tensor]:
+        """Return what is no number of rows: the values of the first part of all, and which streams were drawn from."""
+        is_first = self._first + index == 0
+        values = [tf.cast(self._state(index, variable), tf.int64) for variable in self._others]
+        streams = zip(self._seeds, self._streams[index], strict=True)
+        return [
+            *(value if is_first else tf.zeros_like(value) for value in values),
+            *(
+                tf.cast(tf.reduce_any(self._state(index, variable) != stream), tf.int64)
+                for variable, stream in streams
+            ),
+        ]
 
     def _begin(self, index: int) -> None:
         if index > 0:
@@ -203,13 +239,12 @@ class _Parts:
         streams = [_stream(self._before[id(variable)], self._first + index) for variable in self._seeds]
         for variable, stream in zip(self._seeds, streams, strict=True):
             variable.assign(stream)
-        if index == 0:
-            self._streams = streams
+        self._streams[index] = streams
 
     def _state(self, index: int, variable: Any) -> Any:
         state = self._states[index]
         assert state is not None
-        return state[next(at for at, kept in enumerate(self._kept) if kept is variable)]
+        return state.get(id(variable), self._before[id(variable)])
 
 
 def _cut(

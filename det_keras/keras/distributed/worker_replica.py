@@ -32,6 +32,7 @@ class WorkerReplica(Replica):
         self, model: Any, distributed: DistributedContext, step: SharedStep, *, may_lack_rows: bool = True
     ) -> None:
         super().__init__(model, distributed, step, may_lack_rows=may_lack_rows)
+        self._latest: dict[str, Any] = {}
         self._trained = tf.Variable(0, dtype=tf.int64, trainable=False)
 
     def spread_seeds(self) -> None:
@@ -106,7 +107,7 @@ class WorkerReplica(Replica):
         self._shared.is_ending_epoch = float(endings) > 0
         return [np.asarray(total) for total in sums]
 
-    def _step(self, original: Step, own_result: Callable[[], dict[str, Any]], *, counts: bool) -> Step:
+    def _step(self, original: Step, *, counts: bool) -> Step:
         def step(packed: Any) -> Any:
             data, counted = packed
             # The number of rows of this worker and, if the data provides it, of all workers.
@@ -116,7 +117,7 @@ class WorkerReplica(Replica):
             before = [variable.value.read_value() for variable in discarded]
             with self._shared.of(Share(rows, all_rows)):
                 logs = original(data)
-                numbers = self._numbers(logs, own_result)
+                numbers = self._numbers(logs, trains=counts)
                 if numbers:
                     fraction = self._shared.learn_fraction()
                     sent = [
@@ -144,11 +145,16 @@ class WorkerReplica(Replica):
             logs = keras.tree.map_structure(
                 lambda value: tf.identity(value) if tf.is_tensor(value) else value, original()
             )
+            self._latest = super(WorkerReplica, self)._logged_results(trains=self._trains)
             for variable, value in zip(variables, own, strict=True):
                 variable.assign(value)
             return logs
 
         return result
+
+    def _logged_results(self, *, trains: bool) -> dict[str, Any]:
+        """Return the results as of the last exchange of states."""
+        return self._latest
 
 
 def _average(values: list[Any], weights: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -5,6 +5,7 @@ A `fit` on one worker has a `Team` as well. Its decisions are local, and nothing
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import tempfile
@@ -171,7 +172,7 @@ class Team:
 
     def metrics(self, logs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the running training metrics over all workers; they are computed at the first access."""
-        return logs if self._replica is None else _LazyMetrics(self._replica.metrics)
+        return logs if self._replica is None else _LazyMetrics(functools.partial(self._replica.metrics, logs))
 
     @contextmanager
     def ready_to_validate(self) -> Iterator[None]:
