@@ -22,14 +22,14 @@ from typing import Any
 
 from measure import report
 
-WORKERS, BATCH, EPOCHS = 2, 32, 16
+WORKERS, BATCH, EPOCHS = 2, 32, 7
 # How often each engine is started; the median counts.
 ROUNDS = 3
 # The first epochs make the train functions and warm up.
 COLD_EPOCHS = 2
 VALIDATION_ROWS = 2048
 # Widths of two hidden layers for about so many parameters, and steps of an epoch.
-SIZES = {"0.1 million parameters": (224, 200), "2 million parameters": (1275, 30)}
+SIZES = {"0.1 million parameters": (224, 600), "2 million parameters": (1275, 30)}
 
 
 def main() -> None:

@@ -39,6 +39,7 @@ _LONGEST = [
     "examples/test_digits_search.py",
     "examples/test_ray_experiments.py",
     "keras/test_kills.py",
+    "distributed/test_virtual_workers.py",
     "examples/test_generations.py",
     "examples/test_distributed_experiments.py",
     "keras/test_fit.py",

@@ -41,7 +41,8 @@ BATCHES = 60
 KILLS = 3
 _PERIOD = 7
 _POLL_S = 0.02
-_LAUNCHERS = re.compile(r"\b(det_keras|determined)\.launch\.\w|\bhorovodrun\b")
+_LAUNCHER = re.compile(r"(det_keras|determined)\.launch\.\w+")
+_LAUNCHERS = re.compile(rf"\b{_LAUNCHER.pattern}|\bhorovodrun\b")
 
 
 def verify_resume(file: ExperimentFile, directory: Path) -> int:
@@ -176,16 +177,18 @@ def on_workers(command: list[str], workers: int) -> list[str]:
     Raises:
         DetError: the command starts workers in a way that is not known.
     """
-    launcher = [sys.executable, "-m", "det_keras.launch.distributed", "--np", str(workers), "--"]
     places = [index for index, word in enumerate(command) if _LAUNCHERS.search(word)]
     if not places:
+        launcher = [sys.executable, "-m", "det_keras.launch.distributed", "--np", str(workers), "--"]
         return [*launcher, *command]
-    if "--" not in command[places[0] :]:
+    if not _LAUNCHER.fullmatch(command[places[0]]):
         raise DetError(
             f"`--workers` starts the script on several workers, which the entrypoint does itself: {command[-1]!r}. "
-            "Write it as a list of arguments with `--` in front of the script, or leave the launcher out."
+            "Write it as a list of arguments, or leave the launcher out."
         )
-    return [*launcher, *command[command.index("--", places[0]) + 1 :]]
+    # Behind a number of processes that the entrypoint names: the later counts.
+    end = command.index("--", places[0]) if "--" in command[places[0] :] else len(command)
+    return [*command[:end], "--np", str(workers), *command[end:]]
 
 
 def _with_checkpoints(text: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from det_keras.cli.submission.config_file import ExperimentFile
-from det_keras.cli.verify import BATCHES, KILLS, TrialRuns, differences, digest
+from det_keras.cli.verify import BATCHES, KILLS, TrialRuns, differences, digest, steps_of
 from det_keras.errors import DetError
 
 __all__ = ["parse_numbers", "verify_workers"]
@@ -76,9 +76,9 @@ def _compare_killed(runs: TrialRuns, numbers: Sequence[int], expected: Path) -> 
         for difference in found:
             print(f"  {difference}")
         return 1
-    shown = ", ".join(map(str, numbers))
+    shown, batches = ", ".join(map(str, numbers)), steps_of(expected)
     print(
-        f"The number of workers does not matter: after {BATCHES} batches on {shown}, and killed in between, weights, "
+        f"The number of workers does not matter: after {batches} batches on {shown}, and killed in between, weights, "
         f"optimizers, metrics, history and random states are the same, bit for bit ({digest(expected)[:16]})."
     )
     return 0
@@ -87,7 +87,7 @@ def _compare_killed(runs: TrialRuns, numbers: Sequence[int], expected: Path) -> 
 def _print_failure(runs: TrialRuns, first: int, second: int, found: Sequence[str]) -> None:
     """Print the first batch after which two numbers of workers differ, and what differs there."""
     print(f"The numbers of workers {first} and {second} do NOT end the same. Looking for the first batch...")
-    same, different = 0, BATCHES
+    same, different = 0, max(steps_of(runs.final_state(_name(number))) for number in (first, second))
     while different - same > 1:
         batch = (same + different) // 2
         for number in (first, second):

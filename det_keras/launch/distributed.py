@@ -30,13 +30,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any
 
 from det_keras.about import LOG_FORMAT
-from det_keras.cluster_info import ClusterInfo, LocalOverrides, get_cluster_info
+from det_keras.cluster_info import ClusterInfo, get_cluster_info
 from det_keras.compat import with_determined
-from det_keras.config import load_yaml
 from det_keras.errors import ClusterInfoError, DetError
 from det_keras.launch.command import become, cannot_start
 from det_keras.launch.heartbeat import Heartbeats
@@ -184,7 +182,9 @@ def _choose_engine(chosen: str | None, environ: Mapping[str, str], info: Cluster
     Raises:
         DetError: there is no such engine, or it is not installed.
     """
-    name = chosen or named_engine(environ) or _engine_of_config(environ, info) or AUTO
+    config = {} if info is None else (info.trial.config if info.trial is not None else info.task_config)
+    configured = (config.get("optimizations") or {}).get("collective_engine")
+    name = chosen or named_engine(environ) or configured or AUTO
     has_horovod = importlib.util.find_spec("horovod") is not None
     if name == HOROVOD and not has_horovod:
         raise DetError(
@@ -192,16 +192,6 @@ def _choose_engine(chosen: str | None, environ: Mapping[str, str], info: Cluster
             f"`{INSTALL_COMMAND}`."
         )
     return BUILTIN if name == AUTO and not has_horovod else name
-
-
-def _engine_of_config(environ: Mapping[str, str], info: ClusterInfo | None) -> str | None:
-    config: Mapping[str, Any] = {}
-    if info is not None:
-        config = info.trial.config if info.trial is not None else info.task_config
-    elif path := LocalOverrides.from_environment(environ).config:
-        config = load_yaml(Path(path).read_text(encoding="utf-8"))
-    name: str | None = (config.get("optimizations") or {}).get("collective_engine")
-    return name
 
 
 def _warn_about_horovod(placement: Placement) -> None:

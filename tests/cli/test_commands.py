@@ -299,6 +299,7 @@ def test_a_script_runs_locally_without_a_master(det, tmp_path):
         """\
         import os
         print(open(os.environ["DET_KERAS_LOCAL_CONFIG"]).read())
+        print("over", os.environ["DET_KERAS_ENGINE"])
         print(sorted(name for name in os.environ if name.startswith("DET_") and not name.startswith("DET_KERAS_")))
         raise SystemExit(5)
         """,
@@ -307,10 +308,12 @@ def test_a_script_runs_locally_without_a_master(det, tmp_path):
         DET_KERAS_HOME=str(tmp_path / "none"), DET_MASTER="http://127.0.0.1:1", DET_USER="x"
     )
 
-    done = nowhere("e", "create", "const.yaml", "local", "--local", "--config", "searcher.metric=mine")
+    changes = ("--config", "searcher.metric=mine", "--config", "optimizations.collective_engine=builtin")
+    done = nowhere("e", "create", "const.yaml", "local", "--local", *changes)
 
     assert done.returncode == 5
     assert "metric: mine" in done.stdout
+    assert "over builtin\n" in done.stdout
     assert done.stdout.rstrip().endswith("[]")
     assert not (tmp_path / "none").exists()
 

@@ -49,7 +49,8 @@ class Runs:
     def run_to_end(self, name, *, workers=None, batches=60):
         self.started += 1
         differs = workers > 1 and batches >= self.different_from
-        checkpoint(self.folder / name, 1.0 + batches, 3.0 if differs else 2.0)
+        found = checkpoint(self.folder / name, 1.0 + batches, 3.0 if differs else 2.0)
+        (found / "metadata.json").write_text(json.dumps({"steps_completed": batches}))
 
     def final_state(self, name):
         return self.folder / name
@@ -81,7 +82,9 @@ def test_launcher_in_the_entrypoint_is_replaced():
     script = ["python3", "train.py", "--epochs", "2"]
     expected = on_workers(script, 4)
     assert expected[-6:] == ["4", "--", *script]
-    launcher = ["python3", "-m", "determined.launch.horovod", "--fusion-threshold-mb", "1", "--", *script]
-    assert on_workers(launcher, 4) == expected
+    launcher = ["nice", "python3", "-m", "determined.launch.horovod", "--np", "2", "--engine", "builtin"]
+    assert on_workers([*launcher, "--", *script], 4) == [*launcher, "--np", "4", "--", *script]
+    trial = ["python3", "-m", "det_keras.launch.tensorflow", "--trial", "model:Digits"]
+    assert on_workers(trial, 4) == [*trial, "--np", "4"]
     with pytest.raises(DetError, match="which the entrypoint does itself"):
         on_workers(["sh", "-c", "horovodrun -np 2 python3 train.py"], 4)

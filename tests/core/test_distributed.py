@@ -56,10 +56,10 @@ def test_local_calls_stay_on_the_machine():
         worker = WorkerInfo(rank, 4, local_rank, 2, cross_rank, 2)
         # Both "machines" are this one: the second's local port must not be the first's.
         exchange = SocketExchange.__new__(SocketExchange)
-        from det_keras.core.exchange import _Star
+        from det_keras.core.exchange import Star
 
-        exchange._all = _Star(rank, 4, "127.0.0.1", port, key, 30)
-        exchange._local = _Star(local_rank, 2, "127.0.0.1", local_ports[cross_rank], key, 30)
+        exchange._all = Star(rank, 4, "127.0.0.1", port, key, 30)
+        exchange._local = Star(local_rank, 2, "127.0.0.1", local_ports[cross_rank], key, 30)
         context = DistributedContext.of(worker, exchange)
         calls = [context.allgather_local(rank) for _ in range(1 + cross_rank)]
         results[rank] = (calls[0], context.allgather(rank), context.broadcast_local(rank))

@@ -3,7 +3,8 @@
 ``DET_KERAS_TEST_AMOUNT`` is
 
 - ``few``: a third of the usual ones, for versions of Keras beside the locked one;
-- ``usual``, the default: without those that differ from another one in what belongs to Keras alone;
+- ``usual``, the default: without those that differ from another one in what belongs to Keras alone, and over Horovod
+  without what engines do not see;
 - ``all``: all, and drawn combinations beside them (`tox -e long`).
 """
 

@@ -335,9 +335,9 @@ def test_mirrored_strategy_goes_on_with_the_same_weights(tmp_path):
     assert run("parts", 3) == whole.replace("[0, 1, 2]", "[1, 2]")
 
 
-def test_several_workers_of_tensorflow_are_pointed_to_horovod(monkeypatch):
+def test_several_workers_of_tensorflow_are_pointed_to_the_launcher(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"worker": ["a:1", "b:1"]}}))
-    with pytest.raises(det.errors.DetError, match=r"2 workers.*det_keras\.launch\.horovod"):
+    with pytest.raises(det.errors.DetError, match=r"2 workers.*det_keras\.launch\.distributed"):
         det.core.DistributedContext.from_tf_config()
     monkeypatch.setenv("TF_CONFIG", "{")
     with pytest.raises(det.errors.DetError, match="no JSON"):

@@ -35,6 +35,7 @@ ALIKE = frozenset(
         "multi_input_output",
         "quantization",
         "recommender",
+        "reinforcement",
         "seq2seq",
         "siamese",
         "text_classification",

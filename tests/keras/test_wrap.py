@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from kinds import Batches
 
+from det_keras.cluster_info import WorkerInfo
+from det_keras.core import DistributedContext
 from det_keras.keras.data import DataContext, check_data
 
 X, Y = np.arange(40.0).reshape(10, 4), np.arange(10.0)
-SECOND_OF_TWO = DataContext(SimpleNamespace(rank=1, size=2))
-ALONE = DataContext(SimpleNamespace(rank=0, size=1))
+SECOND_OF_TWO = DataContext(DistributedContext.of(WorkerInfo(1, 2, 1, 2, 0, 1)))
+ALONE = DataContext(DistributedContext())
 ROWS = tf.data.Dataset.range(8)
 
 

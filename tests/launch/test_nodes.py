@@ -110,8 +110,8 @@ def allocate(tmp_path):
     inherited |= {"DET_KERAS_HOME": os.environ["DET_KERAS_HOME"], "DET_SESSION_TOKEN": "secret"}
     started = []
 
-    def make(slots: tuple[int, ...] = (2, 2)) -> Allocation:
-        environment = {**inherited, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    def make(slots: tuple[int, ...] = (2, 2), **variables: str) -> Allocation:
+        environment = {**inherited, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **variables}
         environment["DET_KERAS_ENGINE"] = "builtin"
         started.append(Allocation(tmp_path, environment, slots))
         return started[-1]
@@ -183,28 +183,51 @@ on_both_engines = pytest.mark.parametrize(
 
 
 @on_both_engines
-def test_two_nodes_train_the_weights_of_one_node_bit_for_bit(engine, pair, tmp_path):
+def test_two_nodes_train_the_weights_of_one_node_bit_for_bit(engine, allocate, tmp_path):
+    # The builtin engine adds on each node first, and then over nodes; Horovod does not tell nodes apart.
+    # The number of threads decides the order of TensorFlow's sums.
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"), "1")
+    pair = allocate((2, 2) if engine == "builtin" else (1, 1), **threads)
     script = [sys.executable, str(SCENARIOS)]
     pair.start_all("--engine", engine, "--", *script, str(tmp_path / "two"), "arrays_sgd", "embedding")
     assert pair.finish(180) == [0, 0], pair.err(0) + pair.err(1)
-    one = [
-        sys.executable,
-        "-m",
-        "det_keras.launch.distributed",
-        "--np",
-        "4",
-        "--engine",
-        engine,
-        "--",
-        *script,
-    ]
-    done = subprocess.run([*one, str(tmp_path / "one"), "arrays_sgd", "embedding"], timeout=180, check=False)
+    launcher = [sys.executable, "-m", "det_keras.launch.distributed", "--np", str(sum(pair.slots))]
+    one = [*launcher, "--engine", engine, "--", *script]
+    done = subprocess.run(
+        [*one, str(tmp_path / "one"), "arrays_sgd", "embedding"],
+        env={**os.environ, **threads},
+        timeout=180,
+        check=False,
+    )
     assert done.returncode == 0
     for scenario in ("arrays_sgd", "embedding"):
         weights = [np.load(tmp_path / name / scenario / "variables.npz") for name in ("two", "one")]
         assert weights[0].files == weights[1].files
         for name in weights[0].files:
             np.testing.assert_array_equal(weights[0][name], weights[1][name])
+
+
+IN_A_TREE = """
+import os
+import numpy as np
+import tensorflow as tf
+from det_keras.cluster_info import WorkerInfo
+from det_keras.core.collective import tree_sum
+from det_keras.keras.distributed.exchange import EngineExchange, sum_over_parts
+worker = WorkerInfo.from_environment(os.environ)
+EngineExchange(worker)
+parts = [np.random.default_rng(rank).normal(size=1000).astype('float32') for rank in range(4)]
+(total,) = sum_over_parts([[tf.constant(parts[worker.rank])]], name='tree')
+print('same', np.array_equal(total, tree_sum(parts, np.add)))
+"""
+
+
+@pytest.mark.parametrize("slots", [(2, 2), (1, 3)], ids=str)
+def test_sum_of_parts_has_the_same_bits_however_ranks_are_divided_between_nodes(slots, allocate):
+    pair = allocate(slots)
+    pair.start_all("--engine", "builtin", code=IN_A_TREE)
+    assert pair.finish(120) == [0, 0], pair.err(0) + pair.err(1)
+    assert sorted(pair.out(0) + pair.out(1)) == [f"[rank={rank}] same True" for rank in range(4)]
 
 
 IN_AN_EXCHANGE = """
@@ -311,7 +334,14 @@ def test_launchers_listen_on_their_own_addresses_only_and_not_at_all_once_connec
 
     def listening():
         launchers = [psutil.Process(one.pid) for one in pair.launchers.values()]
-        processes = [one for launcher in launchers for one in (launcher, *launcher.children(recursive=True))]
+        # The ranks of these scripts never use the socket that the first of them inherited for its engine.
+        ranks = set(pair.pids().values()) if len(pair.launchers) == 2 else set()
+        processes = [
+            one
+            for launcher in launchers
+            for one in (launcher, *launcher.children(recursive=True))
+            if one.pid not in ranks
+        ]
         every = [one for process in processes for one in process.net_connections("inet")]
         return {one.laddr.ip for one in every if one.status == psutil.CONN_LISTEN}
 

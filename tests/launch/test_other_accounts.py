@@ -44,15 +44,19 @@ def test_rendezvous_answers_its_own_account_alone():
     with Rendezvous() as rendezvous:
         rendezvous.serve()
 
-        def ask() -> bytes:
+        def ask(address: str = "127.0.0.1", port: int = 0) -> bytes:
             with socket.socket() as client:
                 client.settimeout(10)
+                client.bind((address, port))
                 client.connect(("127.0.0.1", rendezvous.port))
                 client.sendall(b"PUT /global/0 HTTP/1.0\r\nContent-Length: 3\r\n\r\nbad")
                 return b"answer: " + client.recv(100)
 
         assert ask().startswith(b"answer: HTTP/1.0 200")
         assert as_nobody(ask) == b"answer: "
+        with socket.create_connection(("127.0.0.1", rendezvous.port)) as own:
+            # The same port of another address of this machine.
+            assert as_nobody(lambda: ask("127.0.0.2", own.getsockname()[1])) == b"answer: "
 
 
 def test_heartbeats_of_another_account_do_not_keep_a_stopped_rank_alive():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from det_keras.cli.submission.config_file import ExperimentFile
 from det_keras.compat import with_determined
 from det_keras.errors import DetError
+from det_keras.protocol.engines import ENGINE_VARIABLE
 
 if TYPE_CHECKING:
     import subprocess
@@ -71,6 +72,8 @@ def environment_of(inherited: Mapping[str, str], config: str, file: ExperimentFi
     # `python3` is the Python with det_keras, as in a trial.
     search_path = [str(Path(sys.executable).parent), kept.get("PATH", os.defpath)]
     environment = {
+        # The launcher reads no config.
+        ENGINE_VARIABLE: file.config.optimizations.collective_engine,
         **kept,
         "PATH": os.pathsep.join(search_path),
         **file.config.environment.environment_variables_for("cpu"),
