@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,7 @@ __all__ = [
     "digest",
     "on_workers",
     "steps_of",
+    "trial_runs",
     "verify_resume",
 ]
 
@@ -59,13 +61,7 @@ def verify_resume(file: ExperimentFile, directory: Path) -> int:
     Raises:
         DetError: the script fails, or makes no checkpoint.
     """
-    # Imported here: `det --help` does not need it.
-    import tempfile
-
-    if not directory.is_dir():
-        raise DetError(f"The context directory {str(directory)!r} does not exist.")
-    with tempfile.TemporaryDirectory(prefix="det-verify-") as folder:
-        trial = TrialRuns(file, directory, Path(folder))
+    with trial_runs(file, directory) as trial:
         print(f"Training {BATCHES} batches without a kill...", flush=True)
         trial.run_to_end("uninterrupted")
         print(f"Training again, killed up to {KILLS} times...", flush=True)
@@ -88,6 +84,22 @@ def verify_resume(file: ExperimentFile, directory: Path) -> int:
         by_itself = list(differences(uninterrupted, trial.final_state("again")))
         _print_failure(different, by_itself)
         return 1
+
+
+@contextmanager
+def trial_runs(file: ExperimentFile, directory: Path) -> Iterator[TrialRuns]:
+    """Provide runs of the script in a folder that is removed afterwards; arguments as for `verify_resume`.
+
+    Raises:
+        DetError: there is no such directory.
+    """
+    # Imported here: `det --help` does not need it.
+    import tempfile
+
+    if not directory.is_dir():
+        raise DetError(f"The context directory {str(directory)!r} does not exist.")
+    with tempfile.TemporaryDirectory(prefix="det-verify-") as folder:
+        yield TrialRuns(file, directory, Path(folder))
 
 
 class TrialRuns:

@@ -7,13 +7,11 @@ number of workers each time.
 from __future__ import annotations
 
 import itertools
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from det_keras.cli.submission.config_file import ExperimentFile
-from det_keras.cli.verify import BATCHES, KILLS, TrialRuns, differences, digest, steps_of
-from det_keras.errors import DetError
+from det_keras.cli.verify import BATCHES, KILLS, TrialRuns, differences, digest, steps_of, trial_runs
 
 __all__ = ["parse_numbers", "verify_workers"]
 
@@ -44,10 +42,7 @@ def verify_workers(file: ExperimentFile, directory: Path, numbers: Sequence[int]
     Raises:
         DetError: the script fails, or makes no checkpoint.
     """
-    if not directory.is_dir():
-        raise DetError(f"The context directory {str(directory)!r} does not exist.")
-    with tempfile.TemporaryDirectory(prefix="det-verify-") as folder:
-        runs = TrialRuns(file, directory, Path(folder))
+    with trial_runs(file, directory) as runs:
         for number in numbers:
             print(f"Training {BATCHES} batches on {_workers(number)}...", flush=True)
             runs.run_to_end(_name(number), workers=number)
