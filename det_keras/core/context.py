@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from det_keras import storage
 from det_keras.cluster_info import ClusterInfo, get_cluster_info
@@ -17,7 +17,7 @@ from det_keras.core.backend.shared import SharedBackend
 from det_keras.core.checkpoint import CheckpointContext
 from det_keras.core.distributed import DistributedContext
 from det_keras.core.preempt import PreemptContext, PreemptMode
-from det_keras.core.profiler import Profiler
+from det_keras.core.profiler import Profiler, sampler_of
 from det_keras.core.searcher import SearcherContext
 from det_keras.core.tensorboard import EventFiles, TensorboardMode, prefix_of
 from det_keras.core.train import TrainContext
@@ -25,6 +25,9 @@ from det_keras.core.uncaught import UncaughtHook
 from det_keras.errors import InvalidHP
 from det_keras.home import Home
 from det_keras.protocol.exit_codes import code_of_rejection
+
+if TYPE_CHECKING:
+    from det_keras.core.backend.trial import LoadReporter
 
 __all__ = ["Context", "fresh_run_directory", "init", "open_backend", "share_backend"]
 
@@ -79,12 +82,20 @@ class Context:
         )
         self.searcher = SearcherContext(backend, self.distributed, _configured_length(info))
         self._profiler: Profiler | None = None
+        self._load_reporter: LoadReporter | None = None
         self._uncaught: UncaughtHook | None = None
 
     def start_profiler(self) -> None:
-        """Start to report the machine's load."""
-        if self._profiler is None:
-            self._profiler = Profiler(self.backend)
+        """Start to report the load of each machine and of the training on it, by its first worker.
+
+        All workers call it. Of several machines without a trial, only the chief's is reported.
+        """
+        if self._profiler is not None:
+            return
+        pids = self.distributed.gather_local(os.getpid())
+        report = None if pids is None else self._load_report()
+        if pids is not None and report is not None:
+            self._profiler = Profiler(report, lambda: sampler_of(pids))
 
     def watch_for_uncaught(self) -> None:
         """Handle an exception that ends the script, until the context is closed.
@@ -129,6 +140,8 @@ class Context:
         self._events.close()
         if self._profiler is not None:
             self._profiler.close()
+        if self._load_reporter is not None:
+            self._load_reporter.close()
         self.backend.close()
         self.distributed.close()
         if self._uncaught is not None:
@@ -149,6 +162,18 @@ class Context:
         if error is not None and self._uncaught is not None:
             # If the script does not catch the exception, the hook prints the hint after the traceback.
             self._uncaught.install()
+
+    def _load_report(self) -> Callable[[str, Mapping[str, object]], None] | None:
+        """Return what reports the load of this machine; None if nothing does."""
+        if self.distributed.is_chief:
+            return self.backend.report_system_metrics
+        if self.info is None or self.info.trial is None:
+            return None
+        # Imported here: otherwise only the chief needs HTTP.
+        from det_keras.core.backend.trial import LoadReporter
+
+        self._load_reporter = LoadReporter(self.info)
+        return self._load_reporter.report
 
     def _leave_if_invalid(self, error: BaseException) -> None:
         if isinstance(error, InvalidHP) and self.info is not None:

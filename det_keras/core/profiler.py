@@ -1,57 +1,99 @@
-"""Samples the machine's load during a training, if the config enables it."""
+"""Reports the load of the machine and of the training during a training, from a thread of its own."""
 
 from __future__ import annotations
 
+import logging
 import threading
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
 
-from det_keras.core.backend.base import Backend
+from det_keras.core.gpus import load_nvml, open_gpus
 
-__all__ = ["Profiler"]
+__all__ = ["Profiler", "Sampler", "sampler_of"]
 
-_PERIOD_S = 1.0
+logger = logging.getLogger(__name__)
+
+_PERIOD_S = 10.0
+# Only a call of the operating system or of the GPU's driver that hangs takes longer; the thread is a daemon.
+_CLOSE_TIMEOUT_S = 2.0
+
+
+class Sampler(Protocol):
+    """What takes the samples, such as a `SystemSampler`; it is created, used and closed on the profiler's thread."""
+
+    def sample(self) -> Mapping[str, Mapping[str, object]]:
+        """Return the metrics of each group by name."""
+
+    def close(self) -> None:
+        """Release all resources."""
 
 
 class Profiler:
-    """Reports CPU, memory, disk and network load from its own thread, about once a second.
+    """Reports samples from its own thread until it is closed, the first one after a period.
+
+    An error never leaves the thread: the first is logged, and the next sample is tried again.
 
     Args:
-        backend: receives the reports.
+        report: records the metrics of a group; returns at once.
+        make_sampler: returns what takes the samples.
+        period_s: time between two samples, in seconds; 10 by default.
     """
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(
+        self,
+        report: Callable[[str, Mapping[str, object]], None],
+        make_sampler: Callable[[], Sampler],
+        *,
+        period_s: float | None = None,
+    ) -> None:
+        self._report = report
+        self._make_sampler = make_sampler
+        self._period_s = _PERIOD_S if period_s is None else period_s
+        self._has_failed = False
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="det-profiler", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Stop sampling."""
+        """Stop sampling; a second call has no effect."""
         self._closing.set()
-        self._thread.join(timeout=2 * _PERIOD_S)
+        self._thread.join(timeout=_CLOSE_TIMEOUT_S)
 
     def _run(self) -> None:
-        # Imported here: only a profiled training needs it.
-        import psutil
+        try:
+            sampler = self._make_sampler()
+        except Exception:
+            self._log_failure()
+            return
+        while not self._closing.wait(self._period_s):
+            try:
+                for group, metrics in sampler.sample().items():
+                    self._report(group, metrics)
+            except Exception:
+                self._log_failure()
+        try:
+            sampler.close()
+        except Exception:
+            self._log_failure()
 
-        before = _counters(psutil)
-        while not self._closing.wait(_PERIOD_S):
-            now = _counters(psutil)
-            memory = psutil.virtual_memory()
-            self._backend.report_system_metrics("cpu", {"cpu_util_simple": psutil.cpu_percent()})
-            self._backend.report_system_metrics(
-                "memory", {"memory_free": memory.available / 2**30, "memory_used_percent": memory.percent}
+    def _log_failure(self) -> None:
+        """Log the exception that is being handled, the first time only."""
+        if not self._has_failed:
+            self._has_failed = True
+            logger.warning(
+                "System metrics are incomplete; the training is not affected. Set `profiling.enabled: false` in the "
+                "config to turn them off.",
+                exc_info=True,
             )
-            for group, names in (("disk", ("read", "write")), ("network", ("sent", "received"))):
-                rates = {f"{group}_{name}_bytes": now[group][name] - before[group][name] for name in names}
-                self._backend.report_system_metrics(group, rates)
-            before = now
 
 
-def _counters(psutil: Any) -> dict[str, dict[str, int]]:
-    """Return the machine's byte counters; a container may hide them."""
-    disk, network = psutil.disk_io_counters(), psutil.net_io_counters()
-    return {
-        "disk": {"read": getattr(disk, "read_bytes", 0), "write": getattr(disk, "write_bytes", 0)},
-        "network": {"sent": getattr(network, "bytes_sent", 0), "received": getattr(network, "bytes_recv", 0)},
-    }
+def sampler_of(pids: Iterable[int]) -> Sampler:
+    """Return the sampler of this machine.
+
+    Args:
+        pids: the training's processes on this machine.
+    """
+    # Imported here, on the profiler's thread: psutil is not needed without a profiler.
+    from det_keras.core.system_metrics import SystemSampler
+
+    return SystemSampler(pids, open_gpus(load_nvml()))

@@ -93,7 +93,7 @@ def test_every_default_is_in_the_full_config() -> None:
             "ports": {},
         },
         "bind_mounts": [],
-        "profiling": {"enabled": False, "begin_on_batch": 0, "end_after_batch": None, "sync_timings": True},
+        "profiling": {"enabled": True, "begin_on_batch": 0, "end_after_batch": None, "sync_timings": True},
         "log_policies": [
             {"name": "CUDA OOM", "pattern": ".*CUDA out of memory.*", "action": None},
             {"name": "ECC Error", "pattern": ".*uncorrectable ECC error encountered.*", "action": None},

@@ -44,7 +44,7 @@ def notices(**fields: Any) -> tuple[str, ...]:
             {"profiling": {"begin_on_batch": 2, "end_after_batch": 9, "sync_timings": False}},
             ["profiling.begin_on_batch", "profiling.end_after_batch", "profiling.sync_timings"],
         ),
-        ({"profiling": {"enabled": True}}, []),
+        ({"profiling": {"enabled": False}}, []),
         ({"resources": {"weight": 1, "resource_pool": ""}}, []),
         ({"resources": {"priority": 3, "slots_per_trial": 0}, "debug": True}, []),
     ],

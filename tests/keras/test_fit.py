@@ -554,14 +554,25 @@ def test_aggregation_frequency_updates_once_in_so_many_batches(tmp_path, average
     np.testing.assert_allclose(weights[0], weights[1], rtol=1e-5)
 
 
-def test_profiling_reports_the_machines_load(tmp_path):
+def test_load_of_the_machine_and_of_the_training_is_reported(tmp_path, monkeypatch):
+    monkeypatch.setattr("det_keras.core.profiler._PERIOD_S", 0.2)
     keras.backend.clear_session(free_memory=False)
     slow = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: arrived.wait(10))
-    with det.keras.init(config={"profiling": {"enabled": True}}, run_dir=tmp_path, seed=1) as context:
+    with det.keras.init(run_dir=tmp_path, seed=1) as context:
         arrived = _Arrived(tmp_path / "system.jsonl")
         fit(context, network(optimizer="adam"), slow, epochs=1)
-    groups = {json.loads(line)["group"] for line in (tmp_path / "system.jsonl").read_text().splitlines()}
-    assert {"cpu", "memory", "disk", "network"} <= groups
+    rows = [json.loads(line) for line in (tmp_path / "system.jsonl").read_text().splitlines()]
+    load = {row["group"]: row["metrics"] for row in rows}
+    assert 0 <= load["cpu"]["cpu_util_trial"] <= 100
+    # TensorFlow alone takes more.
+    assert load["memory"]["memory_trial_bytes"] > 100 << 20
+
+
+def test_load_is_not_sampled_if_the_config_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr("det_keras.core.profiler._PERIOD_S", 0.02)
+    with det.keras.init(config={"profiling": {"enabled": False}}, run_dir=tmp_path, seed=1):
+        time.sleep(0.3)
+    assert not (tmp_path / "system.jsonl").exists()
 
 
 class _Arrived:

@@ -79,13 +79,13 @@ class Profiling(Section):
     """Whether system metrics are sampled.
 
     Attributes:
-        enabled: report the machine's load while the script runs.
+        enabled: report the load of the machine and of the training every 10 seconds while the script runs.
         begin_on_batch: a field of the original. The load is reported from the beginning.
         end_after_batch: a field of the original. The load is reported until the end.
         sync_timings: a field of the original.
     """
 
-    enabled: bool = setting(Boolean(), False)
+    enabled: bool = setting(Boolean(), True)
     begin_on_batch: int = setting(Integer(minimum=0), 0, inert=True)
     end_after_batch: int | None = optional(Integer(minimum=0), inert=True)
     sync_timings: bool = setting(Boolean(), True, inert=True)

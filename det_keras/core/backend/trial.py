@@ -9,11 +9,12 @@ from det_keras.client import Session
 from det_keras.cluster_info import ClusterInfo, TrialInfo
 from det_keras.core.backend.base import Operation
 from det_keras.core.backend.master import PATIENCE_S, MasterBackend, RunIdentity
+from det_keras.core.backend.report_queue import ReportQueue
 from det_keras.errors import MasterError
 from det_keras.protocol.metrics import VALIDATION
 from det_keras.protocol.states import is_stopping
 
-__all__ = ["TrialBackend", "open_task_session", "report_early_exit", "wait_for_preemption"]
+__all__ = ["LoadReporter", "TrialBackend", "open_task_session", "report_early_exit", "wait_for_preemption"]
 
 
 class TrialBackend(MasterBackend):
@@ -96,6 +97,36 @@ class TrialBackend(MasterBackend):
         if is_stopping(self._api.trials.get(self._trial.trial_id)["state"]):
             for listener in self._stop_listeners:
                 listener()
+
+
+class LoadReporter:
+    """Reports the load of a machine of the trial on which the chief does not run.
+
+    Args:
+        info: the process's task, which must be a trial.
+        session: an authenticated session, closed with this; None for a new session with the task token.
+    """
+
+    def __init__(self, info: ClusterInfo, session: Session | None = None) -> None:
+        assert info.trial is not None
+        self._agent_id = info.agent_id
+        self._trial = info.trial
+        self._session = session or open_task_session(info)
+        # Not worth waiting for at the end.
+        self._reports = ReportQueue("det-load", close_timeout_s=1.0)
+
+    def report(self, group: str, metrics: Mapping[str, object]) -> None:
+        """Record a sample of the machine's load; returns at once."""
+        api, trial = self._session.api.trials, self._trial
+        body = api.metrics_body(
+            trial.trial_id, trial.trial_run_id, group, None, {self._agent_id: dict(metrics)}
+        )
+        self._reports.put(f"{group} load", lambda: api.report_metrics(trial.trial_id, body))
+
+    def close(self) -> None:
+        """Send the waiting reports and release all resources."""
+        self._reports.close()
+        self._session.close()
 
 
 def open_task_session(info: ClusterInfo) -> Session:

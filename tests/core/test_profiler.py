@@ -1,0 +1,152 @@
+"""The profiler's thread: when it samples, where the samples go, and that it never disturbs the training."""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import os
+import threading
+import time
+
+import pytest
+from core.ranks import on_ranks
+
+from det_keras.core.backend.local import LocalBackend, RunDirectory
+from det_keras.core.context import Context
+from det_keras.core.profiler import Profiler, sampler_of
+from det_keras.storage import DirectoryStorage
+
+
+class Samples:
+    """A sampler that counts its samples, and fails as it is told."""
+
+    def __init__(self, fails=lambda count: False):
+        self.count, self.fails, self.is_closed = 0, fails, False
+        self.threads = set()
+
+    def sample(self):
+        self.count += 1
+        self.threads.add(threading.current_thread().name)
+        if self.fails(self.count):
+            raise OSError("no sample")
+        return {"cpu": {"cpu_util_simple": float(self.count)}, "memory": {"memory_free": 1.0}}
+
+    def close(self):
+        self.is_closed = True
+
+
+def wait_until(condition, timeout_s=10.0):
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_each_sample_is_reported_by_group_from_a_thread_of_its_own():
+    samples, reports = Samples(), []
+    profiler = Profiler(lambda *report: reports.append(report), lambda: samples, period_s=0.02)
+    wait_until(lambda: len(reports) >= 4)
+    profiler.close()
+    assert reports[:3] == [
+        ("cpu", {"cpu_util_simple": 1.0}),
+        ("memory", {"memory_free": 1.0}),
+        ("cpu", {"cpu_util_simple": 2.0}),
+    ]
+    assert samples.threads == {"det-profiler"}
+    assert samples.is_closed
+    count = samples.count
+    time.sleep(0.1)
+    assert samples.count == count
+
+
+def test_period_is_ten_seconds_and_closing_does_not_wait_for_it():
+    samples = Samples()
+    profiler = Profiler(lambda *report: None, lambda: samples)
+    time.sleep(0.3)
+    started = time.monotonic()
+    profiler.close()
+    profiler.close()
+    assert time.monotonic() - started < 1.0
+    assert samples.count == 0
+    assert profiler._period_s == 10.0
+
+
+def test_failed_sample_is_logged_once_and_the_next_is_taken(caplog):
+    reports = []
+    samples = Samples(fails=lambda count: count in (1, 3))
+    with caplog.at_level(logging.WARNING):
+        profiler = Profiler(lambda *report: reports.append(report), lambda: samples, period_s=0.02)
+        wait_until(lambda: samples.count >= 5)
+        profiler.close()
+    assert ("cpu", {"cpu_util_simple": 2.0}) in reports
+    assert ("cpu", {"cpu_util_simple": 4.0}) in reports
+    (record,) = caplog.records
+    assert "profiling.enabled" in record.message
+
+
+def test_failed_report_and_failed_start_do_not_leave_the_thread(caplog, monkeypatch):
+    leaked = []
+    monkeypatch.setattr(threading, "excepthook", leaked.append)
+
+    def fail(*_):
+        raise RuntimeError("the destination is gone")
+
+    samples = Samples()
+    for report, make in ((fail, lambda: samples), (lambda *_: None, fail)):
+        profiler = Profiler(report, make, period_s=0.02)
+        wait_until(lambda: samples.count >= 2)
+        profiler.close()
+    assert leaked == []
+    assert len(caplog.records) == 2
+
+
+def test_child_that_is_forked_while_samples_are_taken_is_free(tmp_path):
+    backend = LocalBackend(RunDirectory(tmp_path))
+    profiler = Profiler(backend.report_system_metrics, lambda: sampler_of([os.getpid()]), period_s=0.001)
+    wait_until((tmp_path / "system.jsonl").exists)
+    for _ in range(10):
+        child = multiprocessing.get_context("fork").Process(target=profiler.close)
+        child.start()
+        child.join(10.0)
+        assert child.exitcode == 0
+    profiler.close()
+    backend.close()
+
+
+def groups_of(path):
+    return {json.loads(line)["group"] for line in path.read_text().splitlines()}
+
+
+def test_first_worker_of_a_machine_samples_the_processes_of_all(tmp_path, monkeypatch):
+    monkeypatch.setattr("det_keras.core.profiler._PERIOD_S", 0.05)
+    sampled = []
+    monkeypatch.setattr(
+        "det_keras.core.context.sampler_of", lambda pids: sampled.append(pids) or sampler_of(pids)
+    )
+
+    def work(distributed):
+        directory = tmp_path / str(distributed.rank)
+        context = Context(
+            LocalBackend(RunDirectory(directory)), DirectoryStorage(directory), distributed=distributed
+        )
+        context.start_profiler()
+        if distributed.rank == 0:
+            wait_until(lambda: (directory / "system.jsonl").exists())
+        distributed.allgather(None)
+        context.close()
+        return (directory / "system.jsonl").exists()
+
+    assert on_ranks(2, work) == [True, False]
+    assert sampled == [[os.getpid()] * 2]
+    assert {"cpu", "memory"} <= groups_of(tmp_path / "0" / "system.jsonl")
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_context_has_one_profiler(tmp_path, times):
+    context = Context(LocalBackend(RunDirectory(tmp_path)), DirectoryStorage(tmp_path))
+    for _ in range(times):
+        context.start_profiler()
+    assert [thread.name for thread in threading.enumerate()].count("det-profiler") == 1
+    context.close()
+    assert "det-profiler" not in [thread.name for thread in threading.enumerate()]
