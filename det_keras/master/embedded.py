@@ -27,6 +27,7 @@ from det_keras.master.experiments.reporting import report_metrics
 from det_keras.master.experiments.search_state import store_searches
 from det_keras.master.reports.batcher import ReportBatcher
 from det_keras.master.reports.series import Curves
+from det_keras.master.reports.system import SystemMetrics
 from det_keras.master.resources import LocalPool, RayPool, ResourcePool, Slot
 from det_keras.master.resources.ray import former_address
 from det_keras.master.services.database_watch import DatabaseWatch
@@ -95,6 +96,7 @@ class EmbeddedMaster:
         self.accounts = Accounts(store, home)
         self.report_batcher = ReportBatcher(store, report_metrics)
         self.curves = Curves(store)
+        self.system_metrics = SystemMetrics(store)
         self.users = Users(store, self.accounts, home)
         self.bundles = ContextStore(home.root / "contexts")
         self._ray = ray
@@ -118,7 +120,7 @@ class EmbeddedMaster:
         launcher = Launcher(self.identity, self.pool, self.bundles, self.accounts)
         self.dispatcher = Dispatcher(store, self.pool, launcher, self.accounts, self.queue, notifier)
         self.garbage_collector = GarbageCollector(
-            store, self.pool, self.bundles, notifier, self.identity.cluster_id
+            store, self.pool, self.bundles, notifier, self.identity.cluster_id, self.system_metrics
         )
         self.database_watch = DatabaseWatch(store)
 

@@ -108,9 +108,6 @@ def store_report(tx: Transaction, report: Report) -> MetricRow | None:
     trial = find_trial(tx, report.trial_id)
     if report.run_id != trial.run_id:
         raise InvalidArgumentError(f"invalid run id, {report.run_id} (reported) != {trial.run_id} (expected)")
-    if report.partition == _PROFILER:
-        tx.add(_row(report, None))
-        return None
     steps = report.steps_completed or 0
     if _roll_back(tx, report, steps):
         _recompute(tx, trial)
@@ -134,7 +131,7 @@ def add_quickly(connection: Connection, reports: Sequence[Report]) -> list[bool]
     from one client, and 3.6 times as many from 16 (`benchmarks/bench_report_lane.py`). The statements of all reports
     are sent together, so that a server is asked once instead of three times for each.
     """
-    trial_ids = {report.trial_id for report in reports if report.partition not in (VALIDATION, _PROFILER)}
+    trial_ids = {report.trial_id for report in reports if report.partition != VALIDATION}
     lane = _Lane(connection, _trials(connection, sorted(trial_ids)))
     stored = [lane.add(report) for report in reports]
     lane.flush()
@@ -167,9 +164,11 @@ class _Lane:
     def add(self, report: Report) -> bool:
         """Take a report if it only adds a row; return whether it does."""
         trial = self._trials.get(report.trial_id)
-        is_slow = report.partition in (VALIDATION, _PROFILER)
-        if trial is None or is_slow or trial.run_id != report.run_id:
+        if trial is None or report.partition == VALIDATION or trial.run_id != report.run_id:
             return False
+        if report.partition == _PROFILER:
+            self._rows.append(_values(report, None))
+            return True
         steps = report.steps_completed or 0
         # The first run has no earlier reports to roll back.
         if report.run_id > 1 and self._finds(_ANY_ROLLED_BACK, report, steps):
@@ -200,7 +199,8 @@ class _Lane:
             }
             for trial_id in sorted(self._changed)
         ]
-        self._connection.execute(_UPDATE, changes)
+        if changes:
+            self._connection.execute(_UPDATE, changes)
         self._rows, self._changed = [], set()
 
     def _finds(self, query: Select[Any], report: Report, steps: int) -> bool:

@@ -1,4 +1,4 @@
-"""The thread that deletes files of checkpoints, old logs, and whole experiments.
+"""The thread that deletes files of checkpoints, old logs, old system metrics, and whole experiments.
 
 A deletion is recorded in the database before it starts, and until it is complete. A restarted master therefore
 continues it.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import delete, or_, select
@@ -32,6 +33,7 @@ from det_keras.master.database.models import (
 from det_keras.master.database.notifier import DELETIONS, Notifier
 from det_keras.master.database.store import Store
 from det_keras.master.errors import UnavailableError
+from det_keras.master.reports.system import SystemMetrics
 from det_keras.master.resources import ResourcePool
 from det_keras.master.services.background import Background
 from det_keras.master.tasks.log_retention import expired_tasks
@@ -45,6 +47,7 @@ logger = logging.getLogger(__name__)
 
 # Failed deletions, such as on a storage that is not mounted, are repeated at this period.
 _RETRY_S = 60.0
+_THINNING_PERIOD = timedelta(hours=1)
 
 
 class GarbageCollector(Background):
@@ -56,15 +59,24 @@ class GarbageCollector(Background):
         bundles: has the code of experiments and jobs.
         notifier: the source of events.
         cluster_id: part of the path of the trials' TensorBoard events.
+        system_metrics: the samples of the trials' load.
     """
 
     def __init__(
-        self, store: Store, pool: ResourcePool, bundles: ContextStore, notifier: Notifier, cluster_id: str
+        self,
+        store: Store,
+        pool: ResourcePool,
+        bundles: ContextStore,
+        notifier: Notifier,
+        cluster_id: str,
+        system_metrics: SystemMetrics,
     ) -> None:
         self._store = store
         self._cluster_id = cluster_id
         self._pool = pool
         self._bundles = bundles
+        self._system_metrics = system_metrics
+        self._thinned_at = now()
         super().__init__("garbage_collector", notifier, DELETIONS)
 
     def _run(self) -> None:
@@ -93,6 +105,12 @@ class GarbageCollector(Background):
         for experiment_id in deleting_ids:
             self._delete_experiment(experiment_id)
         self._delete_old_logs()
+        self._thin_system_metrics()
+
+    def _thin_system_metrics(self) -> None:
+        if now() - self._thinned_at >= _THINNING_PERIOD:
+            self._thinned_at = now()
+            self._system_metrics.thin(self._thinned_at)
 
     def _delete_old_logs(self) -> None:
         """Delete logs whose retention time is over."""

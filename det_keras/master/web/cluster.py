@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
+from collections.abc import Mapping
 from typing import Any
 
+import anyio.to_thread
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from det_keras.config.secrets import without_secret_variables
 from det_keras.config.yaml_text import dump_yaml
+from det_keras.display import size_text
 from det_keras.master.errors import NotFoundError
+from det_keras.master.reports.system import SystemMetric, SystemValue
+from det_keras.master.server.calls import MasterDep
 from det_keras.master.web.rendering import page
 from det_keras.master.web.rest import Rest
 
@@ -19,12 +25,14 @@ __all__ = ["router"]
 
 router = APIRouter(include_in_schema=False)
 
+# Six periods of a profiler: an older sample is not what a task does now.
+_MOST_AGE_S = 60.0
 _TRIAL = re.compile(r"Trial (\d+) \(Experiment \d+\)$")
 
 
 @router.get("/cluster")
-async def cluster(request: Request) -> Response:
-    """Show the slots, the running tasks and the queue."""
+async def cluster(request: Request, master: MasterDep) -> Response:
+    """Show the slots with the load of their tasks, the running tasks and the queue."""
     rest = Rest(request)
     agents, tasks, queue, pools, about = await asyncio.gather(
         rest.get("/agents"),
@@ -34,10 +42,13 @@ async def cluster(request: Request) -> Response:
         rest.get("/master"),
     )
     running = [{**task, "page": _page_of(task)} for task in tasks["allocationIdToSummary"].values()]
+    trial_ids = [int(match[1]) for task in running if (match := _TRIAL.match(task["name"]))]
+    loads = await anyio.to_thread.run_sync(master.system_metrics.latest, trial_ids)
+    pages = {f"/trials/{trial_id}": load for trial_id, load in loads.items()}
     return await page(
         request,
         "cluster.html",
-        slots=_slots(agents["agents"], running),
+        slots=_slots(agents["agents"], running, pages),
         running=running,
         pool=pools["resourcePools"][0]["description"],
         queue=[entry["full"] for entry in queue["jobs"]],
@@ -75,8 +86,18 @@ def _page_of(task: dict[str, Any]) -> str:
     return f"/trials/{trial[1]}" if trial else f"/jobs/{task['taskId']}"
 
 
-def _slots(agents: list[dict[str, Any]], running: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the slots of all agents, each with the task that uses it."""
+def _slots(
+    agents: list[dict[str, Any]],
+    running: list[dict[str, Any]],
+    loads: Mapping[str, Mapping[SystemMetric, SystemValue]],
+) -> list[dict[str, Any]]:
+    """Return the slots of all agents, each with the task that uses it and its load.
+
+    Args:
+        agents: as in the REST API.
+        running: the running tasks, each with the address of its page.
+        loads: the newest system metrics of tasks, by the address of their page.
+    """
     used: dict[tuple[str, str], dict[str, Any]] = {}
     for task in running:
         for resources in task["resources"]:
@@ -87,5 +108,30 @@ def _slots(agents: list[dict[str, Any]], running: list[dict[str, Any]]) -> list[
     for agent in agents:
         for name, slot in sorted(agent["slots"].items(), key=lambda item: int(item[0])):
             user = used.get((agent["id"], str(slot["device"]["id"])))
-            slots.append({"agent": agent["id"], "name": name, "slot": slot, "task": user})
+            load = {} if user is None else loads.get(user["page"], {})
+            row = {"agent": agent["id"], "name": name, "slot": slot, "task": user}
+            slots.append({**row, "load": _load_text(load, agent["id"], time.time())})
     return slots
+
+
+def _load_text(load: Mapping[SystemMetric, SystemValue], agent: str, now: float) -> str:
+    """Return the load of a task and of its machine; empty if there is no sample of the last minute.
+
+    Args:
+        load: the newest system metrics of the task.
+        agent: name of the machine.
+        now: in seconds since 1970.
+    """
+    values = {
+        metric.name: newest.value
+        for metric, newest in load.items()
+        if metric.agent == agent and not metric.device and now - newest.time <= _MOST_AGE_S
+    }
+    parts = []
+    if {"cpu_util_trial", "cpu_util_simple"} <= values.keys():
+        own, machine = values["cpu_util_trial"], values["cpu_util_simple"]
+        parts.append(f"CPU {own:.0f}%, machine {machine:.0f}%")
+    if {"memory_trial_bytes", "memory_used_percent"} <= values.keys():
+        size, machine = size_text(values["memory_trial_bytes"]), values["memory_used_percent"]
+        parts.append(f"memory {size}, machine {machine:.0f}%")
+    return " · ".join(parts)
