@@ -133,6 +133,9 @@ def test_rates_are_per_second_whatever_the_period(monkeypatch, elapsed_s):
     load = sampler.sample()
     assert load["disk"] == {"disk_throughput_read": 10.0, "disk_throughput_write": 20.0}
     assert load["network"] == {"net_throughput_sent": 30.0, "net_throughput_recv": 40.0}
+    # Since the sample before, not since the first.
+    clock.now += elapsed_s
+    assert set(sampler.sample()["disk"].values()) == {0.0}
     # A device that was removed and added counts from 0.
     clock.now += elapsed_s
     counters(0, 0, 0, 0)

@@ -135,6 +135,7 @@ def test_least_recently_read_trials_are_dropped_from_the_cache(world, trial_id):
 
 def test_newest_values_are_those_of_each_machine(world, trial_id):
     other = world.launch()[1]["id"]
+    store_samples(world, trial_id, [START - timedelta(seconds=past) for past in range(100, 0, -1)], agent="a")
     for seconds, agent, value in ((0, "a", 1.0), (10, "b", 2.0), (20, "a", 3.0)):
         sample(world, trial_id, START + timedelta(seconds=seconds), agent=agent, cpu_util_trial=value)
     assert world.master.system_metrics.latest([trial_id, other, 999]) == {
