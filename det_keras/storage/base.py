@@ -203,6 +203,17 @@ class Storage(abc.ABC):
         """
 
     @abc.abstractmethod
+    def read_file(self, name: str) -> bytes:
+        """Return the content of a file that `store_file` stored.
+
+        Args:
+            name: relative path with ``/``.
+
+        Raises:
+            OSError: there is no such file, or the storage cannot be read.
+        """
+
+    @abc.abstractmethod
     def mirror_files(self, prefix: str, target: Path) -> bool:
         """Make the files that are stored below `prefix` readable in a local directory.
 

@@ -125,6 +125,9 @@ class DirectoryStorage(Storage):
         finally:
             draft.unlink(missing_ok=True)
 
+    def read_file(self, name: str) -> bytes:
+        return self._inside(name).read_bytes()
+
     def mirror_files(self, prefix: str, target: Path) -> bool:
         source = self._inside(prefix)
         if not target.is_symlink():

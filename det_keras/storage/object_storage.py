@@ -196,6 +196,10 @@ class ObjectStorage(Storage):
         requests = self._requests()
         requests.call(key, lambda: requests.client.put(key, content))
 
+    def read_file(self, name: str) -> bytes:
+        key, requests = self._root + relative_name(name), self._requests()
+        return requests.call(key, lambda: requests.client.get(key))
+
     def mirror_files(self, prefix: str, target: Path) -> bool:
         folder = f"{self._root}{relative_name(prefix)}/"
         stored = self._list(folder)

@@ -15,6 +15,7 @@ from det_keras.master.reports import metrics
 from det_keras.master.server import body_limit
 from det_keras.master.tasks.scheduling import DEFAULT_PRIORITY
 from det_keras.master.web import plots
+from det_keras.protocol import media as protocol_media
 from docs.pages import ROOT
 
 SCRIPTS = len(list((ROOT / "tests" / "scripts").glob("*.py")))
@@ -29,6 +30,8 @@ SENTENCES = {
         f"| a call | {body_limit._MOST_BYTES >> 20} MiB |",
         f"| a report of metrics | {reports._MOST_REPORT_BYTES >> 20} MiB, {metrics._MOST_NAMES:,} names |",
         f"| metadata of a run | {reports._MOST_METADATA_BYTES >> 20} MiB |",
+        f"| media of a trial | {protocol_media.MOST_ITEM_BYTES >> 20} MiB each; {protocol_media.MOST_ITEMS:,} of "
+        f"{protocol_media.MOST_TRIAL_BYTES >> 30} GiB in all |",
         f"| nesting depth of lists and objects | {wire._MOST_LEVELS} |",
         f"within {auth._WEB_CODE.seconds // 60} minutes | {auth._SESSION.days} days |",
         {5: "has not reported for five minutes"}[unmanaged.LOST_AFTER.seconds // 60],

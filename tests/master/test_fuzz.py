@@ -42,6 +42,8 @@ class Known:
         body = {"uuid": UUID, "taskId": self.trial["taskId"], "metadata": {"steps_completed": 1}}
         client.post("/api/v1/checkpoints", body)
         client.report(self.trial["id"], "validation", 1, {"loss": 1.0})
+        media = {"kind": "text", "name": "known", "step": 1, "size": 1, "file": f"{'0' * 20}-1.txt"}
+        client.post(f"/api/v1/trials/{self.trial['id']}/media", media)
         job = client.post("/api/v1/commands", {"config": {"entrypoint": ["true"]}})
         self.job_id = job["command"]["id"]
 
@@ -54,6 +56,7 @@ class Known:
             "uuid": UUID,
             "user_id": "2",
             "username": "determined",
+            "media_id": "1",
             "allocation_id": self.allocation_id,
             "task_id": self.job_id if "commands" in path else self.trial["taskId"],
         }

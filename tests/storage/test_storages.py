@@ -147,9 +147,12 @@ def test_files_beside_checkpoints_are_mirrored_replaced_and_deleted(store, place
     for text in ("one", "other text"):
         source.write_text(text)
         store.store_file("cluster/events/trial/file", source)
+        assert store.read_file("cluster/events/trial/file") == source.read_bytes()
         assert store.mirror_files("cluster/events", copy)
         assert (copy / "trial/file").read_text() == text
     store.delete_files("cluster/events")
+    with pytest.raises(OSError, match="file"):
+        store.read_file("cluster/events/trial/file")
     assert place.objects().keys() - {"cluster"} == before.keys()
     assert store.exists(uuid)
     assert store.find_orphans(0.0) == []
@@ -160,6 +163,8 @@ def test_files_stay_inside_the_storage(store, name, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="relative path"):
         store.store_file(name, tmp_path / "file")
+    with pytest.raises(ValueError, match="relative path"):
+        store.read_file(name)
 
 
 def test_unknown_checkpoint_is_named(store):

@@ -17,6 +17,7 @@ from det_keras.master.database.lookups import config_of, find_experiment
 from det_keras.master.database.models import (
     CheckpointRow,
     ExperimentRow,
+    MediaRow,
     MetricRow,
     StorageRow,
     TaskRow,
@@ -168,13 +169,13 @@ def register_storage(tx: Transaction, section: Mapping[str, Any]) -> int:
     return row.id
 
 
-def storage_section(session: Session, checkpoint: CheckpointRow) -> dict[str, Any]:
-    """Return the `checkpoint_storage` section of the storage that has a checkpoint's files."""
-    if checkpoint.storage_id is not None:
-        row = session.get(StorageRow, checkpoint.storage_id)
+def storage_section(session: Session, stored: CheckpointRow | MediaRow) -> dict[str, Any]:
+    """Return the `checkpoint_storage` section of the storage that has the files of a checkpoint or of media."""
+    if stored.storage_id is not None:
+        row = session.get(StorageRow, stored.storage_id)
         if row is not None:
             return row.config
-    trial = session.get(TrialRow, checkpoint.trial_id)
+    trial = session.get(TrialRow, stored.trial_id)
     assert trial is not None
     return config_of(find_experiment(session, trial.experiment_id)).checkpoint_storage.to_dict()
 

@@ -27,6 +27,7 @@ __all__ = [
     "ExperimentRow",
     "Json",
     "LogRow",
+    "MediaRow",
     "MetricRow",
     "PlainText",
     "SearchEventRow",
@@ -425,6 +426,27 @@ class CheckpointRow(Base):
     meta: Mapped[dict[str, Any]]
     # Globs of files that are still to be deleted; [] to list the files again; None if nothing is to be done.
     pending_deletion: Mapped[list[Any] | None]
+    report_time: Mapped[datetime]
+
+
+class MediaRow(Base):
+    """The record of an item of media, whose file is in a storage."""
+
+    __tablename__ = "media"
+    __table_args__ = (Index("ix_media_trial_id", "trial_id", "kind", "name", "step", unique=True),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    trial_id: Mapped[int] = mapped_column(ForeignKey("trials.id"))
+    # The storage of the file; None for that of the experiment's config.
+    storage_id: Mapped[int | None] = mapped_column(ForeignKey("storages.id"))
+    # A key of `det_keras.protocol.media.EXTENSIONS`.
+    kind: Mapped[str] = mapped_column(PlainText())
+    name: Mapped[str] = mapped_column(PlainText())
+    step: Mapped[int] = mapped_column(BigInteger)
+    caption: Mapped[str] = mapped_column(PlainText())
+    size: Mapped[int] = mapped_column(BigInteger)
+    # The name of the file in the trial's folder, which `det_keras.protocol.media` checked.
+    file: Mapped[str] = mapped_column(PlainText())
     report_time: Mapped[datetime]
 
 

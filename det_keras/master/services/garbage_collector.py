@@ -23,9 +23,11 @@ from det_keras.master.database.models import (
     CheckpointRow,
     ExperimentRow,
     LogRow,
+    MediaRow,
     MetricRow,
     SearchEventRow,
     SearchRow,
+    StorageRow,
     TaskRow,
     TokenRow,
     TrialRow,
@@ -39,6 +41,7 @@ from det_keras.master.services.background import Background
 from det_keras.master.tasks.log_retention import expired_tasks
 from det_keras.protocol import states
 from det_keras.protocol.values import now
+from det_keras.storage.media_files import media_prefix
 from det_keras.storage.tensorboard_events import events_prefix
 
 __all__ = ["GarbageCollector"]
@@ -58,7 +61,7 @@ class GarbageCollector(Background):
         pool: has the logs of ended tasks.
         bundles: has the code of experiments and jobs.
         notifier: the source of events.
-        cluster_id: part of the path of the trials' TensorBoard events.
+        cluster_id: part of the path of the trials' TensorBoard events and media.
         system_metrics: the samples of the trials' load.
     """
 
@@ -164,6 +167,11 @@ class GarbageCollector(Background):
             ).all()
             experiment = session.get(ExperimentRow, experiment_id)
             own_section = None if experiment is None else config_of(experiment).checkpoint_storage.to_dict()
+            media_sections = session.scalars(
+                select(StorageRow.config).where(
+                    StorageRow.id.in_(select(MediaRow.storage_id).where(MediaRow.trial_id.in_(trial_ids)))
+                )
+            ).all()
             places = [(row.uuid, checkpoints.storage_section(session, row)) for row in stored]
             allocation_ids = session.scalars(
                 select(AllocationRow.id).where(AllocationRow.task_id.in_(task_ids))
@@ -171,6 +179,9 @@ class GarbageCollector(Background):
         try:
             for uuid, section in places:
                 storage.from_config(section).delete(uuid)
+            # Also those in the storage of the config, which may be of an item that was not reported any more.
+            for section in (*media_sections, *([] if own_section is None else [own_section])):
+                storage.from_config(section).delete_files(media_prefix(self._cluster_id, experiment_id))
             if own_section is not None:
                 self._delete_events(experiment_id, own_section)
         except (OSError, ConfigError, CheckpointError):
@@ -205,6 +216,7 @@ class GarbageCollector(Background):
             tx.execute(delete(TokenRow).where(TokenRow.allocation_id.in_(allocation_ids)))
             tx.execute(delete(LogRow).where(LogRow.task_id.in_(task_ids)))
             tx.execute(delete(MetricRow).where(MetricRow.trial_id.in_(trial_ids)))
+            tx.execute(delete(MediaRow).where(MediaRow.trial_id.in_(trial_ids)))
             tx.execute(delete(CheckpointRow).where(CheckpointRow.trial_id.in_(trial_ids)))
             tx.execute(delete(AllocationRow).where(AllocationRow.id.in_(allocation_ids)))
             tx.execute(delete(TrialRow).where(TrialRow.id.in_(trial_ids)))
