@@ -72,10 +72,12 @@ class CheckpointWriter:
 
     Args:
         checkpoint: stores and reports the checkpoints.
+        before: called in the background before a checkpoint is stored, for what must be stored first.
     """
 
-    def __init__(self, checkpoint: CheckpointContext) -> None:
+    def __init__(self, checkpoint: CheckpointContext, *, before: Callable[[], None] = lambda: None) -> None:
         self._checkpoint = checkpoint
+        self._before = before
         self._changed = threading.Condition()
         self._waiting: _Job | None = None
         self._wanted_bytes = 0
@@ -238,6 +240,7 @@ class CheckpointWriter:
         job.state.fill(buffer.memory)
         buffer.is_ready = True
         self._make_other_buffer_ready()
+        self._before()
         plan = self._checkpoint.with_metadata(job.state.plan(), job.metadata)
         # An earlier attempt that failed in the report has already stored the whole checkpoint.
         if not storage.exists(job.uuid):

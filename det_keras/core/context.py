@@ -16,6 +16,7 @@ from det_keras.core.backend.local import LocalBackend, RunDirectory
 from det_keras.core.backend.shared import SharedBackend
 from det_keras.core.checkpoint import CheckpointContext
 from det_keras.core.distributed import DistributedContext
+from det_keras.core.media.store import MediaStore
 from det_keras.core.preempt import PreemptContext, PreemptMode
 from det_keras.core.profiler import Profiler, sampler_of
 from det_keras.core.searcher import SearcherContext
@@ -52,6 +53,7 @@ class Context:
         info: the process's task; None in a local run.
         train: reports metrics, progress and status.
         checkpoint: stores and restores checkpoints.
+        media: stores media in the background; used on the chief only.
         preempt: requests to stop.
         searcher: lengths of training, for scripts of earlier releases.
         distributed: rank, size and the exchange of small objects.
@@ -77,6 +79,7 @@ class Context:
         self._events = _event_files(info, backend, checkpoint_storage, self.distributed, tensorboard_mode)
         self.train = TrainContext(backend, self.distributed, self._events)
         self.checkpoint = CheckpointContext(checkpoint_storage, backend, self.distributed)
+        self.media = MediaStore(checkpoint_storage, backend.unshared)
         self.preempt = PreemptContext(
             backend, self.distributed, preempt_mode, ask=_own_poll(info, preempt_mode)
         )
@@ -137,6 +140,7 @@ class Context:
     def close(self) -> None:
         """Flush every report and release all resources; a second call has no effect."""
         self.preempt.close()
+        self.media.close()
         self._events.close()
         if self._profiler is not None:
             self._profiler.close()

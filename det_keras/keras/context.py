@@ -16,6 +16,7 @@ from det_keras import core as det_core
 from det_keras import notebook
 from det_keras.core.checkpoint import DownloadMode
 from det_keras.core.checkpoint_writer import CheckpointWriter
+from det_keras.core.media.content import Content
 from det_keras.core.uncaught import UncaughtHook
 from det_keras.display import flat_hparams
 from det_keras.errors import CheckpointError, DetError, InvalidHP, NotATrainingJobError
@@ -32,6 +33,7 @@ from det_keras.keras.engine.phase import PhaseRecord
 from det_keras.keras.engine.resume import ResumePoint, find_phase_end, find_resume_point, find_warm_start
 from det_keras.keras.engine.settings import FitSettings
 from det_keras.keras.history import FitHistory
+from det_keras.keras.media import MediaLog
 from det_keras.keras.optimizer import OptimizerRegistry
 from det_keras.keras.process_setup import check_eager
 from det_keras.keras.training import TrainingInfo
@@ -41,7 +43,7 @@ __all__ = ["KerasContext"]
 logger = logging.getLogger(__name__)
 
 
-class KerasContext:
+class KerasContext(MediaLog):
     """The API of training scripts.
 
     Args:
@@ -86,7 +88,7 @@ class KerasContext:
         self.distributed = core.distributed
         self.data = DataContext(core.distributed)
         self.phases: list[PhaseRecord] = []
-        self.writer = CheckpointWriter(core.checkpoint)
+        self.writer = CheckpointWriter(core.checkpoint, before=core.media.flush)
         self.code = CodeArchive(core)
         self._training = training
         self.shared_step = None if core.distributed.is_alone else SharedStep()
@@ -101,6 +103,7 @@ class KerasContext:
         self._files = ExitStack()
         self._master = master
         self._skip_missing_checkpoints = skip_missing_checkpoints
+        self._run: FitRun | None = None
         self._point: ResumePoint | None = None
         self._looked_for_point = False
         self._has_resumed = False
@@ -294,10 +297,11 @@ class KerasContext:
         )  # fmt: skip
         self._check_open("fit")
         _check_model(model, "fit")
-        run = FitRun(self, model, arguments)
+        run = self._run = FitRun(self, model, arguments)
         try:
             return self._execute(run, model)
         finally:
+            self._run = None
             run.close()
 
     def evaluate(
@@ -434,6 +438,20 @@ class KerasContext:
         if error is not None:
             # If the script does not catch the exception, the hook prints the hint after the traceback.
             self._uncaught.install()
+
+    @property
+    def _is_logging(self) -> bool:
+        self._check_open("log_...")
+        return self.distributed.is_chief
+
+    @property
+    def _trained_batches(self) -> int:
+        if self._run is not None:
+            return self._run.progress.trained_batches
+        return sum(phase.batches for phase in self.phases)
+
+    def _store_media(self, name: str, step: int, content: Content) -> None:
+        self.core.media.put(name, step, content)
 
     def _check_open(self, what: str) -> None:
         if self._is_closed:

@@ -16,6 +16,7 @@ import pytest
 
 import det_keras as det
 from det_keras.experimental import client
+from det_keras.keras.media import MediaLog
 from det_keras.search.simulate import simulate
 
 MODULES = (
@@ -37,9 +38,16 @@ def public_objects() -> Iterator[tuple[str, str, Any]]:
             found = getattr(loaded, name)
             if getattr(found, "__module__", "").startswith("det_keras") and callable(found):
                 yield module, name, found
-                for member, value in vars(found).items() if inspect.isclass(found) else ():
+                for member, value in members_of(found) if inspect.isclass(found) else ():
                     if not member.startswith("_") and callable(value):
                         yield module, f"{name}.{member}", value
+
+
+def members_of(found: type) -> Iterator[tuple[str, Any]]:
+    """Yield the members of a class and of those of its bases that are ours."""
+    for base in found.__mro__:
+        if base.__module__.startswith("det_keras"):
+            yield from vars(base).items()
 
 
 #: Module and name of each function with an example -> its docstring.
@@ -90,9 +98,18 @@ def test_example_prints_what_it_says(module, name, names):
     ids=lambda function: f"{function.__module__}.{function.__qualname__}",
 )
 def test_main_function_has_an_example_and_describes_its_arguments(function):
+    assert_described(function)
+    assert "\nReturns:\n" in inspect.getdoc(function)
+
+
+@pytest.mark.parametrize("name", [name for name in vars(MediaLog) if name.startswith("log_")])
+def test_call_that_logs_media_has_an_example_and_describes_its_arguments(name):
+    assert_described(getattr(det.keras.KerasContext, name))
+
+
+def assert_described(function):
     doc = inspect.getdoc(function)
     assert doc in EXAMPLES.values()
-    arguments = doc.split("\nArgs:\n")[1].split("\nReturns:\n")[0]
+    arguments = re.split(r"\n(?:Returns|Raises):\n", doc.split("\nArgs:\n")[1])[0]
     described = re.findall(r"^    (\w+): ", arguments, re.MULTILINE)
     assert described == [name for name in inspect.signature(function).parameters if name != "self"]
-    assert "\nReturns:\n" in doc

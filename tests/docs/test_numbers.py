@@ -7,6 +7,7 @@ from ways import ALIKE, WAYS
 
 from det_keras.config import ExperimentConfig
 from det_keras.config.searching.searcher import Searcher
+from det_keras.core.media import images, tables
 from det_keras.master import wire
 from det_keras.master.accounts import auth
 from det_keras.master.api import training as reports
@@ -35,6 +36,12 @@ SENTENCES = {
         f"| nesting depth of lists and objects | {wire._MOST_LEVELS} |",
         f"within {auth._WEB_CODE.seconds // 60} minutes | {auth._SESSION.days} days |",
         {5: "has not reported for five minutes"}[unmanaged.LOST_AFTER.seconds // 60],
+    ],
+    "docs/script.md": [
+        f"a grid of at most {images.MOST_IN_GRID} images",
+        f"at most {tables.MOST_ROWS:,} rows and {tables.MOST_COLUMNS} columns",
+        f"an item of more than {protocol_media.MOST_ITEM_BYTES >> 20} MB, and items beyond "
+        f"{protocol_media.MOST_ITEMS:,} or beyond {protocol_media.MOST_TRIAL_BYTES >> 30} GB of a trial",
     ],
     "docs/search.md": [
         f"(1 to 99, default {DEFAULT_PRIORITY})",

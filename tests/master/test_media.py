@@ -9,9 +9,13 @@ from urllib.parse import quote
 import pytest
 
 from det_keras import storage
+from det_keras.core.media.content import text_content
+from det_keras.core.media.store import MediaStore
 from det_keras.master import media
 from det_keras.protocol.media import EXTENSIONS, MEDIA_TYPES, file_name
-from master.fakes import eventually
+from det_keras.storage import DirectoryStorage
+from master.detached_runs import open_detached
+from master.fakes import eventually, file_entry
 
 EVIL = [
     "<script>alert(1)</script>",
@@ -212,3 +216,106 @@ def test_media_are_deleted_with_their_experiment_and_not_with_a_checkpoint(world
     assert not (root / folder).exists()
     assert not (elsewhere / folder).exists()
     assert [path.name for path in root.rglob("*.txt")] == [kept["file"]]
+
+
+# --- Real trials.
+
+TRAINING = """
+import os, signal
+from pathlib import Path
+import keras, numpy as np
+import det_keras as det
+
+with det.keras.init() as context:
+    dies = context.training.hparams["dies"] and os.environ["DET_TRIAL_RUN_ID"] == "1"
+
+    class Log(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            weights = self.model.get_weights()[0]
+            context.log_histogram("weights", weights)
+            context.log_image("weights", np.clip(np.abs(weights), 0, 1), caption=f"batch {batch}")
+            if dies and context._trained_batches == 11:
+                context.core.media.flush()
+                context.core.backend.flush()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        def on_epoch_end(self, epoch, logs=None):
+            context.log_table("losses", {"loss": [logs["loss"]], "epoch": [epoch]})
+            context.log_text("note", f"epoch {epoch} \\u202e<script>")
+            context.log_confusion_matrix("classes", y[:, 0] > 0, self.model(x)[:, 0] > 0, labels=["-", "+"])
+            Path("model.html").write_text(f"<script>alert({epoch})</script>")
+            context.log_file("file", "model.html")
+            context.log_figure("figure", go.Figure(go.Scatter(y=[logs["loss"]])))
+
+    import plotly.graph_objects as go
+    x = np.random.default_rng(1).normal(size=(40, 4)).astype("float32")
+    y = x.sum(axis=1, keepdims=True)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(optimizer="sgd", loss="mse")
+    context.fit(model, x, y, batch_size=10, epochs=4, validation_data=(x, y), verbose=0, callbacks=[Log()])
+"""
+CONFIG = """
+entrypoint: [python3, train.py]
+searcher: {{name: single, metric: val_loss}}
+hyperparameters: {{dies: {dies}}}
+min_checkpoint_period: {{batches: 3}}
+reproducibility: {{experiment_seed: 3}}
+max_restarts: 1
+"""
+
+
+def everything(real, trial_id: int):
+    """Return the media of a trial by their identities: caption, file and content."""
+    path = f"/api/v1/trials/{trial_id}/media"
+    headers = {"Authorization": f"Bearer {real.client.token}"}
+    return {
+        (shape["kind"], shape["name"], int(shape["step"])): (
+            shape["caption"],
+            shape["file"],
+            real.http.get(f"{path}/{shape['id']}/content", headers=headers).raise_for_status().content,
+        )
+        for shape in real.client.get(path)["media"]
+    }
+
+
+@pytest.mark.process
+@pytest.mark.kill
+def test_killed_trial_has_the_media_of_one_that_was_not(real):
+    numbers = {}
+    for dies in (True, False):
+        files = [file_entry("train.py", TRAINING.encode())]
+        config = CONFIG.format(dies=str(dies).lower()) + real.own_variables
+        numbers[dies] = real.client.create(config, modelDefinition=files)
+    for number in numbers.values():
+        real.client.wait_for_state(number, "COMPLETED", 120)
+    (killed,), (whole,) = (real.client.trials(numbers[dies]) for dies in (True, False))
+    assert (killed["restarts"], whole["restarts"]) == (1, 0)
+    expected = everything(real, whole["id"])
+    assert everything(real, killed["id"]) == expected
+    assert [key[2] for key in expected if key[:2] == ("histogram", "weights")] == list(range(1, 17))
+    assert {kind for kind, _, _ in expected} == set(EXTENSIONS)
+    # Each item has one row and one file.
+    folders = [
+        real.home.checkpoints / real.client.get(f"/api/v1/trials/{trial['id']}/media")["folder"]
+        for trial in (killed, whole)
+    ]
+    for folder in folders:
+        assert len(list(folder.iterdir())) == len(expected)
+    real.client.call("DELETE", f"/api/v1/experiments/{numbers[True]}")
+    eventually(lambda: not folders[0].exists())
+    assert everything(real, whole["id"]) == expected
+
+
+def test_detached_run_stores_media_in_its_own_storage(world, tmp_path):
+    backend = open_detached(world, tmp_path, "outside")
+    for text in ("first", "second"):
+        store = MediaStore(DirectoryStorage(tmp_path / "storage"), backend)
+        store.put("t", 3, text_content(text))
+        store.close()
+    backend.flush()
+    trial = {"id": backend.run.trial_id}
+    (shape,) = world.client.get(f"/api/v1/trials/{trial['id']}/media")["media"]
+    assert fetch(world, trial, shape).content == b"second"
+    (path,) = (tmp_path / "storage").rglob("*.txt")
+    assert path.read_text() == "second"
+    backend.close()

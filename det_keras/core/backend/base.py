@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ENGINE_FORMAT", "Backend", "CheckpointRecord", "Operation"]
+from det_keras.storage import Storage
+
+__all__ = ["ENGINE_FORMAT", "Backend", "CheckpointRecord", "MediaFolder", "MediaRecord", "Operation"]
 
 #: ``format`` in the metadata of the checkpoints that `context.fit` writes and prunes.
 ENGINE_FORMAT = "keras"
@@ -33,6 +35,42 @@ class CheckpointRecord:
     steps_completed: int
     resources: Mapping[str, int] = field(default_factory=dict)
     metadata: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MediaRecord:
+    """A stored item of media, as reported and listed; kind, name and step identify it.
+
+    Attributes:
+        kind: such as ``image``.
+        name: chosen by the user.
+        step: chosen by the user, usually the number of batches trained.
+        size: size of its file in bytes.
+        file: name of its file.
+        caption: text that is shown with it.
+    """
+
+    kind: str
+    name: str
+    step: int
+    size: int
+    file: str
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class MediaFolder:
+    """The place of a run's media.
+
+    Attributes:
+        prefix: prefix of the names of the files in the storage.
+        records: what is stored already.
+        storage: the storage of the files; None for that of the checkpoints.
+    """
+
+    prefix: str
+    records: list[MediaRecord]
+    storage: Storage | None = None
 
 
 @dataclass(frozen=True)
@@ -108,6 +146,18 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def report_checkpoint_deleted(self, uuid: str) -> None:
         """Record that a checkpoint's files were deleted; returns at once."""
+
+    @abc.abstractmethod
+    def open_media(self) -> MediaFolder:
+        """Return the place of this run's media.
+
+        Raises:
+            MasterError: the master stores none.
+        """
+
+    @abc.abstractmethod
+    def report_media(self, record: MediaRecord) -> None:
+        """Record a stored item, which replaces one of the same kind, name and step; returns at once."""
 
     @abc.abstractmethod
     def run_metadata(self) -> dict[str, Any]:

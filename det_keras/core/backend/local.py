@@ -4,6 +4,8 @@
 <run_dir>/run.json           the seed, and whether the training is finished
 <run_dir>/metrics.jsonl      one report per line: time, group, steps_completed, metrics
 <run_dir>/checkpoints/       a checkpoint storage
+<run_dir>/media/             the files of logged media
+<run_dir>/media.jsonl        one item of media per line; of lines with the same kind, name and step the last one counts
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ import os
 import threading
 import weakref
 from collections.abc import Mapping
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import IO, Any
 
-from det_keras.core.backend.base import Backend, CheckpointRecord, Operation
+from det_keras.core.backend.base import Backend, CheckpointRecord, MediaFolder, MediaRecord, Operation
 from det_keras.core.backend.pruning import superfluous
 from det_keras.errors import CheckpointError, DetError
 from det_keras.protocol.metrics import is_better
@@ -71,6 +74,11 @@ class RunDirectory:
     def metrics(self) -> Path:
         """The file of reported metrics, one JSON object per line."""
         return self.path / "metrics.jsonl"
+
+    @property
+    def media(self) -> Path:
+        """The file that lists logged media, one JSON object per line."""
+        return self.path / "media.jsonl"
 
     @property
     def tensorboard(self) -> Path:
@@ -210,6 +218,17 @@ class LocalBackend(Backend):
     def report_checkpoint_deleted(self, uuid: str) -> None:
         return
 
+    def open_media(self) -> MediaFolder:
+        rows = _newest_media(self.run.media)
+        names = [field.name for field in fields(MediaRecord)]
+        records = [MediaRecord(**{name: row[name] for name in names}) for row in rows]
+        return MediaFolder("media", records, DirectoryStorage(self.run.path))
+
+    def report_media(self, record: MediaRecord) -> None:
+        row = {"time": timestamp(now()), **asdict(record)}
+        with self._lock, self.run.media.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
     def run_metadata(self) -> dict[str, Any]:
         metadata: dict[str, Any] = self.run.read().get("metadata", {})
         return metadata
@@ -260,6 +279,7 @@ class LocalBackend(Backend):
         if self._closed:
             return
         self._closed = True
+        _newest_media(self.run.media)
         self.run.close()
 
     def _remember(self, row: Mapping[str, Any]) -> None:
@@ -299,6 +319,20 @@ def _read_rows(path: Path) -> list[dict[str, Any]]:
     if len(rows) < len(lines):
         _write_rows(path, rows)
     return rows
+
+
+def _newest_media(path: Path) -> list[dict[str, Any]]:
+    """Return the last line of each item of media, and remove the others from the file."""
+    rows = _read_rows(path)
+    # Removed before it is entered again, so that the order is that of the lines that count.
+    newest: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        key = (row["kind"], row["name"], row["step"])
+        newest.pop(key, None)
+        newest[key] = row
+    if len(newest) < len(rows):
+        _write_rows(path, list(newest.values()))
+    return list(newest.values())
 
 
 def _write_rows(path: Path, rows: list[dict[str, Any]]) -> None:

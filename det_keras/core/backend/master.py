@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from det_keras.client import Session
-from det_keras.core.backend.base import Backend, CheckpointRecord
+from det_keras.core.backend.base import Backend, CheckpointRecord, MediaFolder, MediaRecord
 from det_keras.core.backend.report_queue import ReportQueue
 from det_keras.errors import MasterError, MasterUnavailableError
 from det_keras.protocol.values import finite, now, timestamp
@@ -112,6 +112,38 @@ class MasterBackend(Backend):
         self._reports.put(
             f"deletion of checkpoint {uuid}", lambda: self._api.checkpoints.report_deleted(uuid)
         )
+
+    def open_media(self) -> MediaFolder:
+        # The list includes what was reported before.
+        self.flush()
+        answer = self._api.trials.media(self.run.trial_id, patience_s=PATIENCE_S)
+        records = [
+            MediaRecord(
+                shape["kind"],
+                shape["name"],
+                int(shape["step"]),
+                int(shape["size"]),
+                shape["file"],
+                shape["caption"],
+            )
+            for shape in answer["media"]
+        ]
+        return MediaFolder(answer["folder"], records)
+
+    def report_media(self, record: MediaRecord) -> None:
+        number = self.run.trial_id
+        body = {
+            "kind": record.kind,
+            "name": record.name,
+            "step": str(record.step),
+            "size": str(record.size),
+            "file": record.file,
+            "caption": record.caption,
+            "storageId": self._storage_id,
+            "reportTime": timestamp(now()),
+        }
+        label = f"{record.kind} {record.name!r} of step {record.step}"
+        self._reports.put(label, lambda: self._api.trials.report_media(number, body))
 
     def rewind(self, steps_completed: int) -> None:
         # The master hides the rows of the earlier run when this run reports for the first time.

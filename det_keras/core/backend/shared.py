@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from det_keras.cluster_info import get_cluster_info
-from det_keras.core.backend.base import Backend, CheckpointRecord, Operation
+from det_keras.core.backend.base import Backend, CheckpointRecord, MediaFolder, MediaRecord, Operation
 from det_keras.core.distributed import DistributedContext
 
 __all__ = ["SharedBackend"]
@@ -70,6 +70,13 @@ class SharedBackend(Backend):
     def report_checkpoint_deleted(self, uuid: str) -> None:
         if self.chief is not None:
             self.chief.report_checkpoint_deleted(uuid)
+
+    def open_media(self) -> MediaFolder:
+        return self._require_chief("the folder of media").open_media()
+
+    def report_media(self, record: MediaRecord) -> None:
+        if self.chief is not None:
+            self.chief.report_media(record)
 
     def run_metadata(self) -> dict[str, Any]:
         return self._require_chief("the run's metadata").run_metadata()

@@ -25,6 +25,13 @@ class SegmentListener(Protocol):
     def epoch_begun(self) -> None:
         """Act after the user's callbacks were notified and before the first batch."""
 
+    def batch_trained(self, step: int) -> None:
+        """Note a batch before the user's callbacks are notified of it.
+
+        Args:
+            step: number of batches of this epoch that the segment has trained so far.
+        """
+
     def batch_ended(self, step: int, logs: Any) -> None:
         """Act after a batch.
 
@@ -135,6 +142,7 @@ class SeamlessCallbackList(keras.callbacks.CallbackList):  # type: ignore[misc]
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Notify the user's callbacks with the batch's number in its epoch, then the segment's listener."""
         if self._needs_batch_end:
+            self._listener.batch_trained(batch + 1)
             super().on_train_batch_end(batch + self._first_step, logs)
         self._listener.batch_ended(batch + 1, logs)
 

@@ -35,6 +35,8 @@ class Progress:
         batches_before: batches that the script trained in earlier phases.
         position: the newest batch boundary.
         target: where training ends.
+        ended_batch: the batch of this `fit` whose callbacks were called last, counted from 1. It is ahead of `position`
+            while they are called.
         is_stopped: training ends at this boundary, before its target.
         is_resumed: this process continues a phase that an earlier one began.
         awaits_state: a checkpoint was found and is not restored yet.
@@ -51,6 +53,7 @@ class Progress:
     batches_before: int
     position: Position
     target: Target
+    ended_batch: int = 0
     is_stopped: bool = False
     is_resumed: bool = False
     awaits_state: bool = False
@@ -66,6 +69,11 @@ class Progress:
     def total_batches(self) -> int:
         """Batches trained in the script so far, over all phases."""
         return self.batches_before + self.position.batches
+
+    @property
+    def trained_batches(self) -> int:
+        """Batches trained in the script so far, as the user's callbacks see it."""
+        return self.batches_before + max(self.position.batches, self.ended_batch)
 
     @property
     def is_at_target(self) -> bool:

@@ -97,6 +97,10 @@ class SegmentRunner:
             self._source.begin_epoch(position.epoch, position.step, self._segment.stop_step)
         self._plan_boundary()
 
+    def batch_trained(self, step: int) -> None:
+        """Note a batch whose callbacks are about to be called; see `SegmentListener`."""
+        self._progress.ended_batch = self._segment_start.batches + step
+
     def batch_ended(self, step: int, logs: Any) -> None:
         """Act at the boundary after a batch if an injected callback requested it; see `SegmentListener`."""
         start, segment = self._segment_start, self._segment

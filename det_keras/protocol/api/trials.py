@@ -59,6 +59,11 @@ class Trials:
         answer = self._transport.get(f"{_path(trial_id)}/workloads", params={"offset": offset})
         return answer["workloads"], int(answer["pagination"]["total"])
 
+    def media(self, trial_id: int, **options: Any) -> dict[str, Any]:
+        """Return the list of a trial's media, and the folder of their files; `options` as in `Session.request`."""
+        answer: dict[str, Any] = self._transport.get(f"{_path(trial_id)}/media", **options)
+        return answer
+
     def time_series(self, trial_id: int, metric: str, group: str, most_points: int) -> list[dict[str, Any]]:
         """Return the points of a metric's curve, downsampled so that its shape is kept.
 
@@ -133,6 +138,10 @@ class Trials:
     def report_metrics(self, trial_id: int, body: Mapping[str, object]) -> None:
         """Report metrics; `metrics_body` builds the body."""
         self._transport.post(f"{_path(trial_id)}/metrics", body)
+
+    def report_media(self, trial_id: int, body: Mapping[str, object]) -> None:
+        """Report a stored item of media."""
+        self._transport.post(f"{_path(trial_id)}/media", body)
 
     def report_early_exit(self, trial_id: int, reason: str, **options: Any) -> None:
         """Report that the trial ends early."""

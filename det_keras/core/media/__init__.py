@@ -1,0 +1,1 @@
+"""Media that a training logs: converted to files here, stored in the background, and reported."""
