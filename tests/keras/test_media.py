@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import keras
@@ -11,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import det_keras as det
-from det_keras.keras.media import MediaLog
+from det_keras.storage import DirectoryStorage
 
 X = np.random.default_rng(3).normal(size=(40, 4)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)
@@ -114,6 +115,30 @@ def test_resumed_run_has_the_media_of_an_undisturbed_one(tmp_path):
     assert files == {row["file"] for row in rows}
 
 
+def test_checkpoint_is_stored_after_the_media_before_it(tmp_path, monkeypatch):
+    store_file, seen = DirectoryStorage.store_file, []
+
+    def store_slowly(self, name, source):
+        time.sleep(0.05)
+        store_file(self, name, source)
+
+    monkeypatch.setattr(DirectoryStorage, "store_file", store_slowly)
+    with det.keras.init(run_dir=tmp_path, seed=1) as context:
+        store_path = context.core.checkpoint.storage.store_path
+
+        def note(uuid, hashes=None):
+            seen.append({row["step"] for row in listed(tmp_path) if row["name"] == "batch end"})
+            return store_path(uuid, hashes)
+
+        monkeypatch.setattr(context.core.checkpoint.storage, "store_path", note)
+        context.fit(
+            make_model(), X, Y, batch_size=10, epochs=2, validation_data=(X, Y), verbose=0,
+            callbacks=[Notes(context)],
+        )  # fmt: skip
+    assert set(range(1, 5)) <= seen[0]
+    assert seen[-1] == set(range(1, 9))
+
+
 def test_every_kind_is_logged_with_tensors_too(tmp_path, monkeypatch):
     pixels = np.random.default_rng(5).integers(0, 256, (9, 6, 3), np.uint8)
     path = tmp_path / "notes.html"
@@ -159,16 +184,21 @@ def test_closed_context_logs_no_more(tmp_path):
         context.log_text("t", "x")
 
 
-def test_ranks_other_than_the_chief_log_nothing():
-    class Worker(MediaLog):
-        _is_logging = False
-        _trained_batches = 3
+def test_ranks_other_than_the_chief_log_nothing(tmp_path, monkeypatch):
+    with det.keras.init(run_dir=tmp_path, seed=1) as context:
+        with monkeypatch.context() as patch:
+            patch.setattr(context, "distributed", Other.__new__(Other))
+            # Not even converted, which takes time.
+            context.log_image("i", "nowhere.png")
+            context.log_text("t", "of rank 1")
+        context.log_text("t", "of rank 0", step=1)
+    assert list(contents(tmp_path).values()) == [b"of rank 0"]
 
-        def _store_media(self, name, step, content):
-            raise AssertionError
 
-    # Not even converted, which takes time.
-    Worker().log_image("i", "nowhere.png")
+class Other(det.core.DistributedContext):
+    """A worker that is not the chief."""
+
+    is_chief = False
 
 
 def test_failing_media_do_not_end_a_training(tmp_path, caplog):

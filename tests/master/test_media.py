@@ -166,7 +166,9 @@ def test_full_trial_refuses_more_items_and_not_the_same_ones(world, trial, monke
 def test_media_of_another_trial_and_missing_files_are_not_found(world, trial):
     shape = put(world, trial)
     other = world.launch()[1]
-    assert fetch(world, other, shape).status_code == 404
+    answer = fetch(world, other, shape)
+    assert answer.status_code == 404
+    assert f"trial '{other['id']}' has no media" in answer.text
     world.client.post(f"/api/v1/trials/{trial['id']}/media", item(step=2))
     missing = world.client.get(f"/api/v1/trials/{trial['id']}/media")["media"][1]
     answer = fetch(world, trial, missing)
