@@ -238,11 +238,15 @@ def test_cells_are_numbers_texts_or_nothing():
 
 
 def test_table_is_cut_with_a_warning_that_has_the_numbers(caplog):
-    found = value_of(table_content("big", np.zeros((10_001, 51))))
-    assert (len(found["rows"]), len(found["columns"]), len(found["rows"][0])) == (10_000, 50, 50)
-    assert "'big' has 10,001 rows and 51 columns. Its first 10,000 rows and 50 columns" in caplog.text
+    found = value_of(table_content("long", np.zeros((10_001, 1))))
+    assert (len(found["rows"]), found["columns"]) == (10_000, ["0"])
+    assert "'long' has 10,001 rows and 1 columns. Its first 10,000 rows and 1 columns" in caplog.text
+    found = value_of(table_content("wide", np.zeros((2, 51))))
+    assert (len(found["columns"]), len(found["rows"][0])) == (50, 50)
+    assert "'wide' has 2 rows and 51 columns. Its first 2 rows and 50 columns" in caplog.text
     caplog.clear()
-    table_content("fits", np.zeros((10_000, 50)))
+    table_content("fits", np.zeros((10_000, 1)))
+    table_content("fits", np.zeros((1, 50)))
     assert caplog.text == ""
 
 
