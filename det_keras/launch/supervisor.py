@@ -7,8 +7,9 @@ files, so the master may be killed and started again at any time and finds every
                       what the config asks for (`EnvironmentRequest.to_dict`), `environments` the directory of the
                       cache; without it, the cache is in the user's cache directory
     supervisor.lock   locked (flock) for as long as this process lives; holds its pid
-    log.jsonl         one log entry a line: {"t": time, "s": stream, "m": text, "r": rank, "l": level}
-    exit.json         {"exit_code": n, "time": t}, or {"launch_error": reason}; written last
+    log.jsonl         one log entry a line: {"t": time, "s": stream, "m": text, "r": rank, "l": printed level,
+                      "v": level derived from the text}
+    exit.json         {"exit_code": n, "reason": text, "time": t}, or {"launch_error": reason}; written last
 
 The lock prevents two runs. A master that finds an allocation without a supervisor takes the lock itself, unlinks
 ``spec.json`` and only then launches another supervisor. A supervisor that was only slow to start then finds no spec
@@ -50,6 +51,7 @@ from typing import IO, Any
 
 from det_keras.compat import with_determined
 from det_keras.launch.environments.cache import EnvironmentCache, default_cache_folder
+from det_keras.launch.exit_reason import ExitReason
 from det_keras.launch.log_lines import LogFile
 from det_keras.launch.process_group import (
     GroupReaper,
@@ -76,9 +78,10 @@ class LaunchError(Exception):
 class _EndedError(Exception):
     """The task ended before it was started; `code` is its exit code."""
 
-    def __init__(self, code: int) -> None:
+    def __init__(self, code: int, reason: str = "") -> None:
         super().__init__(f"ended with exit code {code}")
         self.code = code
+        self.reason = reason
 
 
 def main(arguments: list[str]) -> int:
@@ -102,12 +105,13 @@ def main(arguments: list[str]) -> int:
         # A thread, because files may be unpacked and an environment built for minutes before there is a task.
         threading.Thread(target=_die_with_stdin, daemon=True).start()
     try:
-        result: dict[str, Any] = {"exit_code": _run(spec, log, reaper)}
+        code, reason = _run(spec, log, reaper)
+        result: dict[str, Any] = {"exit_code": code, "reason": reason}
     except LaunchError as error:
         log.note(f"{error}\n", "ERROR")
         result = {"launch_error": str(error)}
     except _EndedError as error:
-        result = {"exit_code": error.code}
+        result = {"exit_code": error.code, "reason": error.reason}
     # The order matters: when the master sees exit.json, the log is complete and on the disk.
     log.close()
     _write_result(directory, {**result, "time": time.time()})
@@ -128,7 +132,7 @@ def _take_spec(path: Path) -> dict[str, Any] | None:
     return spec
 
 
-def _run(spec: dict[str, Any], log: LogFile, reaper: GroupReaper) -> int:
+def _run(spec: dict[str, Any], log: LogFile, reaper: GroupReaper) -> tuple[int, str]:
     # Every failure must go to the task's log: it is reported nowhere else.
     try:
         _unpack(spec)
@@ -143,19 +147,22 @@ def _run(spec: dict[str, Any], log: LogFile, reaper: GroupReaper) -> int:
             _cache(spec).release(use)
 
 
-def _run_task(spec: dict[str, Any], log: LogFile, reaper: GroupReaper) -> int:
+def _run_task(spec: dict[str, Any], log: LogFile, reaper: GroupReaper) -> tuple[int, str]:
+    """Run the task to its end; return its exit code and the reason of a failure."""
     try:
         task = _start(spec)
     except (OSError, ValueError) as error:
         raise LaunchError(f"Could not start {_shown(spec['argv'])}: {error}.") from error
     reaper.watch(task.pid)
     _forward_signals(task.pid)
-    _copy_output(task, log)
+    reason = ExitReason()
+    _copy_output(task, log, reason)
     # Before `wait` reaps the leader: afterwards the number may be reused, and the reaper would kill the wrong group.
     reaper.forget(task.pid)
     reaper.dismiss()
     code = task.wait()
-    return code if code >= 0 else 128 - code
+    code = code if code >= 0 else 128 - code
+    return code, reason.text(code)
 
 
 def _unpack(spec: dict[str, Any]) -> None:
@@ -201,8 +208,9 @@ def _prepare(
         if not error.is_transient:
             raise LaunchError(str(error)) from error
         # The end of a trial that may be tried again: the master counts it as a restart.
-        log.note(f"{error} This may be a failure of the network.\n", "ERROR")
-        raise _EndedError(1) from error
+        text = f"{error} This may be a failure of the network."
+        log.note(f"{text}\n", "ERROR")
+        raise _EndedError(1, text) from error
     return prepared.variables, prepared.use
 
 
@@ -245,7 +253,7 @@ def _forward_signals(group: int) -> None:
     signal.signal(signal.SIGUSR1, lambda *_: signal_group(group, signal.SIGKILL))
 
 
-def _copy_output(task: subprocess.Popen[bytes], log: LogFile) -> None:
+def _copy_output(task: subprocess.Popen[bytes], log: LogFile, reason: ExitReason) -> None:
     """Copy the task's output into the log until the task has ended and its output is read."""
     assert task.stdout is not None
     assert task.stderr is not None
@@ -254,21 +262,24 @@ def _copy_output(task: subprocess.Popen[bytes], log: LogFile) -> None:
         for descriptor in (*splitters, wake_up):
             selector.register(descriptor, selectors.EVENT_READ)
         while not has_exited(task):
-            _read_ready(selector, splitters, log, timeout_s=None)
+            _read_ready(selector, splitters, log, reason, timeout_s=None)
         # The leader is not yet reaped, so its number names only its own group.
         signal_group(task.pid, signal.SIGKILL)
         selector.unregister(wake_up)
         deadline = time.monotonic() + _DRAIN_S
         while selector.get_map() and time.monotonic() < deadline:
-            _read_ready(selector, splitters, log, timeout_s=deadline - time.monotonic())
+            _read_ready(selector, splitters, log, reason, timeout_s=deadline - time.monotonic())
     for splitter in splitters.values():
-        log.write(splitter.finish())
+        entries = splitter.finish()
+        log.write(entries)
+        reason.add(entries)
 
 
 def _read_ready(
     selector: selectors.BaseSelector,
     splitters: dict[int, LineSplitter],
     log: LogFile,
+    reason: ExitReason,
     timeout_s: float | None,
 ) -> None:
     for key, _ in selector.select(timeout_s):
@@ -276,7 +287,9 @@ def _read_ready(
         splitter = splitters.get(key.fd)
         if splitter is None:
             continue
-        log.write(splitter.feed(data))
+        entries = splitter.feed(data)
+        log.write(entries)
+        reason.add(entries)
         if not data:
             selector.unregister(key.fd)
 

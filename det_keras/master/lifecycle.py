@@ -100,7 +100,7 @@ class Exit:
         code: exit code of the process, 128 + N after signal N; None if unknown.
         is_killed: the master killed it.
         is_acknowledged: the process reported that it stops on request and can resume later.
-        detail: why the process was not launched, or was lost.
+        detail: why the process was not launched, was lost, or failed.
     """
 
     ending: Ending

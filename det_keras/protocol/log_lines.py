@@ -6,6 +6,8 @@ import re
 import time
 from typing import Any
 
+from det_keras.protocol.log_levels import LevelReader
+
 __all__ = ["LineSplitter"]
 
 # As in the original: a longer line becomes several entries.
@@ -23,9 +25,11 @@ class LineSplitter:
 
     def __init__(self, stream: str) -> None:
         self._stream = stream
+        self._levels = LevelReader(stream)
         self._rest = b""
         self._rank: str | None = None
         self._level: str | None = None
+        self._derived_level: str | None = None
         self._is_continuation = False
 
     def feed(self, data: bytes) -> list[dict[str, Any]]:
@@ -61,11 +65,14 @@ class LineSplitter:
             assert marks is not None
             self._rank, self._level = marks.groups()
             text = text[marks.end() :]
+            self._derived_level = self._level or self._levels.read(text, self._rank)
         entry: dict[str, Any] = {"t": time.time(), "s": self._stream, "m": text}
         if self._rank is not None:
             entry["r"] = int(self._rank)
         if self._level is not None:
             entry["l"] = self._level
+        elif self._derived_level is not None:
+            entry["v"] = self._derived_level
         return entry
 
 

@@ -117,9 +117,9 @@ class FakePool(ResourcePool):
         self.removed.append(allocation_id)
         self.logs.pop(allocation_id, None)
 
-    def finish(self, allocation_id: str, code: int = 0) -> None:
+    def finish(self, allocation_id: str, code: int = 0, detail: str = "") -> None:
         """End a task."""
-        self.exits[allocation_id] = Exit(Ending.EXITED, code)
+        self.exits[allocation_id] = Exit(Ending.EXITED, code, detail=detail)
 
     def lose(self, allocation_id: str) -> None:
         """Take a task's supervisor away."""

@@ -91,7 +91,7 @@ class OutputCopier:
             "timestamp": timestamp(datetime.fromtimestamp(entry["t"], timezone.utc)),
             # A progress bar returns to the begin of its line: only the last state of the line counts.
             "log": entry["m"].rstrip("\r\n").rpartition("\r")[2] + "\n",
-            "level": f"LOG_LEVEL_{entry.get('l', 'INFO')}",
+            "level": f"LOG_LEVEL_{entry.get('l') or entry.get('v', 'INFO')}",
             "stdtype": entry["s"],
             "source": "task",
             **({} if rank is None else {"rank_id": rank}),

@@ -46,6 +46,7 @@ class OutputLine(Message):
     text: str = ""
     stdtype: str = "stdout"
     level: str | None = None
+    derived_level: str | None = None
     rank: int | None = None
 
 
@@ -181,7 +182,14 @@ def _entry(line: OutputLine) -> LogEntry:
         time_ = datetime.fromtimestamp(line.time, timezone.utc)
     except (ValueError, OverflowError, OSError):
         time_ = now()
-    return LogEntry(time_, line.text, line.stdtype[:16], line.level and line.level[:16], line.rank)
+    return LogEntry(
+        time_,
+        line.text,
+        line.stdtype[:16],
+        line.level and line.level[:16],
+        line.rank,
+        derived_level=line.derived_level and line.derived_level[:16],
+    )
 
 
 class _Look(NamedTuple):

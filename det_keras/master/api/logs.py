@@ -110,6 +110,12 @@ async def _filter(
     stdtypes: Annotated[list[str], Query()] = [],  # noqa: B006
     before: Annotated[str, Query(alias="timestampBefore", description="Only earlier lines; RFC 3339.")] = "",
     after: Annotated[str, Query(alias="timestampAfter", description="Only later lines; RFC 3339.")] = "",
+    after_id: Annotated[
+        int | None, Query(alias="afterId", description="Only lines stored after the line with this `id`.")
+    ] = None,
+    before_id: Annotated[
+        int | None, Query(alias="beforeId", description="Only lines stored before the line with this `id`.")
+    ] = None,
     search: Annotated[str, Query(alias="searchText", description="Text that lines must contain.")] = "",
     is_regex: Annotated[
         bool, Query(alias="enableRegex", description="Whether `searchText` is a regular expression.")
@@ -123,6 +129,8 @@ async def _filter(
         rank_ids=rank_ids,
         sources=sources,
         stdtypes=stdtypes,
+        after_id=after_id,
+        before_id=before_id,
         before=from_timestamp(before) if before else None,
         after=from_timestamp(after) if after else None,
         search=search,

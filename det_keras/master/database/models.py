@@ -461,6 +461,8 @@ class LogRow(Base):
     allocation_id: Mapped[str | None] = mapped_column(PlainText(255))
     time: Mapped[datetime]
     level: Mapped[str | None] = mapped_column(PlainText(16))
+    # From the text of a line that begins with no level: filters use it, printed lines are not changed by it.
+    derived_level: Mapped[str | None] = mapped_column(PlainText(16))
     stdtype: Mapped[str | None] = mapped_column(PlainText(16))
     source: Mapped[str | None] = mapped_column(PlainText(64))
     agent_id: Mapped[str | None] = mapped_column(PlainText(64))

@@ -128,13 +128,19 @@ class TaskState:
 
 @dataclass(frozen=True)
 class LogEntry:
-    """One line of a task's log."""
+    """One line of a task's log.
+
+    Attributes:
+        level: the level that the line begins with.
+        derived_level: the level derived from the rest of a line that begins with none.
+    """
 
     time: datetime
     text: str
     stdtype: str
     level: str | None = None
     rank: int | None = None
+    derived_level: str | None = None
 
 
 class ResourcePool(abc.ABC):

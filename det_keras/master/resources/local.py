@@ -242,7 +242,8 @@ def _read_exit(directory: Path) -> Exit | None:
         return None
     if "launch_error" in result:
         return Exit(Ending.NOT_LAUNCHED, detail=result["launch_error"])
-    return Exit(Ending.EXITED, code=int(result["exit_code"]))
+    # A supervisor of an earlier version writes no reason.
+    return Exit(Ending.EXITED, code=int(result["exit_code"]), detail=result.get("reason", ""))
 
 
 def _is_locked(directory: Path) -> bool:
@@ -285,6 +286,7 @@ def _entry(content: Mapping[str, Any]) -> LogEntry:
         text=content["m"],
         stdtype=content["s"],
         level=content.get("l"),
+        derived_level=content.get("v"),
         rank=content.get("r"),
     )
 

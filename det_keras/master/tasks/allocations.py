@@ -86,18 +86,20 @@ def close_allocation(tx: Transaction, allocation: AllocationRow, exit_: Exit) ->
     allocation.state = TERMINATED
     allocation.end_time = now()
     allocation.exit_code = exit_.code
-    allocation.exit_reason = exit_.detail
     allocation.kill_at = None
     tx.notify(allocation_topic(allocation.id))
     tx.notify(task_topic(allocation.task_id))
     tx.notify(WORK)
-    return Exit(
+    exit_ = Exit(
         exit_.ending,
         code=exit_.code,
         is_killed=allocation.is_killed,
         is_acknowledged=allocation.is_acknowledged,
         detail=exit_.detail,
     )
+    # A task that stops on request may print a traceback too, which is not a failure.
+    allocation.exit_reason = exit_.detail if exit_.is_failure else ""
+    return exit_
 
 
 def preempt(tx: Transaction, allocation: AllocationRow, timeout_s: int | None) -> None:

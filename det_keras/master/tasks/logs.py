@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, insert, or_, select
+from sqlalchemy import Select, func, insert, or_, select
 from sqlalchemy.orm import Session
 
 from det_keras.config import LogPattern, LogPatternError
@@ -31,6 +31,8 @@ class LogFilter:
 
     Attributes:
         levels: such as ``INFO``; lines without a level count as INFO.
+        after_id: only lines that were stored after this one.
+        before_id: only lines that were stored before this one.
         search: text that a line must contain, or a `LogPattern` with `is_regex`.
     """
 
@@ -41,6 +43,8 @@ class LogFilter:
     rank_ids: Sequence[int] = ()
     sources: Sequence[str] = ()
     stdtypes: Sequence[str] = ()
+    after_id: int | None = None
+    before_id: int | None = None
     before: datetime | None = None
     after: datetime | None = None
     search: str = ""
@@ -83,6 +87,7 @@ def store_entries(
             "allocation_id": allocation.id,
             "time": entry.time,
             "level": entry.level,
+            "derived_level": entry.derived_level,
             "stdtype": entry.stdtype,
             "source": "task",
             "agent_id": agent_id,
@@ -150,7 +155,6 @@ def read_lines(
 
     Args:
         session: to read with.
-        session: to read with.
         task_ids: the tasks whose logs are read.
         wanted: the selection of lines.
         last_id: reading begins after this line, in the order of reading; None for the beginning.
@@ -182,6 +186,7 @@ def render(row: LogRow) -> str:
 
 def view(row: LogRow, trial_id: int | None = None) -> dict[str, Any]:
     """Return a line as JSON: of a trial's log with `trial_id`, else of a task's log."""
+    level = row.level or row.derived_level
     whose: dict[str, Any] = {"taskId": row.task_id} if trial_id is None else {"trialId": trial_id}
     return {
         "id": str(row.id),
@@ -189,7 +194,7 @@ def view(row: LogRow, trial_id: int | None = None) -> dict[str, Any]:
         "timestamp": timestamp(row.time),
         "message": render(row),
         "log": row.text,
-        "level": f"LOG_LEVEL_{row.level}" if row.level in _LEVELS else "LOG_LEVEL_UNSPECIFIED",
+        "level": f"LOG_LEVEL_{level}" if level in _LEVELS else "LOG_LEVEL_UNSPECIFIED",
         "allocationId": row.allocation_id,
         "agentId": row.agent_id,
         "containerId": row.container_id,
@@ -212,8 +217,13 @@ def _filtered(query: Select[LogRow], wanted: LogFilter) -> Select[LogRow]:
         if values:
             query = query.where(column.in_(values))
     if wanted.levels:
-        has_level = LogRow.level.in_(wanted.levels)
-        query = query.where(or_(has_level, LogRow.level.is_(None)) if "INFO" in wanted.levels else has_level)
+        level = func.coalesce(LogRow.level, LogRow.derived_level)
+        has_level = level.in_(wanted.levels)
+        query = query.where(or_(has_level, level.is_(None)) if "INFO" in wanted.levels else has_level)
+    if wanted.after_id is not None:
+        query = query.where(LogRow.id > wanted.after_id)
+    if wanted.before_id is not None:
+        query = query.where(LogRow.id < wanted.before_id)
     if wanted.before is not None:
         query = query.where(LogRow.time < wanted.before)
     if wanted.after is not None:
