@@ -291,7 +291,9 @@ def archive_reply(master: EmbeddedMaster, uuid: str, media_type: str) -> Respons
             archive = _archived(directory, sorted(place.list_files(row.uuid)), mode)
     except (CheckpointError, ConfigError, OSError) as error:
         raise NotFoundError(str(error)) from error
-    return StreamingResponse(_chunks(archive), media_type=media_type)
+    return StreamingResponse(
+        _chunks(archive), media_type=media_type, headers={"Content-Encoding": "identity"}
+    )
 
 
 def _detail(master: EmbeddedMaster, uuid: str) -> dict[str, Any]:

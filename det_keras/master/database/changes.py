@@ -1,6 +1,6 @@
-"""Which tasks and experiments a transaction changed, so that nothing else has to be read again.
+"""Which rows a transaction changed, so that nothing else has to be read again: by the queue, and by open pages.
 
-Only changes that matter to the queue are collected: a report of progress is not one of them.
+For the queue only the changes that matter to it are collected: a report of progress is not one of them.
 """
 
 from __future__ import annotations
@@ -11,9 +11,18 @@ from sqlalchemy import event, inspect
 from sqlalchemy.orm import ORMExecuteState, Session
 from sqlalchemy.orm.unitofwork import UOWTransaction
 
-from det_keras.master.database.models import AllocationRow, Base, ExperimentRow, TaskRow, TrialRow
+from det_keras.master.database.change_feed import EVERYTHING, Subject
+from det_keras.master.database.models import (
+    AllocationRow,
+    Base,
+    CheckpointRow,
+    ExperimentRow,
+    MediaRow,
+    TaskRow,
+    TrialRow,
+)
 
-__all__ = ["QueueChanges", "collect_queue_changes"]
+__all__ = ["QueueChanges", "collect_changes"]
 
 # The columns that decide whether and where a task waits or runs.
 _COLUMNS: dict[type[Base], tuple[str, ...]] = {
@@ -21,6 +30,15 @@ _COLUMNS: dict[type[Base], tuple[str, ...]] = {
     TaskRow: ("end_time", "slots", "config", "queue_position"),
     TrialRow: ("task_id", "state", "has_work"),
     ExperimentRow: ("state", "config", "queue_position"),
+}
+# The rows that pages show: the kind of the subject, and the column with its id.
+_SUBJECTS: dict[type[Base], tuple[str, str]] = {
+    AllocationRow: ("task", "task_id"),
+    TaskRow: ("task", "id"),
+    TrialRow: ("trial", "id"),
+    CheckpointRow: ("trial", "trial_id"),
+    MediaRow: ("trial", "trial_id"),
+    ExperimentRow: ("experiment", "id"),
 }
 
 
@@ -74,8 +92,8 @@ class QueueChanges:
             (self.activity if "state" in changed else self.experiments).add(row.id)
 
 
-def collect_queue_changes(session_class: type[Session]) -> None:
-    """Collect the changes of all sessions of a class in their attribute `queue_changes`."""
+def collect_changes(session_class: type[Session]) -> None:
+    """Collect the changes of all sessions of a class in their attributes `queue_changes` and `subjects`."""
     event.listen(session_class, "after_flush", _flushed)
     event.listen(session_class, "do_orm_execute", _executed)
 
@@ -86,10 +104,18 @@ def _flushed(session: Session, _: UOWTransaction) -> None:
         changes.note(row, is_whole=True)
     for row in session.dirty:
         changes.note(row, is_whole=False)
+    subjects: set[Subject] = session.subjects  # type: ignore[attr-defined]  # of `Transaction`
+    for row in (*session.new, *session.deleted, *session.dirty):
+        if (named := _SUBJECTS.get(type(row))) is not None:
+            subjects.add(Subject(named[0], getattr(row, named[1])))
 
 
 def _executed(state: ORMExecuteState) -> None:
     """Notice a statement such as ``update(TrialRow)``, which passes by the rows of the session."""
     is_change = state.is_update or state.is_delete or state.is_insert
-    if is_change and state.bind_mapper is not None and state.bind_mapper.class_ in _COLUMNS:
+    if not is_change or state.bind_mapper is None:
+        return
+    if state.bind_mapper.class_ in _COLUMNS:
         state.session.queue_changes.is_everything = True  # type: ignore[attr-defined]  # of `Transaction`
+    if state.bind_mapper.class_ in _SUBJECTS:
+        state.session.subjects.add(EVERYTHING)  # type: ignore[attr-defined]  # of `Transaction`

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
 from det_keras.errors import DetError
-from det_keras.master.database.changes import QueueChanges, collect_queue_changes
+from det_keras.master.database.change_feed import ChangeFeed, Subject
+from det_keras.master.database.changes import QueueChanges, collect_changes
 from det_keras.master.database.engines import Database, HeldElsewhereError
 from det_keras.master.database.migrations import HEAD
 from det_keras.master.database.notifier import Notifier
@@ -48,6 +49,8 @@ class Transaction(Session):
         #: What this transaction leaves to the next ones if it is committed; see `take`.
         self.kept: dict[Any, Any] = {}
         self.queue_changes = QueueChanges()
+        #: What it changed of the things that pages show.
+        self.subjects: set[Subject] = set()
 
     def after_commit(self, action: Callable[[], object]) -> None:
         """Call `action` after the commit, in the order of registration; not after a rollback."""
@@ -77,7 +80,7 @@ class Transaction(Session):
         self.topics.add(topic)
 
 
-collect_queue_changes(Transaction)
+collect_changes(Transaction)
 
 
 class Store:
@@ -100,9 +103,8 @@ class Store:
         # What transactions left to later ones, least recently used first.
         self._left: dict[Any, Any] = {}
         self._writers = sessionmaker(database.writers, class_=Transaction, expire_on_commit=False)
-        #: The number of committed transactions. A reader compares it with an earlier value to see whether
-        #: anything has changed.
-        self.changes = 0
+        #: What committed transactions changed.
+        self.feed = ChangeFeed()
         #: Whether another master has taken the database.
         self.is_lost = False
         #: Called with the changes of tasks after each commit that has any, before waiters are woken.
@@ -187,7 +189,7 @@ class Store:
             while len(self._left) > _MOST_LEFT:
                 del self._left[next(iter(self._left))]
             consequences, topics = transaction.consequences, transaction.topics
-        self.changes += 1
+        self.feed.record(transaction.subjects)
         if transaction.queue_changes:
             for observe in self.observers:
                 observe(transaction.queue_changes)
@@ -201,14 +203,14 @@ class Store:
                 logger.exception("An action after a committed change failed.")
 
     @contextlib.contextmanager
-    def adding(self) -> Iterator[Connection]:
+    def adding(self, subjects: Iterable[Subject] = ()) -> Iterator[Connection]:
         """Yield a connection for plain statements, committed as by `writing`, without waking any waiter.
 
         Creating a session takes as long as such a statement.
         """
         with self._turn(), self.engine.begin() as connection:
             yield connection
-        self.changes += 1
+        self.feed.record(subjects)
 
     def claim(self, **facts: str) -> None:
         """Record this master as the holder of the database; after the migration.

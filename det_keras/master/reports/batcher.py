@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from det_keras.master.database.change_feed import Subject
 from det_keras.master.database.store import Store, Transaction
 from det_keras.master.errors import UnavailableError
 from det_keras.master.reports import metrics
@@ -92,8 +93,9 @@ class ReportBatcher:
     def _store_all(self, arrived: Sequence[_Waiting]) -> None:
         left: Sequence[_Waiting] = arrived
         try:
-            with self._store.adding() as connection:
-                stored = metrics.add_quickly(connection, [waiting.report for waiting in arrived])
+            reports = [waiting.report for waiting in arrived]
+            with self._store.adding({Subject("trial", report.trial_id) for report in reports}) as connection:
+                stored = metrics.add_quickly(connection, reports)
             left = [waiting for waiting, is_stored in zip(arrived, stored, strict=True) if not is_stored]
         except UnavailableError as error:
             # The clients repeat their reports until the database is back.

@@ -6,17 +6,30 @@ import asyncio
 import functools
 import re
 from collections.abc import AsyncIterator
-from pathlib import Path
+from typing import Annotated
 
-from fastapi import APIRouter, Request
+import anyio.to_thread
+from fastapi import APIRouter, Query, Request
 from starlette.responses import FileResponse, RedirectResponse, Response, StreamingResponse
 
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import NotFoundError
 from det_keras.master.server.browser import own_address
 from det_keras.master.server.calls import MasterDep
-from det_keras.master.web import cluster, compare, experiments, plots, report, trials
-from det_keras.master.web.rendering import STATIC, page, plotly_script
+from det_keras.master.server.watched import Watched
+from det_keras.master.web import (
+    cluster,
+    compare,
+    experiments,
+    fork,
+    report,
+    search,
+    tables,
+    trials,
+    wall,
+)
+from det_keras.master.web.plotting import plots
+from det_keras.master.web.rendering import page, static_files
 
 __all__ = ["router"]
 
@@ -27,7 +40,7 @@ _LOOK_S = 0.25
 _SILENCE_S = 15.0
 
 router = APIRouter(include_in_schema=False)
-for pages in (experiments, trials, compare, cluster, plots, report):
+for pages in (fork, experiments, search, trials, compare, cluster, plots, tables, wall, report):
     router.include_router(pages.router)
 
 
@@ -50,7 +63,7 @@ def address_of_the_original(rest: str) -> Response:
 @router.get("/static/{name}")
 def static(request: Request, name: str) -> Response:
     """Return a file that pages load; with a version in its address it may be cached for ever."""
-    path = _static_files().get(name)
+    path = static_files().get(name)
     if path is None:
         raise NotFoundError("There is no such file.")
     caching = "public, max-age=31536000, immutable" if request.query_params.get("v") else "no-cache"
@@ -62,28 +75,28 @@ def static(request: Request, name: str) -> Response:
 
 
 @router.get("/live")
-async def live(master: MasterDep) -> Response:
-    """Notify a page of every committed change, by server-sent events; the page then requests itself again."""
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_news(master), media_type="text/event-stream", headers=headers)
+async def live(master: MasterDep, of: Annotated[list[str], Query()] = []) -> Response:  # noqa: B006
+    """Notify a page of the changes of what it shows, by server-sent events; the page then requests itself again.
+
+    Args:
+        master: the master.
+        of: subjects such as ``experiment:7``, ``trial:12`` or ``task:UUID``, or kinds of subjects such as ``task``.
+    """
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "Content-Encoding": "identity"}
+    return StreamingResponse(_news(master, Watched(of)), media_type="text/event-stream", headers=headers)
 
 
-@functools.cache
-def _static_files() -> dict[str, Path]:
-    """Return all files by name; names from requests are never used as paths."""
-    own = {path.name: path for path in STATIC.iterdir() if path.suffix in _KINDS}
-    return {**own, "plotly.min.js": plotly_script()}
-
-
-async def _news(master: EmbeddedMaster) -> AsyncIterator[str]:
+async def _news(master: EmbeddedMaster, watched: Watched) -> AsyncIterator[str]:
     # After a restart of the master this makes a page that reconnects refresh at once.
     yield "retry: 1000\nevent: hello\ndata: {}\n\n"
-    seen, silent_s = master.store.changes, 0.0
+    position, silent_s = master.store.feed.position, 0.0
     while not master.notifier.is_closing:
         await asyncio.sleep(_LOOK_S)
         silent_s += _LOOK_S
-        if master.store.changes != seen:
-            seen, silent_s = master.store.changes, 0.0
+        position, changed = master.store.feed.since(position)
+        includes = functools.partial(watched.includes, master.store, changed)
+        if bool(changed) and await anyio.to_thread.run_sync(includes):
+            silent_s = 0.0
             yield "event: news\ndata: {}\n\n"
         elif silent_s >= _SILENCE_S:
             silent_s = 0.0

@@ -1,0 +1,65 @@
+"""What the latest transactions changed, so that an open page is notified of its own changes only."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+__all__ = ["EVERYTHING", "ChangeFeed", "Subject"]
+
+_MOST_TRANSACTIONS = 4096
+
+
+class Subject(NamedTuple):
+    """A thing that pages show.
+
+    Attributes:
+        kind: ``experiment``, ``trial`` or ``task``; `EVERYTHING` has a kind of its own.
+        id: its number, or the id of the task.
+    """
+
+    kind: str
+    id: int | str
+
+
+#: A change whose rows are not known.
+EVERYTHING = Subject("everything", 0)
+
+
+class ChangeFeed:
+    """The subjects of the latest transactions, in the order of their commits; for any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._recent: deque[tuple[int, frozenset[Subject]]] = deque(maxlen=_MOST_TRANSACTIONS)
+        #: The number of the latest transaction with a subject.
+        self.position = 0
+
+    def record(self, subjects: Iterable[Subject]) -> None:
+        """Add a committed transaction; one without subjects concerns no page."""
+        changed = frozenset(subjects)
+        if not changed:
+            return
+        with self._lock:
+            self.position += 1
+            self._recent.append((self.position, changed))
+
+    def since(self, position: int) -> tuple[int, frozenset[Subject]]:
+        """Return the current position, and what changed after an earlier one.
+
+        Args:
+            position: an earlier `position`. If it is too long ago, the changes are `EVERYTHING`.
+        """
+        with self._lock:
+            if self.position == position:
+                return position, frozenset()
+            if self._recent[0][0] > position + 1:
+                return self.position, frozenset({EVERYTHING})
+            changed: set[Subject] = set()
+            for number, subjects in reversed(self._recent):
+                if number <= position:
+                    break
+                changed |= subjects
+            return self.position, frozenset(changed)
