@@ -9,9 +9,10 @@ from typing import Any
 from master.conftest import RealMaster
 from master.fakes import file_entry
 
-__all__ = ["EVIL", "Search", "digits_search", "named_search", "submit", "talker"]
+__all__ = ["EVIL", "PRELUDE", "Search", "digits_search", "named_search", "submit", "talker"]
 
-_PRELUDE = (Path(__file__).parents[1] / "master" / "trial_script.py").read_bytes()
+#: What the scripts of trials begin with: functions that report to the master.
+PRELUDE = (Path(__file__).parents[1] / "master" / "trial_script.py").read_bytes()
 _DIGITS = Path(__file__).parents[2] / "examples" / "digits"
 
 #: What would break out of text, of an attribute and of a script, of a line, and of a layout.
@@ -84,7 +85,7 @@ def named_search(site: RealMaster, name: str, metric: str = "loss") -> Search:
         # Else both trials draw the same hyperparameters once in a while, and nothing differs.
         "reproducibility": {"experiment_seed": 1},
     }
-    files = {"train.py": _PRELUDE + script.encode(), f"{name[:60].replace('/', '|')}.txt": name.encode()}
+    files = {"train.py": PRELUDE + script.encode(), f"{name[:60].replace('/', '|')}.txt": name.encode()}
     number = submit(site, config, files)
     site.client.wait_for_state(number, "COMPLETED", 60)
     return Search(number, sorted(trial["id"] for trial in site.client.trials(number)))
@@ -99,7 +100,7 @@ def talker(site: RealMaster, gate: Path, start: Path | None = None) -> Search:
         "searcher": {"name": "single", "metric": "loss"},
         "max_restarts": 0,
     }
-    number = submit(site, config, {"train.py": _PRELUDE + _TALK.encode()})
+    number = submit(site, config, {"train.py": PRELUDE + _TALK.encode()})
     return Search(number, [trial["id"] for trial in site.client.trials(number)])
 
 

@@ -1,14 +1,17 @@
-"""A list with more experiments than come with the page."""
+"""Tables: searched, sorted, chosen, changed, and long."""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator
 
 import pytest
 from master.conftest import RealMaster
 from master.fakes import SINGLE
 from playwright.sync_api import expect
+from sqlalchemy import create_engine, text
 
+from browser.conftest import log_in
 from det_keras.home import Home
 
 COUNT = 130
@@ -27,7 +30,7 @@ def site(tmp_path_factory) -> Iterator[RealMaster]:
 
 @pytest.fixture
 def rows(page):
-    """The rows of the list, once the older ones have come."""
+    """The rows of the list."""
     page.goto("/experiments")
     found = page.locator("#experiments tbody tr")
     expect(found).to_have_count(COUNT)
@@ -36,21 +39,35 @@ def rows(page):
 
 def keys(page):
     """Return the numbers of the experiments that are shown, from top to bottom."""
-    shown = "[...document.querySelectorAll('#experiments tbody tr:not([hidden])')]"
-    return page.evaluate(f"() => {shown}.map((row) => Number(row.dataset.key))")
+    return page.evaluate(
+        "() => [...document.querySelectorAll('#experiments tbody tr[data-key]')].map((row) => Number(row.dataset.key))"
+    )
 
 
 def test_search_finds_ids_names_and_labels_as_one_types(page, rows):
     assert keys(page) == list(range(COUNT, 0, -1))
     box = page.get_by_role("searchbox")
-    for text, found in (("run 77", {78}), ("EVEN", set(range(1, COUNT + 1, 2))), ("128", {128, 129})):
-        box.fill(text)
-        assert set(keys(page)) == found
+    for words, found in (
+        ("77 run", {77, 78}),
+        ('name:"run 77"', {78}),
+        ("EVEN", set(range(1, COUNT + 1, 2))),
+        ("odd run label:odd 128", {128}),
+        ("id<=3", {1, 2, 3}),
+    ):
+        box.fill(words)
+        assert set(keys(page)) == found, words
     box.fill("nobody")
     expect(page.get_by_text("No experiment matches.")).to_be_visible()
     box.fill("")
-    page.get_by_label("State").select_option("PAUSED")
+    page.locator("#experiments [name=state]").select_option("paused")
     assert len(keys(page)) == COUNT
+
+
+def test_order_of_words_does_not_matter(page, rows):
+    box = page.get_by_role("searchbox")
+    for words in ("even 88", "88 even"):
+        box.fill(words)
+        assert keys(page) == [89]
 
 
 def test_a_click_sorts_and_another_one_turns_it_round(page, rows):
@@ -63,9 +80,96 @@ def test_a_click_sorts_and_another_one_turns_it_round(page, rows):
     assert keys(page) == list(range(COUNT, 0, -1))
 
 
+def test_back_and_a_sent_link_restore_the_table(page, rows, new_page, site):
+    page.get_by_role("searchbox").fill("odd")
+    page.get_by_role("button", name="Name").click()
+    page.get_by_text("Columns", exact=True).click()
+    page.get_by_role("checkbox", name="Owner").uncheck()
+    shown, address = keys(page), page.url
+    page.goto("/cluster")
+    page.go_back()
+    expect(page.locator("#experiments tbody tr")).to_have_count(COUNT // 2)
+    other = new_page()
+    log_in(other, site)
+    other.goto(address)
+    expect(other.locator("#experiments tbody tr")).to_have_count(COUNT // 2)
+    for restored in (page, other):
+        assert keys(restored) == shown
+        expect(restored.get_by_role("columnheader", name="Owner")).to_have_count(0)
+
+
+def test_shift_chooses_a_range_that_is_saved_as_csv(page, rows, tmp_path):
+    page.get_by_label("Compare experiment 10", exact=True).click()
+    page.get_by_label("Compare experiment 14", exact=True).click(modifiers=["Shift"])
+    expect(page.get_by_role("button", name="Compare 5")).to_be_enabled()
+    with page.expect_download() as started:
+        page.get_by_role("button", name="CSV").click()
+    started.value.save_as(tmp_path / "rows.csv")
+    with (tmp_path / "rows.csv").open() as file:
+        table = list(csv.reader(file))
+    assert table[0][:3] == ["Id", "Name", "State"]
+    assert [row[0] for row in table[1:]] == ["14", "13", "12", "11", "10"]
+
+
+def test_actions_on_many_rows_change_all_of_them(page, rows, site):
+    for number in (20, 22):
+        # Only what has ended is archived.
+        site.client.move(number, "kill")
+        page.get_by_label(f"Compare experiment {number}", exact=True).check()
+    page.get_by_role("button", name="Label 2").click()
+    page.get_by_label("Label", exact=True).fill("chosen one")
+    page.get_by_role("dialog").get_by_role("button", name="Add").click()
+    expect(page.locator("#experiments tr[data-key='20']")).to_contain_text("chosen one")
+    page.get_by_role("button", name="Archive 2").click()
+    expect(rows).to_have_count(COUNT - 2)
+    page.goto("/experiments?archived=true")
+    expect(page.locator("#experiments tbody tr")).to_have_count(2)
+    for number in (20, 22):
+        page.get_by_label(f"Compare experiment {number}", exact=True).check()
+    page.get_by_role("button", name="Unarchive 2").click()
+    expect(page.locator("#experiments tbody tr")).to_have_count(0)
+    assert "chosen one" in site.client.experiment(20)["labels"]
+
+
+def test_refused_action_says_why(page, rows, site):
+    page.get_by_label("Compare experiment 30", exact=True).check()
+    page.get_by_role("button", name="Delete 1").click()
+    with page.watch.forgiving("400"):
+        page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+        expect(page.locator("#said")).to_contain_text("0 of 1 done. 30:")
+    assert site.client.experiment(30)["state"] == "STATE_PAUSED"
+
+
 def test_new_ones_come_on_top_and_older_ones_stay(page, rows, site):
     number = site.client.create(f"{SINGLE}name: the newest\n", activate=False)
     expect(rows).to_have_count(COUNT + 1)
     assert keys(page) == list(range(number, 0, -1))
     site.client.move(number, "kill")
     expect(page.locator(f"tr[data-key='{number}']")).to_contain_text("canceled")
+    site.client.call("DELETE", f"/api/v1/experiments/{number}")
+    expect(rows).to_have_count(COUNT)
+
+
+def test_ten_thousand_rows_are_few_elements(page, rows, site):
+    engine = create_engine(f"sqlite:///{site.home.database}")
+    with engine.begin() as connection:
+        row = dict(connection.execute(text("SELECT * FROM experiments WHERE id = 1")).mappings().one())
+        copies = [
+            {**row, "id": 1000 + number, "job_id": f"copy-{number}", "name": f"copy {number}"}
+            for number in range(10_000)
+        ]
+        columns = ", ".join(f'"{name}"' for name in row)
+        values = ", ".join(f":{name}" for name in row)
+        connection.execute(text(f"INSERT INTO experiments ({columns}) VALUES ({values})"), copies)
+    page.goto("/experiments")
+    page.wait_for_function("() => document.getElementById('experiments').dataset.loaded === '10130'")
+    shown = page.locator("#experiments tbody tr[data-key]")
+    assert shown.count() < 120
+    page.get_by_role("searchbox").fill("copy id>=10990")
+    expect(page.locator("[data-count]")).to_have_text("10 of 10,130")
+    page.get_by_role("searchbox").fill("")
+    page.locator("#experiments .scroll").evaluate("(one) => one.scrollTo(0, one.scrollHeight)")
+    expect(page.locator("#experiments tr[data-key='1']")).to_be_visible()
+    assert shown.count() < 120
+    with engine.begin() as connection:
+        connection.execute(text("DELETE FROM experiments WHERE id >= 1000"))

@@ -48,25 +48,34 @@ def open_pages(page, search):
         for canvas in page.locator("[data-figure]").all():
             canvas.scroll_into_view_if_needed()
             expect(canvas.locator(".main-svg").first).to_be_visible()
+        for wall in page.locator("[data-wall]").all():
+            # On a phone the cards are below the list of runs, and only cards near the view are drawn.
+            wall.locator(".card").first.scroll_into_view_if_needed()
+            expect(wall.locator(".card canvas").first).to_be_visible()
         yield address
 
 
-def lines_of_plot(page, name="curves"):
-    """Return how many points each line of a plot has; [] until it is drawn."""
-    return page.evaluate(f"() => (document.getElementById('{name}')?.data ?? []).map((one) => one.x.length)")
+def upload_buttons(page):
+    """Return the titles of the buttons of plots that are not for looking at the plot."""
+    titles = page.eval_on_selector_all(".modebar-btn", "(all) => all.map((one) => one.dataset.title)")
+    assert titles, "the plots have no buttons at all"
+    harmless = re.compile(r"Download plot|Zoom|Pan|Autoscale|Reset axes|hover|spike|Toggle", re.IGNORECASE)
+    return [title for title in titles if not harmless.search(title)]
+
+
+MOST_POINTS = (
+    "Math.max(0, ...[...document.querySelectorAll('.card')].map((one) => Number(one.dataset.points ?? 0)))"
+)
 
 
 def test_a_real_search_is_watched_paused_and_brought_to_its_end(page, site):
     page.goto("/experiments")
     number = digits_search(site)
     # The list updates itself without a reload.
-    page.locator(f"tr[data-key='{number}'] a").click()
+    page.locator(f"tr[data-key='{number}'] a").first.click()
     heading = page.locator("#heading")
     expect(heading).to_contain_text("running", timeout=30_000)
-    page.wait_for_function(
-        "() => (document.getElementById('curves')?.data ?? []).some((one) => one.x.length > 1)",
-        timeout=60_000,
-    )
+    page.wait_for_function(f"() => {MOST_POINTS} > 1", timeout=60_000)
     page.get_by_role("button", name="Pause").click()
     expect(heading).to_contain_text("paused", timeout=30_000)
     assert site.client.experiment(number)["state"] == "STATE_PAUSED"
@@ -75,8 +84,8 @@ def test_a_real_search_is_watched_paused_and_brought_to_its_end(page, site):
     expect(heading).to_contain_text("completed", timeout=90_000)
     best = site.client.experiment(number)["bestTrialId"]
     expect(page.locator("#facts")).to_contain_text(f"trial {best}")
-    expect(page.locator(f"#trial-list tr[data-key='{best}'] [aria-label=best]")).to_be_visible()
-    assert max(lines_of_plot(page)) == 40
+    expect(page.locator(f"#trials tr[data-key='{best}'] [aria-label=best]")).to_be_visible()
+    page.wait_for_function(f"() => {MOST_POINTS} === 40")
 
 
 def test_canceling_asks_first(page, site, gate):
@@ -88,7 +97,7 @@ def test_canceling_asks_first(page, site, gate):
     dialog.get_by_role("button", name="Back").click()
     expect(dialog).to_be_hidden()
     assert site.client.experiment(search.number)["state"] != "STATE_CANCELED"
-    page.get_by_role("button", name="Kill").click()
+    page.locator("#heading").get_by_role("button", name="Kill").click()
     page.get_by_role("dialog").get_by_role("button", name="Kill").click()
     expect(page.locator("#heading")).to_contain_text("canceled")
     assert site.client.experiment(search.number)["state"] == "STATE_CANCELED"
@@ -100,12 +109,12 @@ def test_a_question_and_a_choice_outlast_the_first_metric(page, site, gate, tmp_
     page.goto(f"/experiments/{search.number}")
     expect(page.get_by_text("No metric was reported yet.")).to_be_visible()
     page.get_by_label(f"Compare trial {search.trials[0]}").check()
-    page.get_by_role("button", name="Kill").click()
+    page.locator("#heading").get_by_role("button", name="Kill").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_be_visible()
     start.touch()
     # The page takes another shape below the question.
-    expect(page.locator("#curves .main-svg").first).to_be_attached()
+    expect(page.locator(".card canvas").first).to_be_attached()
     expect(page.get_by_text("No metric was reported yet.")).to_have_count(0)
     assert page.evaluate("() => performance.getEntriesByType('navigation')[0].type") == "navigate"
     expect(dialog).to_contain_text("Kill this experiment?")
@@ -113,7 +122,7 @@ def test_a_question_and_a_choice_outlast_the_first_metric(page, site, gate, tmp_
     expect(page.get_by_label(f"Compare trial {search.trials[0]}")).to_be_checked()
     # The controls that came with the plot steer it.
     page.get_by_label("log y").check()
-    page.wait_for_function("() => document.getElementById('curves').layout.yaxis.type === 'log'")
+    page.wait_for_function("() => document.querySelector('.card').card.plot.scales.y.distr === 3")
     expect(page).to_have_url(re.compile("log_y=true"))
 
 
@@ -126,7 +135,14 @@ def test_two_trials_are_compared(page, search):
     for trial in search.trials:
         expect(page.get_by_role("columnheader", name=f"Trial {trial}")).to_be_visible()
     expect(page.locator("tr.differs").first).to_be_visible()
-    page.wait_for_function("() => document.getElementById('curves')?.data?.length === 2")
+    expect(page.locator(".card.searched")).to_have_attribute("data-lines", "4")
+
+
+def test_no_plot_offers_to_upload_itself(page, search):
+    page.goto(f"/experiments/{search.number}/search")
+    page.locator("#scatter").scroll_into_view_if_needed()
+    expect(page.locator("#scatter .modebar-btn").first).to_be_attached()
+    assert upload_buttons(page) == []
 
 
 def test_a_checkpoint_is_downloaded(page, search, tmp_path):
@@ -143,8 +159,8 @@ def test_a_log_is_followed_and_searched(page, site, gate):
     page.goto(f"/trials/{search.trials[0]}/logs")
     log = page.get_by_role("log")
     expect(log).to_contain_text("line 3", timeout=30_000)
-    count = log.locator("> div").count()
-    expect(log.locator("> div").nth(count + 5)).to_be_visible()
+    count = log.locator(".line").count()
+    expect(log.locator(".line").nth(count + 5)).to_be_visible()
     page.get_by_role("searchbox").fill("line 3")
     expect(log.locator("mark").first).to_have_text("line 3")
     expect(log.get_by_text("line 2", exact=True)).to_have_count(0)
@@ -158,7 +174,7 @@ def test_a_page_survives_a_restart_of_the_master(page, site, gate):
     page.goto(f"/trials/{search.trials[0]}")
     facts = page.locator("#facts")
     # With the first metric the page takes another shape.
-    expect(page.locator(".main-svg").first).to_be_visible()
+    expect(page.locator(".card canvas").first).to_be_visible()
     with page.watch.forgiving("ERR_|Failed to fetch|NetworkError"):
         os.kill(site.running.pid, signal.SIGKILL)
         if psutil.pid_exists(site.running.pid):
@@ -255,6 +271,7 @@ def test_a_report_is_read_without_a_master(new_page, page, search, tmp_path):
     reader.goto(path.as_uri())
     for canvas in reader.locator("[data-report-figure]").all():
         expect(canvas.locator(".main-svg").first).to_be_visible()
+    assert upload_buttons(reader) == []
     assert (
         reader.evaluate("() => document.documentElement.scrollWidth - document.documentElement.clientWidth")
         <= 0

@@ -15,7 +15,8 @@ from det_keras.master.experiments import unmanaged
 from det_keras.master.reports import metrics
 from det_keras.master.server import body_limit
 from det_keras.master.tasks.scheduling import DEFAULT_PRIORITY
-from det_keras.master.web import plots
+from det_keras.master.web import alerts, wall
+from det_keras.master.web.plotting import plots
 from det_keras.protocol import media as protocol_media
 from docs.pages import ROOT
 
@@ -48,8 +49,9 @@ SENTENCES = {
         f"default of `max_concurrent_trials` is {Searcher().max_concurrent_trials}",
     ],
     "docs/web.md": [
-        f"of up to {plots.MOST_LINES} trials",
-        f"can show to {plots._MOST_POINTS:,} points each",
+        f"the best {plots.MOST_LINES} runs are shown, and at most {wall._MOST_TRIALS} are drawn",
+        f"are reduced to {plots._MOST_POINTS:,} points each",
+        f"has not reported for {alerts._SILENT_S // 60} minutes",
     ],
     "docs/distributed.md": [f"(default {ExperimentConfig().optimizations.divergence_check_period};"],
 }

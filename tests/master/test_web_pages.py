@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
 
-from det_keras.master.web.plots import runs_of
+from det_keras.master.web import alerts, rendering
+from det_keras.master.web.plotting.rungs import at_rung, stopped_at
+from det_keras.master.web.runs import runs_of
 from master.fakes import SINGLE, eventually, file_entry
 
 ACCEPT = {"Accept": "text/html"}
@@ -61,7 +66,8 @@ PAGES = (
     "/experiments", "/experiments?archived=true", "/experiments/{e}", "/experiments/{e}/search",
     "/experiments/{e}/checkpoints", "/experiments/{e}/code", "/experiments/{e}/code?file=data.bin",
     "/experiments/{e}/config", "/trials/{t}", "/trials/{t}/logs", "/experiments/{e}/trials/{t}/overview",
-    "/compare", "/compare?trial={t}", "/compare?experiment={e}&trial={t}", "/cluster", "/jobs", "/signin",
+    "/experiments/{e}/fork", "/experiments/{e}/fork?trial={t}", "/compare", "/compare?trial={t}",
+    "/compare?experiment={e}&trial={t}", "/cluster", "/jobs", "/signin",
 )  # fmt: skip
 
 
@@ -86,19 +92,40 @@ def test_first_page_leads_to_the_experiments(world):
     assert answer.headers["location"] == "/experiments"
 
 
+def cells(world, path):
+    """Return the rows of a table as dictionaries."""
+    table = figure(world, path)
+    keys = [*(column["key"] for column in table["columns"]), *table["more"]]
+    return [dict(zip(keys, row, strict=True)) for row in table["rows"]]
+
+
 def test_list_tells_the_best_metric_of_each(world, search):
-    text = page(world, "/experiments").text
-    assert f'href="/experiments/{search[0]}"' in text
-    assert "0.04762" in text
-    assert "running" in text
+    assert 'data-grid="/tables/experiments"' in page(world, "/experiments").text
+    (row,) = cells(world, "/tables/experiments")
+    assert (row["id"], row["best"], row["metric"]) == (search[0], pytest.approx(1 / 21), "loss")
+    assert row["state"] == ["running", "running"]
+    (best,) = [
+        column for column in figure(world, "/tables/experiments")["columns"] if column["key"] == "best"
+    ]
+    assert best["better"] == "min"
 
 
-def test_experiment_page_marks_its_best_trial(world, search):
-    experiment_id, trials = search
+def test_table_of_trials_marks_the_best_and_has_every_metric(world, search):
+    experiment_id, _ = search
+    rows = cells(world, f"/tables/trials?experiment={experiment_id}")
+    assert [row["isBest"] for row in rows] == [False, True, False]
+    assert rows[0]["last.training.loss"] == pytest.approx(0.1)
+    assert rows[0]["max.training.loss"] == pytest.approx(0.2)
+    columns = {
+        column["key"]: column
+        for column in figure(world, f"/tables/trials?experiment={experiment_id}")["columns"]
+    }
+    # Only hyperparameters that differ are shown at first.
+    assert columns["lr"]["is_shown"]
+    assert not columns["width"]["is_shown"]
     text = page(world, f"/experiments/{experiment_id}").text
-    assert re.search(rf'data-key="{trials[1]["id"]}" class="best"', text)
     assert f'data-post="/api/v1/experiments/{experiment_id}/pause"' in text
-    assert "validation.loss" in text
+    assert f'data-wall="/figures/wall?experiment={experiment_id}"' in text
 
 
 def test_buttons_follow_the_state(world):
@@ -112,10 +139,11 @@ def test_buttons_follow_the_state(world):
     world.client.move(experiment_id, "kill")
     world.client.wait_for_state(experiment_id, "CANCELED")
     assert re.findall(posts, page(world, f"/experiments/{experiment_id}").text) == ["archive"]
+    assert 'data-post="/api/v1/experiments/continue"' in page(world, f"/experiments/{experiment_id}").text
     world.client.move(experiment_id, "archive")
     assert re.findall(posts, page(world, f"/experiments/{experiment_id}").text) == ["unarchive"]
-    assert f'href="/experiments/{experiment_id}"' not in page(world, "/experiments").text
-    assert f'href="/experiments/{experiment_id}"' in page(world, "/experiments?archived=true").text
+    assert cells(world, "/tables/experiments") == []
+    assert [row["id"] for row in cells(world, "/tables/experiments?archived=true")] == [experiment_id]
 
 
 def test_secrets_of_a_config_are_hidden(world, search):
@@ -167,8 +195,8 @@ def test_texts_of_users_are_escaped(world):
     for path in (
         f"/experiments/{experiment_id}",
         f"/trials/{trial['id']}",
-        "/experiments",
         f"/compare?trial={trial['id']}",
+        f"/experiments/{experiment_id}/fork",
     ):
         text = page(world, path).text
         assert "<script>alert" not in text
@@ -219,7 +247,7 @@ def test_addresses_of_the_original_lead_to_the_same_thing(world, address, place)
 
 
 def test_static_files_are_open_and_only_those(world):
-    for name in ("style.css", "page.js", "plotly.min.js", "icon.svg"):
+    for name in ("style.css", "page.js", "plotly-basic.min.js", "icon.svg"):
         assert world.http.get(f"/static/{name}").status_code == 200
     for name in ("..%2Fsite.py", "../site.py", "%2e%2e/rendering.py", "none.js", "style.css%00.js"):
         assert world.http.get(f"/static/{name}").status_code in (401, 404)
@@ -229,30 +257,47 @@ def figure(world, path):
     return page(world, path).json()
 
 
-def test_curves_of_an_experiment_have_a_line_per_trial(world, search):
+def test_wall_has_a_card_per_metric_and_a_run_per_trial(world, search):
     experiment_id, trials = search
-    drawn = figure(world, f"/figures/curves?experiment={experiment_id}&metric=validation.loss&x=epochs")
-    # The best is first.
-    assert [line["name"] for line in drawn["data"]] == [
-        f"Trial {trials[1]['id']}",
-        f"Trial {trials[0]['id']}",
-    ]
-    assert drawn["data"][0]["x"] == [1, 2]
-    assert drawn["data"][0]["y"] == pytest.approx([1 / 11, 1 / 21])
-    drawn = figure(
-        world, f"/figures/curves?trial={trials[0]['id']}&metric=training.loss&metric=validation.loss"
-    )
-    assert [line["name"] for line in drawn["data"]] == ["training loss", "validation loss"]
-    page(world, f"/figures/curves?trial={trials[0]['id']}&metric=training.loss&x=moons", status=400)
+    wall = figure(world, f"/figures/wall?experiment={experiment_id}")
+    assert [card["title"] for card in wall["cards"]] == ["loss"]
+    styles = {metric["key"]: metric["style"] for metric in wall["cards"][0]["metrics"]}
+    assert styles == {"training.loss": "solid", "validation.loss": "dashed"}
+    assert [run["id"] for run in wall["runs"]] == [trial["id"] for trial in trials]
+    assert [run["best"] for run in wall["runs"]] == [pytest.approx(1 / 20), pytest.approx(1 / 21), None]
+
+
+def test_lines_of_a_card_share_an_axis(world, search):
+    _, trials = search
+    wanted = "&".join(f"trial={trial['id']}" for trial in trials)
+    drawn = figure(world, f"/figures/lines?{wanted}&metric=training.loss&metric=validation.loss")
+    assert drawn["x"] == [10, 20]
+    lines = {(line["trial"], line["metric"]): line["y"] for line in drawn["lines"]}
+    assert lines[trials[1]["id"], "validation.loss"] == pytest.approx([1 / 11, 1 / 21], rel=1e-5)
+    assert len(lines) == 4
+    drawn = figure(world, f"/figures/lines?{wanted}&metric=validation.loss&x=epochs")
+    assert drawn["x"] == [1, 2]
+    page(world, f"/figures/lines?{wanted}&metric=training.loss&x=moons", status=400)
+
+
+def test_smoothed_lines_come_with_the_raw_ones(world, search):
+    _, trials = search
+    drawn = figure(world, f"/figures/lines?trial={trials[0]['id']}&metric=training.loss&smoothing=0.9")
+    raw, smooth = drawn["lines"]
+    assert (raw["isRaw"], smooth["isRaw"]) == (True, False)
+    assert raw["y"] == pytest.approx([0.2, 0.1])
+    assert smooth["y"][1] > raw["y"][1]
 
 
 def test_scatter_and_parallel_show_every_trial_with_a_metric(world, search):
     experiment_id, trials = search
     (dots,) = figure(world, f"/figures/scatter?experiment={experiment_id}")["data"]
     assert sorted(dots["customdata"]) == [f"/trials/{trial['id']}" for trial in trials[:2]]
-    lines = figure(world, f"/figures/parallel?experiment={experiment_id}")["data"]
-    assert {line["name"] for line in lines} == {f"Trial {trial['id']}" for trial in trials[:2]}
-    assert all(0 <= height <= 1 for line in lines for height in line["y"])
+    found = figure(world, f"/figures/search?experiment={experiment_id}")
+    assert {trial["id"] for trial in found["trials"] if trial["value"] is not None} == {
+        trial["id"] for trial in trials[:2]
+    }
+    assert found["axes"] == [{"name": "lr", "scale": "linear"}]
 
 
 def test_rungs_fill_as_trials_reach_them(world):
@@ -276,9 +321,8 @@ def test_rungs_fill_as_trials_reach_them(world):
 
 def test_runs_are_on_a_time_line(world, search):
     _, trials = search
-    (run,) = figure(world, f"/figures/runs?trial={trials[0]['id']}")["data"]
-    assert run["y"] == ["1", "1"]
-    assert run["name"] == "runs"
+    text = page(world, f"/trials/{trials[0]['id']}").text
+    assert re.search(r'<span class="running" style="margin-left: 0\.00%; width: 100\.00%">', text)
 
 
 def test_odd_cookies_of_other_programs_hide_no_login(world):
@@ -288,30 +332,22 @@ def test_odd_cookies_of_other_programs_hide_no_login(world):
 
 
 def test_static_files_are_sent_once(world):
-    answer = world.http.get("/static/plotly.min.js")
-    again = world.http.get("/static/plotly.min.js", headers={"If-None-Match": answer.headers["etag"]})
+    answer = world.http.get("/static/plotly-basic.min.js")
+    again = world.http.get("/static/plotly-basic.min.js", headers={"If-None-Match": answer.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
     assert world.http.get(f"/static/{'x' * 300}.js").status_code == 404
     assert re.search(
-        r'name="plotly" content="/static/plotly.min.js\?v=\w+"', page(world, "/experiments").text
+        r'name="plotly" content="/static/plotly-basic.min.js\?v=\w+"', page(world, "/experiments").text
     )
 
 
-def test_curves_tell_every_batch_and_lonely_points(world, search):
+def test_lines_tell_every_batch_and_gaps(world, search):
     _, trials = search
     for at, value in ((100_000_001, 0.5), (100_000_002, "NaN"), (100_000_003, 0.25)):
         report(world, trials[0], at, odd=value)
-    (line,) = figure(world, f"/figures/curves?trial={trials[0]['id']}&metric=validation.odd")["data"]
-    assert line["x"] == [100_000_001, 100_000_002, 100_000_003]
-    assert line["y"] == [0.5, None, 0.25]
-    assert line["marker"]["size"] == [6, 0, 6]
-
-
-def test_zoom_is_kept_for_the_same_axis_only(world, search):
-    address = f"/figures/curves?experiment={search[0]}&metric=validation.loss"
-    layouts = [figure(world, address + more)["layout"] for more in ("", "&x=epochs", "&log_y=true")]
-    assert len({layout["xaxis"]["uirevision"] for layout in layouts}) == 2
-    assert len({layout["yaxis"]["uirevision"] for layout in layouts}) == 2
+    drawn = figure(world, f"/figures/lines?trial={trials[0]['id']}&metric=validation.odd")
+    assert drawn["x"] == [100_000_001, 100_000_002, 100_000_003]
+    assert drawn["lines"][0]["y"] == [0.5, "NaN", 0.25]
 
 
 def test_scripts_that_report_from_outside_are_not_paused(world):
@@ -341,3 +377,77 @@ def test_cluster_page_shows_the_task_of_each_slot(world):
     slots = page(world, "/cluster").text.split('id="slots"')[1].split("</ul>")[0]
     assert slots.count('class="used"') == slots.count('class="free"') == 1
     assert f"/trials/{trial['id']}" in slots.split("slot 1")[0]
+
+
+def test_answers_are_compressed_but_streams_are_not(world, search):
+    _, trials = search
+    headers = {"Accept-Encoding": "gzip", "Authorization": f"Bearer {world.client.token}"}
+    for path in (f"/experiments/{search[0]}", "/static/style.css"):
+        assert (
+            world.http.get(path, headers={**headers, "Accept": "text/html"}).headers["content-encoding"]
+            == "gzip"
+        )
+    answer = world.http.get(f"/api/v1/trials/{trials[0]['id']}/logs", headers=headers)
+    assert answer.headers["content-encoding"] == "identity"
+
+
+def test_vendored_scripts_are_unchanged():
+    folder = Path(rendering.__file__).parent / "static" / "vendor"
+    subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=folder, check=True)
+    listed = {line.split()[1] for line in (folder / "SHA256SUMS").read_text().splitlines()}
+    assert listed == {path.name for path in folder.iterdir() if path.suffix in (".js", ".css")}
+
+
+def test_failed_run_is_explained(world):
+    number, trial, allocation = world.launch(f"{SINGLE}max_restarts: 0\n")
+    reason = "Traceback (most recent call last):\n  File \"x.py\", line 1\nKeyError: '<b>'"
+    world.pool.finish(allocation, 1, detail=reason)
+    world.client.wait_for_state(number, "ERROR")
+    for path in (f"/experiments/{number}", f"/trials/{trial['id']}"):
+        box = page(world, path).text.split('id="alerts"')[1].split("</section>")[0]
+        assert "KeyError: &#39;&lt;b&gt;&#39;" in box
+        assert f"/trials/{trial['id']}/logs?error={allocation}" in box
+    assert world.client.get(f"/api/v1/allocations/{allocation}")["allocation"]["exitReason"] == reason
+
+
+def test_silent_trial_is_told(world, monkeypatch):
+    _, trial, _ = world.launch()
+    world.client.report(trial["id"], "training", 1, {"loss": 1.0})
+    assert "has not reported" not in page(world, f"/trials/{trial['id']}").text
+    later = datetime.now(timezone.utc) + timedelta(minutes=7)
+    monkeypatch.setattr(alerts, "now", lambda: later)
+    assert "This trial has not reported for 7 minutes." in page(world, f"/trials/{trial['id']}").text
+
+
+def test_levels_and_ids_select_lines(world):
+    _, trial, allocation = world.launch()
+    world.pool.say(allocation, "plain\n")
+    world.pool.say(allocation, "derived\n", derived_level="ERROR")
+    world.pool.say(allocation, "marked\n", level="WARNING")
+    eventually(lambda: len(world.client.log(trial["id"])) >= 3)
+    lines = [line for line in world.client.log(trial["id"]) if line["source"] == "task"]
+    assert [line["level"].removeprefix("LOG_LEVEL_") for line in lines] == ["UNSPECIFIED", "ERROR", "WARNING"]
+    # What clients print is not changed by a derived level.
+    assert "ERROR" not in lines[1]["message"]
+    found = world.client.log(trial["id"], levels=["LOG_LEVEL_ERROR"])
+    assert [line["log"] for line in found] == ["derived\n"]
+    after = world.client.log(trial["id"], afterId=lines[0]["id"])
+    assert [line["log"] for line in after if line["source"] == "task"] == ["derived\n", "marked\n"]
+    before = world.client.log(trial["id"], beforeId=lines[1]["id"])
+    assert [line["log"] for line in before if line["source"] == "task"] == ["plain\n"]
+
+
+def test_trial_that_was_stopped_by_the_search_says_at_which_rung():
+    brackets = [
+        {"trials": 2, "rungs": [
+            {"length": 10, "results": [{"trialId": 1, "metric": 0.1}, {"trialId": 2, "metric": 0.2}]},
+            {"length": 20, "results": [{"trialId": 1, "metric": 0.05}]},
+        ]},
+    ]  # fmt: skip
+    trials = [
+        {"id": 1, "state": "STATE_COMPLETED"},
+        {"id": 2, "state": "STATE_COMPLETED"},
+        {"id": 3, "state": "STATE_ERROR"},
+    ]
+    assert stopped_at(trials, brackets) == {2: "stopped at rung 1 of 2"}
+    assert at_rung(brackets, 10) == {1: 0.1, 2: 0.2}

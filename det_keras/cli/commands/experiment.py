@@ -21,6 +21,7 @@ from det_keras.cli.session import open_session
 from det_keras.cli.submission import continuing, create
 from det_keras.connection.settings import Settings
 from det_keras.errors import DetError
+from det_keras.protocol.states import TERMINAL
 
 if TYPE_CHECKING:
     from det_keras.cli.arguments import Nouns
@@ -37,6 +38,7 @@ _ACTIONS = {
     "archive": ("Archived", "hide a finished experiment from the list"),
     "unarchive": ("Unarchived", "show an archived experiment again"),
 }
+_ENDINGS = ("cancel", "kill")
 
 
 def add_parsers(nouns: Nouns) -> None:
@@ -216,6 +218,11 @@ def _wait(args: argparse.Namespace, settings: Settings) -> int:
 
 def _act(args: argparse.Namespace, settings: Settings) -> int:
     with open_session(settings) as session:
+        if args.verb in _ENDINGS:
+            state = render.state_text(_fetch(session, args.experiment_id)["state"])
+            if state in TERMINAL:
+                print(f"Experiment {args.experiment_id} has already ended: {state}")
+                return 0
         session.api.experiments.move(args.experiment_id, args.verb)
     print(f"{_ACTIONS[args.verb][0]} experiment {args.experiment_id}")
     return 0

@@ -21,11 +21,11 @@ import numpy.typing as npt
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from det_keras.master.database.models import TrialRow
+from det_keras.master.database.models import MetricRow, TrialRow
 from det_keras.master.database.store import Store
 from det_keras.master.reports.points import Curve, Floats, read_points
 from det_keras.master.reports.thinning import smooth, thin
-from det_keras.protocol.metrics import summary_name
+from det_keras.protocol.metrics import TRAINING, VALIDATION, summary_name
 
 __all__ = ["Curves", "Series"]
 
@@ -141,6 +141,38 @@ class Curves:
         view = (most_points, smoothing, start_batches, end_batches, log_x)
         kept = self._current(trial_ids, group, metric)
         return [_downsampled(kept[trial_id], trial_id, view) for trial_id in trial_ids if trial_id in kept]
+
+    def not_finite_since(self, trial_id: int, *, group: str, metric: str) -> int | None:
+        """Return the batch of the first report of the NaN or infinite values at a curve's end.
+
+        Args:
+            trial_id: number of the trial.
+            group: as for `read`.
+            metric: as for `read`.
+
+        Returns:
+            None if the metric was not reported, or its last value is finite.
+        """
+        kept = self._current([trial_id], group, metric).get(trial_id)
+        if kept is None or np.isfinite(kept.curve.values[-1]):
+            return None
+        finite = np.flatnonzero(np.isfinite(kept.curve.values))
+        first = int(finite[-1]) + 1 if len(finite) else 0
+        return int(kept.curve.batches[first])
+
+    def last_reports(self, trial_ids: Sequence[int]) -> dict[int, datetime]:
+        """Return the time of the last training or validation report of each trial that has any."""
+        found: dict[int, datetime] = {}
+        with self._store.reading() as session:
+            for trial_id in trial_ids:
+                for group in (TRAINING, VALIDATION):
+                    query = select(MetricRow.end_time).where(
+                        MetricRow.trial_id == trial_id, MetricRow.group == group
+                    )
+                    time = session.scalar(query.order_by(MetricRow.total_batches.desc()).limit(1))
+                    if time is not None:
+                        found[trial_id] = max(time, found.get(trial_id, time))
+        return found
 
     def _current(self, trial_ids: Sequence[int], group: str, metric: str) -> dict[int, _Kept]:
         """Return the current curves, from the cache where they are unchanged."""

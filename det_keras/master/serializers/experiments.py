@@ -7,6 +7,7 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Text, func, select, type_coerce
@@ -21,6 +22,7 @@ from det_keras.master.serializers.cluster import WORKSPACE_ID
 from det_keras.master.serializers.trials import refined_state
 from det_keras.master.tasks.scheduling import POOL
 from det_keras.master.wire import encode_json
+from det_keras.protocol.states import PAUSED
 from det_keras.protocol.values import now, timestamp
 
 __all__ = ["LIST_COLUMNS", "ListedExperiment", "experiment_shape", "listed_experiments", "validated_shape"]
@@ -38,7 +40,11 @@ _NOTES_IN_LISTS = 200
 
 @dataclass
 class _Facts:
-    """Facts about an experiment from other tables."""
+    """Facts about an experiment from other tables.
+
+    Attributes:
+        last_end: when its last allocation ended, if it is paused and none runs.
+    """
 
     trial_ids: list[int] = field(default_factory=list)
     allocation_states: list[str] = field(default_factory=list)
@@ -46,6 +52,7 @@ class _Facts:
     checkpoint_count: int = 0
     best_trial_id: int | None = None
     best_metric: float | None = None
+    last_end: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -165,7 +172,8 @@ def _experiment(row: Any, config: ShownConfig, facts: _Facts, owner: UserRow) ->
         "archived": row.archived,
         "startTime": timestamp(row.start_time),
         "endTime": timestamp(row.end_time),
-        "duration": int(((row.end_time or now()) - row.start_time).total_seconds()),
+        # While an experiment is paused and nothing of it runs, its duration stands still.
+        "duration": int(((row.end_time or facts.last_end or now()) - row.start_time).total_seconds()),
         "username": owner.username,
         "displayName": owner.display_name,
         "userId": owner.id,
@@ -205,6 +213,16 @@ def _facts(session: Session, smaller: dict[int, bool]) -> dict[int, _Facts]:
     )
     for experiment_id, state in session.execute(states):
         facts[experiment_id].allocation_states.append(state)
+    ends = (
+        select(TrialRow.experiment_id, func.max(AllocationRow.end_time))
+        .join(TrialRow, TrialRow.task_id == AllocationRow.task_id)
+        .join(ExperimentRow, ExperimentRow.id == TrialRow.experiment_id)
+        .where(TrialRow.experiment_id.in_(smaller), ExperimentRow.state == PAUSED)
+        .group_by(TrialRow.experiment_id)
+    )
+    for experiment_id, end in session.execute(ends):
+        if not facts[experiment_id].allocation_states:
+            facts[experiment_id].last_end = end
     sizes = (
         select(TrialRow.experiment_id, func.sum(CheckpointRow.size), func.count())
         .join(TrialRow, TrialRow.id == CheckpointRow.trial_id)

@@ -18,6 +18,7 @@ from det_keras.display import size_text
 from det_keras.master.errors import NotFoundError
 from det_keras.master.reports.system import SystemMetric, SystemValue
 from det_keras.master.server.calls import MasterDep
+from det_keras.master.web.alerts import job_alerts
 from det_keras.master.web.rendering import page
 from det_keras.master.web.rest import Rest
 
@@ -77,7 +78,8 @@ async def job(request: Request, job_id: str) -> Response:
         kind, key = "tensorboards", "tensorboard"
         answer = await rest.get(f"/tensorboards/{job_id}")
     text = dump_yaml(without_secret_variables(answer.get("config") or {}))
-    return await page(request, "job.html", job=answer[key], kind=kind, config=text)
+    alerts = await job_alerts(rest, job_id, answer[key]["exitStatus"])
+    return await page(request, "job.html", job=answer[key], kind=kind, config=text, alerts=alerts)
 
 
 def _page_of(task: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from det_keras.display import flat_hparams, number_text
 from det_keras.master.errors import InvalidArgumentError
-from det_keras.master.web.metric_choice import metric_choices
+from det_keras.master.web.metric_choice import metrics_of
 from det_keras.master.web.rendering import page
 from det_keras.master.web.rest import Rest
 
@@ -64,7 +64,6 @@ async def side_by_side(
     for number in dict.fromkeys(shown["experimentId"] for shown in trials):
         experiments[number] = (await rest.get(f"/experiments/{number}"))["experiment"]
     missing = [number for number, found in zip(dict.fromkeys(experiment), best, strict=True) if found is None]
-    first = next(iter(experiments.values()), {"searcherMetric": ""})["searcherMetric"]
     return await page(
         request,
         "compare.html",
@@ -72,7 +71,7 @@ async def side_by_side(
         experiments=experiments,
         missing=missing,
         differences=_differences(trials),
-        metrics=metric_choices(trials, first),
+        has_metrics=bool(metrics_of(trials)),
     )
 
 

@@ -8,10 +8,10 @@ import io
 import tarfile
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import anyio.to_thread
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
 from det_keras.config.secrets import without_secret_variables
@@ -20,23 +20,21 @@ from det_keras.display import flat_hparams
 from det_keras.master.api.checkpoints import archive_reply
 from det_keras.master.errors import NotFoundError
 from det_keras.master.server.calls import MasterDep
-from det_keras.master.web.metric_choice import metric_choices
+from det_keras.master.web.alerts import search_alerts
+from det_keras.master.web.metric_choice import metrics_of
 from det_keras.master.web.rendering import page
 from det_keras.master.web.rest import Rest
 
-__all__ = ["differing", "kept", "latest_first", "router", "varied"]
+__all__ = ["differing", "experiment_head", "kept", "latest_first", "router", "trials_of", "varied"]
 
 router = APIRouter(include_in_schema=False)
 
-# Number of rows in a list, and number of rows that are part of the page. The page requests the other rows later.
-_MOST_ROWS = 1000
-_FIRST_ROWS = 100
 _LONGEST_FILE = 400_000
 _NAMES_OF_ACTIONS = {
     "ACTIVE": ("pause", "cancel", "kill"),
     "PAUSED": ("activate", "cancel", "kill"),
     "STOPPING": ("kill",),
-    "OVER": ("archive",),
+    "OVER": ("continue", "archive"),
     "UNMANAGED": ("close",),
 }
 
@@ -48,75 +46,31 @@ async def first_page() -> Response:
 
 
 @router.get("/experiments")
-async def listing(
-    request: Request,
-    archived: bool = False,
-    offset: Annotated[int, Query(ge=0)] = 0,
-    rest: bool = False,
-) -> Response:
+async def listing(request: Request, archived: bool = False) -> Response:
     """List experiments, latest first.
 
     Args:
         request: the page's request.
         archived: whether to list archived experiments instead.
-        offset: index of the first experiment.
-        rest: return the rows that were not part of the page.
     """
-    answer = await Rest(request).get(
-        "/experiments",
-        orderBy="ORDER_BY_DESC",
-        archived=str(archived).lower(),
-        offset=offset + _FIRST_ROWS if rest else offset,
-        limit=_MOST_ROWS - _FIRST_ROWS if rest else _FIRST_ROWS,
-    )
-    rows = answer["experiments"]
-    return await page(
-        request,
-        "experiments.html",
-        rows=rows,
-        archived=archived,
-        offset=offset,
-        total=answer["pagination"]["total"],
-        most_rows=_MOST_ROWS,
-        first_rows=_FIRST_ROWS,
-    )
+    answer = await Rest(request).get("/experiments", archived=str(archived).lower(), limit=-2)
+    return await page(request, "experiments.html", archived=archived, total=answer["pagination"]["total"])
 
 
 @router.get("/experiments/{experiment_id}")
-async def overview(request: Request, experiment_id: int) -> Response:
+async def overview(request: Request, master: MasterDep, experiment_id: int) -> Response:
     """Show an experiment, its curves and its trials."""
     rest = Rest(request)
-    shown, trials = await asyncio.gather(_experiment(rest, experiment_id), _trials(rest, experiment_id))
+    shown, trials = await asyncio.gather(experiment_head(rest, experiment_id), trials_of(rest, experiment_id))
     return await page(
         request,
         "experiment.html",
         **shown,
         tab="overview",
+        alerts=await search_alerts(master, rest, shown["experiment"], trials),
         trials=trials,
         states=Counter(trial["state"] for trial in trials),
-        varied=varied(trials),
-        metrics=metric_choices(trials, shown["experiment"]["searcherMetric"]),
-    )
-
-
-@router.get("/experiments/{experiment_id}/search")
-async def search(request: Request, experiment_id: int) -> Response:
-    """Show the results of an experiment's search."""
-    rest = Rest(request)
-    shown, trials, rungs = await asyncio.gather(
-        _experiment(rest, experiment_id),
-        _trials(rest, experiment_id),
-        rest.get(f"/experiments/{experiment_id}/searcher/rungs"),
-    )
-    return await page(
-        request,
-        "experiment_search.html",
-        **shown,
-        tab="search",
-        trials=trials,
-        varied=varied(trials),
-        brackets=rungs["brackets"],
-        unit=rungs["unit"],
+        has_metrics=bool(metrics_of(trials)),
     )
 
 
@@ -131,7 +85,7 @@ async def checkpoints(request: Request, experiment_id: int, deleted: bool = Fals
     """
     rest = Rest(request)
     shown, answer = await asyncio.gather(
-        _experiment(rest, experiment_id), rest.get(f"/experiments/{experiment_id}/checkpoints")
+        experiment_head(rest, experiment_id), rest.get(f"/experiments/{experiment_id}/checkpoints")
     )
     rows = latest_first(answer["checkpoints"])
     left = kept(rows)
@@ -160,7 +114,7 @@ async def code(request: Request, experiment_id: int, file: str = "") -> Response
     """
     rest = Rest(request)
     shown, answer = await asyncio.gather(
-        _experiment(rest, experiment_id), rest.get(f"/experiments/{experiment_id}/model_def")
+        experiment_head(rest, experiment_id), rest.get(f"/experiments/{experiment_id}/model_def")
     )
     files = await anyio.to_thread.run_sync(_files, answer["b64Tgz"])
     name = file or next((path for path in files if path.endswith(".py")), next(iter(files), ""))
@@ -189,7 +143,7 @@ def checkpoint_archive(master: MasterDep, uuid: str) -> Response:
 @router.get("/experiments/{experiment_id}/config")
 async def config(request: Request, experiment_id: int) -> Response:
     """Show the config, with its secrets hidden."""
-    shown = await _experiment(Rest(request), experiment_id)
+    shown = await experiment_head(Rest(request), experiment_id)
     text = dump_yaml(without_secret_variables(shown["experiment"]["config"]))
     return await page(request, "experiment_config.html", **shown, tab="config", text=text)
 
@@ -219,7 +173,8 @@ def latest_first(checkpoints: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(checkpoints, key=lambda checkpoint: checkpoint["reportTime"] or "", reverse=True)
 
 
-async def _experiment(rest: Rest, experiment_id: int) -> dict[str, Any]:
+async def experiment_head(rest: Rest, experiment_id: int) -> dict[str, Any]:
+    """Return what all pages of an experiment show: the experiment, and the actions that its state allows."""
     experiment = (await rest.get(f"/experiments/{experiment_id}"))["experiment"]
     state = experiment["state"].removeprefix("STATE_")
     stage = state if state == "PAUSED" else "OVER"
@@ -235,7 +190,8 @@ async def _experiment(rest: Rest, experiment_id: int) -> dict[str, Any]:
     return {"experiment": experiment, "actions": actions}
 
 
-async def _trials(rest: Rest, experiment_id: int) -> list[dict[str, Any]]:
+async def trials_of(rest: Rest, experiment_id: int) -> list[dict[str, Any]]:
+    """Return the trials of an experiment."""
     trials: list[dict[str, Any]] = (await rest.get(f"/experiments/{experiment_id}/trials", limit=-1))[
         "trials"
     ]

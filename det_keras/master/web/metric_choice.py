@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from det_keras.protocol.metrics import group_of
+from det_keras.protocol.metrics import group_of, summary_name
 
-__all__ = ["Metric", "metric_choices", "paired"]
+__all__ = ["Metric", "metric_choices", "metrics_of", "paired"]
 
 _VALIDATION = "validation"
 # The position of a report, not measurements.
@@ -32,6 +32,11 @@ class Metric:
         """The name in forms and addresses. A group's name has no dot, a metric's name may have one."""
         return f"{self.group}.{self.name}"
 
+    @property
+    def summary_group(self) -> str:
+        """The name of the group in the summaries of a trial."""
+        return summary_name(self.group)
+
     @classmethod
     def of(cls, key: str) -> Metric:
         """Return the metric of a key."""
@@ -41,6 +46,13 @@ class Metric:
 
 def metric_choices(trials: Iterable[Mapping[str, Any]], first: str) -> list[Metric]:
     """Return all numeric metrics that trials reported; the searcher's metric comes first."""
+    wanted = Metric(_VALIDATION, first)
+    key = lambda metric: (metric != wanted, metric.group != _VALIDATION, metric)  # noqa: E731
+    return sorted(metrics_of(trials), key=key)
+
+
+def metrics_of(trials: Iterable[Mapping[str, Any]]) -> set[Metric]:
+    """Return all numeric metrics that trials reported."""
     found: set[Metric] = set()
     for trial in trials:
         for summary_group, summaries in (trial["summaryMetrics"] or {}).items():
@@ -50,8 +62,7 @@ def metric_choices(trials: Iterable[Mapping[str, Any]], first: str) -> list[Metr
                 for name, summary in summaries.items()
                 if summary.get("type") == "number" and name not in _PLACES
             )
-    wanted = Metric(_VALIDATION, first)
-    return sorted(found, key=lambda metric: (metric != wanted, metric.group != _VALIDATION, metric))
+    return found
 
 
 def paired(metrics: Sequence[Metric]) -> list[tuple[str, list[Metric]]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import json
 from collections.abc import Mapping
 from datetime import datetime, timezone
@@ -22,13 +21,11 @@ from det_keras import display
 from det_keras.about import __version__
 from det_keras.master.accounts.auth import page_token
 from det_keras.master.errors import ApiError
+from det_keras.master.web.markdown import markdown
 
-__all__ = ["POLICY", "STATIC", "error_page", "page", "plotly_script", "render"]
+__all__ = ["POLICY", "error_page", "page", "render", "static_files"]
 
-#: The directory of scripts and styles that the pages load.
-STATIC = Path(__file__).parent / "static"
-
-#: Only the master's own files may be run as scripts, whatever a name or a log line contains. Plotly sets inline styles.
+#: Only the master's own files may be run as scripts, whatever a name or a log line contains. Plots set inline styles.
 POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -41,6 +38,16 @@ POLICY = "; ".join(
         "frame-ancestors 'none'",
     )
 )
+# The state at the start of a tab's title, where little more than that can be read.
+_SIGNS = {
+    "running": "▶",
+    "completed": "✓",
+    "error": "✗",
+    "paused": "‖",
+    "stopping": "■",
+    "canceled": "⊘",
+    "waiting": "…",
+}
 _HEADERS = {
     "Content-Security-Policy": POLICY,
     "Referrer-Policy": "same-origin",
@@ -49,12 +56,11 @@ _HEADERS = {
 }
 
 
-def plotly_script() -> Path:
-    """Return the script file of the installed plotly, without importing plotly, which has thousands of modules."""
-    found = importlib.util.find_spec("plotly")
-    assert found is not None
-    assert found.origin is not None
-    return Path(found.origin).parent / "package_data" / "plotly.min.js"
+@functools.cache
+def static_files() -> dict[str, Path]:
+    """Return the scripts and styles that the pages load, by name; names from requests are never used as paths."""
+    files = (Path(__file__).parent / "static").rglob("*")
+    return {path.name: path for path in files if path.suffix in (".css", ".js", ".svg")}
 
 
 async def page(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
@@ -99,7 +105,13 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(version=__version__, static=_static_url, state_kind=state_kind)
+    environment.globals.update(
+        version=__version__,
+        static=_static_url,
+        state_kind=state_kind,
+        state_sign=lambda state: _SIGNS[state_kind(state)],
+        job_mark=_job_mark,
+    )
     environment.filters.update(
         state=display.state_text,
         size=lambda value: display.size_text(float(value or 0)),
@@ -110,8 +122,8 @@ def _environment() -> Environment:
         duration=display.seconds_text,
         count=lambda value: f"{value or 0:,}",
         flat=lambda hparams: dict(display.flat_hparams(hparams)),
-        metric_query=lambda metrics: "".join(f"&metric={quote(metric.key, safe='')}" for metric in metrics),
         trial_query=lambda trials: "&".join(f"trial={trial['id']}" for trial in trials),
+        markdown=markdown,
         moment=_moment,
         ago=_ago,
         urlquote=lambda text: quote(str(text), safe=""),
@@ -140,11 +152,20 @@ def state_kind(state: str | None) -> str:
     return known.get(bare, "waiting")
 
 
+def _job_mark(job: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the kind of state and the text of a job: a job that has ended shows how."""
+    if job["state"] != "STATE_TERMINATED":
+        return state_kind(job["state"]), display.state_text(job["state"]).lower()
+    status = job["exitStatus"] or "ended"
+    if status == "exit code 0":
+        return "completed", "completed"
+    return ("canceled" if status == "killed" else "error"), status.splitlines()[0]
+
+
 @functools.cache
 def _static_url(name: str) -> str:
     """Return the address of a file. It changes with the content, so that browsers may cache the file for ever."""
-    path = plotly_script() if name == "plotly.min.js" else STATIC / name
-    return f"/static/{name}?v={path.stat().st_mtime_ns:x}"
+    return f"/static/{name}?v={static_files()[name].stat().st_mtime_ns:x}"
 
 
 def _isolated(text: str) -> str:
@@ -153,7 +174,7 @@ def _isolated(text: str) -> str:
 
 
 def _moment(text: str | None) -> Markup:
-    """Return a time in the local zone, with the exact time in an attribute."""
+    """Return a time; a script shows it in the browser's time zone."""
     return Markup('<time datetime="{}">{}</time>').format(text or "", display.time_text(text))
 
 
@@ -164,7 +185,9 @@ def _ago(text: str | None) -> Markup:
         return Markup("-")
     seconds = (datetime.now(timezone.utc) - moment).total_seconds()
     words = f"{display.seconds_text(seconds).split()[0]} ago"
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(text, display.time_text(text), words)
+    return Markup('<time datetime="{}" data-ago title="{}">{}</time>').format(
+        text, display.time_text(text), words
+    )
 
 
 def _json_script(value: Any) -> Markup:

@@ -21,9 +21,9 @@ from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import FailedPreconditionError, UnimplementedError
 from det_keras.master.server.calls import MasterDep
 from det_keras.master.web.experiments import varied
-from det_keras.master.web.figures import Figure
-from det_keras.master.web.metric_choice import metric_choices
-from det_keras.master.web.plots import (
+from det_keras.master.web.metric_choice import Metric, metric_choices, metrics_of
+from det_keras.master.web.plotting.figures import Figure
+from det_keras.master.web.plotting.plots import (
     MOST_LINES,
     best_first,
     curves_figure,
@@ -31,8 +31,9 @@ from det_keras.master.web.plots import (
     rungs_figure,
     scatter_figure,
 )
-from det_keras.master.web.rendering import STATIC, plotly_script, render
+from det_keras.master.web.rendering import render, static_files
 from det_keras.master.web.rest import Rest
+from det_keras.master.web.wall import cards
 from det_keras.protocol.values import now, timestamp
 
 __all__ = ["router"]
@@ -106,6 +107,7 @@ async def _facts(request: Request, experiment_id: int) -> dict[str, Any]:
         "trials": ordered,
         "rungs": rungs,
         "metrics": metric_choices(ordered, experiment["searcherMetric"]),
+        "cards": cards(metrics_of(ordered), experiment["searcherMetric"]),
     }
 
 
@@ -124,14 +126,14 @@ def _page(master: EmbeddedMaster, facts: Mapping[str, Any]) -> tuple[str, str]:
         "states": Counter(trial["state"] for trial in trials),
         "varied": varied(trials),
         "figures": _figures(master, facts),
-        "metrics_left_out": facts["metrics"][_MOST_METRICS:],
+        "cards_left_out": facts["cards"][_MOST_METRICS:],
         "config": dump_yaml(without_secret_variables(experiment["config"])),
         "written": timestamp(now()),
         "policy": policy,
-        # Not escaped: files of this package and of the installed plotly, not of a user.
+        # Not escaped: files of this package, not of a user.
         "plotly": Markup(plotly),
         "drawing": Markup(drawing),
-        "style": Markup((STATIC / "style.css").read_text(encoding="utf-8")),
+        "style": Markup(_static_text("style.css")),
     }
     return render("report.html", values), policy
 
@@ -139,16 +141,20 @@ def _page(master: EmbeddedMaster, facts: Mapping[str, Any]) -> tuple[str, str]:
 def _figures(master: EmbeddedMaster, facts: Mapping[str, Any]) -> list[tuple[str, Figure]]:
     """Return the titled figures of a report, in their order."""
     experiment, trials = facts["experiment"], facts["trials"]
+    brackets = facts["rungs"]["brackets"]
     ids = [trial["id"] for trial in trials[:MOST_LINES]]
     result = [
-        (f"{_isolated(metric.name)} ({metric.group})", curves_figure(master, ids, [metric]))
-        for metric in facts["metrics"][:_MOST_METRICS]
+        (
+            _isolated(card["title"]),
+            curves_figure(master, ids, [Metric.of(metric["key"]) for metric in card["metrics"]]),
+        )
+        for card in facts["cards"][:_MOST_METRICS]
     ]
     name = _isolated(experiment["searcherMetric"])
     if sum(trial["searcherMetricValue"] is not None for trial in trials) > 1:
-        result.append((f"{name} against each hyperparameter", scatter_figure(experiment, trials)))
-        result.append((f"All hyperparameters and {name}", parallel_figure(experiment, trials)))
-    if facts["rungs"]["brackets"]:
+        result.append((f"{name} against each hyperparameter", scatter_figure(experiment, trials, brackets)))
+        result.append((f"All hyperparameters and {name}", parallel_figure(experiment, trials, brackets)))
+    if brackets:
         result.append((f"{name} at the rungs", rungs_figure(experiment, facts["rungs"])))
     return result
 
@@ -161,9 +167,12 @@ def _isolated(name: str) -> str:
 @functools.cache
 def _scripts() -> tuple[str, str]:
     """Return plotly's script and the report's script, escaped for HTML."""
-    plotly = plotly_script().read_text(encoding="utf-8")
-    parts = [(STATIC / name).read_text(encoding="utf-8") for name in ("theme.js", "report.js")]
-    return _inline(plotly), _inline("\n".join(parts))
+    parts = [_static_text(name) for name in ("times.js", "theme.js", "report.js")]
+    return _inline(_static_text("plotly-basic.min.js")), _inline("\n".join(parts))
+
+
+def _static_text(name: str) -> str:
+    return static_files()[name].read_text(encoding="utf-8")
 
 
 def _inline(script: str) -> str:
@@ -189,7 +198,7 @@ def _picture(master: EmbeddedMaster, facts: Mapping[str, Any]) -> bytes:
     for axis in ("xaxis", "yaxis"):
         layout[axis] = {"gridcolor": "#e4e7ec", "linecolor": "#d9dde3", **layout[axis]}
     # By default Kaleido loads MathJax from the network, and Plotly too if it does not find a local file.
-    options = {"mathjax": False, "plotlyjs": plotly_script(), "timeout": _PICTURE_S}
+    options = {"mathjax": False, "plotlyjs": static_files()["plotly-basic.min.js"], "timeout": _PICTURE_S}
     try:
         content = kaleido.calc_fig_sync(
             {"data": figure["data"], "layout": layout}, opts=_PICTURE, kopts=options

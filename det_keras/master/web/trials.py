@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from det_keras.display import flat_hparams
+from det_keras.display import flat_hparams, parse_time
+from det_keras.master.server.calls import MasterDep
+from det_keras.master.web.alerts import trial_alerts
 from det_keras.master.web.experiments import kept, latest_first
-from det_keras.master.web.metric_choice import metric_choices, paired
-from det_keras.master.web.plots import runs_of
+from det_keras.master.web.metric_choice import metrics_of
 from det_keras.master.web.rendering import page
 from det_keras.master.web.rest import Rest
+from det_keras.master.web.runs import outcome, runs_of
 
 __all__ = ["router"]
 
@@ -21,22 +25,25 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.get("/trials/{trial_id}")
-async def overview(request: Request, trial_id: int) -> Response:
+async def overview(request: Request, master: MasterDep, trial_id: int) -> Response:
     """Show a trial, its curves, runs and checkpoints."""
     rest = Rest(request)
     shown = await _trial(rest, trial_id)
     trial = shown["trial"]
     runs, stored = await asyncio.gather(runs_of(rest, trial), rest.get(f"/trials/{trial_id}/checkpoints"))
     checkpoints = kept(latest_first(stored["checkpoints"]))
-    metrics = metric_choices([trial], shown["experiment"]["searcherMetric"])
     return await page(
         request,
         "trial.html",
         **shown,
         tab="overview",
+        alerts=await trial_alerts(master, trial, shown["experiment"], runs, checkpoints),
         hparams=list(flat_hparams(trial["hparams"])),
-        plots=paired(metrics),
-        runs=runs,
+        has_metrics=bool(metrics_of([trial])),
+        runs=[
+            {**run, "outcome": outcome(run), "span": span}
+            for run, span in zip(runs, _spans(runs), strict=True)
+        ],
         checkpoints=checkpoints,
     )
 
@@ -50,18 +57,33 @@ async def logs(request: Request, trial_id: int) -> Response:
 
 @router.get("/experiments/{experiment_id}/trials/{trial_id}")
 @router.get("/experiments/{experiment_id}/trials/{trial_id}/{_tab}")
-async def of_experiment(request: Request, experiment_id: int, trial_id: int) -> Response:
+async def of_experiment(request: Request, master: MasterDep, experiment_id: int, trial_id: int) -> Response:
     """Show a trial at the address that Determined uses for it.
 
     Args:
         request: the page's request.
+        master: has the curves.
         experiment_id: not used.
         trial_id: number of the trial.
     """
-    return await overview(request, trial_id)
+    return await overview(request, master, trial_id)
 
 
 async def _trial(rest: Rest, trial_id: int) -> dict[str, Any]:
     trial = (await rest.get(f"/trials/{trial_id}"))["trial"]
     experiment = (await rest.get(f"/experiments/{trial['experimentId']}"))["experiment"]
     return {"trial": trial, "experiment": experiment}
+
+
+def _spans(runs: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
+    """Return the begin and the length of each run, in percent of the time of all of them."""
+    now = datetime.now(timezone.utc)
+    times = [(parse_time(run["startTime"]) or now, parse_time(run["endTime"]) or now) for run in runs]
+    if not times:
+        return []
+    first, last = min(start for start, _ in times), max(end for _, end in times)
+    whole = max((last - first).total_seconds(), 1e-6)
+    return [
+        (100 * (start - first).total_seconds() / whole, 100 * (end - start).total_seconds() / whole)
+        for start, end in times
+    ]

@@ -6,12 +6,13 @@ const token = () => document.querySelector("meta[name=csrf-token]").content;
 
 export function arm() {
   document.addEventListener("click", async (event) => {
-    const button = event.target.closest("[data-post], [data-logout]");
+    const button = event.target.closest("[data-post], [data-logout], [data-copy]");
     if (button === null) return;
     if (button.hasAttribute("data-logout")) return logOut();
-    const { post: address, done, question, loss } = button.dataset;
+    if (button.hasAttribute("data-copy")) return copy(button.dataset.copy);
+    const { post: address, done, question, loss, body, method = "POST", go } = button.dataset;
     if (question && !(await ask(question, loss, button.textContent))) return;
-    await change(button, address, done);
+    await change(button, address, done, { body, method }, go);
   });
   const form = document.getElementById("signin");
   form?.addEventListener("submit", (event) => {
@@ -27,10 +28,33 @@ export function say(text) {
   say.timer = setTimeout(() => (place.textContent = ""), 6000);
 }
 
-async function change(button, address, done) {
+async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    // Only pages of a secure origin, such as localhost, have a clipboard.
+    const area = document.createElement("textarea");
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+  say("Copied.");
+}
+
+// Sends a change with the page's token; returns whether the master made it.
+export async function send(address, { method = "POST", body } = {}) {
+  const answer = await fetch(address, { method, body, headers: { "X-CSRF-Token": token() } });
+  if (!answer.ok) throw new Error(await reason(answer));
+  return answer.json();
+}
+
+async function change(button, address, done, options, go) {
   button.disabled = true;
   try {
-    const answer = await fetch(address, { method: "POST", headers: { "X-CSRF-Token": token() } });
+    const answer = await fetch(address, { headers: { "X-CSRF-Token": token() }, ...options });
+    if (answer.ok && go) return location.assign(go);
     say(answer.ok ? done : await reason(answer));
   } catch {
     say("The master does not answer. The change may not have been made.");
@@ -48,15 +72,21 @@ async function reason(answer) {
   }
 }
 
-function ask(question, loss, word) {
+// Asks the user; returns whether the answer is yes, or with `input` the text of a field, empty for no.
+export function ask(question, loss, word, { input = "" } = {}) {
   const dialog = document.getElementById("ask");
+  const field = document.getElementById("ask-input");
+  field.parentElement.hidden = input === "";
+  field.previousElementSibling.textContent = input;
+  field.value = "";
+  document.getElementById("ask-yes").classList.toggle("danger", input === "");
   document.getElementById("ask-title").textContent = question;
   document.getElementById("ask-text").textContent = loss;
   document.getElementById("ask-yes").textContent = word;
   dialog.returnValue = "no";
   dialog.showModal();
   return new Promise((resolve) =>
-    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true }),
+    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes" && (input === "" || field.value.trim())), { once: true }),
   );
 }
 

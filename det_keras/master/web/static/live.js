@@ -1,6 +1,10 @@
 // Keeps a page up to date: on each event of the master the page requests itself again and applies the differences.
 
+import { localize } from "./times.js";
+
 const LEAST_MS = 1000;
+// Some alerts depend on the time alone.
+const ALERTS_MS = 60000;
 // A page that takes long to render is requested less often, so that open pages do not slow training down.
 const SHARE = 4;
 
@@ -11,6 +15,8 @@ let earliest = 0;
 
 export function listen() {
   if (!document.hidden) connect();
+  setInterval(() => document.querySelector("#heading .state.running") && refreshSoon(), ALERTS_MS);
+  if (document.body.dataset.every) setInterval(refreshSoon, 1000 * Number(document.body.dataset.every));
   // A browser has six connections to a master: hidden tabs must not use them.
   document.addEventListener("visibilitychange", () => {
     source?.close();
@@ -34,7 +40,8 @@ export function refreshSoon() {
 
 function connect() {
   source?.close();
-  source = new EventSource("/live");
+  const of = document.body.dataset.of?.split(" ").filter(Boolean) ?? [];
+  source = new EventSource(`/live?${of.map((name) => `of=${encodeURIComponent(name)}`).join("&")}`);
   source.addEventListener("hello", () => {
     const wasAway = !document.getElementById("connection").hidden;
     document.getElementById("connection").hidden = true;
@@ -59,6 +66,7 @@ async function refresh() {
     }
     if (!answer.ok) return;
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+    localize(fresh);
     // A button must not be replaced while the user presses it.
     if (document.querySelector("main :is(button, a, input, select):active")) isDue = true;
     else takeOver(fresh);
@@ -71,38 +79,13 @@ async function refresh() {
   }
 }
 
-// Inserts content of another address: the rows of a table that are not part of the page.
-export async function fetchRows(table) {
-  let text = "";
-  try {
-    const answer = await fetch(table.dataset.rest, { headers: { Accept: "text/html" } });
-    if (!answer.ok || answer.redirected) return;
-    text = await answer.text();
-  } catch {
-    // It is requested again later.
-    return;
-  }
-  const fresh = new DOMParser().parseFromString(text, "text/html").getElementById(table.id);
-  const rows = fresh === null ? [] : [...fresh.tBodies[0].rows];
-  const known = new Map([...table.tBodies[0].rows].map((row) => [row.dataset.key, row]));
-  const keys = new Set(rows.map((row) => row.dataset.key));
-  for (const row of known.values()) if (late.has(row) && !keys.has(row.dataset.key)) row.remove();
-  for (const row of rows) {
-    const before = known.get(row.dataset.key);
-    if (before === undefined) {
-      late.add(row);
-      table.tBodies[0].append(row);
-    } else if (!before.isEqualNode(row)) merge(before, row);
-  }
-  document.dispatchEvent(new CustomEvent("refreshed"));
-}
-
 function takeOver(fresh) {
   // After another login in this browser the token is different.
   const token = "meta[name=csrf-token]";
   document.querySelector(token).content = fresh.querySelector(token).content;
   document.title = fresh.title;
-  document.querySelectorAll("select[data-options]").forEach((select) => takeOptions(select, fresh));
+  const state = "meta[name=state]";
+  document.querySelector(state).content = fresh.querySelector(state).content;
   if (shape(document) !== shape(fresh)) merge(document.getElementById("main"), fresh.getElementById("main"));
   else for (const old of document.querySelectorAll("[data-live]")) takeOverPart(old, fresh.getElementById(old.id));
   document.dispatchEvent(new CustomEvent("refreshed"));
@@ -112,19 +95,9 @@ function takeOverPart(old, now) {
   if (old.innerHTML !== now.innerHTML) merge(old, now);
 }
 
-// The parts and plots of a page. They change, for example, with a trial's first metric.
+// The parts and plots of a page. They change, for example, with a first failure.
 function shape(page) {
-  return [...page.querySelectorAll("[data-live], [data-figure]")].map((part) => part.dataset.figure ?? part.id).join();
-}
-
-// Adds new options and keeps the user's choice.
-function takeOptions(select, fresh) {
-  const now = fresh.getElementById(select.form.id)?.elements[select.name];
-  if (!now || now.innerHTML === select.innerHTML) return;
-  const { value, selectedIndex } = select;
-  select.replaceChildren(...now.options);
-  if (selectedIndex > 0) select.value = value;
-  else select.selectedIndex = 0;
+  return [...page.querySelectorAll("[data-live], [data-figure], [data-wall]")].map((part) => part.dataset.figure ?? part.dataset.wall ?? part.id).join();
 }
 
 // Changes only what differs, so that focus, marks, scroll positions and selections stay.
@@ -157,14 +130,11 @@ function isSame(old, now) {
 
 // The user's input in forms and the drawn plots are not changed by a refresh.
 function isReaders(element) {
-  return element.tagName === "FORM" || "figure" in element.dataset;
+  return element.tagName === "FORM" || "figure" in element.dataset || "wall" in element.dataset || "keep" in element.dataset;
 }
 
 // Attributes set by the user or by the page's scripts, not by the master.
 const KEPT = new Set(["hidden", "aria-sort", "open", "checked", "disabled"]);
-
-// Rows that were loaded after the page; a refresh does not contain them.
-const late = new WeakSet();
 
 // Rows are identified by their keys, independent of the user's sorting.
 function mergeRows(old, now) {
@@ -178,15 +148,9 @@ function mergeRows(old, now) {
     if (!before.isEqualNode(row)) merge(before, row);
     return before;
   });
-  // A row that is missing was deleted, or is now among the older rows, which are requested later.
-  const hasRest = old.parentElement.dataset.rest !== undefined;
-  for (const row of [...old.rows]) {
-    if (seen.has(row)) late.delete(row);
-    else if (hasRest) late.add(row);
-    else row.remove();
-  }
+  for (const row of [...old.rows]) if (!seen.has(row)) row.remove();
   // New rows are inserted in the master's order; a table that the user has sorted is sorted again afterwards.
-  let next = [...old.rows].find((row) => late.has(row)) ?? null;
+  let next = null;
   for (const row of places.reverse()) {
     if (!seen.has(row)) old.insertBefore(row, next);
     next = row;

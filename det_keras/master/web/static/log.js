@@ -2,13 +2,16 @@
 
 import { say } from "./actions.js";
 import { onRefresh } from "./live.js";
+import { folded, runs } from "./terminal.js";
+import { momentText } from "./times.js";
 
 const CHUNK = 1000;
 const MOST_LINES = 20000;
+// Lines of one element whose layout the browser skips while it is outside of the view.
+const BLOCK = 250;
 const AGAIN_MS = 1500;
-// Lines of several ranks may be slightly out of order, and many have the same time: some are requested twice.
-const OVERLAP_MS = 2000;
 const LEVELS = ["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"];
+const BEFORE_ERROR = 200;
 
 const view = document.getElementById("log");
 const form = document.getElementById("log-controls");
@@ -19,9 +22,15 @@ const earlier = form.querySelector("[data-earlier]");
 let generation = 0;
 let controller = new AbortController();
 let isComplete = false;
-// The ids of the lines in the view.
-const seen = new Set();
-const lineOf = new WeakMap();
+// The ids of the first and last line in the view. Ids grow in the order in which the master stored the lines.
+let firstId = null;
+let lastId = null;
+let shownCount = 0;
+// The address may ask for the line of the error of a run.
+let wantsError = new URLSearchParams(location.search).has("error");
+// By stream and rank: the row whose line has not ended yet, such as a progress bar.
+const open = new Map();
+const rawOf = new WeakMap();
 
 form.addEventListener("submit", (event) => event.preventDefault());
 form.elements.search.addEventListener("input", debounced(start, 250));
@@ -37,7 +46,7 @@ view.addEventListener("scroll", () => {
 document.addEventListener("visibilitychange", () => document.hidden && controller.abort());
 onRefresh(() => {
   // An ended task may be running again.
-  if (isComplete && document.querySelector("#heading .state:is(.running, .waiting)")) goOn(generation);
+  if (isComplete && document.querySelector("#heading .state:is(.running, .waiting)")) resume(generation);
 });
 start();
 
@@ -45,19 +54,21 @@ function start() {
   generation += 1;
   controller.abort();
   view.replaceChildren();
-  seen.clear();
+  open.clear();
+  firstId = lastId = null;
+  shownCount = 0;
   delete view.dataset.settled;
-  goOn(generation);
+  resume(generation);
 }
 
 // Follows until the task ends. If the master is unavailable, the request is repeated and the shown lines stay.
-async function goOn(mine) {
+async function resume(mine) {
   isComplete = false;
   while (mine === generation) {
     controller = new AbortController();
     try {
-      if (view.childElementCount === 0) await showLast(mine);
-      await follow(mine);
+      if (lastId === null) await (wantsError ? showError(mine) : showLast(mine));
+      await stream({ follow: "true", afterId: lastId ?? 0 }, (lines) => mine === generation && append(lines));
       isComplete = mine === generation;
       if (isComplete) tell("the log is complete");
       return;
@@ -73,34 +84,40 @@ async function goOn(mine) {
 async function showLast(mine) {
   const lines = await read({ limit: CHUNK, orderBy: "ORDER_BY_DESC" });
   if (mine !== generation) return;
-  add(lines.reverse());
+  append(lines.reverse());
   earlier.hidden = lines.length < CHUNK;
 }
 
-async function follow(mine) {
-  const last = lineOf.get(view.lastElementChild)?.timestamp;
-  const params = { follow: "true" };
-  if (last) params.timestampAfter = shifted(last, -OVERLAP_MS);
-  await stream(params, (lines) => mine === generation && add(lines));
+// Shows the log around the last error of the run that the address names.
+async function showError(mine) {
+  const params = new URLSearchParams(location.search);
+  const run = { allocationIds: params.get("error"), limit: 1, orderBy: "ORDER_BY_DESC" };
+  let [line] = await read({ ...run, levels: "LOG_LEVEL_ERROR", sources: "task" });
+  [line] = line ? [line] : await read({ ...run, stdtypes: "stderr" });
+  if (mine !== generation) return;
+  wantsError = false;
+  if (!line) return showLast(mine);
+  form.elements.follow.checked = false;
+  const lines = await read({ limit: BEFORE_ERROR, orderBy: "ORDER_BY_DESC", beforeId: Number(line.id) + 1 });
+  const after = await read({ limit: BEFORE_ERROR, afterId: line.id });
+  if (mine !== generation) return;
+  append([...lines.reverse(), ...after]);
+  earlier.hidden = lines.length < BEFORE_ERROR;
+  const row = view.querySelector(`[data-id="${line.id}"]`);
+  row?.classList.add("target");
+  row?.scrollIntoView({ block: "center" });
 }
 
 async function showEarlier() {
   const mine = generation;
   earlier.disabled = true;
   try {
-    const first = lineOf.get(view.firstElementChild).timestamp;
-    const params = { limit: CHUNK, orderBy: "ORDER_BY_DESC", timestampBefore: shifted(first, OVERLAP_MS) };
-    let lines = await read(params);
-    // The same two seconds have more lines than a chunk, and all of them are shown.
-    while (lines.length === params.limit && lines.every((line) => seen.has(line.id))) {
-      params.limit *= 4;
-      lines = await read(params);
-    }
+    const lines = await read({ limit: CHUNK, orderBy: "ORDER_BY_DESC", beforeId: firstId });
     if (mine !== generation) return;
-    const height = view.scrollHeight;
-    add(lines.reverse(), { atTop: true });
-    view.scrollTop += view.scrollHeight - height;
-    earlier.hidden = lines.length < params.limit;
+    const fromEnd = view.scrollHeight - view.scrollTop;
+    prepend(lines.reverse());
+    view.scrollTop = view.scrollHeight - fromEnd;
+    earlier.hidden = lines.length < CHUNK;
   } catch {
     if (mine === generation && !document.hidden) say("The master does not answer.");
   } finally {
@@ -116,10 +133,10 @@ async function read(params) {
 
 async function stream(params, take) {
   const address = new URL(view.dataset.log, location.href);
-  for (const [name, value] of Object.entries(params)) address.searchParams.set(name, value);
   if (form.elements.search.value) address.searchParams.set("searchText", form.elements.search.value);
   const least = LEVELS.indexOf(form.elements.level.value);
-  if (least >= 0) LEVELS.slice(least).forEach((level) => address.searchParams.append("levels", `LOG_LEVEL_${level}`));
+  if (least >= 0 && !params.levels) LEVELS.slice(least).forEach((level) => address.searchParams.append("levels", `LOG_LEVEL_${level}`));
+  for (const [name, value] of Object.entries(params)) address.searchParams.set(name, value);
   const answer = await fetch(address, { signal: controller.signal });
   if (!answer.ok) throw new Error(answer.statusText);
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -135,18 +152,15 @@ async function stream(params, take) {
   }
 }
 
-function add(lines, { atTop = false } = {}) {
-  const fresh = lines.filter((line) => !seen.has(line.id));
-  const part = document.createDocumentFragment();
-  for (const line of fresh) {
-    const row = shown(line);
-    seen.add(line.id);
-    lineOf.set(row, line);
-    part.append(row);
+function append(lines) {
+  // After a lost connection a line may come again.
+  const fresh = lines.filter((line) => lastId === null || Number(line.id) > lastId);
+  if (fresh.length > 0) {
+    firstId ??= Number(fresh[0].id);
+    lastId = Number(fresh.at(-1).id);
+    fill(view, fresh);
   }
-  if (atTop) view.prepend(part);
-  else view.append(part);
-  if (!atTop && form.elements.follow.checked) {
+  if (form.elements.follow.checked) {
     // If the user has scrolled up, the lines in view stay.
     trim();
     toEnd();
@@ -155,55 +169,109 @@ function add(lines, { atTop = false } = {}) {
   requestAnimationFrame(() => (view.dataset.settled = "yes"));
 }
 
+function prepend(lines) {
+  if (lines.length === 0) return;
+  firstId = Number(lines[0].id);
+  const part = document.createDocumentFragment();
+  // The lines that are still open are those at the end of the log.
+  const kept = new Map(open);
+  open.clear();
+  fill(part, lines);
+  open.clear();
+  kept.forEach((row, key) => open.set(key, row));
+  view.prepend(part);
+  tell();
+}
+
+// Adds rows to the last block of `parent`, and new blocks.
+function fill(parent, lines) {
+  let block = parent.lastElementChild;
+  for (const line of lines) {
+    const key = `${line.stdtype} ${line.rankId} ${line.allocationId}`;
+    const text = line.log ?? line.message ?? "";
+    let row = open.get(key);
+    if (row === undefined) {
+      if (block === null || block.childElementCount >= BLOCK) {
+        block = document.createElement("div");
+        block.className = "block";
+        parent.append(block);
+      }
+      row = newRow(line);
+      block.append(row);
+      shownCount += 1;
+    }
+    rawOf.set(row, (rawOf.get(row) ?? "") + text);
+    row.lastElementChild.replaceChildren(...shown(folded(rawOf.get(row))));
+    if (text.endsWith("\n") || line.source === "master") open.delete(key);
+    else open.set(key, row);
+  }
+}
+
 function trim() {
-  while (view.childElementCount > MOST_LINES) {
-    seen.delete(lineOf.get(view.firstElementChild).id);
+  while (shownCount - view.firstElementChild?.childElementCount >= MOST_LINES) {
+    shownCount -= view.firstElementChild.childElementCount;
     view.firstElementChild.remove();
+    firstId = Number(view.firstElementChild.firstElementChild.dataset.id);
     earlier.hidden = false;
   }
 }
 
-function shown(line) {
+function newRow(line) {
   const row = document.createElement("div");
   row.dir = "auto";
+  row.dataset.id = line.id;
   const level = (line.level ?? "").replace("LOG_LEVEL_", "");
-  if (LEVELS.includes(level)) row.className = level;
+  row.className = LEVELS.includes(level) ? `line ${level}` : "line";
   const time = document.createElement("time");
   time.dateTime = line.timestamp;
-  time.textContent = new Date(line.timestamp).toLocaleTimeString([], { hour12: false });
-  time.title = line.timestamp;
+  time.textContent = momentText(new Date(line.timestamp));
   row.append(time);
   if (line.rankId !== undefined && line.rankId !== null) {
     const rank = document.createElement("b");
     rank.textContent = `rank ${line.rankId}`;
     row.append(rank);
   }
-  row.append(...marked((line.log ?? line.message ?? "").replace(/\n$/, "")));
+  row.append(document.createElement("span"));
   return row;
 }
 
-function marked(text) {
+// Returns the nodes of a line: text with its colours, and marks where the search matches.
+function shown(text) {
+  const parts = runs(text);
   const wanted = form.elements.search.value.toLowerCase();
-  if (!wanted) return [text];
-  const parts = [];
-  const lower = text.toLowerCase();
+  const lower = wanted && parts.map((part) => part.text).join("").toLowerCase();
+  const found = [];
+  for (let at = wanted ? lower.indexOf(wanted) : -1; at >= 0; at = lower.indexOf(wanted, at + wanted.length)) found.push([at, at + wanted.length]);
   let from = 0;
-  for (let at = lower.indexOf(wanted); at >= 0; at = lower.indexOf(wanted, from)) {
+  return parts.flatMap(({ text: piece, classes, color }) => {
+    const nodes = marked(piece, from, found);
+    from += piece.length;
+    if (!classes.length && !color) return nodes;
+    const span = document.createElement("span");
+    span.className = classes.join(" ");
+    if (color) span.style.color = color;
+    span.append(...nodes);
+    return [span];
+  });
+}
+
+function marked(piece, start, found) {
+  const nodes = [];
+  let from = 0;
+  for (const [begin, end] of found) {
+    const [first, behind] = [Math.max(begin - start, from), Math.min(end - start, piece.length)];
+    if (first >= behind) continue;
     const mark = document.createElement("mark");
-    mark.textContent = text.slice(at, at + wanted.length);
-    parts.push(text.slice(from, at), mark);
-    from = at + wanted.length;
+    mark.textContent = piece.slice(first, behind);
+    nodes.push(piece.slice(from, first), mark);
+    from = behind;
   }
-  return [...parts, text.slice(from)];
+  return [...nodes, piece.slice(from)].filter((node) => node !== "");
 }
 
 function tell(more = "") {
-  const lines = view.childElementCount;
-  count.textContent = [lines ? `${lines} line${lines === 1 ? "" : "s"}` : "no lines", more].filter(Boolean).join(", ");
-}
-
-function shifted(time, ms) {
-  return new Date(Date.parse(time) + ms).toISOString();
+  const text = shownCount ? `${shownCount.toLocaleString("en")} line${shownCount === 1 ? "" : "s"}` : "no lines";
+  count.textContent = [text, more].filter(Boolean).join(", ");
 }
 
 function toEnd() {

@@ -1,9 +1,13 @@
-// The script of every page: live updates, sorting and filtering of tables, confirmation before work is lost.
+// The script of every page: live updates, times, tables, confirmation before work is lost.
 
-import { listen } from "./live.js";
 import { arm } from "./actions.js";
+import { listen } from "./live.js";
+import { armState } from "./state.js";
 import { armTables } from "./tables.js";
+import { localize } from "./times.js";
 
+localize(document);
 arm();
 armTables();
+armState();
 if (document.querySelector("[data-live]")) listen();

@@ -2,6 +2,7 @@
 
 import { say } from "./actions.js";
 import { onRefresh } from "./live.js";
+import { bindForm } from "./settings.js";
 import { themed, OPTIONS } from "./theme.js";
 
 // The minimum time between two drawings of a running trial's curve.
@@ -29,20 +30,10 @@ function adopt() {
   canvases = present;
   for (const form of document.querySelectorAll("form.controls")) {
     if (armed.has(form)) continue;
+    if (!canvases.some((canvas) => controls(canvas) === form)) continue;
     armed.add(form);
-    restore(form);
-    tell(form);
-    if (canvases.some((canvas) => controls(canvas) === form)) steer(form);
+    bindForm(form, () => canvases.filter((canvas) => controls(canvas) === form).forEach((canvas) => draw(canvas)));
   }
-}
-
-function steer(form) {
-  form.addEventListener("input", () => {
-    tell(form);
-    keep(form);
-    canvases.filter((canvas) => controls(canvas) === form).forEach((canvas) => draw(canvas));
-  });
-  form.addEventListener("submit", (event) => event.preventDefault());
 }
 
 function controls(canvas) {
@@ -146,31 +137,4 @@ function plotly() {
     document.head.append(element);
   });
   return script;
-}
-
-function tell(form) {
-  const range = form.querySelector("[name=smoothing]");
-  if (range) range.nextElementSibling.textContent = range.value;
-}
-
-// The address contains the settings, so that it can be saved and shared.
-function keep(form) {
-  const address = new URL(location.href);
-  for (const field of form.elements) {
-    if (!field.name) continue;
-    const isPlain = field.type === "checkbox" ? !field.checked : field.tagName === "SELECT" ? field.selectedIndex === 0 : field.value === field.defaultValue;
-    if (isPlain) address.searchParams.delete(field.name);
-    else address.searchParams.set(field.name, field.value);
-  }
-  history.replaceState(null, "", address);
-}
-
-function restore(form) {
-  const params = new URL(location.href).searchParams;
-  for (const field of form.elements) {
-    if (!field.name || !params.has(field.name)) continue;
-    const value = params.get(field.name);
-    if (field.type === "checkbox") field.checked = true;
-    else if (field.tagName !== "SELECT" || [...field.options].some((option) => option.value === value)) field.value = value;
-  }
 }

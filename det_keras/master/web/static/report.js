@@ -1,4 +1,4 @@
-// Draws the figures of a report, which are part of the page. It follows theme.js in the same script.
+// Draws the figures of a report, which are part of the page. It follows times.js and theme.js in the same script.
 
 function drawAll() {
   for (const canvas of document.querySelectorAll("[data-report-figure]")) {
@@ -8,5 +8,6 @@ function drawAll() {
   }
 }
 
+localize(document);
 drawAll();
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);

@@ -1,32 +1,15 @@
-// Tables that are sorted by a click on a column, lists that are filtered while typing, and rows to compare.
+// Tables that are sorted by a click on a column.
 
-import { fetchRows, onRefresh } from "./live.js";
-
-// Older rows change seldom.
-const REST_MS = 20000;
+import { onRefresh } from "./live.js";
 
 const sorted = new Map();
 
 export function armTables() {
-  const prepare = () => {
-    document.querySelectorAll("table.sortable").forEach(armHeads);
-    document.querySelectorAll("[data-filter]").forEach(filter);
-    updateChoice();
-  };
+  const prepare = () => document.querySelectorAll("table.sortable").forEach(armHeads);
   prepare();
-  document.querySelectorAll("table[data-rest]").forEach(fetchRows);
-  setInterval(() => document.hidden || document.querySelectorAll("table[data-rest]").forEach(fetchRows), REST_MS);
   onRefresh(() => {
     prepare();
     document.querySelectorAll("table.sortable").forEach((table) => sorted.has(table.id) && sort(table));
-  });
-  document.addEventListener("input", (event) => {
-    const form = event.target.closest("[data-filter]");
-    if (form) filter(form);
-  });
-  document.addEventListener("change", updateChoice);
-  document.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && event.target.matches("[data-search]")) event.preventDefault();
   });
 }
 
@@ -73,43 +56,3 @@ function sort(table) {
 
 const isNothing = (text) => text === "" || text === "None" || text === "-";
 const isNumber = (text) => isNothing(text) || (text.trim() !== "" && !Number.isNaN(Number(text)));
-
-function filter(form) {
-  const table = document.getElementById(form.dataset.filter);
-  form.hidden = table === null;
-  if (table === null) return;
-  offerStates(form.querySelector("[data-state]"), table);
-  const wanted = form.querySelector("[data-search]").value.trim().toLowerCase();
-  const state = form.querySelector("[data-state]").value;
-  let shown = 0;
-  for (const row of table.tBodies[0].rows) {
-    const text = `${row.dataset.key} ${row.querySelector(".title").textContent}`.toLowerCase();
-    row.hidden = !(text.includes(wanted) && (state === "" || row.dataset.state === state));
-    shown += !row.hidden;
-  }
-  const total = table.tBodies[0].rows.length;
-  form.querySelector("[data-count]").textContent = shown === total ? `${total} in all` : `${shown} of ${total}`;
-  const none = document.querySelector("[data-none]");
-  if (none) none.hidden = shown > 0;
-}
-
-function offerStates(select, table) {
-  const names = [...new Set([...table.tBodies[0].rows].map((row) => row.dataset.state))].sort();
-  const known = [...select.options].slice(1).map((option) => option.value);
-  if (names.join() === known.join()) return;
-  const chosen = select.value;
-  select.length = 1;
-  for (const name of new Set([...names, ...(chosen ? [chosen] : [])])) {
-    select.add(new Option(name.toLowerCase().replaceAll("_", " "), name));
-  }
-  select.value = chosen;
-}
-
-function updateChoice() {
-  const chosen = document.querySelectorAll("input[form=compare]:checked").length;
-  const button = document.querySelector("[data-compare]");
-  if (button === null) return;
-  button.disabled = chosen < 2;
-  button.textContent = chosen < 2 ? "Compare" : `Compare ${chosen}`;
-  button.title = chosen < 2 ? "Choose two or more" : "";
-}

@@ -1,6 +1,13 @@
 // The colours of a plot's text and grid, taken from the page.
 
-export const OPTIONS = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d"] };
+// No button may send a user's data anywhere: plotly's share button uploads the plot to its cloud.
+export const OPTIONS = {
+  responsive: true,
+  displaylogo: false,
+  showSendToCloud: false,
+  plotlyServerURL: "",
+  modeBarButtonsToRemove: ["lasso2d", "select2d", "sendChartToCloud", "sendDataToCloud"],
+};
 
 export function themed(layout, canvas) {
   const style = getComputedStyle(document.documentElement);

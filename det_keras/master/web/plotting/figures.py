@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from det_keras.display import number_text
+from det_keras.master.web.plotting.colors import run_color
 
-__all__ = ["Attempt", "Figure", "Line", "Point", "Rung", "curves", "parallel", "rungs", "runs", "scatter"]
+__all__ = ["Figure", "Line", "Point", "Rung", "curves", "parallel", "rungs", "scatter"]
 
 Figure = dict[str, Any]
 
 # Okabe and Ito, "Color Universal Design" (2008), without the yellow, which is invisible on white, and the black, which
-# is invisible in the dark theme, and with a lighter blue. If there are more lines than colours, they differ by dashes.
+# is invisible in the dark theme, and with a lighter blue.
 _COLORS = ("#2489cf", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8a7bd1", "#7a8b2a")
-_DASHES = ("solid", "dash", "dot", "dashdot")
 _MARGIN = {"l": 64, "r": 16, "t": 16, "b": 48}
 _PLOT_PX = 320
 _ROW_PX = 240
@@ -36,15 +36,15 @@ class Line:
         label: text in the legend.
         x: batches, epochs or hours, as on the axis.
         y: values; None for a gap.
-        style: number of the colour and dash; lines with the same style look the same.
-        key: identifies the line, so that a hidden line stays hidden when the figure is updated.
+        trial_id: number of the trial, which decides the colour.
+        dash: ``solid``, ``dash`` or ``dot``.
     """
 
     label: str
     x: Sequence[float | None]
     y: Sequence[float | None]
-    style: int
-    key: str
+    trial_id: int
+    dash: str
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,14 @@ class Point:
     Attributes:
         trial_id: number of the trial.
         hparams: hyperparameters by flat names.
-        metric: its best value of the searcher's metric.
+        metric: its value of the searcher's metric: the best one, or that at a rung.
+        rung: text about the rung at which the search stopped it; empty for a trial that was not stopped.
     """
 
     trial_id: int
     hparams: Mapping[str, Any]
     metric: float
+    rung: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,74 +79,45 @@ class Rung:
     results: Sequence[tuple[int, float]]
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """One run of a trial.
-
-    Attributes:
-        label: number of the run.
-        start: ISO 8601.
-        end: ISO 8601; the current time while it is running.
-        outcome: text about how it ended.
-        is_failure: whether it failed.
-    """
-
-    label: str
-    start: str
-    end: str
-    outcome: str
-    is_failure: bool = field(default=False)
-
-
-def curves(
-    lines: Sequence[Line], *, x_title: str, y_title: str, log_x: bool = False, log_y: bool = False
-) -> Figure:
+def curves(lines: Sequence[Line], *, x_title: str, y_title: str) -> Figure:
     """Return curves over one axis.
 
     Args:
         lines: the curves.
         x_title: title of the x axis.
         y_title: title of the y axis.
-        log_x: whether the x axis is logarithmic.
-        log_y: whether the y axis is logarithmic.
     """
     data = [
         {
             "type": "scatter",
             **_marks(line.y),
             "name": _short(line.label),
-            "uid": line.key,
             "x": list(line.x),
             "y": [None if value is None or not math.isfinite(value) else value for value in line.y],
-            "line": {"color": _color(line.style), "dash": _dash(line.style), "width": 2},
+            "line": {"color": run_color(line.trial_id), "dash": line.dash, "width": 2},
             "hovertemplate": "%{y:.5g}<extra>%{fullData.name}</extra>",
         }
         for line in lines
     ]
     layout = {
-        # The user's zoom is kept while the axis is the same.
-        "xaxis": {
-            "title": {"text": _short(x_title)},
-            "type": "log" if log_x else "linear",
-            "uirevision": f"{x_title} {log_x}",
-        },
-        "yaxis": {
-            "title": {"text": _short(y_title)},
-            "type": "log" if log_y else "linear",
-            "uirevision": f"{y_title} {log_y}",
-        },
+        "xaxis": {"title": {"text": _short(x_title)}},
+        "yaxis": {"title": {"text": _short(y_title)}},
         "hovermode": "x unified" if len(lines) <= len(_COLORS) else "closest",
         "showlegend": True,
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "maxheight": 0.25},
         "margin": _MARGIN,
-        # New points do not reset the user's zoom.
-        "uirevision": "curves",
     }
     return {"data": data, "layout": layout}
 
 
 def scatter(
-    points: Sequence[Point], names: Sequence[str], *, metric: str, log_y: bool = False, width_px: int = 960
+    points: Sequence[Point],
+    names: Sequence[str],
+    *,
+    metric: str,
+    scales: Mapping[str, str],
+    log_y: bool = False,
+    width_px: int = 960,
 ) -> Figure:
     """Return the metric against each hyperparameter, in one plot per hyperparameter.
 
@@ -152,6 +125,7 @@ def scatter(
         points: the trials.
         names: the hyperparameters.
         metric: name of the metric.
+        scales: ``log``, ``linear`` or ``category`` by name, from the space. An axis without one follows its values.
         log_y: whether the y axes are logarithmic.
         width_px: available width in pixels; decides how many plots are in a row.
     """
@@ -170,7 +144,7 @@ def scatter(
         end = "" if index == 0 else str(index + 1)
         shown = [point for point in points if name in point.hparams]
         values = [_axis_value(point.hparams[name]) for point in shown]
-        kind = _axis_type(values)
+        kind = scales.get(name) or _axis_type(values)
         layout[f"xaxis{end}"] = {"title": {"text": _short(name)}, "type": kind}
         if kind == "category":
             kinds = list(dict.fromkeys(values))
@@ -188,9 +162,14 @@ def scatter(
                 "y": [point.metric for point in shown],
                 "xaxis": f"x{end}",
                 "yaxis": f"y{end}",
-                "text": [f"Trial {point.trial_id}" for point in shown],
+                "text": [f"Trial {point.trial_id} {point.rung}".strip() for point in shown],
                 "customdata": [f"/trials/{point.trial_id}" for point in shown],
-                "marker": {"size": 8, "opacity": 0.8, "color": _COLORS[0]},
+                "marker": {
+                    "size": 8,
+                    "opacity": 0.8,
+                    "color": _COLORS[0],
+                    "symbol": ["circle-open" if point.rung else "circle" for point in shown],
+                },
                 "hovertemplate": "%{text}<br>%{x}<br>%{y:.5g}<extra></extra>",
             }
         )
@@ -198,7 +177,12 @@ def scatter(
 
 
 def parallel(
-    points: Sequence[Point], names: Sequence[str], *, metric: str, smaller_is_better: bool
+    points: Sequence[Point],
+    names: Sequence[str],
+    *,
+    metric: str,
+    scales: Mapping[str, str],
+    smaller_is_better: bool,
 ) -> Figure:
     """Return one line per trial through all of its hyperparameters to its metric.
 
@@ -208,10 +192,13 @@ def parallel(
         points: the trials.
         names: the hyperparameters.
         metric: name of the metric.
+        scales: as for `scatter`.
         smaller_is_better: how the metric compares.
     """
-    axes = [*(_Axis.of(name, [point.hparams.get(name) for point in points]) for name in names)]
-    axes.append(_Axis.of(metric, [point.metric for point in points], is_metric=True))
+    axes = [
+        *(_Axis.of(name, [point.hparams.get(name) for point in points], scales.get(name)) for name in names)
+    ]
+    axes.append(_Axis.of(metric, [point.metric for point in points], "linear"))
     shades = _shades([point.metric for point in points], smaller_is_better=smaller_is_better)
     # The best trials are drawn last, on top of the others.
     order = sorted(range(len(points)), key=lambda index: shades[index])
@@ -296,33 +283,6 @@ def rungs(entries: Sequence[Rung], *, metric: str, unit: str) -> Figure:
     return {"data": data, "layout": layout}
 
 
-def runs(spans: Sequence[Attempt]) -> Figure:
-    """Return a time line of runs, the first at the top."""
-    data = [
-        {
-            "type": "scatter",
-            "mode": "lines+markers",
-            "x": [span.start, span.end],
-            "y": [span.label, span.label],
-            "line": {"width": 10, "color": _COLORS[5] if span.is_failure else _COLORS[0]},
-            "marker": {"size": 12, "symbol": ["line-ns", "x" if span.is_failure else "line-ns"]},
-            "name": _plain(span.outcome),
-            "hovertemplate": "%{x}<extra>%{fullData.name}</extra>",
-        }
-        for span in spans
-    ]
-    layout = {
-        "xaxis": {"type": "date"},
-        "yaxis": {"type": "category", "autorange": "reversed", "title": {"text": "run"}},
-        "height": 90 + 34 * max(len(spans), 1),
-        "showlegend": False,
-        "hovermode": "closest",
-        "margin": _MARGIN,
-        "uirevision": "runs",
-    }
-    return {"data": data, "layout": layout}
-
-
 @dataclass(frozen=True)
 class _Axis:
     """One vertical axis of the parallel coordinates."""
@@ -334,12 +294,12 @@ class _Axis:
     kinds: Sequence[str]
 
     @classmethod
-    def of(cls, name: str, values: Sequence[Any], *, is_metric: bool = False) -> _Axis:
+    def of(cls, name: str, values: Sequence[Any], scale: str | None) -> _Axis:
         numbers = [float(value) for value in values if _is_number(value)]
         if len(numbers) < sum(value is not None for value in values) or not numbers:
             kinds = sorted({_text(value) for value in values if value is not None})
             return cls(name, 0.0, 1.0, is_log=False, kinds=kinds)
-        is_log = not is_metric and _is_log(numbers)
+        is_log = _is_log(numbers) if scale is None else scale == "log" and min(numbers) > 0
         low, high = min(numbers), max(numbers)
         return cls(name, low, high, is_log=is_log, kinds=())
 
@@ -412,10 +372,6 @@ def _marks(values: Sequence[float | None]) -> Figure:
 
 def _color(style: int) -> str:
     return _COLORS[style % len(_COLORS)]
-
-
-def _dash(style: int) -> str:
-    return _DASHES[style // len(_COLORS) % len(_DASHES)]
 
 
 def _axis_value(value: Any) -> Any:

@@ -1,0 +1,227 @@
+"""What a page says when something went wrong: a failed run, a metric that is NaN, a trial that is silent."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio.to_thread
+
+from det_keras.display import parse_time
+from det_keras.master.embedded import EmbeddedMaster
+from det_keras.master.web.metric_choice import Metric, metrics_of
+from det_keras.master.web.rest import Rest
+from det_keras.master.web.runs import is_failed, runs_of
+from det_keras.protocol.values import now
+
+__all__ = ["Alert", "job_alerts", "search_alerts", "trial_alerts"]
+
+_MOST_LINES = 12
+_SILENT_S = 300
+# A page names the first of many trials with NaN, and counts the others.
+_MOST_CHECKED = 20
+
+
+@dataclass(frozen=True)
+class Alert:
+    """A box on top of a page.
+
+    Attributes:
+        kind: ``error`` or ``warning``.
+        title: what happened, on one line.
+        lines: the last lines of the traceback or of stderr.
+        time: ISO 8601; when it happened.
+        about: which run, and what else failed.
+        log: address of the log at the error.
+        restart: body of the call that continues the experiment.
+        restart_word: text of its button.
+    """
+
+    kind: str
+    title: str
+    lines: Sequence[str] = ()
+    time: str | None = None
+    about: str = ""
+    log: str = ""
+    restart: Mapping[str, Any] = field(default_factory=dict)
+    restart_word: str = ""
+
+
+async def trial_alerts(
+    master: EmbeddedMaster,
+    trial: Mapping[str, Any],
+    experiment: Mapping[str, Any],
+    runs: Sequence[Mapping[str, Any]],
+    checkpoints: Sequence[Mapping[str, Any]],
+) -> list[Alert]:
+    """Return the alerts of a trial.
+
+    Args:
+        master: has the curves.
+        trial: the `Trial` of the REST API.
+        experiment: its `Experiment`.
+        runs: its allocations, latest first.
+        checkpoints: its checkpoints.
+    """
+    found = []
+    failed = next((run for run in runs if is_failed(run)), None)
+    if failed is not None and trial["state"] == "STATE_ERROR":
+        found.append(_failure(trial, experiment, runs, failed, checkpoints))
+    elif failed is not None and not trial["endTime"]:
+        number = _number(failed)
+        title = f"Run {number} failed and the trial was started again: {_headline(failed)}"
+        log = f"/trials/{trial['id']}/logs?error={failed['allocationId']}"
+        found.append(Alert("warning", title, time=failed["endTime"], log=log))
+    return [*found, *await anyio.to_thread.run_sync(_warnings, master, [trial], runs[:1])]
+
+
+async def search_alerts(
+    master: EmbeddedMaster, rest: Rest, experiment: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]
+) -> list[Alert]:
+    """Return the alerts of an experiment: the trial that failed last, and warnings about all trials.
+
+    Args:
+        master: has the curves.
+        rest: for the runs of the failed trial.
+        experiment: the `Experiment` of the REST API.
+        trials: its trials.
+    """
+    found = []
+    failed = [trial for trial in trials if trial["state"] == "STATE_ERROR"]
+    if failed:
+        trial = max(failed, key=lambda one: one["endTime"] or "")
+        runs, stored = await asyncio.gather(
+            runs_of(rest, trial), rest.get(f"/trials/{trial['id']}/checkpoints")
+        )
+        last = next((run for run in runs if is_failed(run)), None)
+        others = "" if len(trials) == 1 else f"{len(failed)} of {len(trials)} trials failed."
+        found.append(_failure(trial, experiment, runs, last, stored["checkpoints"], others))
+    return [*found, *await anyio.to_thread.run_sync(_warnings, master, trials, ())]
+
+
+async def job_alerts(rest: Rest, job_id: str, status: str) -> list[Alert]:
+    """Return the alerts of a job that has failed.
+
+    Args:
+        rest: for its allocations.
+        job_id: id of its task.
+        status: how it ended.
+    """
+    runs = (await rest.get(f"/tasks/{job_id}"))["task"]["allocations"]
+    failed = next((run for run in reversed(runs) if is_failed(run)), None)
+    if failed is None or status == "killed":
+        return []
+    log = f"?error={failed['allocationId']}#log"
+    return [
+        Alert(
+            "error",
+            _headline(failed),
+            _lines(failed),
+            failed["endTime"],
+            f"Exit code {failed['statusCode']}.",
+            log,
+        )
+    ]
+
+
+def _failure(
+    trial: Mapping[str, Any],
+    experiment: Mapping[str, Any],
+    runs: Sequence[Mapping[str, Any]],
+    failed: Mapping[str, Any] | None,
+    checkpoints: Sequence[Mapping[str, Any]],
+    others: str = "",
+) -> Alert:
+    if failed is None:
+        return Alert("error", f"Trial {trial['id']} failed.", time=trial["endTime"], about=others)
+    count = f"run {_number(failed)} of {len(runs)}" if len(runs) > 1 else "its only run"
+    code = "" if failed["statusCode"] is None else f" with exit code {failed['statusCode']}"
+    about = (
+        f"Trial {trial['id']} ended in {count}{code}, at batch {trial['totalBatchesProcessed']:,}. {others}"
+    )
+    saved = max((_batches(one) for one in checkpoints if one["state"] == "STATE_COMPLETED"), default=0)
+    can_continue = (
+        experiment["endTime"] is not None and not experiment["unmanaged"] and not experiment["archived"]
+    )
+    return Alert(
+        "error",
+        _headline(failed),
+        _lines(failed),
+        failed["endTime"],
+        about.strip(),
+        f"/trials/{trial['id']}/logs?error={failed['allocationId']}",
+        {"id": experiment["id"]} if can_continue else {},
+        f"Continue from batch {saved:,}" if saved else "Run again",
+    )
+
+
+def _batches(checkpoint: Mapping[str, Any]) -> int:
+    return int(checkpoint["metadata"].get("steps_completed") or 0)
+
+
+def _headline(run: Mapping[str, Any]) -> str:
+    lines = _lines(run)
+    return lines[-1] if lines else f"exit code {run['statusCode']}"
+
+
+def _lines(run: Mapping[str, Any]) -> list[str]:
+    return [line for line in run["exitReason"].splitlines() if line.strip()][-_MOST_LINES:]
+
+
+def _number(run: Mapping[str, Any]) -> str:
+    return str(run["allocationId"]).rsplit(".", 1)[-1]
+
+
+def _warnings(
+    master: EmbeddedMaster, trials: Sequence[Mapping[str, Any]], runs: Sequence[Mapping[str, Any]]
+) -> list[Alert]:
+    return [*_nan_warnings(master, trials), *_silence_warnings(master, trials, runs)]
+
+
+def _nan_warnings(master: EmbeddedMaster, trials: Sequence[Mapping[str, Any]]) -> list[Alert]:
+    broken = [(trial, metric) for trial in trials if (metric := _nan_metric(trial)) is not None]
+    if not broken:
+        return []
+    trial, metric = broken[0]
+    since = master.curves.not_finite_since(trial["id"], group=metric.group, metric=metric.name)
+    where = "" if since is None else f" since batch {since:,}"
+    whose = f"Trial {trial['id']}: " if len(trials) > 1 else ""
+    more = f", and of {len(broken) - 1} more trials" if len(broken) > 1 else ""
+    title = f"{whose}{metric.name} ({metric.group}) is {_last(trial, metric)}{where}{more}."
+    return [
+        Alert("warning", title, about="A smaller learning rate, or gradient clipping, often prevents it.")
+    ]
+
+
+def _nan_metric(trial: Mapping[str, Any]) -> Metric | None:
+    """Return a metric of a trial whose last value is not finite; a loss if there is one."""
+    broken = [metric for metric in metrics_of([trial]) if not math.isfinite(float(_last(trial, metric)))]
+    return min(broken, key=lambda metric: ("loss" not in metric.name, metric), default=None)
+
+
+def _last(trial: Mapping[str, Any], metric: Metric) -> Any:
+    return trial["summaryMetrics"][metric.summary_group][metric.name]["last"]
+
+
+def _silence_warnings(
+    master: EmbeddedMaster, trials: Sequence[Mapping[str, Any]], runs: Sequence[Mapping[str, Any]]
+) -> list[Alert]:
+    time = now()
+    running = [trial for trial in trials if trial["state"] == "STATE_RUNNING"][:_MOST_CHECKED]
+    reported = master.curves.last_reports([trial["id"] for trial in running])
+    found = []
+    for trial in running:
+        times = [
+            reported.get(trial["id"]),
+            *(parse_time(run["startTime"]) for run in runs),
+            parse_time(trial["startTime"]),
+        ]
+        silent_s = (time - max(one for one in times if one is not None)).total_seconds()
+        if silent_s >= _SILENT_S:
+            whose = f"Trial {trial['id']}" if len(trials) > 1 else "This trial"
+            title = f"{whose} has not reported for {int(silent_s // 60)} minutes."
+            found.append(Alert("warning", title, log=f"/trials/{trial['id']}/logs"))
+    return found[:3]

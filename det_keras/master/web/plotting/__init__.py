@@ -1,0 +1,1 @@
+"""The plots of searches and reports: what they show, as plain data."""

@@ -1,0 +1,218 @@
+"""The plots of pages and reports: reads their data and creates the figures."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from det_keras.display import flat_hparams
+from det_keras.master.embedded import EmbeddedMaster
+from det_keras.master.server.responses import reply
+from det_keras.master.web.experiments import differing
+from det_keras.master.web.metric_choice import Metric
+from det_keras.master.web.plotting import figures
+from det_keras.master.web.plotting.figures import Figure, Line, Point, Rung
+from det_keras.master.web.plotting.rungs import at_rung, stopped_at
+from det_keras.master.web.plotting.space import scales
+from det_keras.master.web.rest import Rest
+from det_keras.protocol.metrics import TRAINING, VALIDATION
+
+__all__ = [
+    "MOST_LINES",
+    "best_first",
+    "curves_figure",
+    "parallel_figure",
+    "points_of",
+    "router",
+    "rungs_figure",
+    "scatter_figure",
+]
+
+router = APIRouter(prefix="/figures", include_in_schema=False)
+
+#: Maximum number of curves in one plot, which would be unreadable with more: the best are shown.
+MOST_LINES = 50
+# As on the wall.
+_DASHES = {TRAINING: "solid", VALIDATION: "dash"}
+_MOST_POINTS = 400
+
+
+@router.get("/scatter")
+async def scatter(
+    request: Request,
+    experiment: int,
+    rung: int = 0,
+    log_y: bool = False,
+    width: Annotated[int, Query(ge=0)] = 960,
+) -> Response:
+    """Return the plot of the metric of an experiment's trials against each hyperparameter.
+
+    Args:
+        request: the page's request.
+        experiment: number of the experiment.
+        rung: length of the rung at which trials are compared; 0 for the best value of each.
+        log_y: whether the y axes are logarithmic.
+        width: available width in pixels.
+    """
+    shown, trials, brackets = await _search_of(request, experiment)
+    return reply(scatter_figure(shown, trials, brackets, rung=rung, log_y=log_y, width_px=width))
+
+
+@router.get("/rungs")
+async def rungs(request: Request, experiment: int) -> Response:
+    """Return the plot of the rungs of an adaptive search."""
+    rest = Rest(request)
+    shown, rungs = await asyncio.gather(
+        rest.get(f"/experiments/{experiment}"), rest.get(f"/experiments/{experiment}/searcher/rungs")
+    )
+    return reply(rungs_figure(shown["experiment"], rungs))
+
+
+def curves_figure(master: EmbeddedMaster, trial_ids: Sequence[int], metrics: Sequence[Metric]) -> Figure:
+    """Return the curves of some metrics of some trials.
+
+    Args:
+        master: has the curves.
+        trial_ids: numbers of the trials.
+        metrics: the metrics, such as the loss of training and of validation.
+    """
+    lines: list[Line] = []
+    for metric in metrics:
+        found = master.curves.read(
+            trial_ids, group=metric.group, metric=metric.name, most_points=_MOST_POINTS
+        )
+        for series in found:
+            label = f"Trial {series.trial_id}"
+            if len(metrics) > 1:
+                label += f" {metric.group} {metric.name}"
+            batches: list[float | None] = series.batches.tolist()
+            dash = _DASHES.get(metric.group, "dot")
+            lines.append(Line(label, batches, _json_values(series.values), series.trial_id, dash))
+    name = metrics[0].name if metrics else ""
+    return figures.curves(
+        lines, x_title="batches", y_title=name.removeprefix("val_") if len(metrics) > 1 else name
+    )
+
+
+def scatter_figure(
+    experiment: Mapping[str, Any],
+    trials: Sequence[Mapping[str, Any]],
+    brackets: Sequence[Mapping[str, Any]] = (),
+    *,
+    rung: int = 0,
+    log_y: bool = False,
+    width_px: int = 960,
+) -> Figure:
+    """Return the metric of trials against each hyperparameter that varies.
+
+    Args:
+        experiment: the `Experiment` of the REST API.
+        trials: its trials.
+        brackets: the rungs of its search.
+        rung: length of the rung at which trials are compared; 0 for the best value of each.
+        log_y: whether the y axes are logarithmic.
+        width_px: available width in pixels.
+    """
+    points = points_of(trials, brackets, rung)
+    return figures.scatter(
+        points,
+        _varied(points),
+        metric=experiment["searcherMetric"],
+        scales=scales(experiment["config"]["hyperparameters"]),
+        log_y=log_y,
+        width_px=width_px,
+    )
+
+
+def parallel_figure(
+    experiment: Mapping[str, Any],
+    trials: Sequence[Mapping[str, Any]],
+    brackets: Sequence[Mapping[str, Any]] = (),
+    *,
+    rung: int = 0,
+) -> Figure:
+    """Return one line per trial through its hyperparameters; the arguments are those of `scatter_figure`."""
+    points = points_of(trials, brackets, rung)
+    return figures.parallel(
+        points,
+        _varied(points),
+        metric=experiment["searcherMetric"],
+        scales=scales(experiment["config"]["hyperparameters"]),
+        smaller_is_better=experiment["config"]["searcher"]["smaller_is_better"],
+    )
+
+
+def rungs_figure(experiment: Mapping[str, Any], rungs: Mapping[str, Any]) -> Figure:
+    """Return the metrics of the trials that reached each rung."""
+    entries = [
+        Rung(bracket, rung["length"], _results(rung))
+        for bracket, shown in enumerate(rungs["brackets"])
+        for rung in shown["rungs"]
+    ]
+    return figures.rungs(entries, metric=experiment["searcherMetric"], unit=rungs["unit"])
+
+
+def best_first(trials: Sequence[Mapping[str, Any]], experiment: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return trials ordered by their best validation; trials without a validation come last."""
+    sign = 1.0 if experiment["config"]["searcher"]["smaller_is_better"] else -1.0
+
+    def key(trial: Mapping[str, Any]) -> tuple[bool, float, int]:
+        value = trial["searcherMetricValue"]
+        return value is None, sign * (value or 0.0), trial["id"]
+
+    return sorted(trials, key=key)
+
+
+async def _search_of(
+    request: Request, experiment_id: int
+) -> tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return an experiment, its trials and its brackets."""
+    rest = Rest(request)
+    shown, trials, rungs = await asyncio.gather(
+        rest.get(f"/experiments/{experiment_id}"),
+        rest.get(f"/experiments/{experiment_id}/trials", limit=-1),
+        rest.get(f"/experiments/{experiment_id}/searcher/rungs"),
+    )
+    return shown["experiment"], trials["trials"], rungs["brackets"]
+
+
+def _results(rung: Mapping[str, Any]) -> list[tuple[int, float]]:
+    return [
+        (result["trialId"], result["metric"]) for result in rung["results"] if result["metric"] is not None
+    ]
+
+
+def points_of(
+    trials: Sequence[Mapping[str, Any]], brackets: Sequence[Mapping[str, Any]], rung: int
+) -> list[Point]:
+    """Return the trials that have a metric.
+
+    Args:
+        trials: trials of the REST API.
+        brackets: the rungs of the search.
+        rung: length of the rung at which trials are compared; 0 for the best value of each.
+    """
+    stopped = stopped_at(trials, brackets)
+    values = (
+        at_rung(brackets, rung) if rung else {trial["id"]: trial["searcherMetricValue"] for trial in trials}
+    )
+    return [
+        Point(trial["id"], dict(flat_hparams(trial["hparams"])), value, stopped.get(trial["id"], ""))
+        for trial in trials
+        if (value := values.get(trial["id"])) is not None
+    ]
+
+
+def _varied(points: Sequence[Point]) -> list[str]:
+    columns = [point.hparams for point in points]
+    return differing(columns) or list(dict.fromkeys(name for column in columns for name in column))
+
+
+def _json_values(values: Any) -> list[float | None]:
+    """Return an array for JSON: gaps are None, and numbers have seven digits."""
+    return [float(f"{value:.7g}") if math.isfinite(value) else None for value in values.tolist()]

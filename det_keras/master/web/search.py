@@ -1,0 +1,155 @@
+"""The page of a search: what it found, and how."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+import anyio.to_thread
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from det_keras.config.yaml_text import dump_yaml
+from det_keras.display import flat_hparams, parse_time
+from det_keras.master.server.responses import reply
+from det_keras.master.web.experiments import experiment_head, trials_of
+from det_keras.master.web.plotting.figures import Point
+from det_keras.master.web.plotting.importance import importances
+from det_keras.master.web.plotting.plots import points_of
+from det_keras.master.web.plotting.rungs import stopped_at
+from det_keras.master.web.plotting.space import scales
+from det_keras.master.web.rendering import page, state_kind
+from det_keras.master.web.rest import Rest
+
+__all__ = ["router"]
+
+router = APIRouter(include_in_schema=False)
+
+_MOST_CHIPS = 60
+
+
+@router.get("/experiments/{experiment_id}/search")
+async def search(request: Request, experiment_id: int) -> Response:
+    """Show the results of an experiment's search."""
+    rest = Rest(request)
+    shown, trials, rungs = await asyncio.gather(
+        experiment_head(rest, experiment_id),
+        trials_of(rest, experiment_id),
+        rest.get(f"/experiments/{experiment_id}/searcher/rungs"),
+    )
+    best = next((trial for trial in trials if trial["id"] == shown["experiment"]["bestTrialId"]), None)
+    return await page(
+        request,
+        "experiment_search.html",
+        **shown,
+        tab="search",
+        trials=trials,
+        best=best,
+        best_yaml="" if best is None else dump_yaml(dict(best["hparams"])),
+        ladders=[_ladder(bracket) for bracket in rungs["brackets"]],
+        unit=rungs["unit"],
+        lengths=sorted({rung["length"] for bracket in rungs["brackets"] for rung in bracket["rungs"]}),
+    )
+
+
+@router.get("/figures/search")
+async def search_data(request: Request, experiment: int, rung: int = 0) -> Response:
+    """Return the data of the plots of a search.
+
+    Args:
+        request: the page's request.
+        experiment: number of the experiment.
+        rung: length of the rung at which trials are compared; 0 for the best value of each.
+    """
+    rest = Rest(request)
+    shown, trials, rungs = await asyncio.gather(
+        rest.get(f"/experiments/{experiment}"),
+        trials_of(rest, experiment),
+        rest.get(f"/experiments/{experiment}/searcher/rungs"),
+    )
+    return await anyio.to_thread.run_sync(_data, shown["experiment"], trials, rungs["brackets"], rung)
+
+
+def _data(
+    experiment: Mapping[str, Any],
+    trials: Sequence[Mapping[str, Any]],
+    brackets: Sequence[Mapping[str, Any]],
+    rung: int,
+) -> Response:
+    space = experiment["config"]["hyperparameters"]
+    points = points_of(trials, brackets, rung)
+    method, important = importances(points, scales(space))
+    names = [one.name for one in important] or list(
+        dict.fromkeys(name for point in points for name in point.hparams)
+    )
+    return reply(
+        {
+            "metric": experiment["searcherMetric"],
+            "smallerIsBetter": experiment["config"]["searcher"]["smaller_is_better"],
+            "method": method,
+            "importances": [{"name": one.name, "value": round(one.value, 4)} for one in important],
+            "axes": _axes(names, points, scales(space)),
+            "trials": _rows(trials, points, names, stopped_at(trials, brackets)),
+        }
+    )
+
+
+def _axes(names: Sequence[str], points: Sequence[Point], kinds: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the axes of the parallel coordinates: hyperparameters that differ."""
+    axes = []
+    for name in names:
+        values = [point.hparams.get(name) for point in points]
+        if len({repr(value) for value in values}) < 2:
+            continue
+        numbers = all(
+            isinstance(one, int | float) and not isinstance(one, bool) for one in values if one is not None
+        )
+        kind = kinds.get(name, "linear") if numbers else "category"
+        axes.append({"name": name, "scale": kind})
+    return axes
+
+
+def _rows(
+    trials: Sequence[Mapping[str, Any]],
+    points: Sequence[Point],
+    names: Sequence[str],
+    stopped: Mapping[int, str],
+) -> list[dict[str, Any]]:
+    values = {point.trial_id: point.metric for point in points}
+    rows = []
+    for trial in trials:
+        hparams = dict(flat_hparams(trial["hparams"]))
+        kind = "stopping" if trial["id"] in stopped else state_kind(trial["state"])
+        start, end = (
+            parse_time(trial["startTime"]),
+            parse_time(trial["endTime"]) or datetime.now(timezone.utc),
+        )
+        rows.append(
+            {
+                "id": trial["id"],
+                "value": values.get(trial["id"]),
+                "kind": kind,
+                "state": stopped.get(trial["id"]) or trial["state"].removeprefix("STATE_").lower(),
+                "hparams": [hparams.get(name) for name in names],
+                "start": start.timestamp() if start else None,
+                "end": end.timestamp(),
+            }
+        )
+    return rows
+
+
+def _ladder(bracket: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a bracket, the longest rung first, each with the trials that reached it and whether they moved on."""
+    steps = []
+    above: set[int] = set()
+    for rung in reversed(bracket["rungs"]):
+        reached = [result["trialId"] for result in rung["results"]]
+        chips = [
+            {"id": result["trialId"], "metric": result["metric"], "moved": result["trialId"] in above}
+            for result in rung["results"][:_MOST_CHIPS]
+        ]
+        steps.append({"length": rung["length"], "count": len(reached), "chips": chips})
+        above = set(reached)
+    return {"trials": bracket["trials"], "steps": steps}

@@ -1,0 +1,230 @@
+// One card of the wall: the curves of a metric, drawn by uPlot.
+
+import { say } from "./actions.js";
+import { csvFile, pngFile, svgFile } from "./card_files.js";
+import { element, iconButton } from "./elements.js";
+
+const DASHES = { solid: [], dashed: [7, 4], dotted: [2, 3] };
+const FAINT = 0.12;
+const MOST_LISTED = 6;
+const NEAR_POINTS = 200;
+
+export class Card {
+  constructor(wall, spec) {
+    this.wall = wall;
+    this.spec = spec;
+    this.data = null;
+    this.plot = null;
+    this.isSeen = false;
+    this.wanted = 0;
+    this.text = "";
+    this.heading = element("h3", { textContent: spec.title, title: spec.title, dir: "auto" });
+    this.readout = element("output", { className: "readout" });
+    this.pin = iconButton("pin", "Pin", () => wall.togglePin(spec.title));
+    this.body = element("div", { className: "canvas" });
+    const tools = element("span", { className: "tools" }, [
+      this.pin,
+      iconButton("full", "Full screen", () => this.toggleFull()),
+      iconButton("png", "PNG", () => this.save(pngFile)),
+      iconButton("svg", "SVG", () => this.save(svgFile)),
+      iconButton("csv", "CSV", () => this.save(csvFile)),
+    ]);
+    this.root = element("figure", { className: spec.isSearched ? "card searched" : "card" }, [
+      element("figcaption", {}, [this.heading, tools]),
+      this.body,
+      this.readout,
+    ]);
+    this.root.dataset.card = spec.title;
+    this.root.card = this;
+    this.observer = new IntersectionObserver((entries) => {
+      this.isNear = entries.at(-1).isIntersecting;
+      if (this.isNear && (!this.isSeen || this.isStale)) this.load();
+    }, { rootMargin: "300px" });
+    this.observer.observe(this.root);
+    this.sizes = new ResizeObserver(() => this.plot?.setSize(this.size()));
+    this.sizes.observe(this.body);
+  }
+
+  remove() {
+    this.observer.disconnect();
+    this.sizes.disconnect();
+    this.plot?.destroy();
+    this.root.remove();
+  }
+
+  size() {
+    return { width: Math.max(this.body.clientWidth, 120), height: Math.max(this.body.clientHeight, 120) };
+  }
+
+  // Requests the curves and draws them, if the card is near the view; later otherwise.
+  async load() {
+    this.isStale = !this.isNear;
+    if (this.isStale) return;
+    this.isSeen = true;
+    const wanted = ++this.wanted;
+    try {
+      const text = await this.wall.lines(this.spec, this.size().width);
+      // A later request has replaced this one, or nothing has changed.
+      if (wanted !== this.wanted || text === this.text) return;
+      const { x, lines } = JSON.parse(text);
+      this.text = text;
+      this.data = { x, lines: lines.map((line) => ({ ...line, y: line.y.map((value) => (value === null ? undefined : value === "NaN" ? null : value)) })) };
+      this.draw();
+      this.wall.loaded(this);
+    } catch (error) {
+      if (wanted !== this.wanted || error.name === "AbortError") return;
+      if (this.plot === null) this.body.replaceChildren(element("p", { className: "faint", textContent: `Could not be drawn: ${error.message}` }));
+      this.isSeen = false;
+    }
+  }
+
+  draw() {
+    if (this.data === null) return;
+    const began = performance.now();
+    const { logY, groupBy, ...rest } = this.wall.settings();
+    const logX = rest.logX && !this.spec.source;
+    const shown = groupBy && !this.spec.source ? this.wall.grouped(this) : this.data;
+    const lines = shown.lines.map((line) => this.styled(line));
+    const clean = (y) => (logY ? y.map((value) => (value !== undefined && value !== null && value <= 0 ? undefined : value)) : y);
+    const data = [shown.x, ...lines.map((line) => clean(line.y))];
+    const key = JSON.stringify([logX, logY, shown.bands ?? [], lines.map(({ y, ...line }) => line)]);
+    if (lines.length === 0) {
+      this.plot?.destroy();
+      this.plot = null;
+      this.key = "";
+      this.body.replaceChildren(element("p", { className: "faint", textContent: "No shown run has reported it." }));
+    } else if (this.plot !== null && key === this.key) {
+      this.lines = lines;
+      this.plot.setData(data);
+    } else {
+      this.key = key;
+      this.lines = lines;
+      this.plot?.destroy();
+      this.body.replaceChildren();
+      this.plot = new uPlot(this.options(lines, shown.bands, { logX, logY }), data, this.body);
+      // uPlot draws in a microtask.
+    }
+    this.body.setAttribute("role", "img");
+    this.body.setAttribute("aria-label", `${this.spec.title}: ${lines.length} lines`);
+    this.root.dataset.lines = lines.length;
+    this.root.dataset.points = shown.x.length;
+    this.root.dataset.scriptMs = (performance.now() - began).toFixed(1);
+  }
+
+  styled(line) {
+    const metric = this.spec.metrics.find(({ key }) => key === line.metric) ?? { style: "solid", name: line.metric, group: "" };
+    return { ...line, color: line.color ?? this.wall.color(line.trial), dash: metric.style, label: line.label ?? `${this.wall.nameOf(line.trial)} ${metric.group} ${metric.name}` };
+  }
+
+  options(lines, bands, { logX, logY }) {
+    const style = getComputedStyle(document.documentElement);
+    const color = (name) => style.getPropertyValue(name).trim();
+    const axis = { stroke: color("--faint"), grid: { stroke: color("--grid"), width: 1 }, ticks: { stroke: color("--grid"), width: 1 }, font: "11px system-ui, sans-serif" };
+    const wall = this.wall;
+    return {
+      ...this.size(),
+      legend: { show: false },
+      scales: {
+        x: { time: false, distr: logX ? 3 : 1, range: (_, low, high) => wall.rangeOf(this.spec) ?? (low === high ? [low - 0.5, high + 0.5] : [low, high]) },
+        y: { distr: logY ? 3 : 1 },
+      },
+      axes: [
+        { ...axis, size: 30, values: (_, ticks) => ticks.map(short) },
+        { ...axis, size: 58, values: (_, ticks) => ticks.map(short) },
+      ],
+      series: [{}, ...lines.map((line) => ({
+        label: line.label,
+        stroke: resolved(line.color, color),
+        dash: DASHES[line.dash],
+        width: line.isRaw || line.isEdge ? 1 : 1.6,
+        alpha: line.isRaw ? 0.3 : line.isEdge ? 0 : 1,
+        spanGaps: false,
+        points: { show: line.y.filter((value) => value !== undefined).length < 3, size: 6 },
+      }))],
+      bands,
+      cursor: {
+        sync: { key: this.spec.source ? "system" : "wall", scales: ["x", null], setSeries: false },
+        drag: { x: true, y: false, setScale: false },
+        points: { show: false },
+        bind: { dblclick: () => () => wall.setRange(null) },
+      },
+      hooks: {
+        setCursor: [(plot) => this.moved(plot)],
+        setSelect: [(plot) => {
+          const { left, width } = plot.select;
+          if (width < 4) return;
+          const range = [plot.posToVal(left, "x"), plot.posToVal(left + width, "x")];
+          plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+          if (!this.spec.source || wall.settings().x === "time") wall.setRange(range);
+        }],
+      },
+    };
+  }
+
+  // Says what is below the pointer, and highlights its run in all cards.
+  moved(plot) {
+    const { idx, top } = plot.cursor;
+    const isOurs = plot.over.matches(":hover");
+    if (idx === null || idx === undefined || top < 0) {
+      this.readout.textContent = "";
+      if (isOurs) this.wall.highlight(null);
+      return;
+    }
+    const found = this.lines
+      .map((line, index) => ({ line, at: nearest(plot.data[index + 1], idx) }))
+      .filter(({ line, at }) => at !== null && !line.isRaw && !line.isEdge)
+      .map(({ line, at }) => ({ line, at, value: line.y[at], distance: Math.abs(plot.valToPos(line.y[at], "y") - top) }))
+      .sort((a, b) => a.distance - b.distance);
+    if (isOurs && found.length) this.wall.highlight(found[0].line.trial ?? null);
+    const listed = isOurs ? found.slice(0, this.lines.length <= MOST_LISTED ? MOST_LISTED : 1) : found.filter(({ line }) => line.trial === this.wall.highlighted).slice(0, 2);
+    const place = `${this.wall.axisName(this.spec)} ${short(plot.data[0][idx])}`;
+    this.readout.textContent = listed.length ? `${place}: ${listed.map(({ line, value }) => `${line.label} ${exact(value)}`).join(", ")}` : "";
+  }
+
+  highlight(trial) {
+    if (this.plot === null || !this.isNear) return;
+    this.lines.forEach((line, index) => {
+      const full = line.isRaw ? 0.3 : line.isEdge ? 0 : 1;
+      this.plot.series[index + 1].alpha = trial === null || line.trial === trial ? full : Math.min(full, FAINT);
+    });
+    this.plot.redraw(false);
+  }
+
+  async save(file) {
+    try {
+      const { blob, extension } = await file(this);
+      const link = element("a", { href: URL.createObjectURL(blob), download: `${this.spec.title.replaceAll(/[^\w.-]+/g, "_")}.${extension}` });
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+    } catch (error) {
+      say(`Could not be saved: ${error.message}`);
+    }
+  }
+
+  async toggleFull() {
+    if (document.fullscreenElement === this.root) await document.exitFullscreen();
+    else await this.root.requestFullscreen();
+  }
+}
+
+// The nearest position with a value: curves that share an axis have values at different positions.
+function nearest(values, index) {
+  for (let step = 0; step <= NEAR_POINTS; step += 1) {
+    for (const place of [index - step, index + step]) if (typeof values[place] === "number") return place;
+  }
+  return null;
+}
+
+function resolved(text, color) {
+  const name = text.match(/^var\((--[\w-]+)\)$/)?.[1];
+  return name ? color(name) : text;
+}
+
+export const short = (value) => {
+  if (value === null || value === undefined) return "";
+  const size = Math.abs(value);
+  if (size !== 0 && (size >= 1e6 || size < 1e-3)) return value.toExponential(1).replace(".0e", "e");
+  return Number(value.toPrecision(6)).toLocaleString("en", { maximumFractionDigits: 6 });
+};
+
+export const exact = (value) => (value === null || value === undefined ? "NaN" : String(Number(value.toPrecision(5))));

@@ -1,0 +1,69 @@
+// The files of a card: a picture, a drawing, a table.
+
+const MARGIN = { left: 64, right: 16, top: 34, bottom: 34 };
+const DASHES = { solid: "", dashed: "7 4", dotted: "2 3" };
+
+export async function pngFile(card) {
+  const source = card.plot.ctx.canvas;
+  const scale = source.width / card.size().width;
+  const canvas = document.createElement("canvas");
+  canvas.width = source.width;
+  canvas.height = source.height + 28 * scale;
+  const context = canvas.getContext("2d");
+  const style = getComputedStyle(document.documentElement);
+  context.fillStyle = style.getPropertyValue("--paper");
+  context.fillRect(0, 0, canvas.width, canvas.height);
+  context.fillStyle = style.getPropertyValue("--text");
+  context.font = `600 ${14 * scale}px system-ui, sans-serif`;
+  context.fillText(card.spec.title, 10 * scale, 20 * scale);
+  context.drawImage(source, 0, 28 * scale);
+  return { blob: await new Promise((resolve) => canvas.toBlob(resolve, "image/png")), extension: "png" };
+}
+
+export async function csvFile(card) {
+  const cell = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+  const rows = [["run", "metric", card.wall.axisName(card.spec), "value"]];
+  for (const line of card.data.lines) {
+    if (line.isRaw) continue;
+    line.y.forEach((value, index) => value === undefined || rows.push([card.wall.nameOf(line.trial), line.metric, card.data.x[index], value === null ? "NaN" : value]));
+  }
+  return { blob: new Blob([rows.map((row) => row.map((value) => cell(String(value))).join(",")).join("\n"), "\n"], { type: "text/csv" }), extension: "csv" };
+}
+
+export async function svgFile(card) {
+  const { width, height } = card.size();
+  const { plot } = card;
+  const inner = { width: width - MARGIN.left - MARGIN.right, height: height - MARGIN.top - MARGIN.bottom };
+  const place = (name, length) => (value) => (plot.valToPos(value, name) / (name === "x" ? plot.bbox.width : plot.bbox.height)) * devicePixelRatio * length;
+  const [toX, toY] = [place("x", inner.width), place("y", inner.height)];
+  const text = (content, x, y, anchor = "middle", more = "") => `<text x="${x.toFixed(1)}" y="${y.toFixed(1)}" text-anchor="${anchor}"${more}>${escaped(content)}</text>`;
+  const parts = [`<rect width="${width}" height="${height}" fill="white"/>`, text(card.spec.title, MARGIN.left, 20, "start", ' font-weight="600" font-size="13"')];
+  plot.axes.forEach((axis, side) => {
+    (axis._splits ?? []).forEach((value, index) => {
+      const label = axis._values?.[index];
+      if (value === null || label === null || label === undefined) return;
+      const at = side === 0 ? MARGIN.left + toX(value) : MARGIN.top + toY(value);
+      const [x1, y1, x2, y2] = side === 0 ? [at, MARGIN.top, at, MARGIN.top + inner.height] : [MARGIN.left, at, MARGIN.left + inner.width, at];
+      parts.push(`<line x1="${x1.toFixed(1)}" y1="${y1.toFixed(1)}" x2="${x2.toFixed(1)}" y2="${y2.toFixed(1)}" stroke="#e4e7ec"/>`);
+      parts.push(side === 0 ? text(label, at, height - 14) : text(label, MARGIN.left - 6, at + 4, "end"));
+    });
+  });
+  const pen = document.createElement("canvas").getContext("2d");
+  plot.data.slice(1).forEach((values, index) => {
+    const line = card.lines[index];
+    const strokes = [[]];
+    values.forEach((value, at) => {
+      if (value === null) strokes.push([]);
+      else if (value !== undefined) strokes.at(-1).push(`${(MARGIN.left + toX(plot.data[0][at])).toFixed(1)} ${(MARGIN.top + toY(value)).toFixed(1)}`);
+    });
+    pen.fillStyle = plot.series[index + 1].stroke();
+    pen.fillRect(0, 0, 1, 1);
+    const [red, green, blue] = pen.getImageData(0, 0, 1, 1).data;
+    const look = `fill="none" stroke="rgb(${red} ${green} ${blue})" stroke-width="1.5" stroke-dasharray="${DASHES[line.dash]}" opacity="${line.isRaw ? 0.3 : line.isEdge ? 0 : 1}"`;
+    for (const points of strokes) if (points.length) parts.push(`<path d="M${points.join("L")}" ${look}><title>${escaped(line.label)}</title></path>`);
+  });
+  const svg = `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}" font-family="sans-serif" font-size="11" fill="#444">${parts.join("")}</svg>`;
+  return { blob: new Blob([svg], { type: "image/svg+xml" }), extension: "svg" };
+}
+
+const escaped = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;").replaceAll('"', "&quot;");

@@ -1,0 +1,57 @@
+// Editing in place: a name, a description, notes, labels and the star of an experiment.
+
+import { say, send } from "./actions.js";
+import { element } from "./elements.js";
+import { refreshSoon } from "./live.js";
+
+const STAR = "starred";
+
+document.addEventListener("click", (event) => {
+  const edit = event.target.closest("[data-edit]");
+  if (edit !== null) return open(edit);
+  const label = event.target.closest("[data-unlabel]");
+  if (label !== null) return change(`${label.dataset.address}/labels/${encodeURIComponent(label.dataset.unlabel)}`, { method: "DELETE" });
+  const star = event.target.closest("[data-star]");
+  if (star !== null) return change(`${star.dataset.star}/labels/${STAR}`, { method: star.getAttribute("aria-pressed") === "true" ? "DELETE" : "PUT" });
+});
+
+// Puts a field in the place of the text until the user saves or cancels.
+function open(button) {
+  const { edit, address, value } = button.dataset;
+  const place = document.getElementById(button.dataset.place);
+  if (place.hidden) return;
+  const isLong = edit === "notes" || edit === "description";
+  const field = element(isLong ? "textarea" : "input", { value: edit === "label" ? "" : value, className: "editor", rows: isLong ? Math.min(20, Math.max(4, value.split("\n").length + 1)) : undefined });
+  field.setAttribute("aria-label", button.getAttribute("aria-label"));
+  const save = element("button", { type: "submit", textContent: "Save" });
+  const cancel = element("button", { type: "button", textContent: "Cancel" });
+  // A refresh of the page does not touch forms.
+  const form = element("form", { className: "editing" }, [field, element("span", { className: "buttons" }, [save, cancel])]);
+  const close = () => {
+    form.remove();
+    place.hidden = false;
+    button.focus();
+  };
+  cancel.addEventListener("click", close);
+  form.addEventListener("keydown", (event) => event.key === "Escape" && close());
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const text = field.value;
+    const isDone = edit === "label" ? text.trim() === "" || (await change(`${address}/labels/${encodeURIComponent(text.trim())}`, { method: "PUT" })) : await change(address, { method: "PATCH", body: JSON.stringify({ [edit]: text }) });
+    if (isDone) close();
+  });
+  place.hidden = true;
+  place.after(form);
+  field.focus();
+}
+
+async function change(address, options) {
+  try {
+    await send(address, options);
+    refreshSoon();
+    return true;
+  } catch (error) {
+    say(error.message);
+    return false;
+  }
+}

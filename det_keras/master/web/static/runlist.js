@@ -1,0 +1,181 @@
+// The list of runs beside the wall: which are shown, in which colour, with their best values; best first.
+
+import { runColor, scale, viridis } from "./colors.js";
+import { element, iconButton } from "./elements.js";
+import { matcher } from "./query.js";
+import { keepSettings, setting } from "./settings.js";
+
+const LABEL = "label";
+const SVG = "http://www.w3.org/2000/svg";
+
+export class RunList {
+  constructor(root, wall) {
+    this.root = root;
+    this.wall = wall;
+    this.filter = root.querySelector("[name=filter]");
+    this.colorSelect = root.querySelector("[name=color]");
+    this.groupSelect = root.querySelector("[name=group]");
+    this.all = root.querySelector("[data-all]");
+    this.bar = root.querySelector("[data-bar]");
+    this.count = root.querySelector("[data-run-count]");
+    this.list = root.querySelector("ol");
+    this.rows = new Map();
+    this.filter.value = setting("filter");
+    this.colorBy = setting("color");
+    this.groupBy = setting("group");
+    this.passes = () => true;
+    this.filter.addEventListener("input", () => {
+      keepSettings({ filter: this.filter.value });
+      this.applyFilter();
+      wall.load();
+    });
+    this.colorSelect.addEventListener("change", () => this.choose("color", this.colorSelect.value));
+    this.groupSelect.addEventListener("change", () => this.choose("group", this.groupSelect.value));
+    this.all.addEventListener("click", () => {
+      const ids = this.order.filter(this.passes).map((run) => run.id);
+      wall.setShown(ids, !ids.every((id) => wall.isShown(id)));
+    });
+    this.list.addEventListener("pointerover", (event) => wall.highlight(idOf(event.target)));
+    this.list.addEventListener("pointerleave", () => wall.highlight(null));
+    this.list.addEventListener("focusin", (event) => wall.highlight(idOf(event.target)));
+    this.list.addEventListener("focusout", () => wall.highlight(null));
+    root.querySelector("form").addEventListener("submit", (event) => event.preventDefault());
+  }
+
+  choose(name, value) {
+    this[`${name}By`] = value;
+    keepSettings({ [name]: value });
+    this.paint();
+    this.wall.redraw();
+  }
+
+  update(order) {
+    this.order = order;
+    const names = [...new Set(order.flatMap((run) => Object.keys(run.hparams)))];
+    const varied = names.filter((name) => new Set(order.map((run) => JSON.stringify(run.hparams[name]))).size > 1);
+    offer(this.colorSelect, ["", this.wall.metric, ...varied], this.colorBy, "each run");
+    offer(this.groupSelect, ["", LABEL, ...varied], this.groupBy, "no group");
+    const ids = new Set(order.map((run) => run.id));
+    for (const [id, row] of this.rows) {
+      if (ids.has(id)) continue;
+      row.root.remove();
+      this.rows.delete(id);
+    }
+    order.forEach((run) => this.row(run));
+    const wanted = order.map((run) => this.rows.get(run.id).root);
+    if (wanted.some((row, index) => row !== this.list.children[index])) this.list.replaceChildren(...wanted);
+    this.applyFilter();
+    this.paint();
+  }
+
+  row(run) {
+    let row = this.rows.get(run.id);
+    if (row === undefined) {
+      const eye = iconButton("eye", `Show ${run.name}`, () => this.wall.setShown([run.id], !this.wall.isShown(run.id)));
+      const swatch = element("span", { className: "swatch" });
+      const link = element("a", { href: `/trials/${run.id}`, textContent: run.name, dir: "auto" });
+      const spark = document.createElementNS(SVG, "svg");
+      spark.setAttribute("class", "spark");
+      spark.setAttribute("viewBox", "0 0 60 18");
+      spark.setAttribute("aria-hidden", "true");
+      const best = element("span", { className: "number" });
+      const root = element("li", {}, [eye, swatch, link, spark, best]);
+      root.dataset.run = run.id;
+      row = { root, eye, swatch, spark, best };
+      this.rows.set(run.id, row);
+    }
+    row.root.dataset.state = run.state;
+    row.root.title = Object.entries(run.hparams).map(([name, value]) => `${name}=${value}`).join("  ");
+    row.best.textContent = run.best === null ? "-" : String(Number(run.best.toPrecision(4)));
+    return row;
+  }
+
+  applyFilter() {
+    const matches = matcher(this.filter.value.trim(), { fields: fieldsOf, text: (run) => `${run.name} ${run.labels.join(" ")}` });
+    this.passes = (run) => matches(run);
+    let count = 0;
+    for (const run of this.order ?? []) {
+      const isIn = this.passes(run);
+      this.rows.get(run.id).root.hidden = !isIn;
+      count += isIn;
+    }
+    this.count.textContent = count === (this.order ?? []).length ? `${count}` : `${count} of ${this.order.length}`;
+    this.mark();
+  }
+
+  // Shows which runs are drawn.
+  mark() {
+    for (const [id, { root, eye }] of this.rows) {
+      eye.setAttribute("aria-pressed", this.wall.isShown(id));
+      root.classList.toggle("off", !this.wall.isShown(id));
+    }
+  }
+
+  paint() {
+    this.scale = this.colorBy ? scale((this.order ?? []).map((run) => this.valueOf(run, this.colorBy))) : null;
+    for (const [id, { swatch }] of this.rows) swatch.style.background = this.colorOf(id);
+    this.bar.hidden = !this.scale || this.scale.kinds !== undefined;
+    if (!this.bar.hidden) {
+      const text = (value) => String(Number(value.toPrecision(3)));
+      const stops = Array.from({ length: 7 }, (_, index) => viridis(index / 6)).join(", ");
+      this.bar.replaceChildren(text(this.scale.low), element("span", { className: "ramp" }), `${text(this.scale.high)}${this.scale.isLog ? " (log)" : ""}`);
+      this.bar.querySelector(".ramp").style.background = `linear-gradient(to right, ${stops})`;
+    }
+  }
+
+  valueOf(run, name) {
+    return name === this.wall.metric ? (run.best ?? undefined) : run.hparams[name];
+  }
+
+  colorOf(id) {
+    const run = this.wall.runs.get(id);
+    if (!this.scale || run === undefined) return runColor(id);
+    return this.scale.color(this.valueOf(run, this.colorBy));
+  }
+
+  groupOf(id) {
+    const run = this.wall.runs.get(id);
+    if (run === undefined) return "";
+    return this.groupBy === LABEL ? run.labels.join(", ") || "no label" : `${this.groupBy}=${run.hparams[this.groupBy] ?? "-"}`;
+  }
+
+  highlight(id) {
+    for (const [known, { root }] of this.rows) root.classList.toggle("lit", known === id);
+  }
+
+  // Draws the searched metric of each shown run in its row.
+  sparklines(card) {
+    const { x, lines } = card.data;
+    for (const line of lines) {
+      const row = this.rows.get(line.trial);
+      if (row === undefined || line.isRaw) continue;
+      const points = line.y.map((value, index) => [x[index], value]).filter(([, value]) => typeof value === "number");
+      if (points.length < 2) continue;
+      const values = points.map(([, value]) => value);
+      const [low, high] = [Math.min(...values), Math.max(...values)];
+      const step = Math.max(1, Math.floor(points.length / 40));
+      const [from, to] = [x[0], x.at(-1)];
+      const path = points.filter((_, index) => index % step === 0 || index === points.length - 1).map(([at, value]) => `${((60 * (at - from)) / (to - from || 1)).toFixed(1)} ${(16 - (14 * (value - low)) / (high - low || 1) + 1).toFixed(1)}`);
+      const drawn = document.createElementNS(SVG, "path");
+      drawn.setAttribute("d", `M${path.join("L")}`);
+      row.spark.replaceChildren(drawn);
+    }
+  }
+}
+
+// What the terms of a filter compare.
+function fieldsOf(run) {
+  return { ...run.metrics, ...run.hparams, id: run.id, trial: run.id, name: run.name, state: run.state.replace("STATE_", "").toLowerCase(), label: run.labels, best: run.best, batches: run.batches };
+}
+
+function idOf(target) {
+  const row = target.closest("[data-run]");
+  return row === null ? null : Number(row.dataset.run);
+}
+
+function offer(select, names, chosen, first) {
+  const known = [...select.options].map((option) => option.value);
+  if (names.length === known.length && names.every((name, index) => name === known[index])) return;
+  select.replaceChildren(...names.map((name) => new Option(name === "" ? first : name, name)));
+  select.value = names.includes(chosen) ? chosen : "";
+}

@@ -1,0 +1,253 @@
+// The plots of a search: importance, the best so far, parallel coordinates with brushes, trials in time.
+
+import { viridis } from "./colors.js";
+import { element } from "./elements.js";
+import { metricText, numberText } from "./formats.js";
+import { onRefresh } from "./live.js";
+import { momentText } from "./times.js";
+
+const SVG = "http://www.w3.org/2000/svg";
+const LEAST_MS = 2000;
+const KINDS = { completed: "--completed", error: "--error", stopping: "--paused", canceled: "--canceled", running: "--running", paused: "--paused", waiting: "--waiting" };
+const MARGIN = { left: 62, right: 20, top: 14, bottom: 30 };
+
+let data = null;
+let text = "";
+let earliest = 0;
+let timer;
+let isBrushing = false;
+// The chosen range of each axis, by name, as fractions of its height.
+const brushes = new Map();
+
+const root = () => document.querySelector("[data-search]");
+const place = (name) => root().querySelector(`[data-draw=${name}]`);
+
+function svg(name, attributes = {}, children = []) {
+  const made = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+}
+
+async function load() {
+  if (root() === null) return;
+  const began = performance.now();
+  const address = new URL(root().dataset.search, location.href);
+  const rung = document.getElementById("search-controls")?.elements.rung;
+  if (rung) address.searchParams.set("rung", rung.value);
+  try {
+    const answer = await fetch(address);
+    if (!answer.ok) return;
+    const now = await answer.text();
+    if (now === text) return;
+    text = now;
+    data = JSON.parse(now);
+    draw();
+  } catch {
+    // The next refresh tries again.
+  } finally {
+    earliest = performance.now() + Math.max(LEAST_MS, 4 * (performance.now() - began));
+  }
+}
+
+function draw() {
+  // The axis under the user's pointer must not be replaced.
+  if (data === null || root() === null || isBrushing) return;
+  drawImportance();
+  drawProgress();
+  drawParallel();
+  drawTime();
+  root().dataset.drawn = data.trials.length;
+}
+
+function drawImportance() {
+  root().querySelector("[data-method]").textContent = data.method ? `by ${data.method}` : "";
+  const rows = data.importances.map(({ name, value }) => {
+    const bar = element("span", { className: "amount" });
+    bar.style.width = `${Math.max(0.5, 100 * value)}%`;
+    return element("li", {}, [element("span", { className: "clip", textContent: name, title: name, dir: "auto" }), element("span", { className: "track" }, [bar]), element("span", { className: "number", textContent: value.toFixed(2) })]);
+  });
+  const none = element("p", { className: "faint", textContent: "Needs at least four trials whose hyperparameters and metrics differ." });
+  place("importance").replaceChildren(rows.length ? element("ol", { className: "importances" }, rows) : none);
+}
+
+// A canvas of SVG with scales; `draw(width, height)` returns its children.
+function canvas(name, label, children) {
+  const target = place(name);
+  const { clientWidth: width, clientHeight: height } = target;
+  const made = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": label });
+  made.append(...children(width, height));
+  target.replaceChildren(made);
+}
+
+function ticks(low, high, count = 5) {
+  if (!(high > low)) return [low];
+  const rough = (high - low) / count;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough);
+  const found = [];
+  for (let value = Math.ceil(low / step) * step; value <= high + step * 1e-9; value += step) found.push(Number(value.toPrecision(12)));
+  return found;
+}
+
+function drawProgress() {
+  const shown = data.trials.filter(({ value }) => value !== null).sort((a, b) => a.end - b.end);
+  canvas("progress", `Best ${data.metric} so far over ${shown.length} trials`, (width, height) => {
+    const values = shown.map(({ value }) => value);
+    const [low, high] = [Math.min(...values), Math.max(...values)];
+    const x = (index) => MARGIN.left + ((width - MARGIN.left - MARGIN.right) * (index + 0.5)) / shown.length;
+    const y = (value) => MARGIN.top + (height - MARGIN.top - MARGIN.bottom) * (high === low ? 0.5 : (high - value) / (high - low));
+    const parts = ticks(low, high).flatMap((value) => [svg("line", { x1: MARGIN.left, x2: width - MARGIN.right, y1: y(value), y2: y(value), class: "rule" }), label(numberText(value), MARGIN.left - 8, y(value) + 4, "end")]);
+    let best = null;
+    const steps = shown.map(({ value }, index) => {
+      best = best === null ? value : data.smallerIsBetter ? Math.min(best, value) : Math.max(best, value);
+      return `${index ? "L" : "M"}${x(index).toFixed(1)} ${y(best).toFixed(1)}`;
+    });
+    parts.push(svg("path", { d: steps.join(""), class: "best-line" }));
+    shown.forEach((trial, index) => {
+      const dot = svg("circle", { cx: x(index).toFixed(1), cy: y(trial.value).toFixed(1), r: 4, style: `fill: var(${KINDS[trial.kind] ?? "--faint"})` }, [svg("title", {}, [`Trial ${trial.id}: ${metricText(trial.value)}, ${trial.state}`])]);
+      parts.push(svg("a", { href: `/trials/${trial.id}` }, [dot]));
+    });
+    parts.push(label("trials, in the order of their ends; colours are states", width / 2, height - 8));
+    return parts;
+  });
+}
+
+function label(content, x, y, anchor = "middle") {
+  return svg("text", { x, y, "text-anchor": anchor, class: "tick" }, [String(content)]);
+}
+
+// The axes with their scales: each hyperparameter that differs, and the metric.
+function axes() {
+  const shown = data.trials.filter(({ value }) => value !== null);
+  const made = data.axes.map(({ name, scale }) => {
+    const index = data.axes.findIndex((axis) => axis.name === name);
+    return axis(name, scale, shown.map(({ hparams }) => hparams[index]), ({ hparams }) => hparams[index]);
+  });
+  return [...made, axis(data.metric, "linear", shown.map(({ value }) => value), ({ value }) => value)];
+}
+
+function axis(name, scale, values, read) {
+  const known = values.filter((value) => value !== null && value !== undefined);
+  if (scale === "category") {
+    const kinds = [...new Set(known.map(String))].sort();
+    return { name, read, kinds, at: (value) => (kinds.length === 1 ? 0.5 : kinds.indexOf(String(value)) / (kinds.length - 1)), labels: kinds.map((kind) => [kind, kinds.length === 1 ? 0.5 : kinds.indexOf(kind) / (kinds.length - 1)]) };
+  }
+  const [low, high] = [Math.min(...known), Math.max(...known)];
+  const bend = scale === "log" && low > 0 ? Math.log : (value) => value;
+  const at = (value) => (high === low ? 0.5 : (bend(value) - bend(low)) / (bend(high) - bend(low)));
+  return { name, read, at, labels: high === low ? [[numberText(low), 0.5]] : [[numberText(low), 0], [numberText(high), 1]] };
+}
+
+function drawParallel() {
+  const shown = data.trials.filter(({ value }) => value !== null);
+  const all = axes();
+  const order = [...shown].sort((a, b) => (data.smallerIsBetter ? b.value - a.value : a.value - b.value));
+  canvas("parallel", `Hyperparameters and ${data.metric} of ${shown.length} trials`, (width, height) => {
+    const [top, bottom] = [34, height - 26];
+    const x = (index) => 40 + ((width - 140) * index) / Math.max(all.length - 1, 1);
+    const y = (fraction) => bottom - (bottom - top) * fraction;
+    const parts = [];
+    order.forEach((trial, rank) => {
+      const points = all.map((one, index) => [index, one.read(trial)]).filter(([, value]) => value !== null && value !== undefined);
+      const line = svg("polyline", { points: points.map(([index, value]) => `${x(index).toFixed(1)},${y(all[index].at(value)).toFixed(1)}`).join(" "), class: "trial-line", stroke: viridis(rank / Math.max(order.length - 1, 1)) }, [svg("title", {}, [`Trial ${trial.id}: ${metricText(trial.value)}`])]);
+      line.dataset.trial = trial.id;
+      parts.push(svg("a", { href: `/trials/${trial.id}` }, [line]));
+    });
+    all.forEach((one, index) => {
+      parts.push(svg("line", { x1: x(index), x2: x(index), y1: top, y2: bottom, class: "axis" }));
+      parts.push(label(one.name.length > 18 ? `${one.name.slice(0, 17)}…` : one.name, x(index), 16));
+      for (const [content, fraction] of one.labels) parts.push(label(content.length > 16 ? `${content.slice(0, 15)}…` : content, x(index) + 7, y(fraction) + (fraction === 0 ? 14 : fraction === 1 ? -4 : 4), "start"));
+      const range = brushes.get(one.name);
+      const mark = svg("rect", { x: x(index) - 6, width: 12, y: range ? y(range[1]) : top, height: range ? y(range[0]) - y(range[1]) : 0, class: "brush" });
+      const grip = svg("rect", { x: x(index) - 12, width: 24, y: top - 8, height: bottom - top + 16, class: "grip" }, [svg("title", {}, [`Drag to choose values of ${one.name}`])]);
+      grip.dataset.axis = one.name;
+      grip.addEventListener("pointerdown", (event) => brush(event, one, mark, (clientY) => Math.min(1, Math.max(0, (bottom - (clientY - grip.ownerSVGElement.getBoundingClientRect().top)) / (bottom - top))), y));
+      parts.push(mark, grip);
+    });
+    return parts;
+  });
+  applyBrushes(all);
+}
+
+function brush(event, one, mark, fraction, y) {
+  event.preventDefault();
+  const grip = event.currentTarget;
+  grip.setPointerCapture(event.pointerId);
+  const from = fraction(event.clientY);
+  let range = null;
+  isBrushing = true;
+  const move = (now) => {
+    const to = fraction(now.clientY);
+    if (range === null && Math.abs(to - from) < 0.01) return;
+    range = [Math.min(from, to), Math.max(from, to)];
+    mark.setAttribute("y", y(range[1]));
+    mark.setAttribute("height", y(range[0]) - y(range[1]));
+  };
+  const end = () => {
+    grip.removeEventListener("pointermove", move);
+    if (range === null) brushes.delete(one.name);
+    else brushes.set(one.name, range);
+    isBrushing = false;
+    draw();
+  };
+  grip.addEventListener("pointermove", move);
+  grip.addEventListener("pointerup", end, { once: true });
+}
+
+// Fades the trials that are not chosen, and filters the table of trials.
+function applyBrushes(all) {
+  const chosen = new Set(
+    data.trials
+      .filter((trial) => all.every((one) => {
+        const range = brushes.get(one.name);
+        if (range === undefined) return true;
+        const value = one.read(trial);
+        return value !== null && value !== undefined && one.at(value) >= range[0] && one.at(value) <= range[1];
+      }))
+      .map(({ id }) => id),
+  );
+  for (const line of place("parallel").querySelectorAll(".trial-line")) line.classList.toggle("off", !chosen.has(Number(line.dataset.trial)));
+  document.dispatchEvent(new CustomEvent("trials-chosen", { detail: brushes.size ? chosen : null }));
+}
+
+function drawTime() {
+  const shown = data.trials.filter(({ start }) => start !== null).sort((a, b) => a.start - b.start);
+  // Each trial takes the first lane that is free, as trials take slots.
+  const lanes = [];
+  const bars = shown.map((trial) => {
+    let lane = lanes.findIndex((end) => end <= trial.start);
+    if (lane < 0) lane = lanes.length;
+    lanes[lane] = trial.end;
+    return { trial, lane };
+  });
+  place("time").style.height = `${Math.min(60 + 22 * lanes.length, 600)}px`;
+  const [from, to] = [Math.min(...shown.map(({ start }) => start)), Math.max(...shown.map(({ end }) => end))];
+  canvas("time", `${shown.length} trials over time`, (width, height) => {
+    const row = Math.min(22, (height - 40) / Math.max(lanes.length, 1));
+    const x = (time) => 8 + ((width - 16) * (time - from)) / (to - from || 1);
+    const parts = bars.map(({ trial, lane }) => {
+      const bar = svg("rect", { x: x(trial.start).toFixed(1), width: Math.max(2, x(trial.end) - x(trial.start) - 1).toFixed(1), y: 6 + lane * row, height: Math.max(2, row - 4), rx: 3, style: `fill: var(${KINDS[trial.kind] ?? "--faint"})` }, [svg("title", {}, [`Trial ${trial.id}: ${trial.state}, ${momentText(new Date(1000 * trial.start))} to ${momentText(new Date(1000 * trial.end))}`])]);
+      return svg("a", { href: `/trials/${trial.id}` }, [bar]);
+    });
+    const moment = (time) => momentText(new Date(1000 * time));
+    parts.push(label(moment(from), 8, height - 8, "start"), label(moment(to), width - 8, height - 8, "end"));
+    return parts;
+  });
+}
+
+document.getElementById("search-controls")?.addEventListener("input", () => setTimeout(load));
+// Only the width matters: the page becomes longer when other parts are drawn.
+let width = document.getElementById("main").clientWidth;
+new ResizeObserver(([{ target }]) => {
+  if (target.clientWidth === width) return;
+  width = target.clientWidth;
+  draw();
+}).observe(document.getElementById("main"));
+onRefresh(() => {
+  timer ??= setTimeout(() => {
+    timer = undefined;
+    load();
+  }, Math.max(0, earliest - performance.now()));
+});
+setTimeout(load);

@@ -1,0 +1,278 @@
+// The wall of metrics: a card for each metric, and the list of runs beside it. All cards share zoom and crosshair.
+
+import { Card } from "./card.js";
+import { runColor } from "./colors.js";
+import { element } from "./elements.js";
+import { grouped } from "./groups.js";
+import { onRefresh } from "./live.js";
+import { RunList } from "./runlist.js";
+import { bindForm, keepSettings, setting } from "./settings.js";
+
+// A card that takes long to draw is drawn less often.
+const LEAST_MS = 1500;
+const SHOWN_AT_FIRST = 50;
+const HEIGHT = { s: 190, m: 260, l: 400 };
+
+class Wall {
+  constructor(root) {
+    this.root = root;
+    this.form = root.querySelector("form.controls");
+    this.grid = root.querySelector(".cards-grid");
+    this.reset = this.form.querySelector("[data-reset]");
+    this.cards = new Map();
+    this.runs = new Map();
+    this.order = [];
+    this.highlighted = null;
+    this.range = setting("range") ? setting("range").split("~").map(Number) : null;
+    this.hidden = new Set(setting("hidden").split(".").filter(Boolean).map(Number));
+    this.shownMore = new Set(setting("shown").split(".").filter(Boolean).map(Number));
+    this.pinned = new Set(JSON.parse(localStorage.getItem("pinned") ?? "[]"));
+    this.colors = null;
+    this.earliest = 0;
+    const list = root.querySelector("[data-runs]");
+    this.list = list === null ? null : new RunList(list, this);
+    bindForm(this.form, () => this.changed());
+    this.reset.addEventListener("click", () => this.setRange(null));
+    this.reset.hidden = this.range === null;
+    this.tell();
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
+    onRefresh(() => this.refreshLater());
+    this.refresh();
+  }
+
+  settings() {
+    const { elements } = this.form;
+    return {
+      x: elements.x.value,
+      smoothing: Number(elements.smoothing.value),
+      logX: elements.log_x.checked,
+      logY: elements.log_y.checked,
+      size: elements.size.value,
+      search: elements.cards.value.trim().toLowerCase(),
+      groupBy: this.list?.groupBy ?? "",
+    };
+  }
+
+  axisName(spec) {
+    return spec?.source ? "hours" : { batches: "batch", epochs: "epoch", time: "hours" }[this.settings().x];
+  }
+
+  refreshLater() {
+    this.timer ??= setTimeout(() => {
+      this.timer = undefined;
+      if (!document.hidden) this.refresh();
+    }, Math.max(0, this.earliest - performance.now()));
+  }
+
+  async refresh() {
+    const began = performance.now();
+    try {
+      const answer = await fetch(this.root.dataset.wall);
+      if (!answer.ok) throw new Error(answer.statusText);
+      this.describe(JSON.parse(await answer.text()));
+    } catch {
+      // The stream of events shows that the master is unavailable, and refreshes the page when it is back.
+      return;
+    } finally {
+      this.earliest = performance.now() + Math.max(LEAST_MS, 4 * (performance.now() - began));
+    }
+    await Promise.all([...this.cards.values()].map((card) => card.load()));
+  }
+
+  describe({ cards, runs, metric, smallerIsBetter }) {
+    this.metric = metric;
+    this.smallerIsBetter = smallerIsBetter;
+    const sign = smallerIsBetter ? 1 : -1;
+    const value = (run) => (run.best === null ? Infinity : sign * run.best);
+    this.order = [...runs].sort((a, b) => value(a) - value(b) || a.id - b.id);
+    if (this.order.some((run) => run.best === null)) this.order.sort((a, b) => (a.best === null) - (b.best === null) || value(a) - value(b) || a.id - b.id);
+    this.runs = new Map(runs.map((run) => [run.id, run]));
+    this.first = new Set(this.order.slice(0, SHOWN_AT_FIRST).map((run) => run.id));
+    this.list?.update(this.order);
+    this.arrange(cards);
+  }
+
+  // The runs whose curves are drawn: the best ones, unless the user hid them, and those that the user added.
+  shown() {
+    const passes = this.list?.passes ?? (() => true);
+    return this.order.filter((run) => this.isShown(run.id) && passes(run)).map((run) => run.id);
+  }
+
+  isShown(id) {
+    return this.first.has(id) ? !this.hidden.has(id) : this.shownMore.has(id);
+  }
+
+  setShown(ids, isShown) {
+    for (const id of ids) {
+      const set = this.first.has(id) ? this.hidden : this.shownMore;
+      if (this.first.has(id) === isShown) set.delete(id);
+      else set.add(id);
+    }
+    keepSettings({ hidden: [...this.hidden].join("."), shown: [...this.shownMore].join(".") });
+    this.list?.mark();
+    this.load();
+  }
+
+  arrange(specs) {
+    const known = new Set(specs.map((spec) => spec.title));
+    for (const [title, card] of this.cards) {
+      if (known.has(title)) continue;
+      card.remove();
+      this.cards.delete(title);
+    }
+    for (const spec of specs) {
+      const card = this.cards.get(spec.title);
+      if (card === undefined) this.cards.set(spec.title, new Card(this, spec));
+      else card.spec = spec;
+    }
+    this.specs = specs;
+    this.place();
+  }
+
+  // Orders the cards: pinned ones, then the searched metric and the others without a section, then section by section.
+  place() {
+    const { search, size } = this.settings();
+    this.grid.style.setProperty("--card-height", `${HEIGHT[size]}px`);
+    this.grid.dataset.size = size;
+    const sections = new Map();
+    for (const spec of this.specs ?? []) {
+      const card = this.cards.get(spec.title);
+      const isPinned = this.pinned.has(spec.title);
+      card.pin.setAttribute("aria-pressed", isPinned);
+      card.root.hidden = !spec.title.toLowerCase().includes(search);
+      const name = isPinned ? " pinned" : spec.section;
+      sections.set(name, [...(sections.get(name) ?? []), card.root]);
+    }
+    const rank = (name) => (name === " pinned" ? 0 : name === "" ? 1 : name === "System" ? 3 : 2);
+    const names = [...sections.keys()].sort((a, b) => rank(a) - rank(b));
+    const wanted = names.flatMap((name) => {
+      const cards = sections.get(name);
+      const isEmpty = cards.every((card) => card.hidden);
+      return name === "" || isEmpty ? cards : [this.sectionHead(name === " pinned" ? "Pinned" : name), ...cards];
+    });
+    // Moving an element would stop its drawing, so nothing is moved without need.
+    const now = [...this.grid.children];
+    if (now.length !== wanted.length || now.some((node, index) => node !== wanted[index])) this.grid.replaceChildren(...wanted);
+  }
+
+  sectionHead(name) {
+    this.heads ??= new Map();
+    if (!this.heads.has(name)) this.heads.set(name, element("h3", { className: "section", textContent: name }));
+    return this.heads.get(name);
+  }
+
+  changed() {
+    this.tell();
+    this.place();
+    const { x, logX } = this.settings();
+    // A range of batches is not a range of hours.
+    if (this.axis !== undefined && this.axis !== x) return this.setRange(null);
+    this.axis = x;
+    if (logX !== this.wasLog) this.cards.forEach((card) => (card.text = ""));
+    this.wasLog = logX;
+    this.load();
+    this.redraw();
+  }
+
+  tell() {
+    this.form.elements.smoothing.nextElementSibling.textContent = this.form.elements.smoothing.value;
+    this.axis ??= this.settings().x;
+  }
+
+  setRange(range) {
+    this.range = range;
+    this.axis = this.settings().x;
+    this.reset.hidden = range === null;
+    keepSettings({ range: range === null ? "" : range.map((value) => Number(value.toPrecision(7))).join("~") });
+    this.cards.forEach((card) => (card.text = ""));
+    this.load();
+  }
+
+  load() {
+    this.cards.forEach((card) => card.load());
+  }
+
+  redraw() {
+    this.cards.forEach((card) => {
+      card.key = "";
+      if (card.isSeen) card.draw();
+    });
+  }
+
+  // Requests the curves of a card, at the resolution of its width, for the range of the zoom.
+  async lines(spec, width) {
+    const { x, smoothing, logX } = this.settings();
+    if (spec.source) return this.system(spec, width);
+    const params = new URLSearchParams({ x, points: Math.round(Math.min(Math.max(width, 200), 2000)) });
+    for (const id of this.shown()) params.append("trial", id);
+    for (const metric of spec.metrics) params.append("metric", metric.key);
+    if (smoothing) params.set("smoothing", smoothing);
+    if (logX) params.set("log_x", "true");
+    if (this.range !== null) {
+      params.set("start", this.range[0]);
+      params.set("end", this.range[1]);
+    }
+    return text(`/figures/lines?${params}`);
+  }
+
+  // System metrics have times only: they follow the zoom of an axis of times.
+  async system(spec, width) {
+    const params = new URLSearchParams({ trial: [...this.runs.keys()][0], points: Math.round(Math.min(Math.max(width, 200), 2000)) });
+    for (const metric of spec.metrics) params.append("metric", metric.key);
+    const range = this.rangeOf(spec);
+    if (range !== null) {
+      params.set("start", range[0]);
+      params.set("end", range[1]);
+    }
+    return text(`${spec.source}?${params}`);
+  }
+
+  rangeOf(spec) {
+    return spec.source && this.settings().x !== "time" ? null : this.range;
+  }
+
+  loaded(card) {
+    if (card.spec.isSearched) this.list?.sparklines(card);
+  }
+
+  nameOf(id) {
+    return this.runs.get(id)?.name ?? `Trial ${id}`;
+  }
+
+  color(id) {
+    return this.list?.colorOf(id) ?? runColor(id);
+  }
+
+  grouped(card) {
+    return grouped(card.data, (id) => this.list.groupOf(id), card.spec.metrics);
+  }
+
+  highlight(id) {
+    if (id === this.highlighted) return;
+    this.highlighted = id;
+    this.frame ??= requestAnimationFrame(() => {
+      this.frame = undefined;
+      this.cards.forEach((card) => card.highlight(this.highlighted));
+      this.list?.highlight(this.highlighted);
+    });
+  }
+
+  togglePin(title) {
+    if (!this.pinned.delete(title)) this.pinned.add(title);
+    localStorage.setItem("pinned", JSON.stringify([...this.pinned]));
+    this.place();
+  }
+}
+
+async function text(address) {
+  const answer = await fetch(address);
+  if (!answer.ok) throw new Error((await answer.json().catch(() => ({}))).message ?? answer.statusText);
+  return answer.text();
+}
+
+const walls = new Map();
+const adopt = () => {
+  for (const root of document.querySelectorAll("[data-wall]")) if (!walls.has(root)) walls.set(root, new Wall(root));
+};
+adopt();
+onRefresh(adopt);

@@ -1,0 +1,323 @@
+"""The data of the wall of metrics: which cards and runs there are, and the curves of a card."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any
+
+import anyio.to_thread
+import numpy as np
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from det_keras.display import flat_hparams
+from det_keras.master.embedded import EmbeddedMaster
+from det_keras.master.errors import InvalidArgumentError
+from det_keras.master.reports.alignment import Aligned, align
+from det_keras.master.reports.points import Floats
+from det_keras.master.reports.series import Series
+from det_keras.master.server.calls import MasterDep
+from det_keras.master.server.responses import reply
+from det_keras.master.web.metric_choice import Metric, metrics_of
+from det_keras.master.web.rest import Rest
+from det_keras.protocol.metrics import TRAINING, VALIDATION
+
+__all__ = ["cards", "router"]
+
+router = APIRouter(prefix="/figures", include_in_schema=False)
+
+_AXES = ("batches", "epochs", "time")
+_MOST_TRIALS = 200
+_MOST_METRICS = 20
+# All points of a curve: bins are chosen over all curves of a card.
+_EVERY_POINT = 1 << 40
+# The cards of system metrics, with their units.
+_SYSTEM_TITLES = {
+    "cpu_util_simple": "CPU (%)",
+    "cpu_util_trial": "CPU (%)",
+    "memory_free": "Free memory (GB)",
+    "memory_used_percent": "Memory (%)",
+    "memory_trial_bytes": "Memory of the trial (bytes)",
+    "disk_throughput_read": "Disk (bytes/s)",
+    "disk_throughput_write": "Disk (bytes/s)",
+    "net_throughput_sent": "Network (bytes/s)",
+    "net_throughput_recv": "Network (bytes/s)",
+    "gpu_util": "GPU (%)",
+    "gpu_free_memory": "Memory of the GPU (bytes)",
+    "gpu_used_memory": "Memory of the GPU (bytes)",
+    "gpu_temperature": "Temperature of the GPU (°C)",
+}
+_FIRST_NAMES = ("loss", "accuracy")
+
+
+@router.get("/wall")
+async def wall(
+    master: MasterDep,
+    request: Request,
+    experiment: int | None = None,
+    trial: Annotated[list[int], Query()] = [],  # noqa: B006 - FastAPI copies it
+) -> Response:
+    """Return the cards of a wall, and the runs beside it.
+
+    Args:
+        master: has the system metrics.
+        request: the page's request.
+        experiment: number of the experiment whose trials are shown; None for those in `trial`.
+        trial: numbers of trials.
+    """
+    rest = Rest(request)
+    if experiment is not None:
+        trials = (await rest.get(f"/experiments/{experiment}/trials", limit=-1))["trials"]
+    else:
+        answers = await asyncio.gather(*(rest.get(f"/trials/{number}") for number in dict.fromkeys(trial)))
+        trials = [answer["trial"] for answer in answers]
+    numbers = list(dict.fromkeys(one["experimentId"] for one in trials)) or (
+        [experiment] if experiment else []
+    )
+    answers = await asyncio.gather(*(rest.get(f"/experiments/{number}") for number in numbers))
+    experiments = {answer["experiment"]["id"]: answer["experiment"] for answer in answers}
+    if not experiments:
+        return reply({"cards": [], "runs": [], "metric": "", "smallerIsBetter": True, "most": _MOST_TRIALS})
+    first = experiments[numbers[0]]
+    metric = first["searcherMetric"]
+    system = await anyio.to_thread.run_sync(_system_cards, master, trials)
+    return reply(
+        {
+            "cards": [*cards(metrics_of(trials), metric), *system],
+            "runs": [
+                _run(one, experiments[one["experimentId"]], many=len(experiments) > 1) for one in trials
+            ],
+            "metric": metric,
+            "smallerIsBetter": first["config"]["searcher"]["smaller_is_better"],
+            "most": _MOST_TRIALS,
+        }
+    )
+
+
+@router.get("/lines")
+async def lines(
+    master: MasterDep,
+    trial: Annotated[list[int], Query()] = [],  # noqa: B006
+    metric: Annotated[list[str], Query()] = [],  # noqa: B006
+    x: str = "batches",
+    smoothing: Annotated[float, Query(ge=0.0, lt=1.0)] = 0.0,
+    log_x: bool = False,
+    start: float | None = None,
+    end: float | None = None,
+    points: Annotated[int, Query(ge=4, le=5000)] = 800,
+) -> Response:
+    """Return metrics of trials over one axis.
+
+    Args:
+        master: has the curves.
+        trial: numbers of trials.
+        metric: metrics in the form ``group.name``.
+        x: ``batches``, ``epochs`` or ``time`` (hours since the trial's start).
+        smoothing: weight of the moving average, from 0 (none) to below 1; the raw curves are returned too.
+        log_x: whether the x axis is logarithmic.
+        start: begin of the shown range of the axis; None for all.
+        end: end of the shown range.
+        points: maximum number of positions.
+
+    Raises:
+        InvalidArgumentError: `x` is unknown, or there are too many trials or metrics.
+    """
+    if x not in _AXES:
+        raise InvalidArgumentError(f"`x` must be one of {', '.join(_AXES)}, received {x!r}.")
+    for what, values, most in (("trials", trial, _MOST_TRIALS), ("metrics", metric, _MOST_METRICS)):
+        if len(values) > most:
+            raise InvalidArgumentError(f"At most {most} {what} fit in one card, received {len(values)}.")
+    view = {"x": x, "smoothing": smoothing, "log_x": log_x, "start": start, "end": end, "points": points}
+    wanted = [Metric.of(key) for key in metric]
+    return reply(await anyio.to_thread.run_sync(_lines, master, list(dict.fromkeys(trial)), wanted, view))
+
+
+@router.get("/system")
+async def system(
+    master: MasterDep,
+    trial: int,
+    metric: Annotated[list[str], Query()] = [],  # noqa: B006 - FastAPI copies it
+    start: float | None = None,
+    end: float | None = None,
+    points: Annotated[int, Query(ge=4, le=5000)] = 800,
+) -> Response:
+    """Return system metrics of a trial over the hours since its first sample.
+
+    Args:
+        master: has the samples.
+        trial: number of the trial.
+        metric: metrics in the form ``group.name``.
+        start: begin of the shown range; None for all.
+        end: end of the shown range.
+        points: maximum number of positions.
+    """
+    read = functools.partial(master.system_metrics.read, trial, most_points=_EVERY_POINT)
+    found = await anyio.to_thread.run_sync(read)
+    first = min((series.times[0] for series in found if len(series.times)), default=0.0)
+    shown = [series for series in found if f"{series.metric.group}.{series.metric.name}" in metric]
+    curves = [((series.times - first) / 3600, series.values) for series in shown]
+    aligned = align(curves, most=points, start=start, end=end)
+    names = [
+        {
+            "trial": trial,
+            "metric": f"{series.metric.group}.{series.metric.name}",
+            "label": " ".join(filter(None, (series.metric.name, series.metric.device, series.metric.agent))),
+            "isRaw": False,
+        }
+        for series in shown
+    ]
+    values = _values(aligned)
+    lines = [{**name, "y": y} for name, y in zip(names, values, strict=True)]
+    return reply({"x": _rounded(aligned.x, 9), "lines": lines, "total": aligned.total})
+
+
+def cards(metrics: Iterable[Metric], searched: str) -> list[dict[str, Any]]:
+    """Return the cards of metrics, in their order.
+
+    ``loss`` of training and ``val_loss`` share a card. The searched metric is first, then loss and accuracy, then the
+    others by name; names with a slash form sections.
+
+    Args:
+        metrics: all metrics that were reported.
+        searched: the searcher's metric.
+    """
+    found: dict[str, list[Metric]] = {}
+    for metric in sorted(metrics):
+        found.setdefault(metric.name.removeprefix("val_"), []).append(metric)
+    first = searched.removeprefix("val_")
+
+    def key(name: str) -> tuple[bool, bool, int, str]:
+        place = _FIRST_NAMES.index(name) if name in _FIRST_NAMES else len(_FIRST_NAMES)
+        return name != first, "/" in name, place, name
+
+    return [
+        {
+            "title": name,
+            "section": "" if name == first else name.rpartition("/")[0],
+            "isSearched": name == first,
+            "metrics": [
+                {"key": metric.key, "group": metric.group, "name": metric.name, "style": _style(metric.group)}
+                for metric in found[name]
+            ],
+        }
+        for name in sorted(found, key=key)
+    ]
+
+
+def _system_cards(master: EmbeddedMaster, trials: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the cards of the system metrics of a single trial."""
+    if len(trials) != 1:
+        return []
+    found = {
+        (series.metric.group, series.metric.name)
+        for series in master.system_metrics.read(trials[0]["id"], most_points=4)
+    }
+    titles: dict[str, list[tuple[str, str]]] = {}
+    for group, name in sorted(found):
+        titles.setdefault(_SYSTEM_TITLES.get(name, name), []).append((group, name))
+    return [
+        {
+            "title": title,
+            "section": "System",
+            "source": "/figures/system",
+            "isSearched": False,
+            "metrics": [
+                {"key": f"{group}.{name}", "group": group, "name": name, "style": style}
+                for (group, name), style in zip(members, itertools.cycle(("solid", "dashed", "dotted")))
+            ],
+        }
+        for title, members in titles.items()
+    ]
+
+
+def _style(group: str) -> str:
+    return {TRAINING: "solid", VALIDATION: "dashed"}.get(group, "dotted")
+
+
+def _run(trial: Mapping[str, Any], experiment: Mapping[str, Any], *, many: bool) -> dict[str, Any]:
+    name = f"Trial {trial['id']}"
+    return {
+        "id": trial["id"],
+        "name": f"{name} · {experiment['name']}" if many else name,
+        "state": trial["state"],
+        "best": _finite(trial["searcherMetricValue"]),
+        "metrics": _last_values(trial),
+        "hparams": {key: _plain(value) for key, value in flat_hparams(trial["hparams"])},
+        "labels": experiment["labels"],
+        "batches": trial["totalBatchesProcessed"],
+        "start": trial["startTime"],
+    }
+
+
+def _last_values(trial: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return the last value of each metric by its name; a validation counts before a training metric."""
+    found = {}
+    for metric in sorted(metrics_of([trial]), key=lambda metric: metric.group == VALIDATION):
+        last = trial["summaryMetrics"][metric.summary_group][metric.name]["last"]
+        found[metric.name] = _finite(float(last))
+    return found
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
+
+
+def _lines(
+    master: EmbeddedMaster, trial_ids: Sequence[int], metrics: Sequence[Metric], view: Mapping[str, Any]
+) -> dict[str, Any]:
+    named: list[dict[str, Any]] = []
+    curves: list[tuple[Floats, Floats]] = []
+    weights = (0.0, view["smoothing"]) if view["smoothing"] else (0.0,)
+    for metric in metrics:
+        for weight in weights:
+            found = master.curves.read(
+                trial_ids, group=metric.group, metric=metric.name, most_points=_EVERY_POINT, smoothing=weight
+            )
+            for series in found:
+                named.append(
+                    {"trial": series.trial_id, "metric": metric.key, "isRaw": len(weights) > 1 and not weight}
+                )
+                curves.append((_axis(series, view["x"]), series.values))
+    aligned = align(curves, most=view["points"], start=view["start"], end=view["end"], log_x=view["log_x"])
+    values = _values(aligned)
+    return {
+        "x": np.rint(aligned.x).astype(np.int64).tolist()
+        if view["x"] == "batches"
+        else _rounded(aligned.x, 9),
+        "lines": [{**name, "y": y} for name, y in zip(named, values, strict=True)],
+        "total": aligned.total,
+    }
+
+
+def _axis(series: Series, x: str) -> Floats:
+    if x == "time":
+        return series.seconds / 3600
+    if x == "epochs":
+        return np.full(len(series.batches), np.nan) if series.epochs is None else series.epochs
+    return series.batches.astype(np.float64)
+
+
+def _values(aligned: Aligned) -> list[list[Any]]:
+    """Return values as JSON: null where a curve has no value, and "NaN" where its value is not finite."""
+    result: list[list[Any]] = []
+    for y, present in zip(aligned.y, aligned.present, strict=True):
+        finite = np.isfinite(y)
+        cells: list[Any] = _rounded(np.where(finite, y, 0.0))
+        for place in np.flatnonzero(~(present & finite)):
+            cells[place] = "NaN" if present[place] else None
+        result.append(cells)
+    return result
+
+
+def _rounded(values: Floats, digits: int = 6) -> list[float]:
+    """Return numbers with few significant digits, integers as integers: the picture has no more."""
+    texts = (f"{value:.{digits}g}" for value in values.tolist())
+    return [int(text) if text.lstrip("-").isdigit() else float(text) for text in texts]

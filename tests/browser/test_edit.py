@@ -1,0 +1,145 @@
+"""Editing in place, forking, and what a search found."""
+
+from __future__ import annotations
+
+import pytest
+from master.conftest import RealMaster
+from playwright.sync_api import expect
+
+from browser.data import PRELUDE, Search, submit
+
+_TRIES = """
+hparams = json.loads(os.environ["DET_HPARAMS"])
+report("validation", 10, val_loss=(hparams["lr"] - 3) ** 2 + hparams["noise"] / 100)
+"""
+
+
+@pytest.fixture(scope="module")
+def search(site: RealMaster) -> Search:
+    """A search over six configurations, with one hyperparameter that matters."""
+    config = {
+        "name": "tries",
+        "entrypoint": "python3 train.py",
+        "hyperparameters": {
+            "lr": {"type": "double", "minval": 0, "maxval": 10},
+            "noise": {"type": "double", "minval": 0, "maxval": 1},
+        },
+        "searcher": {
+            "name": "random", "metric": "val_loss", "smaller_is_better": True, "max_trials": 6,
+            "max_concurrent_trials": 2,
+        },
+        "max_restarts": 0,
+        "reproducibility": {"experiment_seed": 3},
+    }  # fmt: skip
+    number = submit(site, config, {"train.py": PRELUDE + _TRIES.encode()})
+    site.client.wait_for_state(number, "COMPLETED", 90)
+    return Search(number, sorted(trial["id"] for trial in site.client.trials(number)))
+
+
+def test_name_description_labels_and_star_are_edited_in_place(page, site, search):
+    page.goto(f"/experiments/{search.number}")
+    page.get_by_role("button", name="Edit the name").click()
+    field = page.get_by_role("textbox", name="Edit the name")
+    expect(field).to_have_value("tries")
+    field.fill("a better name")
+    field.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("a better name")
+    page.get_by_role("button", name="Edit the description").click()
+    page.get_by_role("textbox", name="Edit the description").fill("what it is for")
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator("#description")).to_have_text("what it is for")
+    page.get_by_role("button", name="Edit the label").click()
+    page.get_by_role("textbox", name="Edit the label").fill("mine")
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator("#labels")).to_contain_text("mine")
+    page.get_by_role("button", name="Star", exact=True).click()
+    expect(page.get_by_role("button", name="Star", exact=True)).to_have_attribute("aria-pressed", "true")
+    page.get_by_role("button", name="Remove the label mine").click()
+    expect(page.locator("#labels")).not_to_contain_text("mine")
+    shown = site.client.experiment(search.number)
+    assert (shown["name"], shown["description"]) == ("a better name", "what it is for")
+    assert shown["labels"] == ["starred"]
+
+
+def test_escape_leaves_the_text_as_it_was(page, site, search):
+    page.goto(f"/experiments/{search.number}")
+    before = site.client.experiment(search.number)["name"]
+    page.get_by_role("button", name="Edit the name").click()
+    page.get_by_role("textbox", name="Edit the name").fill("never mind")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("heading", level=1)).to_have_text(before)
+    assert site.client.experiment(search.number)["name"] == before
+
+
+def test_notes_are_markdown_that_runs_nothing(page, site, search):
+    alerts = []
+    page.on("dialog", lambda dialog: (alerts.append(dialog.message), dialog.dismiss()))
+    notes = "## Found\n\n- **good** at `0.1`\n\n<img src=x onerror=alert(1)>\n\n[bad](javascript:alert(2)) ![x](https://evil.example/x.png)"
+    page.goto(f"/experiments/{search.number}")
+    page.get_by_role("button", name="Edit the notes").click()
+    page.get_by_role("textbox", name="Edit the notes").fill(notes)
+    page.get_by_role("button", name="Save").click()
+    shown = page.locator("#notes")
+    expect(shown.get_by_role("heading")).to_have_text("Found")
+    expect(shown.locator("strong")).to_have_text("good")
+    expect(shown).to_contain_text("<img src=x onerror=alert(1)>")
+    assert shown.locator("img, [onerror], a[href^='javascript']").count() == 0
+    assert alerts == []
+    assert site.client.experiment(search.number)["notes"] == notes
+
+
+def test_search_page_tells_what_was_found(page, site, search):
+    page.goto(f"/experiments/{search.number}/search")
+    best = min(site.client.trials(search.number), key=lambda trial: trial["searcherMetricValue"])
+    expect(page.locator("#best-found")).to_contain_text(f"Trial {best['id']}:")
+    # The metric depends on `lr`; `noise` adds a hundredth.
+    expect(page.locator(".importances li").first).to_contain_text("lr")
+    expect(page.locator("[data-draw=progress] circle")).to_have_count(6)
+    expect(page.locator("[data-draw=time] rect")).to_have_count(6)
+    expect(page.locator(".trial-line")).to_have_count(6)
+
+
+def test_brush_of_an_axis_filters_the_table(page, search):
+    page.goto(f"/experiments/{search.number}/search")
+    # The table below has its rows, so nothing moves any more.
+    expect(page.locator("#trials tbody tr[data-key]")).to_have_count(6)
+    grip = page.locator(".grip").last
+    grip.scroll_into_view_if_needed()
+    box = grip.bounding_box()
+    middle = box["x"] + box["width"] / 2
+    page.mouse.move(middle, box["y"] + box["height"] - 10)
+    page.mouse.down()
+    page.mouse.move(middle, box["y"] + box["height"] * 0.6, steps=5)
+    page.mouse.up()
+    shown = page.locator("#trials tbody tr[data-key]")
+    expect(page.locator(".trial-line.off").first).to_be_attached()
+    count = page.locator(".trial-line:not(.off)").count()
+    assert 0 < count < 6
+    expect(shown).to_have_count(count)
+    page.locator(".grip").last.click()
+    expect(shown).to_have_count(6)
+
+
+def test_fork_is_checked_while_typing_and_started(page, site, search):
+    page.goto(f"/experiments/{search.number}/search")
+    page.get_by_role("link", name="Train it longer").click()
+    editor = page.get_by_role("textbox", name="Config")
+    expect(page.locator("#fork-result")).to_have_text("The config is valid.")
+    valid = editor.input_value()
+    assert "name: single" in valid
+    with page.watch.forgiving("400"):
+        editor.fill(valid.replace("max_restarts: 0", "max_restarts: many"))
+        expect(page.locator("#fork-result")).to_contain_text("max_restarts")
+    expect(page.get_by_role("button", name="Start")).to_be_disabled()
+    editor.fill(valid)
+    page.get_by_role("button", name="Start").click()
+    expect(page.locator("#heading")).to_contain_text("best, longer")
+    number = int(page.url.rsplit("/", 1)[1])
+    site.client.wait_for_state(number, "COMPLETED", 60)
+    (trial,) = site.client.trials(number)
+    best = min(site.client.trials(search.number), key=lambda one: one["searcherMetricValue"])
+    assert trial["hparams"] == best["hparams"]
+    assert site.client.experiment(number)["forkedFrom"] == search.number
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    page.wait_for_url("**/experiments")

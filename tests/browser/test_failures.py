@@ -1,0 +1,121 @@
+"""What the pages say when something went wrong."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from master.conftest import RealMaster
+from master.fakes import eventually, file_entry
+from playwright.sync_api import expect
+
+from browser.data import PRELUDE, Search, submit
+
+_BREAKS = """
+for step in range(1, 31):
+    report("training", step, loss=1.0 / step if step < 12 else "NaN", epochs=step)
+report("validation", 30, val_loss=0.5)
+def inner(x):
+    return 1 / x
+inner(0)
+"""
+
+_WAITS = """
+gate = pathlib.Path(json.loads(os.environ["DET_HPARAMS"])["gate"])
+while not gate.exists():
+    time.sleep(0.05)
+report("validation", 1, loss=1.0)
+"""
+
+
+@pytest.fixture(scope="module")
+def broken(site: RealMaster) -> Search:
+    """A trial whose loss becomes NaN, and that fails in both of its runs."""
+    config = {
+        "name": "breaks",
+        "entrypoint": "python3 train.py",
+        "searcher": {"name": "single", "metric": "val_loss"},
+        "max_restarts": 1,
+    }
+    number = submit(site, config, {"train.py": PRELUDE + _BREAKS.encode()})
+    site.client.wait_for_state(number, "ERROR", 60)
+    return Search(number, [trial["id"] for trial in site.client.trials(number)])
+
+
+def test_cause_of_a_failure_is_one_click_from_the_list(page, broken):
+    page.goto("/experiments")
+    # The only click.
+    page.locator(f"tr[data-key='{broken.number}'] a").first.click()
+    alert = page.get_by_role("alert")
+    expect(alert.get_by_role("heading")).to_have_text("ZeroDivisionError: division by zero")
+    expect(alert).to_contain_text("return 1 / x")
+    expect(alert).to_contain_text("run 2 of 2 with exit code 1")
+    expect(alert.get_by_role("button", name="Run again")).to_be_visible()
+
+
+def test_copied_cause_is_the_text_of_the_box(page, broken):
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.goto(f"/trials/{broken.trials[0]}")
+    page.get_by_role("button", name="Copy").click()
+    expect(page.get_by_text("Copied.")).to_be_visible()
+    copied = page.evaluate("() => navigator.clipboard.readText()")
+    assert copied == page.locator(".cause").text_content()
+    assert copied.splitlines()[0].startswith("Traceback")
+
+
+def test_page_tells_since_when_a_loss_is_nan(page, broken):
+    for address in (f"/experiments/{broken.number}", f"/trials/{broken.trials[0]}"):
+        page.goto(address)
+        expect(page.locator(".alert.warning")).to_contain_text("loss (training) is NaN since batch 12")
+
+
+def test_nothing_that_failed_looks_as_if_it_succeeded(page, broken):
+    page.goto(f"/experiments/{broken.number}")
+    row = page.locator(f"#trials tr[data-key='{broken.trials[0]}']")
+    expect(row).to_have_class("failed")
+    expect(row.locator("[aria-label=best]")).to_have_count(0)
+    assert page.title().startswith("✗")
+    assert page.locator("link[rel=icon]").get_attribute("href").startswith("data:image/svg+xml,")
+    page.goto(f"/trials/{broken.trials[0]}")
+    outcomes = page.locator("#run-list .state")
+    expect(outcomes).to_have_text(["failed, exit code 1", "failed, exit code 1"])
+    for outcome in outcomes.all():
+        expect(outcome).to_have_class(re.compile("error"))
+
+
+def test_failed_job_shows_its_exit_code_and_its_last_lines(page, site):
+    job = {"description": "breaks", "entrypoint": ["python3", "job.py"], "resources": {"slots": 0}}
+    script = b"import sys\nprint('only this', file=sys.stderr)\nsys.exit(2)\n"
+    body = {"config": job, "files": [file_entry("job.py", script)]}
+    command = site.client.post("/api/v1/commands", body)["command"]["id"]
+    eventually(lambda: site.client.get(f"/api/v1/commands/{command}")["command"]["exitStatus"])
+    page.goto("/jobs")
+    mark = page.locator(f"tr[data-key='{command}'] .state")
+    expect(mark).to_have_text("exit code 2")
+    expect(mark).to_have_class(re.compile("error"))
+    page.goto(f"/jobs/{command}")
+    expect(page.get_by_role("alert")).to_contain_text("only this")
+
+
+def test_notification_comes_when_a_watched_run_ends(page, site, tmp_path):
+    gate = tmp_path / "gate"
+    config = {
+        "name": "watched",
+        "entrypoint": "python3 train.py",
+        "hyperparameters": {"gate": str(gate)},
+        "searcher": {"name": "single", "metric": "loss"},
+        "max_restarts": 0,
+    }
+    page.add_init_script(
+        "window.told = [];"
+        "window.Notification = class { constructor(title) { window.told.push(title); }"
+        " static requestPermission() { return Promise.resolve('granted'); } };"
+    )
+    number = submit(site, config, {"train.py": PRELUDE + _WAITS.encode()})
+    page.goto(f"/experiments/{number}")
+    button = page.get_by_role("button", name="Notify me")
+    button.click()
+    expect(button).to_have_attribute("aria-pressed", "true")
+    gate.touch()
+    page.wait_for_function("() => window.told.length === 1")
+    assert "watched" in page.evaluate("() => window.told[0]")

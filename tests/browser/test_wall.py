@@ -1,0 +1,231 @@
+"""The wall of metrics: cards, runs, zoom, and what an address restores."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+
+import pytest
+from master.conftest import RealMaster
+from playwright.sync_api import expect
+
+from browser.data import PRELUDE, Search, submit
+
+_CURVES = """
+hparams = json.loads(os.environ["DET_HPARAMS"])
+lr = hparams["lr"]
+def send(group, rows):
+    for at, values in rows:
+        report(group, at, **values)
+def metrics(n):
+    return {"loss": lr + 1 / n, "accuracy": 1 - 1 / n, "opt/norm": n % 7, "epochs": n}
+send("training", [(n * 300, metrics(n)) for n in range(1, 11)])
+send("validation", [(n * 600, {"val_loss": lr + 1 / n, "epochs": n * 2}) for n in range(1, 6)])
+"""
+
+
+@pytest.fixture(scope="module")
+def search(site: RealMaster) -> Search:
+    """A grid of four trials with a few metrics."""
+    config = {
+        "name": "curves",
+        "labels": ["asha"],
+        "entrypoint": "python3 train.py",
+        "hyperparameters": {
+            "lr": {"type": "categorical", "vals": [0.1, 0.2, 0.3, 0.4]},
+            "optimizer": "adam",
+        },
+        "searcher": {
+            "name": "grid",
+            "metric": "val_loss",
+            "smaller_is_better": True,
+            "max_concurrent_trials": 2,
+        },
+        "max_restarts": 0,
+    }
+    number = submit(site, config, {"train.py": PRELUDE + _CURVES.encode()})
+    site.client.wait_for_state(number, "COMPLETED", 90)
+    return Search(number, sorted(trial["id"] for trial in site.client.trials(number)))
+
+
+@pytest.fixture
+def wall(page, search):
+    """The page of that search, with its first card drawn."""
+    page.goto(f"/experiments/{search.number}")
+    expect(page.locator(".card.searched")).to_have_attribute("data-lines", "8")
+    return page
+
+
+def card(page, title):
+    return page.locator(f".card[data-card='{title}']")
+
+
+def plot(title):
+    """Return the script for the uPlot of a card; null until it is drawn."""
+    return f"""document.querySelector(".card[data-card='{title}']")?.card.plot"""
+
+
+def axis(page, title="loss"):
+    """Return the shown range of the x axis of a card."""
+    return page.evaluate(f"() => [{plot(title)}.scales.x.min, {plot(title)}.scales.x.max]")
+
+
+def test_searched_metric_is_first_and_sections_follow(wall):
+    titles = wall.eval_on_selector_all(
+        ".cards-grid > *", "(all) => all.map((one) => one.dataset.card ?? `# ${one.textContent}`)"
+    )
+    assert titles == ["loss", "accuracy", "# opt", "opt/norm"]
+    dashes = wall.evaluate(
+        "() => document.querySelector('.card.searched').card.plot.series.slice(1).map((one) => (one.dash ?? []).length)"
+    )
+    # Training is solid, validation dashed.
+    assert sorted(dashes) == [0] * 4 + [2] * 4
+
+
+def test_hidden_run_disappears_from_all_cards_and_stays_hidden(wall, search):
+    name = f"Trial {search.trials[0]}"
+    wall.get_by_role("button", name=f"Show {name}", exact=True).click()
+    expect(card(wall, "loss")).to_have_attribute("data-lines", "6")
+    expect(card(wall, "accuracy")).to_have_attribute("data-lines", "3")
+    wall.goto("/cluster")
+    wall.go_back()
+    expect(card(wall, "loss")).to_have_attribute("data-lines", "6")
+    expect(wall.get_by_role("button", name=f"Show {name}", exact=True)).to_have_attribute(
+        "aria-pressed", "false"
+    )
+
+
+def test_filter_shows_the_runs_that_match(wall, search):
+    for text, count in (
+        ("lr<0.25", 2),
+        ("lr<=0.3 optimizer=adam", 3),
+        ("label:asha", 4),
+        ("val_loss>.45", 2),
+        ("nothing", 0),
+    ):
+        wall.get_by_placeholder("lr<1e-2 label:asha").fill(text)
+        expect(wall.locator(".runs li:not([hidden])")).to_have_count(count)
+    wall.get_by_placeholder("lr<1e-2 label:asha").fill("lr=0.1")
+    expect(card(wall, "loss")).to_have_attribute("data-lines", "2")
+    wall.reload()
+    expect(card(wall, "loss")).to_have_attribute("data-lines", "2")
+
+
+def test_best_run_is_first(wall, search):
+    order = wall.eval_on_selector_all(".runs li", "(all) => all.map((one) => Number(one.dataset.run))")
+    best = wall.eval_on_selector_all(".runs li .number", "(all) => all.map((one) => Number(one.textContent))")
+    assert sorted(order) == search.trials
+    assert best == sorted(best)
+
+
+def test_zoom_is_shared_and_asks_the_master_again(wall):
+    canvas = card(wall, "loss").locator(".u-over")
+    box = canvas.bounding_box()
+    with wall.expect_response(re.compile(r"/figures/lines\?.*start=")) as asked:
+        wall.mouse.move(box["x"] + box["width"] * 0.25, box["y"] + 40)
+        wall.mouse.down()
+        wall.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 40, steps=4)
+        wall.mouse.up()
+    assert asked.value.ok
+    for title in ("loss", "accuracy"):
+        wall.wait_for_function(f"() => {plot(title)}.scales.x.max < 2500")
+    low, high = axis(wall)
+    assert axis(wall, "accuracy") == [low, high]
+    address = wall.url
+    assert "range=" in address
+    canvas.dblclick()
+    wall.wait_for_function("() => document.querySelector('.card.searched').card.plot.scales.x.max > 2900")
+    # A sent link shows the same range.
+    wall.goto(address)
+    expect(card(wall, "loss").locator("canvas")).to_be_visible()
+    wall.wait_for_function("() => document.querySelector('.card.searched').card.plot?.scales.x.max < 2500")
+    assert axis(wall) == pytest.approx([low, high], rel=1e-4)
+
+
+def test_colour_of_a_run_is_the_same_on_every_page(wall, search):
+    trial = search.trials[1]
+    lines = "document.querySelector('.card.searched').card.lines"
+    colour = f"() => {lines}.find((line) => line.trial === {trial}).color"
+    first = wall.evaluate(colour)
+    for address in (f"/trials/{trial}", f"/compare?trial={search.trials[0]}&trial={trial}"):
+        wall.goto(address)
+        expect(wall.locator(".card.searched canvas")).to_be_visible()
+        assert wall.evaluate(colour) == first
+
+
+def test_pointer_highlights_a_run_in_all_cards(wall, search):
+    wall.locator(f".runs li[data-run='{search.trials[2]}']").hover()
+    for title, own in (("loss", 2), ("accuracy", 1)):
+        full = f"{plot(title)}.series.slice(1).filter((one) => one.alpha === 1)"
+        wall.wait_for_function(f"() => {full}.length === {own}")
+
+
+def test_groups_show_mean_and_deviation(wall):
+    wall.get_by_label("Group").select_option("label")
+    expect(card(wall, "accuracy")).to_have_attribute("data-lines", "3")
+    mean = wall.evaluate("() => document.querySelector(\".card[data-card='accuracy']\").card.plot.data[1]")
+    assert mean == pytest.approx([1 - 1 / n for n in range(1, 11)], rel=1e-4)
+    wall.get_by_label("Group").select_option("lr")
+    expect(card(wall, "accuracy")).to_have_attribute("data-lines", "12")
+
+
+def test_runs_are_coloured_by_a_hyperparameter(wall):
+    wall.get_by_label("Colour").select_option("lr")
+    expect(wall.locator("[data-bar]")).to_be_visible()
+    colours = wall.evaluate(
+        "() => document.querySelector('.card.searched').card.lines.map((line) => line.color)"
+    )
+    assert "rgb(68 1 84)" in colours
+    assert "rgb(253 231 37)" in colours
+
+
+def test_card_is_saved_as_table_drawing_and_picture(wall, tmp_path):
+    shown = card(wall, "accuracy")
+    shown.hover()
+    found = {}
+    for name in ("CSV", "SVG", "PNG"):
+        with wall.expect_download() as started:
+            shown.get_by_role("button", name=name).click()
+        path = tmp_path / started.value.suggested_filename
+        started.value.save_as(path)
+        found[name] = path.read_bytes()
+    rows = list(csv.reader(found["CSV"].decode().splitlines()))
+    assert rows[0] == ["run", "metric", "batch", "value"]
+    assert len(rows) == 41
+    assert found["SVG"].count(b"<path") == 4
+    assert found["PNG"].startswith(b"\x89PNG")
+
+
+def test_pinned_card_is_first_and_a_search_finds_cards(wall):
+    shown = card(wall, "opt/norm")
+    shown.scroll_into_view_if_needed()
+    shown.hover()
+    shown.get_by_role("button", name="Pin").click()
+    first = wall.locator(".cards-grid > .card").first
+    expect(first).to_have_attribute("data-card", "opt/norm")
+    wall.get_by_placeholder("name of a metric").fill("acc")
+    expect(wall.locator(".card:visible")).to_have_count(1)
+
+
+def test_settings_form_keeps_the_address(wall):
+    wall.get_by_label("log y").check()
+    wall.get_by_label("Over").select_option("epochs")
+    wall.locator("[name=smoothing]").fill("0.5")
+    wall.wait_for_function(
+        "() => document.querySelector('.card.searched').card.lines.some((line) => line.isRaw)"
+    )
+    assert axis(wall) == [1, 10]
+    wall.reload()
+    wall.wait_for_function(
+        "() => document.querySelector('.card.searched')?.card.lines?.some((line) => line.isRaw)"
+    )
+    assert axis(wall) == [1, 10]
+    assert (
+        json.loads(
+            wall.evaluate(
+                "() => JSON.stringify(document.querySelector('.card.searched').card.plot.scales.y.distr)"
+            )
+        )
+        == 3
+    )
