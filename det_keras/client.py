@@ -163,16 +163,28 @@ class Session:
         except httpx.TransportError as error:
             raise self._unavailable(error) from error
 
-    def download(self, path: str, *, accept: str) -> Iterator[bytes]:
-        """Yield the raw bytes of the answer to GET `path`.
+    def download(self, path: str, *, accept: str, body: object = None) -> Iterator[bytes]:
+        """Yield the raw bytes of the answer to GET `path`, or to POST if there is a body.
+
+        Args:
+            path: from the root.
+            accept: the accepted media types.
+            body: sent as JSON; None sends no body.
 
         Raises:
             MasterError: the master refused.
             MasterUnavailableError: the connection failed or broke.
         """
+        content = _content(body)
+        headers = {"Accept": accept, **content.pop("headers", {})}
         try:
             with self._http.stream(
-                "GET", path, headers={"Accept": accept}, timeout=60.0, extensions=self._extensions
+                "GET" if body is None else "POST",
+                path,
+                headers=headers,
+                timeout=60.0,
+                extensions=self._extensions,
+                **content,
             ) as response:
                 if response.status_code != 200:
                     response.read()

@@ -109,6 +109,7 @@ HELP_TEXTS: Mapping[str, HelpText] = {
     "det experiment report": HelpText.of(
         "Write one page with all plots of an experiment. It loads nothing and needs no master.",
         "det experiment report 7 -o digits.html",
+        "det experiment report 7 -o digits.html --text conclusions.md",
     ),
     "det trial": HelpText.of("Inspect single trials.", "det trial describe 12"),
     "det trial describe": HelpText.of("Show a trial with its metrics.", "det trial describe 12 --json"),

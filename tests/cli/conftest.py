@@ -95,6 +95,7 @@ class Stub:
     def __init__(self) -> None:
         self.answers: dict[str, object] = {"/api/v1/me": {"user": {"username": "somebody"}}}
         self.calls: list[tuple[str, str, str]] = []
+        self.bodies: list[bytes] = []
         stub = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -111,7 +112,7 @@ class Stub:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
-        request.rfile.read(int(request.headers.get("Content-Length") or 0))
+        self.bodies.append(request.rfile.read(int(request.headers.get("Content-Length") or 0)))
         path = request.path.partition("?")[0]
         self.calls.append((request.command, path, request.headers.get("Authorization", "")))
         found = self.answers.get(path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from det_keras.protocol.api.accounts import OWN_VERSION_KEY
@@ -61,3 +63,20 @@ def test_a_directory_that_is_not_there_is_named(asked, stub):
     assert done.returncode == 1
     assert "No such file or directory" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_text_is_sent_for_the_top_of_the_page(asked, stub):
+    stub.answers["/experiments/7/report"] = HEAD
+    (asked.directory / "text.md").write_text("# Größe", encoding="utf-8")
+    asked.out("experiment", "report", "7", "--text", "text.md")
+    method, path, _ = stub.calls[-1]
+    assert (method, path) == ("POST", "/experiments/7/report")
+    assert json.loads(stub.bodies[-1]) == {"text": "# Größe"}
+
+
+def test_a_text_that_is_not_utf_8_is_named(asked, stub):
+    (asked.directory / "text.md").write_bytes(b"\xff")
+    done = asked("experiment", "report", "7", "--text", "text.md")
+    assert done.returncode == 1
+    assert "text.md is not text in UTF-8" in done.stderr
+    assert stub.calls == []

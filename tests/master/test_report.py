@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
+import html as html_text
 import json
 import re
 import sys
 import types
+from datetime import datetime
 
+import numpy as np
 import pytest
+
+from det_keras.master.reports.series import Series
+from det_keras.master.web.findings import findings
+from det_keras.master.web.rendering import static_files
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\u202e😀" + "x" * 10_000
 # YAML takes JSON's text for its own.
@@ -55,15 +63,17 @@ def test_a_report_holds_curves_search_trials_and_config(world, experiment):
     assert [line["name"] for line in drawn[0]["data"]] == [
         f"Trial {i['id']}" for i in world.client.trials(experiment)
     ]
-    assert drawn[0]["data"][0]["y"] == [1.0, 0.5, 0.3333333]
-    assert drawn[1]["data"][0]["y"] == [0.1428571, None, 0.4285714]
+    assert drawn[0]["data"][0]["y"] == [1.0, 0.5, 0.3333]
+    assert drawn[1]["data"][0]["y"] == [0.1429, None, 0.4286]
     assert "max_trials: 2" in html
-    assert "Plotly" in html
 
 
 def test_only_the_two_scripts_of_a_report_may_run(world, experiment):
     response = fetch(world, f"/experiments/{experiment}/report")
     scripts = re.findall(r"<script(?: type=\"module\")?>(.*?)</script>", response.text, re.DOTALL)
+    packed = re.search(r'<script type="application/gzip" id="plotly">(.*?)</script>', response.text)[1]
+    scripts.insert(0, gzip.decompress(base64.b64decode(packed)).decode())
+    assert scripts[0] == static_files()["plotly-basic.min.js"].read_text()
     assert len(scripts) == 2
     fingerprints = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in scripts]
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', response.text)[1].replace(
@@ -128,3 +138,140 @@ def test_a_browser_that_does_not_start_is_told(world, experiment, monkeypatch):
     monkeypatch.setitem(sys.modules, "kaleido", types.SimpleNamespace(calc_fig_sync=draw))
     told = fetch(world, f"/experiments/{experiment}/report.png", 501).json()["message"]
     assert told.endswith("Kaleido reports: no browser")
+
+
+def detached(
+    world, hparams: list[dict], *, metric: str = "loss", smaller: bool = True
+) -> tuple[int, list[int]]:
+    """Return an experiment whose trials run outside of the master, and its trials."""
+    space = "{lr: {type: double, minval: 0.0, maxval: 9.0}, units: {type: int, minval: 1, maxval: 9}}"
+    searcher = f"{{name: random, metric: {metric}, max_trials: 5, smaller_is_better: {str(smaller).lower()}}}"
+    number = world.client.create(
+        f"name: digits\nhyperparameters: {space}\nsearcher: {searcher}\n", unmanaged=True
+    )
+    trials = []
+    for values in hparams:
+        body = {"experimentId": number, "hparams": values, "unmanaged": True}
+        trials.append(world.client.post("/api/v1/trials", body)["trial"]["id"])
+        world.client.post(f"/api/v1/trials/{trials[-1]}/start", {"trialId": trials[-1], "resume": False})
+    return number, trials
+
+
+def sentences(html: str) -> list[str]:
+    shown = re.search(r'id="findings">(.*?)</ul>', html, re.DOTALL)[1]
+    found = [html_text.unescape(item) for item in re.findall(r"<li>(.*?)</li>", shown)]
+    return [re.sub("[\u2068\u2069]", "", sentence) for sentence in found]
+
+
+@pytest.mark.parametrize(("smaller", "expected"), [(True, min), (False, max)], ids=["smallest", "largest"])
+def test_sentences_of_a_report_say_what_the_trials_reported(world, smaller, expected):
+    hparams = [{"lr": 0.5 * i + 0.5, "units": (3, 1, 4, 1, 5)[i]} for i in range(5)]
+    number, ids = detached(world, hparams, smaller=smaller)
+    for i, trial in enumerate(ids):
+        # The better of two validations counts.
+        for batches in (10, 20):
+            world.client.report(trial, "validation", batches, {"loss": (i - 1.75) ** 2 + batches / 100})
+    for trial, state in zip(ids, ("COMPLETED", "COMPLETED", "ERROR", "CANCELED"), strict=False):
+        world.client.call("PATCH", f"/api/v1/trials/{trial}", {"trialId": trial, "state": f"STATE_{state}"})
+    said = sentences(fetch(world, f"/experiments/{number}/report").text)
+    values = {
+        trial["id"]: trial["bestValidation"]["metrics"]["avgMetrics"]["loss"]
+        for trial in world.client.trials(number)
+    }
+    best = expected(values, key=values.get)
+    chosen = world.client.trial(best)["hparams"]
+    assert said[0] == (
+        f"Trial {best} has the {'smallest' if smaller else 'largest'} loss, {values[best]:.4g}, "
+        f"with lr = {chosen['lr']:g} and units = {chosen['units']}."
+    )
+    assert said[1] == "Of 5 trials, 2 completed, 1 failed, 1 was canceled and 1 has not ended."
+    assert re.fullmatch(
+        r"The most important hyperparameters are \w+ \(\d\.\d\d\) and \w+ \(\d\.\d\d\), by \w+\.", said[2]
+    )
+    data = world.client.get(f"/figures/search?experiment={number}")
+    named = {name: float(value) for name, value in re.findall(r"(\w+) \(([\d.]+)\)", said[2])}
+    # Both are rounded.
+    assert named == pytest.approx({one["name"]: one["value"] for one in data["importances"]}, abs=0.00501)
+    assert said[2].endswith(f"by {data['method']}.")
+    assert re.fullmatch(r"The experiment has taken \d+s so far\.", said[3])
+
+
+def test_trials_that_the_search_stopped_are_told_from_completed_ones():
+    trials = [
+        {"id": i, "state": "STATE_COMPLETED", "hparams": {"lr": i}, "searcherMetricValue": i / 10}
+        for i in (1, 2, 3)
+    ]
+    results = [[{"trialId": i, "metric": i / 10} for i in ids] for ids in ((1, 2, 3), (1,))]
+    brackets = [{"rungs": [{"length": 4**i, "results": found} for i, found in enumerate(results)]}]
+    experiment = {
+        "state": "STATE_COMPLETED",
+        "searcherMetric": "loss",
+        "bestTrialId": 1,
+        "bestTrialSearcherMetric": 0.1,
+        "duration": 3720,
+        "config": {"searcher": {"smaller_is_better": True}, "hyperparameters": {}},
+    }
+    said = [re.sub("[\u2068\u2069]", "", sentence) for sentence in findings(experiment, trials, brackets)]
+    assert said == [
+        "Trial 1 has the smallest loss, 0.1, with lr = 1.",
+        "Of 3 trials, 1 completed and 2 were stopped by the search.",
+        "The experiment took 1h 02m.",
+    ]
+
+
+def test_the_text_and_the_notes_of_a_report_are_markdown_without_html(world, experiment):
+    world.client.call("PATCH", f"/api/v1/experiments/{experiment}", {"notes": f"- noted\n\n{EVIL[:60]}"})
+    text = (
+        f"# Why\n\n**bold** {EVIL[:60]}\n\n![picture](http://example.com/x.png) [link](javascript:alert(1))"
+    )
+    headers = {"Authorization": f"Bearer {world.client.token}"}
+    response = world.http.post(f"/experiments/{experiment}/report", json={"text": text}, headers=headers)
+    assert response.status_code == 200
+    own, notes = re.findall(r'<section class="markdown".*?>(.*?)</section>', response.text, re.DOTALL)
+    assert "<h1>Why</h1>" in own
+    assert "<strong>bold</strong>" in own
+    assert "<li>noted</li>" in notes
+    for part in (own, notes):
+        assert "<script" not in part
+        assert "<img" not in part
+        assert 'javascript:alert(1)"' not in part
+        assert "&lt;script&gt;alert(1)" in part
+    plain = fetch(world, f"/experiments/{experiment}/report").text
+    assert "bold" not in plain
+    assert "noted" in plain
+
+
+def test_a_text_that_is_too_long_is_refused(world, experiment):
+    headers = {"Authorization": f"Bearer {world.client.token}"}
+    path = f"/experiments/{experiment}/report"
+    assert world.http.post(path, json={"text": "x" * 200_001}, headers=headers).status_code == 400
+
+
+class Curves:
+    """The longest curves that a report may ask for, of as many digits as floats have."""
+
+    def __init__(self) -> None:
+        self.points = 0
+
+    def read(self, trial_ids, *, group, metric, most_points):
+        random = np.random.default_rng(1)
+        batches = np.sort(random.choice(100_000, most_points, replace=False))
+        self.points = most_points
+        return [
+            Series(trial, datetime.now(), batches, None, batches / 7, random.random(most_points), most_points)
+            for trial in trial_ids
+        ]
+
+
+def test_a_report_of_fifty_trials_and_eight_metrics_is_small_enough_for_mail(world, monkeypatch):
+    number, ids = detached(world, [{"lr": i / 7, "units": 1 + i % 9} for i in range(50)])
+    for i, trial in enumerate(ids):
+        world.client.report(
+            trial, "validation", 10, {"loss": i / 3, **{f"metric_{j}": j / 7 for j in range(7)}}
+        )
+    curves = Curves()
+    monkeypatch.setattr(world.master, "curves", curves)
+    html = fetch(world, f"/experiments/{number}/report").text
+    assert sum(len(figure["data"]) for figure in figures(html)[:8]) == 400
+    assert curves.points >= 100
+    assert len(html.encode()) < 1_500_000

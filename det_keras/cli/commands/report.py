@@ -29,6 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the page, which needs no other files (default: experiment-N.html)",
     )
     parser.add_argument(
+        "--text",
+        metavar="FILE.md",
+        type=Path,
+        help="text at the top of the page, in Markdown without HTML",
+    )
+    parser.add_argument(
         "--png",
         metavar="FILE.png",
         type=Path,
@@ -39,21 +45,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def report(args: argparse.Namespace, settings: Settings) -> int:
     """Write the report of an experiment; return the exit code."""
     page = args.output or Path(f"experiment-{args.experiment_id}.html")
+    text = None if args.text is None else _text(args.text)
     with open_session(settings) as session:
         if session.api.accounts.is_determined():
             raise DetError(
                 f"The master at {session.url} makes no reports: only det_keras's own master does, since release 0.1. "
                 "`det experiment describe` works with every master."
             )
-        _save(session, f"/experiments/{args.experiment_id}/report", page)
+        body = None if text is None else {"text": text}
+        _save(session, f"/experiments/{args.experiment_id}/report", page, body)
         if args.png is not None:
             _save(session, f"/experiments/{args.experiment_id}/report.png", args.png)
     return 0
 
 
-def _save(session: Session, path: str, target: Path) -> None:
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise DetError(f"{path} is not text in UTF-8: {error.reason} at byte {error.start}.") from error
+
+
+def _save(session: Session, path: str, target: Path, body: object = None) -> None:
     # Without `text/html`, so that errors are JSON and not a page.
-    size_bytes = _write(target, session.download(path, accept="*/*"))
+    size_bytes = _write(target, session.download(path, accept="*/*", body=body))
     print(f"Wrote {target} ({size_text(size_bytes)}).")
 
 

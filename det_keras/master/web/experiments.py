@@ -7,7 +7,7 @@ import base64
 import io
 import tarfile
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import anyio.to_thread
@@ -148,7 +148,7 @@ async def config(request: Request, experiment_id: int) -> Response:
     return await page(request, "experiment_config.html", **shown, tab="config", text=text)
 
 
-def varied(trials: list[dict[str, Any]]) -> list[str]:
+def varied(trials: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the names of the hyperparameters in which trials differ; all names for a single trial."""
     columns = [dict(flat_hparams(trial["hparams"])) for trial in trials]
     return differing(columns) if len(columns) > 1 else [name for column in columns for name in column]

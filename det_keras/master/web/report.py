@@ -5,22 +5,25 @@ from __future__ import annotations
 import asyncio
 import base64
 import functools
+import gzip
 import hashlib
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import anyio.to_thread
 from fastapi import APIRouter, Request
 from markupsafe import Markup
+from pydantic import Field
 from starlette.responses import HTMLResponse, Response
 
 from det_keras.config.secrets import without_secret_variables
 from det_keras.config.yaml_text import dump_yaml
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import FailedPreconditionError, UnimplementedError
-from det_keras.master.server.calls import MasterDep
+from det_keras.master.server.calls import MasterDep, body
 from det_keras.master.web.experiments import varied
+from det_keras.master.web.findings import findings
 from det_keras.master.web.metric_choice import Metric, metric_choices, metrics_of
 from det_keras.master.web.plotting.figures import Figure
 from det_keras.master.web.plotting.plots import (
@@ -34,6 +37,7 @@ from det_keras.master.web.plotting.plots import (
 from det_keras.master.web.rendering import render, static_files
 from det_keras.master.web.rest import Rest
 from det_keras.master.web.wall import cards
+from det_keras.master.wire import Message
 from det_keras.protocol.values import now, timestamp
 
 __all__ = ["router"]
@@ -43,12 +47,22 @@ router = APIRouter(prefix="/experiments", include_in_schema=False)
 # Each metric is a plot of up to 50 curves, and the file should be small enough for mail.
 _MOST_METRICS = 8
 _MOST_ROWS = 1000
+# Of each curve. A report with many curves has fewer points of each, so that the file stays below 1.5 MB.
+_MOST_POINTS = 400
+_LEAST_POINTS = 40
+_MOST_POINTS_IN_ALL = 50_000
 _PICTURE = {"format": "png", "width": 1200, "height": 640, "scale": 2}
 _PICTURE_S = 60
 _PICTURES_NEED = (
     "Plots as pictures need Kaleido and Chrome or Chromium on the master: "
     "`pip install 'det_keras[png]'`, and for example `apt-get install chromium`."
 )
+
+
+class ReportBody(Message):
+    """The request for a report with a text."""
+
+    text: str = Field("", max_length=200_000)
 
 
 @router.get("/{experiment_id}/report")
@@ -60,8 +74,30 @@ async def report(master: MasterDep, request: Request, experiment_id: int) -> Res
         request: the page's request.
         experiment_id: number of the experiment.
     """
+    return await _report(master, request, experiment_id, "")
+
+
+@router.post("/{experiment_id}/report")
+async def report_with_text(
+    master: MasterDep,
+    request: Request,
+    experiment_id: int,
+    wanted: Annotated[ReportBody, body(ReportBody)],
+) -> Response:
+    """Return the report of an experiment with a text of the caller, which is not stored.
+
+    Args:
+        master: has the curves.
+        request: the page's request.
+        experiment_id: number of the experiment.
+        wanted: the text in Markdown.
+    """
+    return await _report(master, request, experiment_id, wanted.text)
+
+
+async def _report(master: EmbeddedMaster, request: Request, experiment_id: int, text: str) -> Response:
     facts = await _facts(request, experiment_id)
-    text, policy = await anyio.to_thread.run_sync(_page, master, facts)
+    page, policy = await anyio.to_thread.run_sync(_page, master, facts, text)
     headers = {
         "Content-Security-Policy": f"{policy}; frame-ancestors 'none'",
         "Referrer-Policy": "no-referrer",
@@ -69,7 +105,7 @@ async def report(master: MasterDep, request: Request, experiment_id: int) -> Res
         "Cache-Control": "no-store",
         "Content-Disposition": f'inline; filename="experiment-{experiment_id}.html"',
     }
-    return HTMLResponse(text, headers=headers)
+    return HTMLResponse(page, headers=headers)
 
 
 @router.get("/{experiment_id}/report.png")
@@ -111,9 +147,10 @@ async def _facts(request: Request, experiment_id: int) -> dict[str, Any]:
     }
 
 
-def _page(master: EmbeddedMaster, facts: Mapping[str, Any]) -> tuple[str, str]:
-    """Return a report, and the policy that allows only its own two scripts."""
-    plotly, drawing = _scripts()
+def _page(master: EmbeddedMaster, facts: Mapping[str, Any], text: str) -> tuple[str, str]:
+    """Return a report that begins with `text`, and the policy that allows only its own two scripts."""
+    drawing = _drawing()
+    plotly, packed = _plotly()
     policy = (
         f"default-src 'none'; script-src {_fingerprint(plotly)} {_fingerprint(drawing)}; "
         "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
@@ -121,6 +158,8 @@ def _page(master: EmbeddedMaster, facts: Mapping[str, Any]) -> tuple[str, str]:
     experiment, trials = facts["experiment"], facts["trials"]
     values = {
         "experiment": experiment,
+        "text": text,
+        "findings": findings(experiment, trials, facts["rungs"]["brackets"]),
         "trials": trials[:_MOST_ROWS],
         "trials_left_out": max(0, len(trials) - _MOST_ROWS),
         "states": Counter(trial["state"] for trial in trials),
@@ -131,7 +170,7 @@ def _page(master: EmbeddedMaster, facts: Mapping[str, Any]) -> tuple[str, str]:
         "written": timestamp(now()),
         "policy": policy,
         # Not escaped: files of this package, not of a user.
-        "plotly": Markup(plotly),
+        "plotly": Markup(packed),
         "drawing": Markup(drawing),
         "style": Markup(_static_text("style.css")),
     }
@@ -143,12 +182,15 @@ def _figures(master: EmbeddedMaster, facts: Mapping[str, Any]) -> list[tuple[str
     experiment, trials = facts["experiment"], facts["trials"]
     brackets = facts["rungs"]["brackets"]
     ids = [trial["id"] for trial in trials[:MOST_LINES]]
-    result = [
-        (
-            _isolated(card["title"]),
-            curves_figure(master, ids, [Metric.of(metric["key"]) for metric in card["metrics"]]),
-        )
+    shown = {
+        card["title"]: [Metric.of(metric["key"]) for metric in card["metrics"]]
         for card in facts["cards"][:_MOST_METRICS]
+    }
+    count = max(1, len(ids) * sum(map(len, shown.values())))
+    most_points = min(_MOST_POINTS, max(_LEAST_POINTS, _MOST_POINTS_IN_ALL // count))
+    result = [
+        (_isolated(title), curves_figure(master, ids, metrics, most_points=most_points))
+        for title, metrics in shown.items()
     ]
     name = _isolated(experiment["searcherMetric"])
     if sum(trial["searcherMetricValue"] is not None for trial in trials) > 1:
@@ -165,10 +207,16 @@ def _isolated(name: str) -> str:
 
 
 @functools.cache
-def _scripts() -> tuple[str, str]:
-    """Return plotly's script and the report's script, escaped for HTML."""
-    parts = [_static_text(name) for name in ("times.js", "theme.js", "report.js")]
-    return _inline(_static_text("plotly-basic.min.js")), _inline("\n".join(parts))
+def _plotly() -> tuple[str, str]:
+    """Return plotly's script, and the compressed script, which is less than half as long."""
+    script = _static_text("plotly-basic.min.js")
+    return script, base64.b64encode(gzip.compress(script.encode(), mtime=0)).decode()
+
+
+@functools.cache
+def _drawing() -> str:
+    """Return the report's own script, escaped for HTML."""
+    return _inline("\n".join(_static_text(name) for name in ("times.js", "theme.js", "report.js")))
 
 
 def _static_text(name: str) -> str:

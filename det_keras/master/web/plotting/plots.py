@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
+import numpy as np
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
@@ -73,19 +74,24 @@ async def rungs(request: Request, experiment: int) -> Response:
     return reply(rungs_figure(shown["experiment"], rungs))
 
 
-def curves_figure(master: EmbeddedMaster, trial_ids: Sequence[int], metrics: Sequence[Metric]) -> Figure:
+def curves_figure(
+    master: EmbeddedMaster,
+    trial_ids: Sequence[int],
+    metrics: Sequence[Metric],
+    *,
+    most_points: int = _MOST_POINTS,
+) -> Figure:
     """Return the curves of some metrics of some trials.
 
     Args:
         master: has the curves.
         trial_ids: numbers of the trials.
         metrics: the metrics, such as the loss of training and of validation.
+        most_points: maximum number of points of each curve, at least 4.
     """
     lines: list[Line] = []
     for metric in metrics:
-        found = master.curves.read(
-            trial_ids, group=metric.group, metric=metric.name, most_points=_MOST_POINTS
-        )
+        found = master.curves.read(trial_ids, group=metric.group, metric=metric.name, most_points=most_points)
         for series in found:
             label = f"Trial {series.trial_id}"
             if len(metrics) > 1:
@@ -214,5 +220,13 @@ def _varied(points: Sequence[Point]) -> list[str]:
 
 
 def _json_values(values: Any) -> list[float | None]:
-    """Return an array for JSON: gaps are None, and numbers have seven digits."""
-    return [float(f"{value:.7g}") if math.isfinite(value) else None for value in values.tolist()]
+    """Return an array for JSON: gaps are None, and numbers have as many digits as the curve's range needs."""
+    known = values[np.isfinite(values)]
+    with np.errstate(over="ignore"):
+        span = float(np.ptp(known)) if known.size else 0.0
+    digits = 7
+    if 0 < span < math.inf:
+        # Four digits of the range, also if that is small beside the values.
+        digits = 4 + math.floor(math.log10(float(np.abs(known).max())) - math.log10(span))
+        digits = min(max(digits, 4), 12)
+    return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in values.tolist()]

@@ -1,0 +1,121 @@
+"""What a search found, in sentences."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from det_keras.display import flat_hparams, metric_text, number_text, seconds_text
+from det_keras.master.web.experiments import varied
+from det_keras.master.web.plotting.importance import importances
+from det_keras.master.web.plotting.plots import points_of
+from det_keras.master.web.plotting.rungs import stopped_at
+from det_keras.master.web.plotting.space import scales
+from det_keras.protocol.states import TERMINAL, is_over
+
+__all__ = ["findings"]
+
+_MOST_HPARAMS = 12
+_MOST_IMPORTANT = 3
+_TEXT_LENGTH = 80
+# For one trial, and for several.
+_ENDINGS = {
+    "COMPLETED": ("completed", "completed"),
+    "STOPPED": ("was stopped by the search", "were stopped by the search"),
+    "ERROR": ("failed", "failed"),
+    "CANCELED": ("was canceled", "were canceled"),
+    "OPEN": ("has not ended", "have not ended"),
+}
+
+
+def findings(
+    experiment: Mapping[str, Any],
+    trials: Sequence[Mapping[str, Any]],
+    brackets: Sequence[Mapping[str, Any]] = (),
+) -> list[str]:
+    """Return the results of an experiment as sentences: the best trial, the ends of trials, importances, the duration.
+
+    Args:
+        experiment: the `Experiment` of the REST API.
+        trials: its trials.
+        brackets: the rungs of its search.
+    """
+    sentences = (
+        _best(experiment, trials),
+        _ends(trials, stopped_at(trials, brackets)),
+        _important(experiment, trials, brackets),
+        _duration(experiment),
+    )
+    return [sentence for sentence in sentences if sentence]
+
+
+def _best(experiment: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> str:
+    metric = _isolated(experiment["searcherMetric"])
+    best = next((trial for trial in trials if trial["id"] == experiment["bestTrialId"]), None)
+    if best is None:
+        return f"No trial has reported {metric} yet."
+    direction = "smallest" if experiment["config"]["searcher"]["smaller_is_better"] else "largest"
+    value = metric_text(experiment["bestTrialSearcherMetric"])
+    hparams = dict(flat_hparams(best["hparams"]))
+    names = [name for name in varied(trials) if name in hparams]
+    values = [
+        f"{_isolated(name)} = {_isolated(number_text(hparams[name]))}" for name in names[:_MOST_HPARAMS]
+    ]
+    if len(names) > _MOST_HPARAMS:
+        values.append(f"{len(names) - _MOST_HPARAMS} more hyperparameters")
+    where = f", with {_listed(values)}" if values else ""
+    return f"Trial {best['id']} has the {direction} {metric}, {value}{where}."
+
+
+def _ends(trials: Sequence[Mapping[str, Any]], stopped: Mapping[int, str]) -> str:
+    counts = Counter(_ending(trial, stopped) for trial in trials)
+    parts = [
+        f"{counts[ending]} {one if counts[ending] == 1 else many}"
+        for ending, (one, many) in _ENDINGS.items()
+        if counts[ending]
+    ]
+    if not parts:
+        return ""
+    total = "1 trial" if len(trials) == 1 else f"{len(trials)} trials"
+    return f"Of {total}, {_listed(parts)}."
+
+
+def _ending(trial: Mapping[str, Any], stopped: Mapping[int, str]) -> str:
+    if trial["id"] in stopped:
+        return "STOPPED"
+    state = trial["state"].removeprefix("STATE_")
+    return state if state in TERMINAL else "OPEN"
+
+
+def _important(
+    experiment: Mapping[str, Any],
+    trials: Sequence[Mapping[str, Any]],
+    brackets: Sequence[Mapping[str, Any]],
+) -> str:
+    # In the order of the search page: the importances depend on it.
+    points = points_of(sorted(trials, key=lambda trial: trial["id"]), brackets, 0)
+    method, found = importances(points, scales(experiment["config"]["hyperparameters"]))
+    if not found:
+        return ""
+    names = [f"{_isolated(one.name)} ({one.value:.2f})" for one in found[:_MOST_IMPORTANT]]
+    if len(names) == 1:
+        return f"The only hyperparameter that varies is {_isolated(found[0].name)}."
+    return f"The most important hyperparameters are {_listed(names)}, by {method}."
+
+
+def _duration(experiment: Mapping[str, Any]) -> str:
+    duration = seconds_text(experiment["duration"])
+    if is_over(experiment["state"]):
+        return f"The experiment took {duration}."
+    return f"The experiment has taken {duration} so far."
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _isolated(text: str) -> str:
+    """Return a shortened text whose writing direction does not affect the sentence (Unicode's FSI and PDI)."""
+    short = text if len(text) <= _TEXT_LENGTH else f"{text[: _TEXT_LENGTH - 1]}…"
+    return f"\u2068{short}\u2069"
