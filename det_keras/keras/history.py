@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from det_keras import notebook
+from det_keras.frame import metrics_frame
 
 __all__ = ["FitHistory", "Score"]
 
@@ -54,22 +55,79 @@ class Score(Mapping[str, list[float]]):
 class FitHistory(keras.callbacks.History):  # type: ignore[misc]
     """The history of a whole training, including the part before a resume."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        # Name -> epochs of its values, for metrics that not every epoch has.
+        self._places: dict[str, list[int]] = {}
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Record the metrics of an epoch."""
+        for name in logs or {}:
+            if name not in self._places:
+                self._places[name] = self._epochs_of(name)
+            self._places[name].append(int(epoch))
+        super().on_epoch_end(epoch, logs)
+
     @property
     def score(self) -> Score:
         """The validation metrics by name, one value for each validated epoch."""
         return Score(self.history)
 
+    def to_frame(self) -> Any:
+        """Return the metrics as a pandas DataFrame.
+
+        The index ``epoch`` counts from 0, as `epoch` of this object does. The columns are the names in `history`, in
+        their order. A metric that was not computed in an epoch (``validation_freq``) is missing there. Columns of
+        integers are integers, NaN stays NaN.
+
+        Returns:
+            A `pandas.DataFrame` with one row for each epoch.
+
+        Raises:
+            DetError: pandas is not installed.
+
+        Example:
+            ```pycon
+            >>> history = FitHistory()
+            >>> history.epoch, history.history = [0, 1], {"loss": [0.5, 0.25], "val_loss": [0.75]}
+            >>> frame = history.to_frame()
+            >>> frame.index.tolist(), frame["loss"].tolist(), frame["val_loss"].tolist()
+            ([0, 1], [0.5, 0.25], [nan, 0.75])
+            ```
+        """
+        epochs = [int(epoch) for epoch in self.epoch]
+        columns = {
+            name: dict(zip(self._epochs_of(name), map(_plain, values), strict=True))
+            for name, values in self.history.items()
+        }
+        return metrics_frame(epochs, ["epoch"], columns)
+
+    def _epochs_of(self, name: str) -> list[int]:
+        """Return the epochs of a metric's values."""
+        epochs = [int(epoch) for epoch in self.epoch]
+        count = len(self.history.get(name, ()))
+        places = self._places.get(name, [])
+        if len(places) == count:
+            return places
+        # Restored from a state that does not name the epochs: as with an integer `validation_freq`.
+        period = max(1, len(epochs) // count) if count else 1
+        return epochs[period - 1 :: period][:count]
+
     def get_state(self) -> dict[str, Any]:
         """Return the history so far as JSON values."""
-        return {
+        state: dict[str, Any] = {
             "epoch": [int(epoch) for epoch in self.epoch],
             "history": {name: [_plain(value) for value in values] for name, values in self.history.items()},
         }
+        partial = {name: self._epochs_of(name) for name in self.history}
+        partial = {name: epochs for name, epochs in partial.items() if epochs != state["epoch"]}
+        return {**state, "places": partial} if partial else state
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore the state that `get_state` returned."""
         self.epoch = list(state["epoch"])
         self.history = {name: list(values) for name, values in state["history"].items()}
+        self._places = {name: list(epochs) for name, epochs in state.get("places", {}).items()}
 
     def _repr_html_(self) -> str:
         """Return HTML with the metrics as a table, and the losses as curves."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import re
 import signal
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import keras
 import numpy as np
+import pandas as pd
 import pytest
 import tensorflow as tf
 import yaml
@@ -243,6 +245,43 @@ def test_score_answers_keras_two_names_of_an_error():
     assert "mean_absolute_error" in history.score
     assert history.score["val_mean_absolute_error"] == [2.0]
     assert "mape" not in history.score
+
+
+def test_frame_of_a_history_is_that_of_keras(context, monkeypatch):
+    history = fit(context, network(optimizer="adam"), epochs=3)
+    frame = history.to_frame()
+    expected = pd.DataFrame(history.history, index=pd.Index(history.epoch, name="epoch"))
+    pd.testing.assert_frame_equal(frame, expected, check_exact=True)
+    assert frame.index.tolist() == [0, 1, 2]
+    assert {"loss", "val_loss"} <= set(frame.columns)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(DetError, match="pip install pandas"):
+        history.to_frame()
+
+
+def test_frame_of_a_history_has_gaps_where_no_validation_was(context):
+    history = fit(context, network(optimizer="adam"), epochs=5, validation_freq=[2, 3, 5])
+    restored = FitHistory()
+    restored.load_state(json.loads(json.dumps(history.get_state())))
+    for frame in (history.to_frame(), restored.to_frame()):
+        assert frame.index.tolist() == [0, 1, 2, 3, 4]
+        assert frame["val_loss"].isna().tolist() == [True, False, False, True, False]
+        assert frame["val_loss"].dropna().tolist() == history.history["val_loss"]
+        assert frame["loss"].tolist() == history.history["loss"]
+
+
+def test_frame_of_a_history_keeps_integers_and_nan():
+    history = FitHistory()
+    history.epoch = [0, 1]
+    history.history = {
+        "count": [1, 2],
+        "loss": [np.float32(0.5), math.nan],
+        "val_count": [np.int64(2**60 + 1)],
+    }
+    frame = history.to_frame()
+    assert [str(kind) for kind in frame.dtypes] == ["int64", "float64", "Int64"]
+    assert frame["val_count"][1] == 2**60 + 1
+    assert math.isnan(frame["loss"][1])
 
 
 def test_hyperparameters_are_written_as_yaml(context):

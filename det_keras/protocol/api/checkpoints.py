@@ -33,6 +33,11 @@ class Checkpoints:
         """Report a checkpoint whose files are in the storage."""
         self._transport.post(_PATH, checkpoint)
 
+    def set_metadata(self, uuid: str, metadata: Mapping[str, object]) -> None:
+        """Replace the metadata of a checkpoint."""
+        unused = {"uuid": uuid, "resources": {}, "training": {}, "state": "STATE_UNSPECIFIED"}
+        self._transport.post(f"{_PATH}/{uuid}/metadata", {"checkpoint": {**unused, "metadata": metadata}})
+
     def report_deleted(self, uuid: str) -> None:
         """Report that the files of a checkpoint have been deleted."""
         self._transport.patch(_PATH, {"checkpoints": [{"uuid": uuid, "resources": {"resources": {}}}]})

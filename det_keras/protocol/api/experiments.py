@@ -92,6 +92,18 @@ class Experiments:
         """Activate, pause, cancel, kill, archive or unarchive an experiment."""
         self._transport.post(f"{_PATH}/{experiment_id}/{verb}")
 
+    def change(self, experiment_id: int, **changes: object) -> None:
+        """Change `name`, `description`, `labels` or `notes` of an experiment."""
+        self._transport.patch(f"{_PATH}/{experiment_id}", {"id": experiment_id, **changes})
+
+    def add_label(self, experiment_id: int, label: str) -> None:
+        """Add a label to an experiment."""
+        self._transport.put(f"{_PATH}/{experiment_id}/labels/{quote(label, safe='')}")
+
+    def remove_label(self, experiment_id: int, label: str) -> None:
+        """Remove a label of an experiment."""
+        self._transport.delete(f"{_PATH}/{experiment_id}/labels/{quote(label, safe='')}")
+
     def delete(self, experiment_id: int) -> None:
         """Delete an experiment with everything that belongs to it."""
         self._transport.delete(f"{_PATH}/{experiment_id}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from det_keras.protocol.api.transport import Transport
@@ -78,6 +78,12 @@ class Trials:
         }  # fmt: skip
         (found,) = self._transport.get("/api/v1/trials/time-series", params=params)["trials"]
         return [point for series in found["metrics"] for point in series["data"]]
+
+    def reports(self, trial_id: int, group: str) -> Iterator[dict[str, Any]]:
+        """Yield all reports of a group, oldest first, as the master sends them."""
+        params = {"group": group, "trialIds": trial_id}
+        for part in self._transport.stream("/api/v1/trials/metrics/trial_metrics", params=params):
+            yield from part["metrics"]
 
     # Trials whose scripts run outside of the master.
 
