@@ -13,15 +13,17 @@ from typing import Any
 
 from det_keras.display import metric_text, number_text
 
-__all__ = ["card", "curves", "facts", "history_card", "table"]
+__all__ = ["card", "curves", "facts", "history_card", "live_card", "table"]
 
 _MAX_LENGTH = 200
 _MAX_POINTS = 240
 _MAX_LINES = 4
+_MAX_PLOTS = 12
 _WIDTH, _HEIGHT = 480, 150
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 8, 20, 18
 # Readable on white and on black, and distinguishable without seeing red and green, also by their dashes.
 _LINES = (("#3b82c4", ""), ("#d97a1e", "6 3"), ("#2a9d76", "2 2"), ("#a45fc0", "8 2 2 2"))
+_SMALL = "display:inline-block;width:300px;max-width:100%;margin:.3em .8em 0 0"
 _STYLE = "border-collapse:collapse;margin:.3em 0;font-variant-numeric:tabular-nums"
 _CELL = "text-align:left;padding:.1em .9em .1em 0;overflow-wrap:anywhere;max-width:32em"
 _NUMBER = "text-align:right;padding:.1em .9em .1em 0;white-space:nowrap"
@@ -111,6 +113,37 @@ def history_card(
         parts.append(table(("metric", "first", "last", "lowest", "highest"), rows))
     parts.append(curves(f"{' and '.join(losses)} by epoch", lines))
     return card(title, *parts)
+
+
+def live_card(
+    title: str,
+    columns: Mapping[str, Mapping[int, Any]],
+    running: Mapping[str, Any],
+    place: float | None,
+) -> str:
+    """Return the HTML of a training that runs: the last value of each metric, and a small curve of each.
+
+    A metric and its validation (``val_``) share a curve.
+
+    Args:
+        title: title of the card.
+        columns: name -> epoch from 0 -> value.
+        running: the metrics of the current epoch so far.
+        place: the current position in epochs, for the last point of the curves; None if it is unknown.
+    """
+    names = list(dict.fromkeys([*columns, *running]))
+    lines: dict[str, dict[str, tuple[list[float], list[Any]]]] = {}
+    rows = []
+    for name in names:
+        values = columns.get(name, {})
+        xs, ys = [float(epoch) + 1 for epoch in values], list(values.values())
+        rows.append((name, _finite(running.get(name, ys[-1] if ys else None))))
+        if place is not None and name in running:
+            xs, ys = [*xs, place], [*ys, running[name]]
+        lines.setdefault(name.removeprefix("val_"), {})[name] = (xs, ys)
+    drawn = [curves(f"{' and '.join(group)} by epoch", group) for group in list(lines.values())[:_MAX_PLOTS]]
+    small = "".join(f'<div style="{_SMALL}">{drawing}</div>' for drawing in drawn if drawing)
+    return card(title, table(("metric", "last"), rows) if rows else "", small)
 
 
 def _places(epochs: Sequence[Any], count: int) -> list[float]:

@@ -215,3 +215,22 @@ def test_a_trial_gives_its_curve():
     curve = get_trial(2, session=master()).metrics("digits")
     assert curve["batches"] == [10, 20, 30, 40]
     assert math.isnan(curve["values"][1])
+
+
+def test_a_live_view_has_the_last_values_and_a_curve_of_each_metric():
+    columns = {"loss": {0: 2.0, 1: 1.0}, "val_loss": {1: 3.0}, "<b>acc": {0: 0.5, 1: math.nan}}
+    html = notebook.live_card("Epoch 3", columns, {"loss": 0.75, "<b>acc": 0.25}, 2.5)
+    shown = read(html).text
+    assert "Epoch 3metriclastloss0.75val_loss3.0<b>acc0.25" in shown
+    assert html.count("<svg") == 2
+    assert 'aria-label="loss and val_loss by epoch, from 0.75 to 3.0"' in html
+    assert [len(stroke) for stroke in points(html)] == [1, 1]
+
+
+def test_a_live_view_stays_small():
+    columns = {f"metric {i}": {epoch: math.sin(epoch) for epoch in range(1000)} for i in range(100)}
+    assert len(notebook.live_card("x", columns, {}, None)) < 100_000
+
+
+def test_a_live_view_without_metrics_is_a_title():
+    assert read(notebook.live_card("Training", {}, {}, None)).text == "Training"

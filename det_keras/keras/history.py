@@ -96,11 +96,14 @@ class FitHistory(keras.callbacks.History):  # type: ignore[misc]
             ```
         """
         epochs = [int(epoch) for epoch in self.epoch]
-        columns = {
+        return metrics_frame(epochs, ["epoch"], self.columns())
+
+    def columns(self) -> dict[str, dict[int, Any]]:
+        """Return the values of each metric by epoch, from 0."""
+        return {
             name: dict(zip(self._epochs_of(name), map(_plain, values), strict=True))
             for name, values in self.history.items()
         }
-        return metrics_frame(epochs, ["epoch"], columns)
 
     def _epochs_of(self, name: str) -> list[int]:
         """Return the epochs of a metric's values."""

@@ -59,7 +59,7 @@ class SeamlessCallbackList(keras.callbacks.CallbackList):  # type: ignore[misc]
     """Passes Keras's events to the user's callbacks as if the segments were one `model.fit`.
 
     Args:
-        callbacks: the user's callbacks, then the history.
+        callbacks: the user's callbacks, then the history and the live view of a notebook.
         model: the model that is trained.
         verbose: 0, 1 or 2; a progress bar is added unless it is 0.
         epochs: number of epochs of the training, for the progress bar.

@@ -44,6 +44,7 @@ from det_keras.keras.engine.settings import FitSettings
 from det_keras.keras.engine.team import Team
 from det_keras.keras.engine.validations import Validations
 from det_keras.keras.history import FitHistory
+from det_keras.keras.live_view import live_views
 
 __all__ = ["FitContext", "FitRun"]
 
@@ -146,10 +147,11 @@ class FitRun:
             progress=self.progress,
             team=team,
         )
+        verbose = arguments.verbosity(is_chief=is_chief)
         self._callbacks = SeamlessCallbackList(
-            [*user_callbacks, self.parts.history],
+            [*user_callbacks, self.parts.history, *live_views(self.parts.history, verbose=verbose)],
             model=model,
-            verbose=arguments.verbosity(is_chief=is_chief),
+            verbose=verbose,
             epochs=self.settings.planned_epochs(arguments.epochs, in_trial=self.core.info is not None),
             steps=arguments.steps_per_epoch or self.source.steps_per_epoch,
         )
