@@ -17,7 +17,17 @@ PACKAGE = Path(__file__).parents[1] / "det_keras"
 # imported everywhere.
 ALLOWED = {
     "__main__": {"cli"},
-    "cli": {"checkpoint_format", "client", "connection", "config", "storage", "master", "compat", "protocol"},
+    "cli": {
+        "checkpoint_format",
+        "client",
+        "connection",
+        "config",
+        "storage",
+        "master",
+        "compat",
+        "protocol",
+        "provenance",
+    },
     "master": {"client", "search", "config", "storage", "protocol", "launch"},
     "keras": {
         "checkpoint_format",
@@ -31,11 +41,12 @@ ALLOWED = {
         "notebook",
         "protocol",
     },
-    "core": {"client", "storage", "cluster_info", "protocol", "strategy_hook"},
+    "core": {"client", "storage", "cluster_info", "protocol", "provenance", "strategy_hook"},
     "launch": {"cluster_info", "compat", "protocol"},
     "compat": {"cluster_info", "core", "keras", "launch", "experimental"},
     "experimental": {"keras", "client", "connection", "frame", "notebook", "protocol"},
     "connection": {"client", "protocol"},
+    "provenance": {"config", "protocol"},
     "client": {"protocol"},
     "search": {"config"},
     "config": set(),

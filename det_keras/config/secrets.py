@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from det_keras.config.yaml_text import dump_yaml, load_yaml
 
-__all__ = ["MASK", "hide_secrets", "masked", "without_secret_variables"]
+__all__ = ["MASK", "hide_arguments", "hide_secrets", "masked", "without_secret_variables"]
 
 # Does not match `PWD` and `OLDPWD`, which shells set to directories.
 _SECRET_NAME = re.compile(
@@ -17,6 +17,14 @@ _SECRET_NAME = re.compile(
 )
 # Matches up to the last `@`: passwords may contain others.
 _PASSWORD_IN_URL = re.compile(r"(://[^\s/?#:@]*:)[^\s/]+(?=@)")
+# A token may stand in the place of the user.
+_USER_IN_URL = re.compile(r"(://)[^\s/]+(?=@)")
+# `name=value`, `name: value` and `"name": "value"`, anywhere in an argument.
+_ASSIGNMENT = re.compile(r"""([\w.-]+)(["']?\s*[=:]\s*)("[^"]*"|'[^']*'|(?!//)[^\s,;&?}\]'"]+)""")
+_WHOLE_ASSIGNMENT = re.compile(r"([\w.-]+)=(.+)", re.DOTALL)
+_AUTHORIZATION = re.compile(r"\b((?:Bearer|Basic)\s+)\S+", re.IGNORECASE)
+# The option of a command that an argument contains, with its value.
+_OPTION = re.compile(r"""((?<!\S)--?[\w-]+)(\s+)("[^"]*"|'[^']*'|(?!--)\S+)""")
 
 #: Replaces a secret of any type in views.
 MASK = "********"
@@ -63,6 +71,44 @@ def hide_secrets(original_text: str) -> str:
     config = load_yaml(original_text)
     hidden = masked(config)
     return original_text if hidden == config else dump_yaml(hidden)
+
+
+def hide_arguments(argv: Iterable[str]) -> list[str]:
+    """Return a command line with its secrets masked.
+
+    These are the values of options and assignments with names like `token` (``--password x``, ``--password=x``,
+    ``token=x``, also inside of an argument), users and passwords in URLs, and headers such as ``Bearer x``.
+
+    Args:
+        argv: the arguments.
+    """
+    hidden, is_value = [], False
+    for argument in argv:
+        is_option = argument.startswith("-")
+        if is_value and not argument.startswith("--"):
+            hidden.append(MASK)
+            is_value = False
+            continue
+        is_value = is_option and "=" not in argument and _sounds_secret(_variable(argument))
+        hidden.append(_hide_in(argument))
+    return hidden
+
+
+def _hide_in(argument: str) -> str:
+    def hide(found: re.Match[str]) -> str:
+        name, between, value = found.groups()
+        return f"{name}{between}{MASK if _sounds_secret(_variable(name)) else value}"
+
+    whole = _WHOLE_ASSIGNMENT.fullmatch(argument)
+    if whole is not None and _sounds_secret(_variable(whole[1])):
+        return f"{whole[1]}={MASK}"
+    hidden = _AUTHORIZATION.sub(rf"\g<1>{MASK}", _USER_IN_URL.sub(rf"\g<1>{MASK}", argument))
+    return _OPTION.sub(hide, _ASSIGNMENT.sub(hide, hidden))
+
+
+def _variable(option: str) -> str:
+    """Return the name of an option as that of a variable."""
+    return option.strip("-").replace("-", "_").replace(".", "_")
 
 
 def _without_secret_values(variables: Any) -> Any:

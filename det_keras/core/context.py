@@ -26,6 +26,7 @@ from det_keras.core.uncaught import UncaughtHook
 from det_keras.errors import InvalidHP
 from det_keras.home import Home
 from det_keras.protocol.exit_codes import code_of_rejection
+from det_keras.provenance.capture import is_enabled
 
 if TYPE_CHECKING:
     from det_keras.core.backend.trial import LoadReporter
@@ -99,6 +100,20 @@ class Context:
         report = None if pids is None else self._load_report()
         if pids is not None and report is not None:
             self._profiler = Profiler(report, lambda: sampler_of(pids))
+
+    def report_provenance(self) -> None:
+        """Report in the background where this training runs and with which packages; by the chief only."""
+        environ, is_detached = os.environ, self.info is None
+        if not is_enabled(environ):
+            return
+
+        def record() -> dict[str, Any]:
+            # Imported here, on the thread of the report.
+            from det_keras.core.backend.provenance import training_record
+
+            return training_record(environ, with_repository=is_detached)
+
+        self.backend.report_provenance(record)
 
     def watch_for_uncaught(self) -> None:
         """Handle an exception that ends the script, until the context is closed.
@@ -239,6 +254,7 @@ def init(
         tensorboard_mode=tensorboard_mode,
     )
     context.watch_for_uncaught()
+    context.report_provenance()
     return context
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -62,6 +63,14 @@ class Gpus:
     def is_empty(self) -> bool:
         """Whether there is no GPU."""
         return not self._handles
+
+    def names(self) -> list[str]:
+        """Return the name of each GPU, such as ``NVIDIA A100-SXM4-40GB``."""
+        found = []
+        for handle in self._handles.values():
+            name = self._ask(functools.partial(self._nvml.nvmlDeviceGetName, handle))
+            found += [] if name is None else [_text(name)]
+        return found
 
     def sample(self) -> dict[str, dict[str, float]]:
         """Return the load of each GPU by its UUID.

@@ -114,6 +114,7 @@ class KerasContext(MediaLog):
         core.preempt.start()
         if settings.profiling:
             core.start_profiler()
+        core.report_provenance()
         atexit.register(self.close)
         self._uncaught = UncaughtHook(self._on_uncaught)
 

@@ -25,6 +25,7 @@ from det_keras.master.api import (
     logs,
     master_log,
     media,
+    provenance,
     queue,
     rungs,
     series,
@@ -111,6 +112,7 @@ def create_app(master: EmbeddedMaster) -> FastAPI:
         cluster,
         queue,
         master_log,
+        provenance,
     )
     routers = [module.router for module in modules]
     # Generated on the first request: it takes longer than the rest of the start.

@@ -36,7 +36,7 @@ _TOO_DEEP = f"The body is nested too deeply: more than {_MOST_LEVELS} lists and 
 _NOT_FINITE = re.compile(rb"NaN|Infinity|[eE]\+?\d{3}|\d{300}")
 # Stored as JSON text: their numbers may be of any size.
 _FREE_FORM = frozenset(
-    {"avg_metrics", "batch_metrics", "checkpoint_storage", "config", "metadata", "metrics"}
+    {"avg_metrics", "batch_metrics", "checkpoint_storage", "config", "metadata", "metrics", "provenance"}
 )
 
 

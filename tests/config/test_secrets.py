@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from det_keras.config import JobConfig, hide_secrets, load_experiment_config, load_job_config, load_yaml
-from det_keras.config.secrets import without_secret_variables
+from det_keras.config.secrets import hide_arguments, without_secret_variables
 from det_keras.errors import ConfigError
 
 MASK = "********"
@@ -169,3 +169,27 @@ def test_passwords_in_urls_are_hidden(url: str, expected: str) -> None:
     assert shown([f"URL={url}"]) == [f"URL={expected}"]
     assert shown({"cpu": [f"URL={url}"]}) == {"cpu": [f"URL={expected}"]}
     assert shown({"URL": url}) == {"URL": expected}
+
+
+@pytest.mark.parametrize(
+    ("argv", "shown"),
+    [
+        (["--password", "hunter2", "--lr", "3"], ["--password", MASK, "--lr", "3"]),
+        (["--api-key", "-hunter2"], ["--api-key", MASK]),
+        (["--password=hunter2 and more"], [f"--password={MASK}"]),
+        (["--config", "data.token=hunter2"], ["--config", f"data.token={MASK}"]),
+        (["TOKEN=hunter2", "python3", "a.py"], [f"TOKEN={MASK}", "python3", "a.py"]),
+        (["sh", "-c", "a --secret 'hunter2 x' --lr 3"], ["sh", "-c", f"a --secret {MASK} --lr 3"]),
+        (["sh", "-c", "env TOKEN=hunter2 a"], ["sh", "-c", f"env TOKEN={MASK} a"]),
+        (['{"password": "hunter2", "lr": 3}'], ['{"password": %s, "lr": 3}' % MASK]),  # noqa: UP031 - braces
+        (["https://me:hunter2@h/x"], [f"https://{MASK}@h/x"]),
+        (["https://hunter2@h/x?a=1"], [f"https://{MASK}@h/x?a=1"]),
+        (["https://h/x?a=1&token=hunter2&b=2"], [f"https://h/x?a=1&token={MASK}&b=2"]),
+        (["-H", "Authorization: Bearer hunter2"], ["-H", f"Authorization: Bearer {MASK}"]),
+        (["--with-token", "--lr", "3"], ["--with-token", "--lr", "3"]),
+        (["train.py", "--lr=0.1", "a=b", "c:d", "/x@y"], ["train.py", "--lr=0.1", "a=b", "c:d", "/x@y"]),
+    ],
+)
+def test_command_line_has_no_secrets(argv: list[str], shown: list[str]) -> None:
+    assert hide_arguments(argv) == shown
+    assert "hunter2" not in " ".join(hide_arguments(argv))

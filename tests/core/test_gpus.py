@@ -45,6 +45,11 @@ class Nvml:
     def nvmlDeviceGetUUID(self, handle):  # noqa: N802
         return f"GPU-{handle}".encode() if self.as_bytes else f"GPU-{handle}"
 
+    def nvmlDeviceGetName(self, handle):  # noqa: N802
+        self._check("name", handle)
+        name = f"GPU of kind {handle}"
+        return name.encode() if self.as_bytes else name
+
     def nvmlDeviceGetMemoryInfo(self, handle):  # noqa: N802
         self._check("memory", handle)
         return SimpleNamespace(total=1000, free=1000 - 100 * handle, used=100 * handle)
@@ -97,3 +102,8 @@ def test_machine_without_gpus_has_none(nvml):
 def test_package_is_optional(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pynvml", None)
     assert load_nvml() is None
+
+
+@pytest.mark.parametrize("as_bytes", [False, True])
+def test_each_gpu_has_its_name(as_bytes):
+    assert open_gpus(Nvml(as_bytes=as_bytes, fails=[("name", 0)])).names() == ["GPU of kind 1"]

@@ -14,6 +14,7 @@ from det_keras.cli.submission.config_file import read_job
 from det_keras.cli.submission.files import read_files
 from det_keras.cli.submission.jobs import jobs_of
 from det_keras.cli.submission.packages import check_requirements
+from det_keras.cli.submission.provenance import capture_submission
 from det_keras.connection.settings import Settings
 from det_keras.errors import DetError
 
@@ -72,12 +73,13 @@ def add_parsers(nouns: Nouns) -> None:
 def _run(args: argparse.Namespace, settings: Settings) -> int:
     # The files are read before a master is started, as for experiments.
     file = read_job(args.config_file, args.overrides)
+    capture = capture_submission(args.context_directory)
     files = read_files(args.context_directory).entries if args.context_directory is not None else ()
     check_requirements(file.config.environment, files)
     # The REST API expects numbers here, but text for experiments.
     entries = [{**entry, "mtime": int(entry["mtime"])} for entry in files]
     with open_session(settings) as session:
-        job_id = jobs_of(session).create(file, entries)
+        job_id = jobs_of(session).create(file, entries, capture)
         print(f"Created job {job_id}")
         sys.stdout.flush()
         return 0 if args.detach else _watch(session, job_id)

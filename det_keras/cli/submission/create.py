@@ -15,8 +15,10 @@ from det_keras.cli.submission.context_directory import ContextFiles
 from det_keras.cli.submission.files import print_notices, read_files
 from det_keras.cli.submission.local_run import run_locally
 from det_keras.cli.submission.packages import check_requirements, notice_without_effect
+from det_keras.cli.submission.provenance import PATIENCE_S, capture_submission
 from det_keras.connection.settings import Settings
 from det_keras.errors import DetError
+from det_keras.provenance.capture import Capture
 
 __all__ = ["add_arguments", "create"]
 
@@ -73,9 +75,11 @@ def create(args: argparse.Namespace, settings: Settings) -> int:
         from det_keras.cli.verify import verify_resume
 
         return verify_resume(file, Path(args.context_directory))
+    # Beside the rest: it is read while the files are packed and the master is found.
+    capture = capture_submission(args.context_directory)
     files = read_files(args.context_directory)
     check_requirements(file.config.environment, files.entries)
-    return _submit(args, settings, file, files)
+    return _submit(args, settings, file, files, capture)
 
 
 def _numbers_of_workers(text: str) -> list[int]:
@@ -89,15 +93,25 @@ def _numbers_of_workers(text: str) -> list[int]:
         ) from None
 
 
-def _submit(args: argparse.Namespace, settings: Settings, file: ExperimentFile, files: ContextFiles) -> int:
+def _submit(
+    args: argparse.Namespace,
+    settings: Settings,
+    file: ExperimentFile,
+    files: ContextFiles,
+    capture: Capture,
+) -> int:
     with open_session(settings) as session:
-        text = file.text
+        text, provenance = file.text, None
         if session.api.accounts.is_determined():
             text, replaced = foreign.experiment_text(file)
             unused = notice_without_effect(file.config.environment, foreign.PACKAGES)
             importing = foreign.import_notices(text, files.entries)
             print_notices({"notices": [*file.notices, *replaced, *unused, *importing]})
-        answer = session.api.experiments.create(text, files.entries, activate=not args.paused)
+        else:
+            provenance = capture.result(PATIENCE_S)
+        answer = session.api.experiments.create(
+            text, files.entries, activate=not args.paused, provenance=provenance
+        )
         print_notices(answer)
         number = int(answer["experiment"]["id"])
         print(f"Created experiment {number}")

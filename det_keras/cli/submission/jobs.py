@@ -10,6 +10,8 @@ from det_keras.cli.submission import foreign
 from det_keras.cli.submission.config_file import JobFile
 from det_keras.cli.submission.files import print_notices
 from det_keras.cli.submission.packages import notice_without_effect
+from det_keras.cli.submission.provenance import PATIENCE_S
+from det_keras.provenance.capture import Capture
 
 if TYPE_CHECKING:
     from det_keras.client import Session
@@ -29,8 +31,14 @@ class MasterJobs(abc.ABC):
         self.api = api
 
     @abc.abstractmethod
-    def create(self, file: JobFile, entries: Sequence[Mapping[str, Any]]) -> str:
-        """Create a job, print the master's notices, and return the job's id."""
+    def create(self, file: JobFile, entries: Sequence[Mapping[str, Any]], capture: Capture) -> str:
+        """Create a job, print the master's notices, and return the job's id.
+
+        Args:
+            file: the config.
+            entries: the files of the context directory, as sent.
+            capture: where the job comes from; a Determined master does not receive it.
+        """
 
     @abc.abstractmethod
     def all(self) -> list[dict[str, Any]]:
@@ -46,8 +54,8 @@ class MasterJobs(abc.ABC):
 
 
 class _OwnJobs(MasterJobs):
-    def create(self, file: JobFile, entries: Sequence[Mapping[str, Any]]) -> str:
-        answer = self.api.jobs.create(file.raw, entries)
+    def create(self, file: JobFile, entries: Sequence[Mapping[str, Any]], capture: Capture) -> str:
+        answer = self.api.jobs.create(file.raw, entries, capture.result(PATIENCE_S))
         print_notices(answer)
         return str(answer["command"]["id"])
 
@@ -62,7 +70,7 @@ class _OwnJobs(MasterJobs):
 
 
 class _GenericTasks(MasterJobs):
-    def create(self, file: JobFile, entries: Sequence[Mapping[str, Any]]) -> str:
+    def create(self, file: JobFile, entries: Sequence[Mapping[str, Any]], capture: Capture) -> str:
         unused = notice_without_effect(file.config.environment, foreign.PACKAGES)
         print_notices({"notices": unused})
         return self.api.generic_tasks.create(foreign.job_text(file), entries)

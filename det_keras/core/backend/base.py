@@ -222,6 +222,14 @@ class Backend(abc.ABC):
     def acknowledge_preemption(self) -> None:
         """Report that the process will exit soon and is to be resumed later."""
 
+    def report_provenance(self, make: Callable[[], dict[str, Any]]) -> None:
+        """Report where the training runs, in the background; only our master stores it.
+
+        Args:
+            make: returns the record; called on another thread, and only if the record is stored.
+        """
+        return
+
     @abc.abstractmethod
     def flush(self) -> None:
         """Wait until every report has arrived, or was given up."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from det_keras.core.backend.base import Backend, CheckpointRecord, MediaFolder, 
 from det_keras.core.backend.report_queue import ReportQueue
 from det_keras.errors import MasterError, MasterUnavailableError
 from det_keras.protocol.values import finite, now, timestamp
+from det_keras.provenance.capture import Capture
 
 __all__ = ["PATIENCE_S", "MasterBackend", "RunIdentity", "to_record"]
 
@@ -19,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 #: How long calls whose results training needs wait for an unavailable master: a day.
 PATIENCE_S = 24 * 3600.0
+# A training that ends within a second of its start waits so long for its record.
+_CAPTURE_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ class MasterBackend(Backend):
         self._session = session
         self._api = session.api
         self._closed = False
+        self._capture: Capture | None = None
         self._storage_id = self._api.trials.start_run(run.trial_id, storage, patience_s=PATIENCE_S)
         # Last: it starts a thread, which a failed call before would leave behind.
         self._reports = ReportQueue("det-reports")
@@ -163,6 +167,17 @@ class MasterBackend(Backend):
                 logger.warning("The master did not return the experiment's best metric: %s", error)
             return None
 
+    def report_provenance(self, make: Callable[[], dict[str, Any]]) -> None:
+        number, api = self.run.trial_id, self._api
+
+        def record() -> dict[str, Any]:
+            # Not by the queue of reports: the begin of a training waits until it is empty.
+            return {} if api.accounts.is_determined() else make()
+
+        self._capture = Capture(
+            record, then=lambda made: api.trials.report_provenance(number, made, patience_s=PATIENCE_S)
+        )
+
     def flush(self) -> None:
         self._reports.flush()
 
@@ -170,6 +185,8 @@ class MasterBackend(Backend):
         if self._closed:
             return
         self._closed = True
+        if self._capture is not None:
+            self._capture.result(_CAPTURE_TIMEOUT_S)
         self._reports.close()
         self._session.close()
 

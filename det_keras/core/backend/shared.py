@@ -130,6 +130,10 @@ class SharedBackend(Backend):
         if self.chief is not None:
             self.chief.acknowledge_preemption()
 
+    def report_provenance(self, make: Callable[[], dict[str, Any]]) -> None:
+        if self.chief is not None:
+            self.chief.report_provenance(make)
+
     def flush(self) -> None:
         if self.chief is not None:
             self.chief.flush()

@@ -92,6 +92,7 @@ class CreateBody(Message):
     parent_id: int | None = None
     template: str | None = None
     unmanaged: bool = False
+    provenance: dict[str, Any] = Field(default_factory=dict)
 
 
 class ContinueBody(Message):
@@ -139,7 +140,9 @@ def create(
         return _validated(master, caller.user_id, request.config)
     if request.unmanaged:
         return _created_unmanaged(master, caller.user_id, request.config, None)
-    draft = Draft(request.config, request.model_definition, request.activate, request.parent_id)
+    draft = Draft(
+        request.config, request.model_definition, request.activate, request.parent_id, request.provenance
+    )
     experiment_id, notices = master.experiments.create(caller.user_id, draft)
     return reply({**_detail(master, experiment_id), "warnings": [], "notices": list(notices)})
 

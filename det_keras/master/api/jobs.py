@@ -30,6 +30,7 @@ class CreateBody(Message):
 
     config: dict[str, Any]
     files: list[FileEntry] = Field(default_factory=list)
+    provenance: dict[str, Any] = Field(default_factory=dict)
 
 
 @router.post("")
@@ -37,7 +38,9 @@ def create(
     master: MasterDep, caller: CallerDep, request: Annotated[CreateBody, body(CreateBody)]
 ) -> Response:
     """Queue a job."""
-    task_id, notices = master.jobs.create(caller.user_id, request.config, request.files)
+    task_id, notices = master.jobs.create(
+        caller.user_id, request.config, request.files, provenance=request.provenance
+    )
     return reply({**_detail(master, task_id), "warnings": [], "notices": list(notices)})
 
 

@@ -30,6 +30,7 @@ __all__ = [
     "MediaRow",
     "MetricRow",
     "PlainText",
+    "ProvenanceRow",
     "SearchEventRow",
     "SearchRow",
     "SettingRow",
@@ -448,6 +449,16 @@ class MediaRow(Base):
     # The name of the file in the trial's folder, which `det_keras.protocol.media` checked.
     file: Mapped[str] = mapped_column(PlainText())
     report_time: Mapped[datetime]
+
+
+class ProvenanceRow(Base):
+    """Where an experiment, a trial or a job comes from."""
+
+    __tablename__ = "provenance"
+
+    # ``experiment:7``, ``trial:12`` or ``task:UUID``; the newest run of a trial counts.
+    subject: Mapped[str] = mapped_column(PlainText(255), primary_key=True)
+    record: Mapped[dict[str, Any]]
 
 
 class LogRow(Base):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import select
@@ -24,6 +24,7 @@ from det_keras.master.database.store import Store
 from det_keras.master.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from det_keras.master.experiments import continuing
 from det_keras.master.experiments.controller import ExperimentController
+from det_keras.master.reports.provenance import check_record, store_record, subject_of
 from det_keras.master.resources import ResourcePool
 from det_keras.master.tasks.python_environment import refuse_impossible_environment
 from det_keras.master.tasks.task_environment import refuse_large_config
@@ -49,12 +50,14 @@ class Draft:
         files: the experiment's code.
         activate: whether it starts at once; otherwise it is created paused.
         parent_id: the experiment whose code is used if `files` is empty.
+        provenance: where the request comes from; empty if it is unknown.
     """
 
     config: str
     files: Sequence[FileEntry] = ()
     activate: bool = True
     parent_id: int | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Experiments:
@@ -136,6 +139,7 @@ class Experiments:
         """
         loaded = self.load(draft.config)
         config = loaded.config
+        check_record(draft.provenance)
         context, size = self._bundles.add(draft.files)
         with self._store.writing() as tx:
             # The garbage collector may have deleted the bundle since `add`, together with the last experiment that
@@ -156,6 +160,7 @@ class Experiments:
             )
             tx.add(experiment)
             tx.flush()
+            store_record(tx, subject_of("experiment", experiment.id), draft.provenance)
             controller = ExperimentController(tx, experiment)
             controller.begin()
             if draft.activate:

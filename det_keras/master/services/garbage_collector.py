@@ -35,6 +35,7 @@ from det_keras.master.database.models import (
 from det_keras.master.database.notifier import DELETIONS, Notifier
 from det_keras.master.database.store import Store
 from det_keras.master.errors import UnavailableError
+from det_keras.master.reports.provenance import delete_records, subject_of
 from det_keras.master.reports.system import SystemMetrics
 from det_keras.master.resources import ResourcePool
 from det_keras.master.services.background import Background
@@ -223,6 +224,8 @@ class GarbageCollector(Background):
             tx.execute(delete(TaskRow).where(TaskRow.id.in_(task_ids)))
             tx.execute(delete(SearchEventRow).where(SearchEventRow.experiment_id == experiment_id))
             tx.execute(delete(SearchRow).where(SearchRow.experiment_id == experiment_id))
+            subjects = [subject_of("trial", number) for number in trial_ids]
+            delete_records(tx, [subject_of("experiment", experiment_id), *subjects])
             tx.delete(experiment)
             return experiment.context
 

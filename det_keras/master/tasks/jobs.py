@@ -17,6 +17,7 @@ from det_keras.master.database.notifier import WORK, task_topic
 from det_keras.master.database.store import Store, Transaction
 from det_keras.master.errors import InvalidArgumentError, NotFoundError
 from det_keras.master.lifecycle import Ending, Exit
+from det_keras.master.reports.provenance import check_record, store_record, subject_of
 from det_keras.master.resources import ResourcePool
 from det_keras.master.tasks import allocations
 from det_keras.master.tasks.logs import note
@@ -52,6 +53,8 @@ class Jobs:
         config: Mapping[str, Any],
         files: Sequence[FileEntry],
         kind: str = COMMAND,
+        *,
+        provenance: Mapping[str, Any] | None = None,
     ) -> tuple[str, tuple[str, ...]]:
         """Queue a job.
 
@@ -60,6 +63,7 @@ class Jobs:
             config: the job's config, not validated.
             files: the job's directory; empty for none.
             kind: ``COMMAND`` or ``TENSORBOARD``.
+            provenance: where the request comes from; None if it is unknown.
 
         Returns:
             The id of the job's task, and notices for the user.
@@ -72,6 +76,7 @@ class Jobs:
         except ConfigError as error:
             raise InvalidArgumentError(str(error)) from None
         refuse_large_config(loaded.config.to_dict())
+        check_record(provenance or {})
         slots = loaded.config.resources.slots
         self._pool.refuse_oversize("resources.slots", slots)
         refuse_impossible_environment(loaded.config.environment, self._pool)
@@ -95,6 +100,7 @@ class Jobs:
                     start_time=now(),
                 )
             )
+            store_record(tx, subject_of("task", task_id), provenance or {})
             tx.notify(WORK)
         return task_id, loaded.notices
 

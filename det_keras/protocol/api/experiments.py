@@ -36,20 +36,40 @@ class Experiments:
         found: list[dict[str, Any]] = self._transport.get(_PATH, params=params)["experiments"]
         return found
 
-    def create(self, config: str, files: Sequence[Mapping[str, object]], *, activate: bool) -> dict[str, Any]:
+    def create(
+        self,
+        config: str,
+        files: Sequence[Mapping[str, object]],
+        *,
+        activate: bool,
+        provenance: Mapping[str, object] | None = None,
+    ) -> dict[str, Any]:
         """Create an experiment and return the answer with its notices.
 
         Args:
             config: YAML text.
             files: of the context directory, parents before children.
             activate: start it at once.
+            provenance: where it comes from; only for our master.
         """
-        body = {"config": config, "modelDefinition": files, "activate": activate}
+        body = {
+            "config": config,
+            "modelDefinition": files,
+            "activate": activate,
+            **({"provenance": provenance} if provenance else {}),
+        }
         # Not repeatable: if the answer was lost, a second try would create a second experiment.
         answer: dict[str, Any] = self._transport.post(
             _PATH, body, repeatable=False, timeout_s=_SUBMISSION_TIMEOUT_S
         )
         return answer
+
+    def provenance(self, experiment_id: int) -> dict[str, Any] | None:
+        """Return where an experiment comes from, None if it was not recorded; only our master has the call."""
+        record: dict[str, Any] | None = self._transport.get(f"{_PATH}/{experiment_id}/provenance")[
+            "provenance"
+        ]
+        return record
 
     def complete(self, config: str) -> dict[str, Any]:
         """Return a config with the defaults of the master, which stores nothing.

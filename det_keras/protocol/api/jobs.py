@@ -38,14 +38,20 @@ class Jobs:
         job: dict[str, Any] = self._transport.get(f"{_COMMANDS}/{job_id}")["command"]
         return job
 
-    def create(self, config: Mapping[str, object], files: Sequence[Mapping[str, object]]) -> dict[str, Any]:
+    def create(
+        self,
+        config: Mapping[str, object],
+        files: Sequence[Mapping[str, object]],
+        provenance: Mapping[str, object] | None = None,
+    ) -> dict[str, Any]:
         """Create a job and return the answer with its notices.
 
         Args:
             config: config of the job.
             files: of the context directory, parents before children.
+            provenance: where it comes from.
         """
-        body = {"config": config, "files": files}
+        body = {"config": config, "files": files, **({"provenance": provenance} if provenance else {})}
         # Not repeatable: if the answer was lost, a second try would create a second job.
         answer: dict[str, Any] = self._transport.post(
             _COMMANDS, body, repeatable=False, timeout_s=_SUBMISSION_TIMEOUT_S

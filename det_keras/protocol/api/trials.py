@@ -28,6 +28,11 @@ class Trials:
         trial: dict[str, Any] = self._transport.get(_path(trial_id))["trial"]
         return trial
 
+    def provenance(self, trial_id: int) -> dict[str, Any] | None:
+        """Return where a trial ran last, None if it was not recorded; only our master has the call."""
+        record: dict[str, Any] | None = self._transport.get(f"{_path(trial_id)}/provenance")["provenance"]
+        return record
+
     def kill(self, trial_id: int) -> None:
         """Kill a trial."""
         self._transport.post(f"{_path(trial_id)}/kill")
@@ -152,6 +157,10 @@ class Trials:
     def report_early_exit(self, trial_id: int, reason: str, **options: Any) -> None:
         """Report that the trial ends early."""
         self._transport.post(f"{_path(trial_id)}/early_exit", {"reason": reason}, **options)
+
+    def report_provenance(self, trial_id: int, record: Mapping[str, object], **options: Any) -> None:
+        """Report where the trial runs and with which packages; only our master has the call."""
+        self._transport.post(f"{_path(trial_id)}/provenance", {"provenance": record}, **options)
 
     def operation(self, trial_id: int, **options: Any) -> tuple[int | None, bool]:
         """Return the length that the searcher requests, None for none, and whether it was reported complete."""

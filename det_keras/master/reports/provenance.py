@@ -1,0 +1,68 @@
+"""Where experiments, trials and jobs come from, as clients and training processes report it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sqlalchemy import delete
+from sqlalchemy.orm import Session
+
+from det_keras.master.database.models import ProvenanceRow
+from det_keras.master.database.store import Transaction
+from det_keras.master.errors import InvalidArgumentError
+
+__all__ = ["check_record", "delete_records", "read_record", "store_record", "subject_of"]
+
+# As `det_keras.provenance.capture.MOST_RECORD_BYTES`, which clients keep to.
+_MOST_BYTES = 1 << 20
+
+
+def subject_of(kind: str, number: int | str) -> str:
+    """Return the name of a subject, such as ``trial:12``.
+
+    Args:
+        kind: ``experiment``, ``trial`` or ``task``.
+        number: its number, or the id of a task.
+    """
+    return f"{kind}:{number}"
+
+
+def check_record(record: Mapping[str, Any]) -> None:
+    """Check the size of a record before it is stored.
+
+    Raises:
+        InvalidArgumentError: it is too long.
+    """
+    size = len(json.dumps(record))
+    if size > _MOST_BYTES:
+        raise InvalidArgumentError(f"`provenance` may have {_MOST_BYTES} bytes, received {size}.")
+
+
+def store_record(tx: Transaction, subject: str, record: Mapping[str, Any]) -> None:
+    """Store a record; it replaces an earlier one, and an empty one is not stored.
+
+    Args:
+        tx: stores it.
+        subject: see `subject_of`.
+        record: plain JSON values.
+    """
+    if not record:
+        return
+    row = tx.get(ProvenanceRow, subject)
+    if row is None:
+        tx.add(ProvenanceRow(subject=subject, record=dict(record)))
+    else:
+        row.record = dict(record)
+
+
+def read_record(session: Session, subject: str) -> dict[str, Any] | None:
+    """Return the record of a subject; None if there is none."""
+    row = session.get(ProvenanceRow, subject)
+    return None if row is None else row.record
+
+
+def delete_records(tx: Transaction, subjects: Iterable[str]) -> None:
+    """Delete the records of subjects."""
+    tx.execute(delete(ProvenanceRow).where(ProvenanceRow.subject.in_(list(subjects))))

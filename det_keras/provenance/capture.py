@@ -1,0 +1,76 @@
+"""Captures a record in the background, and bounds it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+__all__ = ["MOST_RECORD_BYTES", "Capture", "is_enabled"]
+
+logger = logging.getLogger(__name__)
+
+#: A master accepts no longer record, as JSON.
+MOST_RECORD_BYTES = 1 << 20
+
+
+def is_enabled(environ: Mapping[str, str]) -> bool:
+    """Return whether records are captured: unless ``DET_KERAS_PROVENANCE`` is 0."""
+    return environ.get("DET_KERAS_PROVENANCE", "") != "0"
+
+
+class Capture:
+    """Makes a record in a thread of its own, from the moment of its creation.
+
+    Args:
+        make: returns the record: plain JSON values.
+        then: receives the record on the same thread, unless it is empty.
+    """
+
+    def __init__(
+        self, make: Callable[[], dict[str, Any]], then: Callable[[dict[str, Any]], object] | None = None
+    ) -> None:
+        self._make = make
+        self._then = then
+        self._record: dict[str, Any] = {}
+        self._thread = threading.Thread(target=self._run, name="det-provenance", daemon=True)
+        self._thread.start()
+
+    def result(self, timeout_s: float) -> dict[str, Any]:
+        """Return the record; {} if it failed, or is not made in time.
+
+        Args:
+            timeout_s: how long to wait, in seconds.
+        """
+        self._thread.join(timeout_s)
+        return self._record
+
+    def _run(self) -> None:
+        try:
+            record = _bounded(_portable(self._make()))
+            if record and self._then is not None:
+                self._then(record)
+            self._record = record
+        except Exception:
+            # Whatever fails, the submission or the training goes on.
+            logger.debug("Where this run comes from cannot be recorded.", exc_info=True)
+
+
+def _portable(value: Any) -> Any:
+    """Return a value with text that is valid Unicode: names of files may be any bytes."""
+    if isinstance(value, str):
+        return value.encode("utf-8", errors="replace").decode()
+    if isinstance(value, Mapping):
+        return {key: _portable(item) for key, item in value.items()}
+    return [_portable(item) for item in value] if isinstance(value, list) else value
+
+
+def _bounded(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record that a master accepts: without its diff if it is too long, else without anything."""
+    if len(json.dumps(record)) <= MOST_RECORD_BYTES:
+        return record
+    if repository := record.get("repository"):
+        record = {**record, "repository": {**repository, "diff": "", "isCut": True}}
+    return record if len(json.dumps(record)) <= MOST_RECORD_BYTES else {}

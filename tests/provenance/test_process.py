@@ -1,0 +1,67 @@
+"""What a process says of itself."""
+
+from __future__ import annotations
+
+import getpass
+import platform
+import re
+import shutil
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from det_keras.provenance.packages import installed_packages
+from det_keras.provenance.process import describe_process
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_packages_are_those_of_pip_freeze():
+    uv = shutil.which("uv")
+    if uv is None:
+        pytest.skip("uv is not installed")
+    done = subprocess.run(
+        [uv, "pip", "freeze", "--python", sys.executable], capture_output=True, text=True, check=True
+    )
+    listed = {}
+    for line in done.stdout.splitlines():
+        # Editable packages and those from addresses are listed without a version.
+        name, equals, version = line.partition("==")
+        if equals:
+            listed[canonical(name)] = version
+    found = {
+        canonical(name): version for name, _, version in (p.partition("==") for p in installed_packages())
+    }
+    assert len(listed) > 50
+    assert listed.items() <= found.items()
+    assert found.keys() - listed.keys() <= {"det-keras"}
+
+
+def test_packages_are_sorted_and_first_on_the_path_wins(tmp_path, monkeypatch):
+    for folder, version in (("first", "2"), ("second", "1")):
+        place = tmp_path / folder / "Some_Name-1.dist-info"
+        place.mkdir(parents=True)
+        (place / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: Some.Name\nVersion: {version}\n\nName: no\n"
+        )
+    broken = tmp_path / "first" / "broken-1.dist-info"
+    broken.mkdir()
+    (broken / "METADATA").write_bytes(b"\xff\xfe")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "first"), str(tmp_path / "second"), *sys.path])
+    found = installed_packages()
+    assert "Some.Name==2" in found
+    assert "Some.Name==1" not in found
+    assert found == sorted(found, key=str.lower)
+
+
+def test_process_is_described_by_its_machine_and_command(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOME_VARIABLE", "hunter2-variable")
+    found = describe_process(["python3", "a b.py", "--password", "hunter2", "--lr=1"], tmp_path)
+    assert found["command"] == "python3 'a b.py' --password '********' --lr=1"
+    assert (found["host"], found["user"]) == (socket.gethostname(), getpass.getuser())
+    assert (found["python"], found["directory"]) == (platform.python_version(), str(tmp_path))
+    assert "hunter2" not in str(found)
