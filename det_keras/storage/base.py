@@ -167,6 +167,19 @@ class Storage(abc.ABC):
         """Return the relative paths of `uuid` with sizes in bytes; directories end with ``/``; {} if there is none."""
 
     @abc.abstractmethod
+    def location(self, uuid: str) -> str:
+        """Return the place of checkpoint `uuid`, such as ``/data/checkpoints/<uuid>`` or ``s3://bucket/<uuid>``."""
+
+    @abc.abstractmethod
+    def manifest(self, uuid: str) -> bytes:
+        """Return the content of the manifest of checkpoint `uuid`, without its other files.
+
+        Raises:
+            CheckpointError: there is no such checkpoint, or it was never completed.
+            OSError: the storage cannot be read.
+        """
+
+    @abc.abstractmethod
     def delete(self, uuid: str, globs: Sequence[str] = ("**/*",)) -> dict[str, int]:
         """Delete the files of `uuid` that match any of `globs` and return the remaining files.
 

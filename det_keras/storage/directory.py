@@ -86,6 +86,15 @@ class DirectoryStorage(Storage):
     def exists(self, uuid: str) -> bool:
         return (self._directory(uuid) / MANIFEST_NAME).is_file()
 
+    def location(self, uuid: str) -> str:
+        return str(self._directory(uuid))
+
+    def manifest(self, uuid: str) -> bytes:
+        try:
+            return (self._directory(uuid) / MANIFEST_NAME).read_bytes()
+        except FileNotFoundError as error:
+            raise CheckpointMissingError(f"There is no checkpoint `{uuid}` in {self.root}.") from error
+
     def list_files(self, uuid: str) -> dict[str, int]:
         directory = self._directory(uuid)
         if not directory.is_dir():

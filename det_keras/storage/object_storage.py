@@ -100,15 +100,8 @@ class ObjectStorage(Storage):
 
     @contextmanager
     def restore_path(self, uuid: str) -> Iterator[Path]:
-        requests, folder = self._requests(), self._folder(uuid)
         with _temporary(uuid) as directory:
-            try:
-                content = requests.call(
-                    folder + MANIFEST_NAME, lambda: requests.client.get(folder + MANIFEST_NAME)
-                )
-            except MissingObjectError as error:
-                raise self._missing(uuid) from error
-            (directory / MANIFEST_NAME).write_bytes(content)
+            (directory / MANIFEST_NAME).write_bytes(self.manifest(uuid))
             manifest = read_manifest(directory)
             self._fetch_deleted_names(uuid, directory)
             self._fetch_verified(uuid, manifest, directory)
@@ -128,6 +121,16 @@ class ObjectStorage(Storage):
     def exists(self, uuid: str) -> bool:
         key = self._folder(uuid) + MANIFEST_NAME
         return key in self._list(key)
+
+    def location(self, uuid: str) -> str:
+        return f"{self._requests().client.location}/{self._folder(uuid).rstrip('/')}"
+
+    def manifest(self, uuid: str) -> bytes:
+        requests, key = self._requests(), self._folder(uuid) + MANIFEST_NAME
+        try:
+            return requests.call(key, lambda: requests.client.get(key))
+        except MissingObjectError as error:
+            raise self._missing(uuid) from error
 
     def list_files(self, uuid: str) -> dict[str, int]:
         stored = self._files(uuid)

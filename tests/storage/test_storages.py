@@ -52,6 +52,19 @@ def test_stored_files_come_back_verified(store):
     assert "manifest.json" in files
 
 
+def test_manifest_is_read_without_the_other_files(store):
+    uuid = put(store)
+    content = store.manifest(uuid)
+    assert json.loads(content)["files"]["a.txt"] == {
+        "size": 5,
+        "sha256": hashlib.sha256(b"alpha").hexdigest(),
+    }
+    assert len(content) == store.list_files(uuid)["manifest.json"]
+    assert store.location(uuid).endswith(f"/{uuid}")
+    with pytest.raises(CheckpointError, match="no checkpoint"):
+        store.manifest(str(uuid4()))
+
+
 def test_error_inside_the_block_leaves_nothing(store, place):
     uuid = str(uuid4())
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Annotated, Any, cast
 
@@ -31,6 +33,7 @@ from det_keras.master.server.calls import MasterDep, Page, PageDep, body, choice
 from det_keras.master.server.responses import error_reply, reply
 from det_keras.master.wire import Message, from_timestamp
 from det_keras.protocol.metrics import rank
+from det_keras.storage.manifest import MANIFEST_NAME
 
 __all__ = ["archive_reply", "router"]
 
@@ -184,6 +187,19 @@ def detail(master: MasterDep, uuid: str) -> Response:
     return reply({"checkpoint": _detail(master, uuid)})
 
 
+@router.get("/api/v1/checkpoints/{uuid}/files")
+def files(master: MasterDep, uuid: str) -> Response:
+    """List the files of a checkpoint with their digests, and its place in the storage.
+
+    `problem` says why the digests are unknown, such as a storage that cannot be read.
+    """
+    with master.store.reading() as session:
+        row = checkpoints.find_checkpoint(session, uuid)
+        section = checkpoints.storage_section(session, row)
+    found = _stored_files(section, row)
+    return reply({"storageType": section["type"], **found})
+
+
 @router.post("/api/v1/checkpoints/{uuid}/metadata")
 def replace_metadata(
     master: MasterDep, uuid: str, request: Annotated[MetadataBody, body(MetadataBody)]
@@ -300,6 +316,32 @@ def _detail(master: EmbeddedMaster, uuid: str) -> dict[str, Any]:
     with master.store.reading() as session:
         (shape,) = checkpoint_shapes(session, [checkpoints.find_checkpoint(session, uuid)])
         return shape
+
+
+def _stored_files(section: Mapping[str, Any], row: CheckpointRow) -> dict[str, Any]:
+    location, manifest, problem = "", b"", ""
+    hashes: dict[str, Any] = {}
+    try:
+        place = storage.from_config(section)
+        location = place.location(row.uuid)
+        if row.state in (checkpoints.COMPLETED, checkpoints.PARTIALLY_DELETED):
+            manifest = place.manifest(row.uuid)
+            hashes = {name: entry["sha256"] for name, entry in json.loads(manifest)["files"].items()}
+    except (CheckpointError, ConfigError, OSError) as error:
+        problem = str(error)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        problem = "The manifest cannot be read."
+    digest = hashlib.sha256(manifest).hexdigest() if manifest else None
+    return {
+        "location": location,
+        "manifestSha256": digest,
+        "problem": problem,
+        "files": [
+            {"path": path, "size": str(size), "sha256": digest if path == MANIFEST_NAME else hashes.get(path)}
+            for path, size in sorted(row.resources.items())
+            if not path.endswith("/")
+        ],
+    }
 
 
 def _listing(

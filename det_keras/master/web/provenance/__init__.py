@@ -1,0 +1,1 @@
+"""What the pages show of where runs and checkpoints come from."""
