@@ -19,6 +19,7 @@ from det_keras.master.errors import NotFoundError
 from det_keras.master.reports.system import SystemMetric, SystemValue
 from det_keras.master.server.calls import MasterDep
 from det_keras.master.web.alerts import job_alerts
+from det_keras.master.web.provenance.record import shown_record
 from det_keras.master.web.rendering import page
 from det_keras.master.web.rest import Rest
 
@@ -71,15 +72,24 @@ async def jobs(request: Request) -> Response:
 async def job(request: Request, job_id: str) -> Response:
     """Show a job and its log."""
     rest = Rest(request)
-    kind, key = "commands", "command"
+    kind, key, origin = "commands", "command", None
     try:
         answer = await rest.get(f"/commands/{job_id}")
+        origin = (await rest.get(f"/commands/{job_id}/provenance"))["provenance"]
     except NotFoundError:
         kind, key = "tensorboards", "tensorboard"
         answer = await rest.get(f"/tensorboards/{job_id}")
     text = dump_yaml(without_secret_variables(answer.get("config") or {}))
     alerts = await job_alerts(rest, job_id, answer[key]["exitStatus"])
-    return await page(request, "job.html", job=answer[key], kind=kind, config=text, alerts=alerts)
+    return await page(
+        request,
+        "job.html",
+        job=answer[key],
+        kind=kind,
+        config=text,
+        alerts=alerts,
+        provenance=shown_record(origin),
+    )
 
 
 def _page_of(task: dict[str, Any]) -> str:

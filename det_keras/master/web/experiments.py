@@ -22,10 +22,20 @@ from det_keras.master.errors import NotFoundError
 from det_keras.master.server.calls import MasterDep
 from det_keras.master.web.alerts import search_alerts
 from det_keras.master.web.metric_choice import metrics_of
+from det_keras.master.web.provenance.record import shown_record
 from det_keras.master.web.rendering import page
 from det_keras.master.web.rest import Rest
 
-__all__ = ["differing", "experiment_head", "kept", "latest_first", "router", "trials_of", "varied"]
+__all__ = [
+    "differing",
+    "experiment_head",
+    "files_of_archive",
+    "kept",
+    "latest_first",
+    "router",
+    "trials_of",
+    "varied",
+]
 
 router = APIRouter(include_in_schema=False)
 
@@ -113,15 +123,27 @@ async def code(request: Request, experiment_id: int, file: str = "") -> Response
         NotFoundError: there is no such file.
     """
     rest = Rest(request)
-    shown, answer = await asyncio.gather(
-        experiment_head(rest, experiment_id), rest.get(f"/experiments/{experiment_id}/model_def")
+    shown, answer, origin = await asyncio.gather(
+        experiment_head(rest, experiment_id),
+        rest.get(f"/experiments/{experiment_id}/model_def"),
+        rest.get(f"/experiments/{experiment_id}/provenance"),
     )
-    files = await anyio.to_thread.run_sync(_files, answer["b64Tgz"])
+    files = await anyio.to_thread.run_sync(files_of_archive, answer["b64Tgz"])
     name = file or next((path for path in files if path.endswith(".py")), next(iter(files), ""))
     if name and name not in files:
         raise NotFoundError(f"Experiment {experiment_id} has no file {name!r}.")
     text = _text(files[name]) if name else None
-    return await page(request, "experiment_code.html", **shown, tab="code", files=files, file=name, text=text)
+    provenance = shown_record(origin["provenance"])
+    return await page(
+        request,
+        "experiment_code.html",
+        **shown,
+        tab="code",
+        files=files,
+        file=name,
+        text=text,
+        provenance=provenance,
+    )
 
 
 @router.get("/experiments/{experiment_id}/code.tar.gz")
@@ -198,7 +220,7 @@ async def trials_of(rest: Rest, experiment_id: int) -> list[dict[str, Any]]:
     return trials
 
 
-def _files(archive: str) -> dict[str, bytes]:
+def files_of_archive(archive: str) -> dict[str, bytes]:
     """Return the files of a base64 tar archive, by path."""
     if not archive:
         return {}

@@ -15,6 +15,7 @@ from det_keras.master.server.calls import MasterDep
 from det_keras.master.web.alerts import trial_alerts
 from det_keras.master.web.experiments import kept, latest_first
 from det_keras.master.web.metric_choice import metrics_of
+from det_keras.master.web.provenance.record import shown_record
 from det_keras.master.web.rendering import page
 from det_keras.master.web.rest import Rest
 from det_keras.master.web.runs import outcome, runs_of
@@ -30,7 +31,11 @@ async def overview(request: Request, master: MasterDep, trial_id: int) -> Respon
     rest = Rest(request)
     shown = await _trial(rest, trial_id)
     trial = shown["trial"]
-    runs, stored = await asyncio.gather(runs_of(rest, trial), rest.get(f"/trials/{trial_id}/checkpoints"))
+    runs, stored, origin = await asyncio.gather(
+        runs_of(rest, trial),
+        rest.get(f"/trials/{trial_id}/checkpoints"),
+        rest.get(f"/trials/{trial_id}/provenance"),
+    )
     checkpoints = kept(latest_first(stored["checkpoints"]))
     return await page(
         request,
@@ -45,6 +50,8 @@ async def overview(request: Request, master: MasterDep, trial_id: int) -> Respon
             for run, span in zip(runs, _spans(runs), strict=True)
         ],
         checkpoints=checkpoints,
+        provenance=shown_record(origin["provenance"]),
+        provenance_live=True,
     )
 
 
