@@ -1,18 +1,24 @@
-"""The page that compares experiments or trials: their curves and hyperparameters."""
+"""The page that compares experiments or trials: curves and hyperparameters; of two also config, code and packages."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import anyio.to_thread
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from det_keras.config.secrets import without_secret_variables
+from det_keras.config.yaml_text import dump_yaml
 from det_keras.display import flat_hparams, number_text
 from det_keras.master.errors import InvalidArgumentError
+from det_keras.master.web.experiments import files_of_archive
 from det_keras.master.web.metric_choice import metrics_of
+from det_keras.master.web.provenance.comparison import Comparison, Side, compare
+from det_keras.master.web.provenance.record import packages_of
 from det_keras.master.web.rendering import page
 from det_keras.master.web.rest import Rest
 
@@ -21,6 +27,7 @@ __all__ = ["router"]
 router = APIRouter(include_in_schema=False)
 
 _MOST = 50
+_COMPARED_AT_ONCE = 2
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,55 @@ async def side_by_side(
         missing=missing,
         differences=_differences(trials),
         has_metrics=bool(metrics_of(trials)),
+        compared=await _compared(rest, list(dict.fromkeys([*experiment, *experiments])), trials),
     )
+
+
+async def _compared(
+    rest: Rest, numbers: Sequence[int], trials: Sequence[Mapping[str, Any]]
+) -> Comparison | None:
+    """Return what differs between experiments; None unless there are two."""
+    if len(numbers) != _COMPARED_AT_ONCE:
+        return None
+    answers = await asyncio.gather(
+        *(rest.get(f"/experiments/{number}{path}") for number in numbers for path in ("", "/model_def"))
+    )
+    packages = await _packages(rest, numbers, trials)
+    return await anyio.to_thread.run_sync(_difference, numbers, answers, packages)
+
+
+def _difference(
+    numbers: Sequence[int], answers: Sequence[Mapping[str, Any]], packages: Sequence[Sequence[str]]
+) -> Comparison:
+    sides = [
+        Side(
+            number,
+            dump_yaml(without_secret_variables(described["experiment"]["config"])),
+            files_of_archive(submitted["b64Tgz"]),
+            installed,
+        )
+        for number, described, submitted, installed in zip(
+            numbers, answers[::2], answers[1::2], packages, strict=True
+        )
+    ]
+    return compare(*sides)
+
+
+async def _packages(
+    rest: Rest, numbers: Sequence[int], trials: Sequence[Mapping[str, Any]]
+) -> list[list[str]]:
+    """Return the packages with which two experiments train, or else those with which they were submitted."""
+    first = {trial["experimentId"]: trial["id"] for trial in reversed(trials)}
+    kinds = (
+        [f"/trials/{first[number]}" for number in numbers if number in first],
+        [f"/experiments/{number}" for number in numbers],
+    )
+    for paths in kinds:
+        answers = await asyncio.gather(*(rest.get(f"{path}/provenance") for path in paths))
+        found = [packages_of(answer["provenance"]) for answer in answers]
+        if len(found) == len(numbers) and all(found):
+            return found
+    return [[] for _ in numbers]
 
 
 async def _best_trial(rest: Rest, experiment_id: int) -> int | None:
