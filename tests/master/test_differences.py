@@ -93,14 +93,16 @@ def test_hunks_are_those_of_git(tmp_path):
         return [line[: line.index("@@", 2) + 2] if line.startswith("@@") else line for line in lines]
 
     assert hunks(patch("x", *texts)) == hunks(done.stdout)
+    assert "@@ -0,0 +1,2 @@" in patch("x", "", "a\nb\n")
 
 
-def test_long_texts_without_common_lines_take_a_moment():
-    before, after = ("".join(f"{side} {number}\n" for number in range(20_000)) for side in "ab")
+def test_long_texts_take_a_moment():
+    # In reverse order, lines take `difflib` a time that grows with the square of their number.
+    lines = [f"line {number}\n" for number in range(20_000)]
     start = time.monotonic()
-    text = patch("x", "head\n" + before, "head\n" + after)
+    text = patch("x", "head\n" + "".join(lines), "head\n" + "".join(reversed(lines)))
     assert time.monotonic() - start < 2.0
-    assert text.count("\n-a ") == text.count("\n+b ") == 20_000
+    assert text.count("\n-line ") == text.count("\n+line ") == 20_000
 
 
 def test_what_is_not_text_is_named_only():

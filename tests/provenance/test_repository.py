@@ -60,6 +60,8 @@ def test_diff_of_the_whole_tree_is_read_from_a_folder_in_it(repository):
 
 
 def test_settings_of_the_user_do_not_change_the_diff(repository):
+    repository.write("deep/a.py", "a\n")
+    repository.commit()
     repository.write("train.py", "changed\n")
     plain = repository.git("diff", "HEAD")
     for name, value in (
@@ -67,7 +69,7 @@ def test_settings_of_the_user_do_not_change_the_diff(repository):
         ("diff.external", "false"), ("diff.relative", "true"), ("core.fsmonitor", "false"),
     ):  # fmt: skip
         repository.git("config", name, value)
-    assert read(repository)["diff"] == plain
+    assert read(repository, "deep")["diff"] == plain
 
 
 def test_binary_file_is_only_named(repository):
@@ -147,8 +149,9 @@ def test_directory_without_a_repository_has_none(tmp_path):
 
 def test_repository_of_a_hook_is_not_taken_for_that_of_the_directory(repository, tmp_path_factory):
     other = Repository(tmp_path_factory.mktemp("other"))
+    other.git("checkout", "-q", "-b", "elsewhere")
     found = read_repository(repository.root, {**ENVIRON, "GIT_DIR": str(other.root / ".git")})
-    assert found["root"] == str(repository.root)
+    assert (found["root"], found["branch"]) == (str(repository.root), "trunk")
 
 
 def test_git_that_hangs_is_ended(repository, tmp_path_factory):
