@@ -11,7 +11,6 @@ import anyio.to_thread
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import Response
 
 from det_keras.master import errors
@@ -42,6 +41,7 @@ from det_keras.master.server.address_form import AddressFormMiddleware
 from det_keras.master.server.auth_middleware import AuthMiddleware
 from det_keras.master.server.body_limit import BodyLimitMiddleware
 from det_keras.master.server.browser import wants_page
+from det_keras.master.server.compression import CompressionMiddleware
 from det_keras.master.server.openapi import describe_calls
 from det_keras.master.server.responses import error_reply
 from det_keras.master.web import reference, site
@@ -66,9 +66,6 @@ _BY_STATUS = {
 }
 # Handlers that use the database or the disk run on these threads; long polls wait on the event loop instead.
 _THREADS = 40
-_LEAST_COMPRESSED_BYTES = 1000
-# A higher level takes several times as long, and saves a few percent.
-_COMPRESSION_LEVEL = 5
 
 
 def create_app(master: EmbeddedMaster) -> FastAPI:
@@ -129,7 +126,7 @@ def create_app(master: EmbeddedMaster) -> FastAPI:
     app.add_middleware(AuthMiddleware, accounts=master.accounts, notifier=master.notifier)
     app.add_middleware(BodyLimitMiddleware)
     app.add_middleware(AddressFormMiddleware)
-    app.add_middleware(GZipMiddleware, minimum_size=_LEAST_COMPRESSED_BYTES, compresslevel=_COMPRESSION_LEVEL)
+    app.add_middleware(CompressionMiddleware)
     return app
 
 

@@ -121,6 +121,9 @@ class StrictMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        # The rules read answers, so they must not be compressed.
+        headers = [(name, value) for name, value in scope["headers"] if name != b"accept-encoding"]
+        scope = {**scope, "headers": headers}
         body = await _whole_body(receive)
         call = f"{scope['method']} {scope['path']}"
         try:

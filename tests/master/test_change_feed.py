@@ -66,9 +66,9 @@ def test_page_is_notified_of_its_own_experiment_only(world):
 
 
 def test_lines_of_a_log_notify_no_page(world):
-    _, trial, allocation = world.launch()
+    # Paused: nothing else changes meanwhile.
+    trial = world.client.trials(world.client.create(SINGLE, activate=False))[0]
     position = world.master.store.feed.position
-    line = {"taskId": trial["taskId"], "allocationId": allocation, "log": "a line\n"}
-    world.client.post("/api/v1/task/logs", {"logs": [line]})
+    world.client.post("/api/v1/task/logs", {"logs": [{"taskId": trial["taskId"], "log": "a line\n"}]})
     assert world.client.log(trial["id"])[-1]["log"] == "a line\n"
     assert world.master.store.feed.position == position

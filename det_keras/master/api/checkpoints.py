@@ -307,9 +307,7 @@ def archive_reply(master: EmbeddedMaster, uuid: str, media_type: str) -> Respons
             archive = _archived(directory, sorted(place.list_files(row.uuid)), mode)
     except (CheckpointError, ConfigError, OSError) as error:
         raise NotFoundError(str(error)) from error
-    return StreamingResponse(
-        _chunks(archive), media_type=media_type, headers={"Content-Encoding": "identity"}
-    )
+    return StreamingResponse(_chunks(archive), media_type=media_type)
 
 
 def _detail(master: EmbeddedMaster, uuid: str) -> dict[str, Any]:

@@ -57,8 +57,8 @@ def error_body(path: str, error: ApiError) -> dict[str, Any]:
 
 
 def stream_reply(lines: AsyncIterator[bytes]) -> Response:
-    """Return a response that sends lines as they are produced: uncompressed, because compression would delay them."""
-    return StreamingResponse(lines, media_type=_JSON, headers={"Content-Encoding": "identity"})
+    """Return a response that sends lines as they are produced."""
+    return StreamingResponse(lines, media_type=_JSON)
 
 
 def result_line(result: Mapping[str, Any]) -> bytes:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import anyio.to_thread
 from fastapi import APIRouter, Query, Request
-from starlette.responses import FileResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import NotFoundError
@@ -71,7 +71,8 @@ def static(request: Request, name: str) -> Response:
     headers = {"Cache-Control": caching, "ETag": mark}
     if request.headers.get("if-none-match") == mark:
         return Response(status_code=304, headers=headers)
-    return FileResponse(path, media_type=_KINDS[path.suffix], headers=headers)
+    # As a whole, so that it is compressed.
+    return Response(path.read_bytes(), media_type=_KINDS[path.suffix], headers=headers)
 
 
 @router.get("/live")
@@ -82,7 +83,7 @@ async def live(master: MasterDep, of: Annotated[list[str], Query()] = []) -> Res
         master: the master.
         of: subjects such as ``experiment:7``, ``trial:12`` or ``task:UUID``, or kinds of subjects such as ``task``.
     """
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "Content-Encoding": "identity"}
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(_news(master, Watched(of)), media_type="text/event-stream", headers=headers)
 
 
