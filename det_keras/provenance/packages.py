@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,8 +23,10 @@ def installed_packages() -> list[str]:
     # Imported here: importing it takes longer than reading the packages.
     from importlib.metadata import distributions
 
+    # Setuptools, once imported, adds a folder with copies of packages that belong to it alone.
+    path = [entry for entry in sys.path if not entry.endswith("_vendor")]
     found: dict[str, str] = {}
-    for distribution in distributions():
+    for distribution in distributions(path=path):
         text = _metadata(distribution)
         # Both are in the head. `distribution.metadata` parses all of it, which takes ten times as long.
         name, version = _NAME.search(text), _VERSION.search(text)
