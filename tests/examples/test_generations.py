@@ -117,9 +117,10 @@ def test_another_trials_checkpoint_is_a_warm_start_at_epoch_0(cluster, iris, tmp
     experiment, warm = create(cluster, tmp_path, "iris", searcher=searcher, hyperparameters=hparams)
     log = ended(cluster, experiment, warm)
     assert "training begins at epoch 0" in log
-    last, first = cluster.metrics(trial, "validation")[-1][1], cluster.metrics(warm, "validation")
+    fresh, first = cluster.metrics(trial, "validation")[0][1], cluster.metrics(warm, "validation")
     assert [metrics["epochs"] for _, metrics in first] == [1]
-    assert first[0][1]["val_loss"] < 3 * last["val_loss"]
+    # After one epoch it is where a training from the beginning is not.
+    assert first[0][1]["val_loss"] < fresh["val_loss"] / 2
 
 
 def test_events_are_kept_and_tensorboard_shows_them(cluster, iris):

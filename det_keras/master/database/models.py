@@ -457,7 +457,7 @@ class ProvenanceRow(Base):
     __tablename__ = "provenance"
 
     # ``experiment:7``, ``trial:12`` or ``task:UUID``; the newest run of a trial counts.
-    subject: Mapped[str] = mapped_column(PlainText(255), primary_key=True)
+    subject: Mapped[str] = mapped_column(PlainText(), primary_key=True)
     record: Mapped[dict[str, Any]]
 
 
@@ -473,7 +473,7 @@ class LogRow(Base):
     time: Mapped[datetime]
     level: Mapped[str | None] = mapped_column(PlainText(16))
     # From the text of a line that begins with no level: filters use it, printed lines are not changed by it.
-    derived_level: Mapped[str | None] = mapped_column(PlainText(16))
+    derived_level: Mapped[str | None] = mapped_column(PlainText())
     stdtype: Mapped[str | None] = mapped_column(PlainText(16))
     source: Mapped[str | None] = mapped_column(PlainText(64))
     agent_id: Mapped[str | None] = mapped_column(PlainText(64))

@@ -13,7 +13,7 @@ depends_on = None
 
 def upgrade() -> None:
     """Apply."""
-    op.add_column("task_logs", sa.Column("derived_level", sa.String(16), nullable=True))
+    op.add_column("task_logs", sa.Column("derived_level", sa.Text(), nullable=True))
 
 
 def downgrade() -> None:

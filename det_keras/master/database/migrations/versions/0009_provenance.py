@@ -15,7 +15,7 @@ def upgrade() -> None:
     """Apply."""
     op.create_table(
         "provenance",
-        sa.Column("subject", sa.String(255), nullable=False),
+        sa.Column("subject", sa.Text(), nullable=False),
         sa.Column("record", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("subject", name="pk_provenance"),
     )
