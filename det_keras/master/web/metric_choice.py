@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from det_keras.protocol.metrics import group_of, summary_name
 
-__all__ = ["Metric", "metric_choices", "metrics_of", "paired"]
+__all__ = ["Metric", "finite", "metric_choices", "metrics_of"]
 
 _VALIDATION = "validation"
 # The position of a report, not measurements.
@@ -65,9 +66,6 @@ def metrics_of(trials: Iterable[Mapping[str, Any]]) -> set[Metric]:
     return found
 
 
-def paired(metrics: Sequence[Metric]) -> list[tuple[str, list[Metric]]]:
-    """Return the metrics of each plot, with its title: ``loss`` of training together with ``val_loss``."""
-    plots: dict[str, list[Metric]] = {}
-    for metric in sorted(metrics):
-        plots.setdefault(metric.name.removeprefix("val_"), []).append(metric)
-    return list(plots.items())
+def finite(value: float | None) -> float | None:
+    """Return a value that can be drawn and compared; None for others."""
+    return value if value is not None and math.isfinite(value) else None

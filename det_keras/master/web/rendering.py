@@ -118,7 +118,6 @@ def _environment() -> Environment:
         percent=display.percent_text,
         number=display.number_text,
         metric=display.metric_text,
-        hparams=display.hparams_text,
         duration=display.seconds_text,
         count=lambda value: f"{value or 0:,}",
         flat=lambda hparams: dict(display.flat_hparams(hparams)),

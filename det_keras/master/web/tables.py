@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,7 +14,8 @@ from starlette.responses import Response
 from det_keras import display
 from det_keras.display import flat_hparams
 from det_keras.master.server.responses import reply
-from det_keras.master.web.metric_choice import metrics_of
+from det_keras.master.web.experiments import varied
+from det_keras.master.web.metric_choice import finite, metrics_of
 from det_keras.master.web.plotting.rungs import stopped_at
 from det_keras.master.web.rendering import state_kind
 from det_keras.master.web.rest import Rest
@@ -118,7 +118,7 @@ def _experiment(shown: Mapping[str, Any]) -> dict[str, Any]:
         "description": shown["description"],
         "state": _state(shown["state"]),
         "progress": shown["progress"],
-        "best": _finite(shown["bestTrialSearcherMetric"]),
+        "best": finite(shown["bestTrialSearcherMetric"]),
         "metric": shown["searcherMetric"],
         "trials": shown["numTrials"],
         "owner": shown["username"],
@@ -135,14 +135,14 @@ def _trials(
 ) -> Response:
     flat = {trial["id"]: dict(flat_hparams(trial["hparams"])) for trial in trials}
     names = list(dict.fromkeys(name for hparams in flat.values() for name in hparams))
-    varied = {name for name in names if len({repr(hparams.get(name)) for hparams in flat.values()}) > 1}
+    differing = set(varied(trials))
     metrics = sorted(metrics_of(trials))
     columns = [
         Column("id", "Trial", "id"),
         Column("state", "State", "state"),
         Column("best", f"Best {experiment['searcherMetric']}", "metric", _better(experiment)),
         Column("progress", "Progress", "progress", is_shown=any(not trial["endTime"] for trial in trials)),
-        *(Column(name, name, "hparam", is_shown=name in varied or len(trials) == 1) for name in names),
+        *(Column(name, name, "hparam", is_shown=name in differing) for name in names),
         Column("batches", "Batches", "number"),
         Column("duration", "Duration", "duration"),
         Column("restarts", "Restarts", "number", is_shown=any(trial["restarts"] for trial in trials)),
@@ -162,7 +162,7 @@ def _trials(
         cells = {
             "id": trial["id"],
             "state": _state(trial["state"], stopped.get(trial["id"])),
-            "best": _finite(trial["searcherMetricValue"]),
+            "best": finite(trial["searcherMetricValue"]),
             "progress": None if trial["endTime"] else trial["progress"],
             **flat[trial["id"]],
             "batches": trial["totalBatchesProcessed"],
@@ -177,7 +177,7 @@ def _trials(
             summary = (trial["summaryMetrics"] or {}).get(metric.summary_group, {}).get(metric.name)
             if summary is not None and summary["type"] == "number":
                 for form, _ in _METRIC_FORMS:
-                    cells[f"{form}.{metric.key}"] = _finite(float(summary[form]))
+                    cells[f"{form}.{metric.key}"] = finite(float(summary[form]))
         return cells
 
     return _table(columns, map(row, trials), total=len(trials))
@@ -192,10 +192,6 @@ def _state(state: str, text: str | None = None) -> list[str]:
     if text is not None:
         return ["stopping", text]
     return [state_kind(state), display.state_text(state).lower().replace("_", " ")]
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
 
 
 def _table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], *, total: int) -> Response:

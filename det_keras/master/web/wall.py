@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -22,7 +21,7 @@ from det_keras.master.reports.points import Floats
 from det_keras.master.reports.series import Series
 from det_keras.master.server.calls import MasterDep
 from det_keras.master.server.responses import reply
-from det_keras.master.web.metric_choice import Metric, metrics_of
+from det_keras.master.web.metric_choice import Metric, finite, metrics_of
 from det_keras.master.web.rest import Rest
 from det_keras.protocol.metrics import TRAINING, VALIDATION
 
@@ -244,7 +243,7 @@ def _run(trial: Mapping[str, Any], experiment: Mapping[str, Any], *, many: bool)
         "id": trial["id"],
         "name": f"{name} · {experiment['name']}" if many else name,
         "state": trial["state"],
-        "best": _finite(trial["searcherMetricValue"]),
+        "best": finite(trial["searcherMetricValue"]),
         "metrics": _last_values(trial),
         "hparams": {key: _plain(value) for key, value in flat_hparams(trial["hparams"])},
         "labels": experiment["labels"],
@@ -258,12 +257,8 @@ def _last_values(trial: Mapping[str, Any]) -> dict[str, float | None]:
     found = {}
     for metric in sorted(metrics_of([trial]), key=lambda metric: metric.group == VALIDATION):
         last = trial["summaryMetrics"][metric.summary_group][metric.name]["last"]
-        found[metric.name] = _finite(float(last))
+        found[metric.name] = finite(float(last))
     return found
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
 
 
 def _plain(value: Any) -> Any:

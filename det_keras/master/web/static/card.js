@@ -2,6 +2,7 @@
 
 import { say } from "./actions.js";
 import { csvFile, pngFile, svgFile } from "./card_files.js";
+import { download } from "./downloads.js";
 import { element, iconButton } from "./elements.js";
 
 const DASHES = { solid: [], dashed: [7, 4], dotted: [2, 3] };
@@ -193,9 +194,7 @@ export class Card {
   async save(file) {
     try {
       const { blob, extension } = await file(this);
-      const link = element("a", { href: URL.createObjectURL(blob), download: `${this.spec.title.replaceAll(/[^\w.-]+/g, "_")}.${extension}` });
-      link.click();
-      setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+      download(blob, `${this.spec.title.replaceAll(/[^\w.-]+/g, "_")}.${extension}`);
     } catch (error) {
       say(`Could not be saved: ${error.message}`);
     }
@@ -227,4 +226,4 @@ export const short = (value) => {
   return Number(value.toPrecision(6)).toLocaleString("en", { maximumFractionDigits: 6 });
 };
 
-export const exact = (value) => (value === null || value === undefined ? "NaN" : String(Number(value.toPrecision(5))));
+const exact = (value) => (value === null || value === undefined ? "NaN" : String(Number(value.toPrecision(5))));

@@ -1,5 +1,7 @@
 // The files of a card: a picture, a drawing, a table.
 
+import { csv } from "./downloads.js";
+
 const MARGIN = { left: 64, right: 16, top: 34, bottom: 34 };
 const DASHES = { solid: "", dashed: "7 4", dotted: "2 3" };
 
@@ -21,13 +23,12 @@ export async function pngFile(card) {
 }
 
 export async function csvFile(card) {
-  const cell = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
   const rows = [["run", "metric", card.wall.axisName(card.spec), "value"]];
   for (const line of card.data.lines) {
     if (line.isRaw) continue;
     line.y.forEach((value, index) => value === undefined || rows.push([card.wall.nameOf(line.trial), line.metric, card.data.x[index], value === null ? "NaN" : value]));
   }
-  return { blob: new Blob([rows.map((row) => row.map((value) => cell(String(value))).join(",")).join("\n"), "\n"], { type: "text/csv" }), extension: "csv" };
+  return { blob: csv(rows), extension: "csv" };
 }
 
 export async function svgFile(card) {

@@ -2,6 +2,7 @@
 // are elements, so that ten thousand rows scroll without a pause.
 
 import { ask, say, send } from "./actions.js";
+import { csv, download } from "./downloads.js";
 import { element, stateMark } from "./elements.js";
 import { durationText, metricText, numberText, sizeText } from "./formats.js";
 import { onRefresh, refreshSoon } from "./live.js";
@@ -285,15 +286,9 @@ class Grid {
   save() {
     const columns = this.shownColumns();
     const wanted = this.chosen.size ? this.found.filter((row) => this.chosen.has(row.id)) : this.found;
-    const cell = (value) => {
-      const text = Array.isArray(value) ? value[1] : value === null || value === undefined ? "" : String(value);
-      return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
-    };
-    const lines = [columns.map((column) => cell(column.title)), ...wanted.map((row) => columns.map((column) => cell(row[column.key])))];
-    const blob = new Blob([lines.map((line) => line.join(",")).join("\n"), "\n"], { type: "text/csv" });
-    const link = element("a", { href: URL.createObjectURL(blob), download: `${this.kind}s.csv` });
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+    const plain = (value) => (Array.isArray(value) ? value[1] : (value ?? ""));
+    const rows = [columns.map((column) => column.title), ...wanted.map((row) => columns.map((column) => plain(row[column.key])))];
+    download(csv(rows), `${this.kind}s.csv`);
   }
 }
 

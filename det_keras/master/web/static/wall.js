@@ -84,8 +84,8 @@ class Wall {
     this.smallerIsBetter = smallerIsBetter;
     const sign = smallerIsBetter ? 1 : -1;
     const value = (run) => (run.best === null ? Infinity : sign * run.best);
+    // The difference of two infinities is NaN, so runs without a value are ordered by their numbers.
     this.order = [...runs].sort((a, b) => value(a) - value(b) || a.id - b.id);
-    if (this.order.some((run) => run.best === null)) this.order.sort((a, b) => (a.best === null) - (b.best === null) || value(a) - value(b) || a.id - b.id);
     this.runs = new Map(runs.map((run) => [run.id, run]));
     this.first = new Set(this.order.slice(0, SHOWN_AT_FIRST).map((run) => run.id));
     this.list?.update(this.order);
