@@ -286,8 +286,9 @@ class Grid {
   save() {
     const columns = this.shownColumns();
     const wanted = this.chosen.size ? this.found.filter((row) => this.chosen.has(row.id)) : this.found;
-    const plain = (value) => (Array.isArray(value) ? value[1] : (value ?? ""));
-    const rows = [columns.map((column) => column.title), ...wanted.map((row) => columns.map((column) => plain(row[column.key])))];
+    // A state is a pair of its kind and its text; a hyperparameter may be a list too.
+    const plain = (column, value) => (column.kind === "state" ? value[1] : (value ?? ""));
+    const rows = [columns.map((column) => column.title), ...wanted.map((row) => columns.map((column) => plain(column, row[column.key])))];
     download(csv(rows), `${this.kind}s.csv`);
   }
 }
