@@ -13,6 +13,8 @@ __all__ = ["installed_packages"]
 
 _NAME = re.compile(r"^Name:[ \t]*(\S+)", re.MULTILINE)
 _VERSION = re.compile(r"^Version:[ \t]*(\S+)", re.MULTILINE)
+#: Setuptools and Ray, once imported, add folders of theirs to the path, with copies of packages for them alone.
+_IN_A_PACKAGE = re.compile(r"[/\\](?:site|dist)-packages[/\\]+[^/\\]")
 
 
 def installed_packages() -> list[str]:
@@ -23,10 +25,8 @@ def installed_packages() -> list[str]:
     # Imported here: importing it takes longer than reading the packages.
     from importlib.metadata import distributions
 
-    # Setuptools, once imported, adds a folder with copies of packages that belong to it alone.
-    path = [entry for entry in sys.path if not entry.endswith("_vendor")]
     found: dict[str, str] = {}
-    for distribution in distributions(path=path):
+    for distribution in distributions(path=[entry for entry in sys.path if not _IN_A_PACKAGE.search(entry)]):
         text = _metadata(distribution)
         # Both are in the head. `distribution.metadata` parses all of it, which takes ten times as long.
         name, version = _NAME.search(text), _VERSION.search(text)
