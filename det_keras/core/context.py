@@ -18,7 +18,7 @@ from det_keras.core.checkpoint import CheckpointContext
 from det_keras.core.distributed import DistributedContext
 from det_keras.core.media.store import MediaStore
 from det_keras.core.preempt import PreemptContext, PreemptMode
-from det_keras.core.profiler import Profiler, sampler_of
+from det_keras.core.profiler import Probe, Profiler, sampler_of
 from det_keras.core.searcher import SearcherContext
 from det_keras.core.tensorboard import EventFiles, TensorboardMode, prefix_of
 from det_keras.core.train import TrainContext
@@ -100,6 +100,11 @@ class Context:
         report = None if pids is None else self._load_report()
         if pids is not None and report is not None:
             self._profiler = Profiler(report, lambda: sampler_of(pids))
+
+    def watch(self, probe: Probe | None) -> None:
+        """Report the metrics of a probe with the load, in place of an earlier one; None for no probe."""
+        if self._profiler is not None:
+            self._profiler.watch(probe)
 
     def report_provenance(self) -> None:
         """Report in the background where this training runs and with which packages; by the chief only."""

@@ -9,11 +9,12 @@ from typing import Protocol
 
 from det_keras.core.gpus import load_nvml, open_gpus
 
-__all__ = ["Profiler", "Sampler", "sampler_of"]
+__all__ = ["Probe", "Profiler", "Sampler", "sampler_of"]
 
 logger = logging.getLogger(__name__)
 
 _PERIOD_S = 10.0
+_LOOKS_PER_PERIOD = 20
 # Only a call of the operating system or of the GPU's driver that hangs takes longer; the thread is a daemon.
 _CLOSE_TIMEOUT_S = 2.0
 
@@ -26,6 +27,16 @@ class Sampler(Protocol):
 
     def close(self) -> None:
         """Release all resources."""
+
+
+class Probe(Protocol):
+    """What is observed more often than it is reported; it is used on the profiler's thread."""
+
+    def look(self) -> None:
+        """Observe once."""
+
+    def sample(self) -> Mapping[str, Mapping[str, object]]:
+        """Return the metrics of each group by name since the last call."""
 
 
 class Profiler:
@@ -50,9 +61,14 @@ class Profiler:
         self._make_sampler = make_sampler
         self._period_s = _PERIOD_S if period_s is None else period_s
         self._has_failed = False
+        self._probe: Probe | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="det-profiler", daemon=True)
         self._thread.start()
+
+    def watch(self, probe: Probe | None) -> None:
+        """Add the metrics of a probe to each sample, in place of an earlier one; None for no probe."""
+        self._probe = probe
 
     def close(self) -> None:
         """Stop sampling; a second call has no effect."""
@@ -65,9 +81,11 @@ class Profiler:
         except Exception:
             self._log_failure()
             return
-        while not self._closing.wait(self._period_s):
+        while not self._closing.is_set():
             try:
-                for group, metrics in sampler.sample().items():
+                if not self._look_for_a_period():
+                    break
+                for group, metrics in self._sample(sampler).items():
                     self._report(group, metrics)
             except Exception:
                 self._log_failure()
@@ -75,6 +93,27 @@ class Profiler:
             sampler.close()
         except Exception:
             self._log_failure()
+
+    def _look_for_a_period(self) -> bool:
+        """Let the probe look until the next sample; return False if the profiler is being closed."""
+        for _ in range(_LOOKS_PER_PERIOD):
+            if self._closing.wait(self._period_s / _LOOKS_PER_PERIOD):
+                return False
+            if (probe := self._probe) is not None:
+                try:
+                    probe.look()
+                except Exception:
+                    # The load of the machine is still worth its samples.
+                    self._log_failure()
+                    self._probe = None
+        return True
+
+    def _sample(self, sampler: Sampler) -> Mapping[str, Mapping[str, object]]:
+        found = {group: dict(metrics) for group, metrics in sampler.sample().items()}
+        if (probe := self._probe) is not None:
+            for group, metrics in probe.sample().items():
+                found.setdefault(group, {}).update(metrics)
+        return found
 
     def _log_failure(self) -> None:
         """Log the exception that is being handled, the first time only."""

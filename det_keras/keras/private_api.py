@@ -30,6 +30,7 @@ from keras.src.trainers.data_adapters import (
 )
 
 # TensorFlow 2.17 to 2.21.
+from tensorflow.core.framework.model_pb2 import ModelProto, NodeClass
 from tensorflow.python.eager import context as tf_context
 from tensorflow.python.framework import config as tf_config
 from tensorflow.python.ops import summary_ops_v2
@@ -49,6 +50,7 @@ __all__ = [
     "forget_initial_epoch",
     "generator_dataset",
     "given_losses",
+    "has_buffered_batch",
     "input_datasets",
     "is_cache",
     "is_op_determinism_enabled",
@@ -383,6 +385,26 @@ def repeat_count(dataset: tf.data.Dataset) -> int | None:
     """Return how often a `repeat` gives its elements, -1 for endlessly; None for another dataset."""
     count = getattr(dataset, "_count", None)
     return int(count) if type(dataset).__name__ == "_RepeatDataset" and count is not None else None
+
+
+def has_buffered_batch(iterator: Any) -> bool | None:
+    """Return whether the last stage of a dataset's pipeline holds an element; None if it has no buffer.
+
+    Args:
+        iterator: of the dataset. TensorFlow keeps statistics of each stage unless autotuning is off.
+    """
+    try:
+        content = tf.raw_ops.IteratorGetModelProto(iterator=iterator._iterator_resource).numpy()
+    except tf.errors.OpError:
+        return None
+    nodes = ModelProto.FromString(content).nodes
+    # The first is the iterator itself. TensorFlow adds a prefetch where the last stage does not run ahead.
+    last = next(
+        (nodes[number] for root in nodes.values() if root.name == "Root" for number in root.inputs), None
+    )
+    if last is None or not NodeClass.Name(last.node_class).startswith("ASYNC"):
+        return None
+    return bool(last.buffered_elements > 0)
 
 
 def variable_dtype(handle: Any) -> tf.DType | None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 __all__ = [
+    "DATA_WAIT",
     "PROFILER_GROUPS",
     "TRAINING",
     "VALIDATION",
@@ -22,6 +23,9 @@ TRAINING = "training"
 VALIDATION = "validation"
 #: Groups of samples of a machine's load. They belong to no batch.
 PROFILER_GROUPS = frozenset({"gpu", "cpu", "memory", "disk", "network"})
+
+#: In the group ``cpu``: how often no batch was ready beside the one that was being trained, in percent.
+DATA_WAIT = "data_wait_percent"
 
 _SUMMARY_NAMES = {TRAINING: "avg_metrics", VALIDATION: "validation_metrics"}
 

@@ -43,6 +43,45 @@ def wait_until(condition, timeout_s=10.0):
         time.sleep(0.01)
 
 
+class Looks:
+    """A probe that counts its looks, and fails as it is told."""
+
+    def __init__(self, fails=False):
+        self.count, self.fails = 0, fails
+
+    def look(self):
+        self.count += 1
+        if self.fails:
+            raise ValueError("no look")
+
+    def sample(self):
+        looks, self.count = self.count, 0
+        return {"cpu": {"looks": looks}, "other": {"looks": looks}}
+
+
+def test_probe_looks_many_times_a_sample_and_is_reported_with_it():
+    reports = []
+    profiler = Profiler(lambda *report: reports.append(report), Samples, period_s=0.1)
+    profiler.watch(Looks())
+    wait_until(lambda: len(reports) >= 6)
+    profiler.watch(None)
+    profiler.close()
+    assert reports[3][0] == "cpu"
+    assert reports[3][1] == {"cpu_util_simple": 2.0, "looks": 20}
+    assert reports[5] == ("other", {"looks": 20})
+
+
+def test_failing_probe_is_given_up_and_samples_go_on(caplog):
+    reports, probe = [], Looks(fails=True)
+    profiler = Profiler(lambda *report: reports.append(report), Samples, period_s=0.1)
+    profiler.watch(probe)
+    wait_until(lambda: len(reports) >= 4)
+    profiler.close()
+    assert probe.count == 1
+    assert reports[-1] == ("memory", {"memory_free": 1.0})
+    assert len([record for record in caplog.records if "incomplete" in record.message]) == 1
+
+
 def test_each_sample_is_reported_by_group_from_a_thread_of_its_own():
     samples, reports = Samples(), []
     profiler = Profiler(lambda *report: reports.append(report), lambda: samples, period_s=0.02)

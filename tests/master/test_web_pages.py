@@ -422,6 +422,19 @@ def test_silent_trial_is_told(world, monkeypatch):
     assert "This trial has not reported for 7 minutes." in page(world, f"/trials/{trial['id']}").text
 
 
+def test_trial_that_waits_for_its_data_is_told(world):
+    number, trial, _ = world.launch()
+    other = world.launch()[1]
+    for percent in (90.0, 100.0, 50.0):
+        assert "waits for its data" not in page(world, f"/trials/{trial['id']}").text
+        world.client.report(trial["id"], "cpu", None, {"machine": {"data_wait_percent": percent}})
+        world.client.report(other["id"], "cpu", None, {"machine": {"data_wait_percent": 49.0}})
+    for path in (f"/trials/{trial['id']}", f"/experiments/{number}"):
+        text = page(world, path).text
+        assert "Training found no batch ready in 80 % of the time: it waits for its data." in text
+    assert "waits for its data" not in page(world, f"/trials/{other['id']}").text
+
+
 def test_levels_and_ids_select_lines(world):
     _, trial, allocation = world.launch()
     world.pool.say(allocation, "plain\n")

@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from det_keras.keras.data.order import EpochLengths
-from det_keras.keras.private_api import variant_of
+from det_keras.keras.private_api import has_buffered_batch, variant_of
 
 __all__ = ["DataSource", "IteratedSource", "PlannedDataset"]
 
@@ -122,6 +122,16 @@ class DataSource(abc.ABC):
         """Return the number of samples before a step, None if the source does not know it."""
         return None
 
+    def is_ahead(self, step: int) -> bool | None:
+        """Return whether a batch is ready beside the one that is trained now; None if the source does not know it.
+
+        It is called from another thread while training takes batches.
+
+        Args:
+            step: number of steps of the current epoch that are trained.
+        """
+        return None
+
     def save_state(self, directory: Path) -> dict[str, Any]:
         """Store the state of the data in this process, and return JSON for `restore_state`.
 
@@ -191,6 +201,10 @@ class IteratedSource(DataSource):
         self._iterator = None
         # Its functions refer to the source.
         del self._dataset
+
+    def is_ahead(self, step: int) -> bool | None:
+        iterator = self._iterator
+        return None if iterator is None else has_buffered_batch(iterator)
 
     def _open(self) -> Any:
         if self._pending or self._iterator is None:

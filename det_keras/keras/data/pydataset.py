@@ -93,6 +93,8 @@ class PyDatasetSource(IteratedSource):
         self._start: dict[str, Any] | None = None
         self._started_at = time.monotonic()
         self._ended = 0
+        # The next step of this epoch to load.
+        self._next = 0
         self._dataset = self._build()
 
     @property
@@ -121,6 +123,10 @@ class PyDatasetSource(IteratedSource):
     def end_epoch(self, epoch: int) -> None:
         self._end()
         self._start = self._entered = None
+
+    def is_ahead(self, step: int) -> bool | None:
+        stop = self.epochs.steps_in(self._epoch) if self._stop is None else self._stop
+        return self._next >= min(step + 2, stop)
 
     def save_state(self, directory: Path) -> dict[str, Any]:
         if self._start is None:
@@ -236,9 +242,11 @@ class PyDatasetSource(IteratedSource):
         return batch, is_there * tf.shape(keras.tree.flatten(batch)[0], tf.int64)[0]
 
     def _generate(self) -> Iterator[Any]:
+        self._next = self._first
         places = list(self._indices())
         items = load_batches(self._source, [index for index, _ in places])
         for batch, (_, is_there) in zip(items, places, strict=True):
+            self._next += 1
             yield standardize_batch(batch), is_there
 
 

@@ -18,6 +18,7 @@ from det_keras.core.preempt import StopSignals
 from det_keras.keras.checkpoint.trained_model import TrainedModel
 from det_keras.keras.checkpoint.training_state import RestoredState
 from det_keras.keras.data import plan_seed
+from det_keras.keras.data.waiting import DataWait
 from det_keras.keras.distributed.shared_step import SharedStep
 from det_keras.keras.engine.arguments import FitArguments
 from det_keras.keras.engine.callback_list import SeamlessCallbackList
@@ -327,7 +328,14 @@ class FitRun:
         self.parts.callback_states.begin()
         for callback in self._injected:
             callback.on_begin(self)
-        SegmentRunner(self, self.parts, self._callbacks, self._injected, plan, self._is_asked_to_stop).train()
+        runner = SegmentRunner(
+            self, self.parts, self._callbacks, self._injected, plan, self._is_asked_to_stop
+        )
+        self.core.watch(DataWait(self.source, lambda: self.progress.trained_steps))
+        try:
+            runner.train()
+        finally:
+            self.core.watch(None)
 
     def _end(self) -> None:
         model = self.parts.trained.model

@@ -37,6 +37,7 @@ class Progress:
         target: where training ends.
         ended_batch: the batch of this `fit` whose callbacks were called last, counted from 1. It is ahead of `position`
             while they are called.
+        is_in_epoch: Keras takes the batches of an epoch; False while an epoch is prepared or ended.
         is_stopped: training ends at this boundary, before its target.
         is_resumed: this process continues a phase that an earlier one began.
         awaits_state: a checkpoint was found and is not restored yet.
@@ -54,6 +55,7 @@ class Progress:
     position: Position
     target: Target
     ended_batch: int = 0
+    is_in_epoch: bool = False
     is_stopped: bool = False
     is_resumed: bool = False
     awaits_state: bool = False
@@ -74,6 +76,11 @@ class Progress:
     def trained_batches(self) -> int:
         """Batches trained in the script so far, as the user's callbacks see it."""
         return self.batches_before + max(self.position.batches, self.ended_batch)
+
+    @property
+    def trained_steps(self) -> int | None:
+        """Steps of the current epoch that are trained; None outside of epochs."""
+        return self.position.step if self.is_in_epoch else None
 
     @property
     def is_at_target(self) -> bool:

@@ -96,6 +96,7 @@ class SegmentRunner:
             position = self._progress.position
             self._source.begin_epoch(position.epoch, position.step, self._segment.stop_step)
         self._plan_boundary()
+        self._progress.is_in_epoch = True
 
     def batch_trained(self, step: int) -> None:
         """Note a batch whose callbacks are about to be called; see `SegmentListener`."""
@@ -119,6 +120,7 @@ class SegmentRunner:
     def epoch_ended(self, epoch: int, logs: dict[str, Any]) -> None:
         """End an epoch, or only the segment where the epoch continues; see `SegmentListener`."""
         progress, model = self._progress, self._model
+        progress.is_in_epoch = False
         model.stop_training = self._team.agree_to_end(model.stop_training)
         if self._is_part_of_epoch():
             self._visit_boundary(Boundary(at_epoch_end=False, logs=logs))

@@ -1,4 +1,4 @@
-"""What a page says when something went wrong: a failed run, a metric that is NaN, a trial that is silent."""
+"""What a page says when something is wrong: a failed run, a metric that is NaN, a silent trial, a wait for data."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.web.metric_choice import Metric, metrics_of
 from det_keras.master.web.rest import Rest
 from det_keras.master.web.runs import is_failed, runs_of
+from det_keras.protocol.metrics import DATA_WAIT
 from det_keras.protocol.values import now
 
 __all__ = ["Alert", "job_alerts", "search_alerts", "trial_alerts"]
 
 _MOST_LINES = 12
 _SILENT_S = 300
+# Training waited for its data this often, in at least so many samples.
+_MUCH_PERCENT = 50.0
+_FEWEST_SAMPLES = 3
 # A page names the first of many trials with NaN, and counts the others.
 _MOST_CHECKED = 20
 
@@ -178,7 +182,11 @@ def _number(run: Mapping[str, Any]) -> str:
 def _warnings(
     master: EmbeddedMaster, trials: Sequence[Mapping[str, Any]], runs: Sequence[Mapping[str, Any]]
 ) -> list[Alert]:
-    return [*_nan_warnings(master, trials), *_silence_warnings(master, trials, runs)]
+    return [
+        *_nan_warnings(master, trials),
+        *_silence_warnings(master, trials, runs),
+        *_wait_warnings(master, trials),
+    ]
 
 
 def _nan_warnings(master: EmbeddedMaster, trials: Sequence[Mapping[str, Any]]) -> list[Alert]:
@@ -225,3 +233,25 @@ def _silence_warnings(
             title = f"{whose} has not reported for {int(silent_s // 60)} minutes."
             found.append(Alert("warning", title, log=f"/trials/{trial['id']}/logs"))
     return found[:3]
+
+
+def _wait_warnings(master: EmbeddedMaster, trials: Sequence[Mapping[str, Any]]) -> list[Alert]:
+    newest = sorted(trials, key=lambda trial: trial["id"])[-_MOST_CHECKED:]
+    waiting = [(percent, trial) for trial in newest if (percent := _wait_percent(master, trial)) is not None]
+    if not waiting:
+        return []
+    percent, trial = max(waiting, key=lambda one: one[0])
+    whose = f"Trial {trial['id']}" if len(trials) > 1 else "Training"
+    more = f", and {len(waiting) - 1} more trials as well" if len(waiting) > 1 else ""
+    title = f"{whose} found no batch ready in {percent:.0f} % of the time: it waits for its data{more}."
+    about = "Load in parallel and ahead: num_parallel_calls and prefetch in tf.data, workers in a PyDataset; or cache."
+    return [Alert("warning", title, about=about)]
+
+
+def _wait_percent(master: EmbeddedMaster, trial: Mapping[str, Any]) -> float | None:
+    """Return how often a trial had no batch ready, in percent; None if that was seldom, or is not known."""
+    for series in master.system_metrics.read(trial["id"]):
+        if series.metric.name == DATA_WAIT and series.total >= _FEWEST_SAMPLES:
+            percent = float(series.values.mean())
+            return percent if percent >= _MUCH_PERCENT else None
+    return None
