@@ -220,6 +220,24 @@ def test_garbage_collector_thins_once_an_hour(world, monkeypatch):
     assert calls == [moment]
 
 
+def test_wall_draws_the_load_of_all_its_trials_from_the_begin_of_each(world, trial_id):
+    other_id = world.launch()[1]["id"]
+    for number, begin in ((trial_id, START), (other_id, START + timedelta(days=2))):
+        for hour in range(3):
+            sample(world, number, begin + timedelta(hours=hour), cpu_util_trial=10.0 * number + hour)
+    cookie = {"Cookie": f"auth={world.client.token}"}
+    params = {"trial": [trial_id, other_id]}
+    wall = world.http.get("/figures/wall", params=params, headers=cookie).json()
+    (card,) = [card for card in wall["cards"] if card["section"] == "System"]
+    assert card["title"] == "CPU (%)"
+    params["metric"] = [metric["key"] for metric in card["metrics"]]
+    drawn = world.http.get(card["source"], params=params, headers=cookie).json()
+    assert drawn["x"] == [0, 1, 2]
+    assert {line["trial"]: line["y"] for line in drawn["lines"]} == {
+        number: [10 * number, 10 * number + 1, 10 * number + 2] for number in (trial_id, other_id)
+    }
+
+
 def slots_of(world):
     cookie = {"Accept": "text/html", "Cookie": f"auth={world.client.token}"}
     return world.http.get("/cluster", headers=cookie).text.split('id="slots"')[1].split("</ul>")[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
@@ -23,7 +22,7 @@ from det_keras.master.server.calls import MasterDep
 from det_keras.master.server.responses import reply
 from det_keras.master.web.metric_choice import Metric, finite, metrics_of
 from det_keras.master.web.rest import Rest
-from det_keras.protocol.metrics import TRAINING, VALIDATION
+from det_keras.protocol.metrics import DATA_WAIT, TRAINING, VALIDATION
 
 __all__ = ["cards", "router"]
 
@@ -34,10 +33,13 @@ _MOST_TRIALS = 200
 _MOST_METRICS = 20
 # All points of a curve: bins are chosen over all curves of a card.
 _EVERY_POINT = 1 << 40
+# Each machine and each GPU of a trial has a line of its own.
+_MOST_SYSTEM_TRIALS = 20
 # The cards of system metrics, with their units.
 _SYSTEM_TITLES = {
     "cpu_util_simple": "CPU (%)",
     "cpu_util_trial": "CPU (%)",
+    DATA_WAIT: "No batch ready (%)",
     "memory_free": "Free memory (GB)",
     "memory_used_percent": "Memory (%)",
     "memory_trial_bytes": "Memory of the trial (bytes)",
@@ -138,40 +140,25 @@ async def lines(
 @router.get("/system")
 async def system(
     master: MasterDep,
-    trial: int,
-    metric: Annotated[list[str], Query()] = [],  # noqa: B006 - FastAPI copies it
+    trial: Annotated[list[int], Query()] = [],  # noqa: B006 - FastAPI copies it
+    metric: Annotated[list[str], Query()] = [],  # noqa: B006
     start: float | None = None,
     end: float | None = None,
     points: Annotated[int, Query(ge=4, le=5000)] = 800,
 ) -> Response:
-    """Return system metrics of a trial over the hours since its first sample.
+    """Return system metrics of trials over the hours since the first sample of each.
 
     Args:
         master: has the samples.
-        trial: number of the trial.
+        trial: numbers of trials; of many the first are returned.
         metric: metrics in the form ``group.name``.
         start: begin of the shown range; None for all.
         end: end of the shown range.
         points: maximum number of positions.
     """
-    read = functools.partial(master.system_metrics.read, trial, most_points=_EVERY_POINT)
-    found = await anyio.to_thread.run_sync(read)
-    first = min((series.times[0] for series in found if len(series.times)), default=0.0)
-    shown = [series for series in found if f"{series.metric.group}.{series.metric.name}" in metric]
-    curves = [((series.times - first) / 3600, series.values) for series in shown]
-    aligned = align(curves, most=points, start=start, end=end)
-    names = [
-        {
-            "trial": trial,
-            "metric": f"{series.metric.group}.{series.metric.name}",
-            "label": " ".join(filter(None, (series.metric.name, series.metric.device, series.metric.agent))),
-            "isRaw": False,
-        }
-        for series in shown
-    ]
-    values = _values(aligned)
-    lines = [{**name, "y": y} for name, y in zip(names, values, strict=True)]
-    return reply({"x": _rounded(aligned.x, 9), "lines": lines, "total": aligned.total})
+    view = {"start": start, "end": end, "points": points}
+    numbers = list(dict.fromkeys(trial))[:_MOST_SYSTEM_TRIALS]
+    return reply(await anyio.to_thread.run_sync(_system_lines, master, numbers, frozenset(metric), view))
 
 
 def cards(metrics: Iterable[Metric], searched: str) -> list[dict[str, Any]]:
@@ -207,13 +194,34 @@ def cards(metrics: Iterable[Metric], searched: str) -> list[dict[str, Any]]:
     ]
 
 
+def _system_lines(
+    master: EmbeddedMaster, trial_ids: Sequence[int], keys: frozenset[str], view: Mapping[str, Any]
+) -> dict[str, Any]:
+    names: list[dict[str, Any]] = []
+    curves: list[tuple[Floats, Floats]] = []
+    for trial_id in trial_ids:
+        found = master.system_metrics.read(trial_id, most_points=_EVERY_POINT)
+        first = min((series.times[0] for series in found if len(series.times)), default=0.0)
+        for series in found:
+            metric = series.metric
+            key = f"{metric.group}.{metric.name}"
+            if key in keys:
+                label = " ".join(filter(None, (metric.name, metric.device, metric.agent)))
+                names.append({"trial": trial_id, "metric": key, "label": label, "isRaw": False})
+                curves.append(((series.times - first) / 3600, series.values))
+    aligned = align(curves, most=view["points"], start=view["start"], end=view["end"])
+    lines = [{**name, "y": y} for name, y in zip(names, _values(aligned), strict=True)]
+    return {"x": _rounded(aligned.x, 9), "lines": lines, "total": aligned.total}
+
+
 def _system_cards(master: EmbeddedMaster, trials: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the cards of the system metrics of a single trial."""
-    if len(trials) != 1:
-        return []
+    """Return the cards of the system metrics of some trials."""
     found = {
-        (series.metric.group, series.metric.name)
-        for series in master.system_metrics.read(trials[0]["id"], most_points=4)
+        (metric.group, metric.name)
+        for load in master.system_metrics.latest(
+            [trial["id"] for trial in trials[:_MOST_SYSTEM_TRIALS]]
+        ).values()
+        for metric in load
     }
     titles: dict[str, list[tuple[str, str]]] = {}
     for group, name in sorted(found):

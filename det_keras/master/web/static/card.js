@@ -114,7 +114,14 @@ export class Card {
 
   styled(line) {
     const metric = this.spec.metrics.find(({ key }) => key === line.metric) ?? { style: "solid", name: line.metric, group: "" };
-    return { ...line, color: line.color ?? this.wall.color(line.trial), dash: metric.style, label: line.label ?? `${this.wall.nameOf(line.trial)} ${metric.group} ${metric.name}` };
+    return { ...line, color: line.color ?? this.wall.color(line.trial), dash: metric.style, label: this.labelOf(line, metric) };
+  }
+
+  // Lines of groups of runs and of machines have labels.
+  labelOf(line, metric) {
+    const { runs } = this.wall;
+    if (line.label === undefined) return `${this.wall.nameOf(line.trial)} ${metric.group} ${metric.name}`;
+    return line.trial !== null && runs.size > 1 ? `${this.wall.nameOf(line.trial)} ${line.label}` : line.label;
   }
 
   options(lines, bands, { logX, logY }) {

@@ -217,7 +217,8 @@ class Wall {
 
   // System metrics have times only: they follow the zoom of an axis of times.
   async system(spec, width) {
-    const params = new URLSearchParams({ trial: [...this.runs.keys()][0], points: Math.round(Math.min(Math.max(width, 200), 2000)) });
+    const params = new URLSearchParams({ points: Math.round(Math.min(Math.max(width, 200), 2000)) });
+    for (const id of this.shown()) params.append("trial", id);
     for (const metric of spec.metrics) params.append("metric", metric.key);
     const range = this.rangeOf(spec);
     if (range !== null) {
