@@ -36,7 +36,10 @@ def search(site: RealMaster) -> Search:
     return Search(number, sorted(trial["id"] for trial in site.client.trials(number)))
 
 
+@pytest.mark.main_path
 def test_name_description_labels_and_star_are_edited_in_place(page, site, search):
+    as_new = {"name": "tries", "description": "", "labels": []}
+    site.client.call("PATCH", f"/api/v1/experiments/{search.number}", as_new)
     page.goto(f"/experiments/{search.number}")
     page.get_by_role("button", name="Edit the name").click()
     field = page.get_by_role("textbox", name="Edit the name")
@@ -120,6 +123,7 @@ def test_brush_of_an_axis_filters_the_table(page, search):
     expect(shown).to_have_count(6)
 
 
+@pytest.mark.main_path
 def test_fork_is_checked_while_typing_and_started(page, site, search):
     page.goto(f"/experiments/{search.number}/search")
     page.get_by_role("link", name="Train it longer").click()

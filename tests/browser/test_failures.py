@@ -42,6 +42,7 @@ def broken(site: RealMaster) -> Search:
     return Search(number, [trial["id"] for trial in site.client.trials(number)])
 
 
+@pytest.mark.main_path
 def test_cause_of_a_failure_is_one_click_from_the_list(page, broken):
     page.goto("/experiments")
     # The only click.

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
+import pytest
+
 from browser.watch import Watch, accessibility_faults
 
 
+@pytest.mark.main_path
 def test_the_printed_address_logs_in_once(visitor, new_page, site):
     url = site.client.post("/api/v1/auth/web-code")["url"]
     assert visitor.goto(url).ok
@@ -18,8 +21,9 @@ def test_the_printed_address_logs_in_once(visitor, new_page, site):
     assert new_page().request.get(url).status == 401
 
 
-def test_errors_and_foreign_requests_are_noted(chromium, site):
-    context = chromium.new_context(base_url=site.running.url)
+@pytest.mark.main_path
+def test_errors_and_foreign_requests_are_noted(browser, site):
+    context = browser.new_context(base_url=site.running.url)
     watch = Watch(context, urlsplit(site.running.url).netloc)
     page = context.new_page()
     page.goto("about:blank")

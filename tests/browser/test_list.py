@@ -44,6 +44,7 @@ def keys(page):
     )
 
 
+@pytest.mark.main_path
 def test_search_finds_ids_names_and_labels_as_one_types(page, rows):
     assert keys(page) == list(range(COUNT, 0, -1))
     box = page.get_by_role("searchbox")
@@ -80,6 +81,7 @@ def test_a_click_sorts_and_another_one_turns_it_round(page, rows):
     assert keys(page) == list(range(COUNT, 0, -1))
 
 
+@pytest.mark.main_path
 def test_back_and_a_sent_link_restore_the_table(page, rows, new_page, site):
     page.get_by_role("searchbox").fill("odd")
     page.get_by_role("button", name="Name").click()

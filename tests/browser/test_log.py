@@ -56,6 +56,7 @@ def ids(page):
     return page.eval_on_selector_all("#log .line", "(all) => all.map((one) => Number(one.dataset.id))")
 
 
+@pytest.mark.main_path
 def test_lines_are_in_the_order_in_which_they_were_stored(page, log, failed, site):
     shown = ids(page)
     page.get_by_role("button", name="Earlier lines").click()
@@ -71,6 +72,7 @@ def test_lines_are_in_the_order_in_which_they_were_stored(page, log, failed, sit
     assert log.get_by_text("burst 2499", exact=True).count() == 1
 
 
+@pytest.mark.main_path
 def test_escape_codes_are_colours(log):
     red = log.get_by_text("red and bold", exact=True)
     expect(red).to_have_class(re.compile(r"\bbold\b.*\bfg-1\b"))
@@ -96,6 +98,7 @@ def test_levels_are_read_from_the_text(page, log):
     expect(log).to_contain_text("train.py")
 
 
+@pytest.mark.main_path
 def test_log_opens_at_the_error(page, failed):
     page.goto(f"/trials/{failed.trials[0]}")
     page.get_by_role("link", name="Open the log at the error").click()

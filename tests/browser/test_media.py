@@ -89,6 +89,7 @@ def shown_gray(card) -> int:
     )
 
 
+@pytest.mark.main_path
 def test_slider_shows_the_item_of_each_step_and_follows_the_training(page, logged):
     for step in (10, 20, 30):
         logged.store.put("digits", step, image_content(gray(step), f"after {step}"))

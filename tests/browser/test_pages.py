@@ -13,7 +13,7 @@ import psutil
 import pytest
 from playwright.sync_api import expect
 
-from browser.conftest import log_in
+from browser.conftest import USUAL_BROWSER, log_in
 from browser.data import EVIL, digits_search, named_search, talker
 from browser.watch import Watch, accessibility_faults
 
@@ -126,6 +126,7 @@ def test_a_question_and_a_choice_outlast_the_first_metric(page, site, gate, tmp_
     expect(page).to_have_url(re.compile("log_y=true"))
 
 
+@pytest.mark.main_path
 def test_two_trials_are_compared(page, search):
     page.goto(f"/experiments/{search.number}")
     for trial in search.trials:
@@ -145,6 +146,7 @@ def test_no_plot_offers_to_upload_itself(page, search):
     assert upload_buttons(page) == []
 
 
+@pytest.mark.main_path
 def test_a_checkpoint_is_downloaded(page, search, tmp_path):
     page.goto(f"/experiments/{search.number}/checkpoints")
     with page.expect_download() as started:
@@ -209,11 +211,13 @@ class Survey:
 @pytest.fixture(
     scope="package", params=[("light", 1440), ("dark", 390)], ids=["desk-by-day", "phone-by-night"]
 )
-def survey(request, chromium, site, search):
+def survey(request, launched, site, search):
     """All pages, looked at once: the tests below say what must not be there."""
     scheme, width = request.param
     viewport = {"width": width, "height": 900}
-    context = chromium.new_context(base_url=site.running.url, viewport=viewport, color_scheme=scheme)
+    context = launched(USUAL_BROWSER).new_context(
+        base_url=site.running.url, viewport=viewport, color_scheme=scheme
+    )
     page = context.new_page()
     page.watch = Watch(context, urlsplit(site.running.url).netloc)
     result = Survey()

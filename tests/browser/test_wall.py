@@ -71,6 +71,7 @@ def axis(page, title="loss"):
     return page.evaluate(f"() => [{plot(title)}.scales.x.min, {plot(title)}.scales.x.max]")
 
 
+@pytest.mark.main_path
 def test_searched_metric_is_first_and_sections_follow(wall):
     titles = wall.eval_on_selector_all(
         ".cards-grid > *", "(all) => all.map((one) => one.dataset.card ?? `# ${one.textContent}`)"
@@ -83,6 +84,7 @@ def test_searched_metric_is_first_and_sections_follow(wall):
     assert sorted(dashes) == [0] * 4 + [2] * 4
 
 
+@pytest.mark.main_path
 def test_hidden_run_disappears_from_all_cards_and_stays_hidden(wall, search):
     name = f"Trial {search.trials[0]}"
     wall.get_by_role("button", name=f"Show {name}", exact=True).click()
@@ -96,6 +98,7 @@ def test_hidden_run_disappears_from_all_cards_and_stays_hidden(wall, search):
     )
 
 
+@pytest.mark.main_path
 def test_filter_shows_the_runs_that_match(wall, search):
     for text, count in (
         ("lr<0.25", 2),
@@ -119,6 +122,7 @@ def test_best_run_is_first(wall, search):
     assert best == sorted(best)
 
 
+@pytest.mark.main_path
 def test_zoom_is_shared_and_asks_the_master_again(wall):
     canvas = card(wall, "loss").locator(".u-over")
     box = canvas.bounding_box()
@@ -134,13 +138,22 @@ def test_zoom_is_shared_and_asks_the_master_again(wall):
     assert axis(wall, "accuracy") == [low, high]
     address = wall.url
     assert "range=" in address
-    canvas.dblclick()
+    wall.get_by_role("button", name="Whole range").click()
     wall.wait_for_function("() => document.querySelector('.card.searched').card.plot.scales.x.max > 2900")
     # A sent link shows the same range.
     wall.goto(address)
     expect(card(wall, "loss").locator("canvas")).to_be_visible()
     wall.wait_for_function("() => document.querySelector('.card.searched').card.plot?.scales.x.max < 2500")
     assert axis(wall) == pytest.approx([low, high], rel=1e-4)
+
+
+def test_double_click_shows_the_whole_range_again(wall):
+    wall.goto(f"{wall.url.partition('?')[0]}?range=500~1500")
+    canvas = card(wall, "loss").locator(".u-over")
+    expect(canvas).to_be_visible()
+    wall.wait_for_function("() => document.querySelector('.card.searched').card.plot?.scales.x.max < 1600")
+    canvas.dblclick()
+    wall.wait_for_function("() => document.querySelector('.card.searched').card.plot.scales.x.max > 2900")
 
 
 def test_colour_of_a_run_is_the_same_on_every_page(wall, search):
@@ -154,6 +167,7 @@ def test_colour_of_a_run_is_the_same_on_every_page(wall, search):
         assert wall.evaluate(colour) == first
 
 
+@pytest.mark.main_path
 def test_pointer_highlights_a_run_in_all_cards(wall, search):
     wall.locator(f".runs li[data-run='{search.trials[2]}']").hover()
     for title, own in (("loss", 2), ("accuracy", 1)):

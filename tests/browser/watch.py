@@ -39,8 +39,8 @@ class Watch:
 
     def check(self) -> None:
         """Fail if a page logged an error or asked another host."""
-        assert self.errors == [], "errors on the browser's console"
-        assert self.foreign_requests == [], "requests to other hosts"
+        assert not self.errors, f"errors on the browser's console: {self.errors}"
+        assert not self.foreign_requests, f"requests to other hosts: {self.foreign_requests}"
 
     def _note_message(self, message: ConsoleMessage) -> None:
         if message.type == "error":

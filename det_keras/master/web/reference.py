@@ -39,7 +39,7 @@ details { overflow-x: auto; }
 def page(request: Request) -> Response:
     """Show all calls."""
     # The policy allows no scripts and no other origins, whatever a description contains.
-    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
     headers = {"Content-Security-Policy": policy}
     return HTMLResponse(reference_page(request.app.state.describe()), headers=headers)
 
@@ -62,6 +62,8 @@ def reference_page(described: Mapping[str, Any]) -> str:
     title = f"{escape(info['title'])}, Determined {escape(info['version'])}"
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        # Without one, browsers ask for another file.
+        '<link rel="icon" href="data:,">'
         f"<style>{_STYLE}</style></head>\n<body><h1>{title}</h1>\n<p>{_text(info['description'])}</p>\n"
         f'<p>The same as OpenAPI: <a href="/openapi.json">/openapi.json</a>.</p>\n'
         f"{''.join(parts)}\n</body></html>\n"

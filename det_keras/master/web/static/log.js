@@ -105,7 +105,13 @@ async function showError(mine) {
   earlier.hidden = lines.length < BEFORE_ERROR;
   const row = view.querySelector(`[data-id="${line.id}"]`);
   row?.classList.add("target");
-  row?.scrollIntoView({ block: "center" });
+  if (row) bring(row);
+}
+
+// Scrolls to a line. The blocks on the way get their real heights only when they come into view, and move it.
+function bring(row, frames = 10) {
+  row.scrollIntoView({ block: "center" });
+  if (frames > 0) requestAnimationFrame(() => bring(row, frames - 1));
 }
 
 async function showEarlier() {
