@@ -2,9 +2,9 @@
 
 ``DET_KERAS_TEST_AMOUNT`` is
 
-- ``few``: a third of the usual ones, for versions of Keras beside the locked one;
+- ``few``: a third, for versions of Keras beside the locked one;
 - ``usual``, the default: without those that differ from another one in what belongs to Keras alone, and over Horovod
-  without what engines do not see;
+  without what engines do not see. Of long lists it leaves the third to ``few``: continuous integration runs both;
 - ``all``: all, and drawn combinations beside them (`tox -e long`).
 """
 
@@ -19,12 +19,18 @@ AMOUNT = os.environ.get("DET_KERAS_TEST_AMOUNT", "usual")
 assert AMOUNT in ("few", "usual", "all"), f"DET_KERAS_TEST_AMOUNT is few, usual or all, not {AMOUNT!r}."
 
 
-def chosen(names: Iterable[str], alike: Collection[str] = ()) -> list[str]:
+def chosen(names: Iterable[str], alike: Collection[str] = (), *, are_many: bool = False) -> list[str]:
     """Return the names that are tested.
 
     Args:
         names: of all trainings.
         alike: those of them that only ``all`` includes.
+        are_many: ``usual`` leaves those that ``few`` goes through to it.
     """
-    usual = [name for name in names if AMOUNT == "all" or name not in alike]
-    return usual[::3] if AMOUNT == "few" else usual
+    if AMOUNT == "all":
+        return list(names)
+    found = [name for name in names if name not in alike]
+    few = found[::3]
+    if AMOUNT == "few":
+        return few
+    return [name for name in found if name not in few] if are_many else found

@@ -6,6 +6,17 @@ import pytest
 from amount import chosen
 from kinds import KINDS, InterruptAt, Interrupted, train
 
+# `test_kills.py` kills the others.
+MID_EPOCH = {
+    "class_weights",
+    "dict_with_sample_weights",
+    "ema",
+    "generator_dataset",
+    "mixed_float16",
+    "two_optimizers",
+}
+AT_BOUNDARY = {"arrays", "class_weights", "tf_data", "two_phases"}
+
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
@@ -24,14 +35,14 @@ def interrupt_at(kind, batches):
     return InterruptAt(batches // 4 if kind == "steps_per_execution" else batches)
 
 
-@pytest.mark.parametrize("kind", chosen(KINDS))
+@pytest.mark.parametrize("kind", chosen(KINDS, KINDS.keys() - AT_BOUNDARY))
 def test_resume_at_epoch_boundary_gives_same_weights(kind, undisturbed, tmp_path):
     with pytest.raises(Interrupted):
         train(kind, tmp_path, interrupt_at(kind, 17))
     assert train(kind, tmp_path, InterruptAt(10**6)) == undisturbed(kind)
 
 
-@pytest.mark.parametrize("kind", chosen(KINDS))
+@pytest.mark.parametrize("kind", chosen(KINDS, KINDS.keys() - MID_EPOCH))
 def test_resume_mid_epoch_gives_same_weights(kind, undisturbed, tmp_path):
     config = {"min_checkpoint_period": {"batches": 3}}
     # Twice in one epoch, and once in a later one.

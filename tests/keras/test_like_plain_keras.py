@@ -48,7 +48,7 @@ def managed(way, run_dir):
         return outcome(way(context))
 
 
-@pytest.mark.parametrize("name", chosen(WAYS, ALIKE))
+@pytest.mark.parametrize("name", chosen(WAYS, ALIKE, are_many=True))
 def test_managed_training_is_that_of_plain_keras(name, tmp_path):
     assert managed(WAYS[name], tmp_path / "run") == plain(WAYS[name])
 

@@ -28,6 +28,7 @@ ALIKE = frozenset(
         "diffusion",
         "distillation",
         "generator_lstm",
+        "image_captioning",
         "image_folder",
         "masked_autoencoder",
         "metric_learning",
@@ -38,6 +39,7 @@ ALIKE = frozenset(
         "reinforcement",
         "seq2seq",
         "siamese",
+        "simclr",
         "text_classification",
         "text_generation",
         "timeseries_forecasting",
@@ -89,7 +91,9 @@ def test_kills_change_nothing(name, result):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("name", chosen(name for name in SCRIPTS if name not in UNLIKE_PLAIN))
+@pytest.mark.parametrize(
+    "name", chosen((name for name in SCRIPTS if name not in UNLIKE_PLAIN), are_many=True)
+)
 def test_converted_script_ends_as_plain_keras_does(name, result):
     converted, plain = result()
     assert converted == plain

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from amount import AMOUNT
 
 from det_keras.errors import DetError
 from det_keras.home import Home
@@ -26,7 +27,7 @@ from master.test_survival import processes_of, submit, texts, wait_for_text
 
 pytestmark = [pytest.mark.process, pytest.mark.kill]
 
-KILLS = 10
+KILLS, TRIALS = (10, 16) if AMOUNT == "all" else (4, 8)
 
 
 @pytest.fixture
@@ -53,9 +54,8 @@ def machine_of(real, trial) -> str:
 
 def test_search_ends_as_undisturbed_whichever_machines_and_masters_die(on_ray, machines):
     chance = random.Random(11)
-    config = (
-        CONFIG + METHODS["adaptive_asha"].replace("max_trials: 30", "max_trials: 16") + on_ray.own_variables
-    )
+    method = METHODS["adaptive_asha"].replace("max_trials: 30", f"max_trials: {TRIALS}")
+    config = CONFIG + method + on_ray.own_variables
     files = [file_entry("train.py", PRELUDE + SCRIPT.encode())]
     experiment_id = on_ray.client.create(config, modelDefinition=files)
     for number in range(KILLS):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from amount import AMOUNT
 from database.server import rows_of
 from sqlalchemy import text
 
@@ -22,7 +23,7 @@ from master.fakes import file_entry
 
 pytestmark = [pytest.mark.process, pytest.mark.kill]
 
-KILLS = {"random": 4, "adaptive_asha": 12}
+KILLS = {"random": 4, "adaptive_asha": 12} if AMOUNT == "all" else {"random": 2, "adaptive_asha": 6}
 TRIALS = 30
 PRELUDE = Path(__file__).with_name("trial_script.py").read_bytes()
 # What a trial does is decided by its hyperparameter: refuse it, fail, or train.
