@@ -1,8 +1,9 @@
-"""What a browser gets of the master's pages, and of MLflow's on the same numbers.
+"""What a browser gets of the master's pages, and of MLflow's and of Optuna's dashboard on the same numbers.
 
 Two pages: the list of 1,000 experiments, and one plot of 50 trials with 10,000 points each. For each, in a browser
 with an empty cache: when something is painted, when what was asked for is there, and how many bytes came over the wire.
-Needs a Chromium and Playwright (`tests/browser/install.sh`, group `test`); MLflow as in `bench_master.py`.
+Needs a Chromium and Playwright (`tests/browser/install.sh`, group `test`); MLflow as in `bench_master.py`, and Optuna's
+dashboard where DET_KERAS_OPTUNA names a Python that has optuna-dashboard.
 """
 
 from __future__ import annotations
@@ -11,10 +12,14 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
+import socket
 import sqlite3
 import statistics
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -227,18 +232,79 @@ def _fill_theirs(database: Path, runs: list[str]) -> None:
             connection.executemany(f"INSERT INTO metrics ({names}) VALUES (?, ?, ?, ?, ?, ?)", rows)
 
 
+_STUDIES = f"""
+import optuna, sys
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+storage = optuna.storages.RDBStorage(sys.argv[1])
+study = optuna.create_study(storage=storage, study_name="plot")
+space = {{"rate": optuna.distributions.FloatDistribution(0, 1)}}
+for index in range({TRIALS}):
+    trial = optuna.trial.create_trial(params={{"rate": index / {TRIALS}}}, distributions=space, value=float(index))
+    study.add_trial(trial)
+for number in range(1, {EXPERIMENTS}):
+    storage.create_new_study([optuna.study.StudyDirection.MINIMIZE], f"n{{number}}")
+"""
+_DASHBOARD = "from optuna_dashboard._cli import main; main()"
+
+
+def dashboard_sights(browser: Browser, python: str) -> tuple[Sight, Sight]:
+    """Return the list of studies of Optuna's dashboard, and its plot of the same curves as intermediate values."""
+    with tempfile.TemporaryDirectory() as folder:
+        database = Path(folder) / "studies.db"
+        subprocess.run([python, "-c", _STUDIES, f"sqlite:///{database}"], check=True)
+        with closing(sqlite3.connect(database)) as connection, connection:
+            names = "trial_id, step, intermediate_value, intermediate_value_type"
+            numbers = [row[0] for row in connection.execute("SELECT trial_id FROM trials ORDER BY trial_id")]
+            for index, number in enumerate(numbers):
+                rows = ((number, step, value(index, step), "FINITE") for step in range(POINTS))
+                connection.executemany(
+                    f"INSERT INTO trial_intermediate_values ({names}) VALUES (?, ?, ?, ?)", rows
+                )
+        with _dashboard(python, database) as url:
+            rows = f"() => document.body.innerText.includes('n{EXPERIMENTS - 1}')"
+            listing = look(browser, f"{url}/dashboard/", rows)
+            lines = "document.querySelectorAll('#graph-intermediate-values .scatterlayer .trace').length"
+            return listing, look(browser, f"{url}/dashboard/studies/1", f"() => {lines} >= {TRIALS}")
+
+
+@contextmanager
+def _dashboard(python: str, database: Path) -> Iterator[str]:
+    """Run Optuna's dashboard; yield its address."""
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [python, "-c", _DASHBOARD, f"sqlite:///{database}", "--port", str(port), "--host", "127.0.0.1"]
+    server = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                assert time.monotonic() < deadline
+                assert server.poll() is None
+                time.sleep(0.2)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait(30)
+
+
 def _told(sight: Sight) -> str:
     return f"{sight.paint_s:.2f} s painted, {sight.ready_s:.2f} s there, {sight.size_bytes / 1e6:.2f} MB"
 
 
-def _compare(name: str, ours: Sight, theirs: Sight, goals: dict[str, float]) -> None:
-    told = f"ours {_told(ours)}; MLflow {_told(theirs)}"
+def _compare(name: str, peer: str, ours: Sight, theirs: Sight, goals: dict[str, float]) -> None:
+    told = f"ours {_told(ours)}; {peer} {_told(theirs)}"
     parts: dict[str, Callable[[Sight], float]] = {
         "until it is there": lambda sight: sight.ready_s,
         "bytes": lambda sight: sight.size_bytes,
     }
     for part, of in parts.items():
-        report(f"{name}: {part}, ours / MLflow", of(ours) / of(theirs), goal=goals[part], detail=told)
+        report(f"{name}: {part}, ours / {peer}", of(ours) / of(theirs), goal=goals.get(part), detail=told)
 
 
 def main() -> None:
@@ -260,11 +326,14 @@ def main() -> None:
             report(f"{name}: first paint", sight.paint_s, unit="s", goal=1.0, detail=_told(sight))
         report(f"{names[1]}: until it is there, the first time", first.ready_s, unit="s", detail=_told(first))
         report("update of a live plot: script", update, unit="ms", goal=50.0)
+        peers = []
+        if (dashboard := os.environ.get("DET_KERAS_OPTUNA")) is not None:
+            peers.append(("Optuna's dashboard", dashboard_sights(browser, dashboard)))
         if python is not None:
-            for name, ours, theirs in zip(
-                names, (listing, again), their_sights(browser, python), strict=True
-            ):
-                _compare(name, ours, theirs, _GOALS[name == names[1]])
+            peers.append(("MLflow", their_sights(browser, python)))
+        for peer, sights in peers:
+            for name, ours, theirs, goals in zip(names, (listing, again), sights, _GOALS, strict=True):
+                _compare(name, peer, ours, theirs, goals if peer == "MLflow" else {})
         browser.close()
 
 

@@ -102,6 +102,33 @@ def test_search_page_tells_what_was_found(page, site, search):
     expect(page.locator(".trial-line")).to_have_count(6)
 
 
+def test_list_of_runs_chooses_what_the_plots_show(page, site, search):
+    page.goto(f"/experiments/{search.number}/search")
+    lines, rows = page.locator(".trial-line"), page.locator("[data-runs] li:visible")
+    expect(lines).to_have_count(6)
+    expect(rows).to_have_count(6)
+    values = {one["id"]: one["searcherMetricValue"] for one in site.client.trials(search.number)}
+    shown = rows.evaluate_all("rows => rows.map((row) => Number(row.dataset.run))")
+    assert shown == sorted(values, key=values.get)
+    rows.first.hover()
+    expect(page.locator(".trial-line.lit")).to_have_attribute("data-trial", str(shown[0]))
+    rows.first.get_by_role("button").click()
+    expect(lines).to_have_count(5)
+    expect(page.locator("#trials tbody tr[data-key]")).to_have_count(5)
+    rows.first.get_by_role("button").click()
+    expect(lines).to_have_count(6)
+    bound = (values[shown[1]] + values[shown[2]]) / 2
+    page.get_by_label("Filter").fill(f"best<{bound}")
+    for found in (lines, rows, page.locator("[data-draw=time] rect")):
+        expect(found).to_have_count(2)
+    page.get_by_label("Filter").fill("best<-1")
+    expect(page.locator("[data-draw=parallel]")).to_have_text("No trial is shown.")
+    # A sent link shows the same.
+    page.get_by_label("Filter").fill(f"best<{bound}")
+    page.reload()
+    expect(lines).to_have_count(2)
+
+
 def test_brush_of_an_axis_filters_the_table(page, search):
     page.goto(f"/experiments/{search.number}/search")
     # The table below has its rows, so nothing moves any more.
@@ -119,6 +146,7 @@ def test_brush_of_an_axis_filters_the_table(page, search):
     count = page.locator(".trial-line:not(.off)").count()
     assert 0 < count < 6
     expect(shown).to_have_count(count)
+    expect(page.locator("[data-runs] li:visible")).to_have_count(count)
     page.locator(".grip").last.click()
     expect(shown).to_have_count(6)
 

@@ -1,6 +1,6 @@
-// The list of runs beside the wall: which are shown, in which colour, with their best values; best first.
+// The list of runs beside the wall, or beside the plots of a search: which are shown, in which colour, with their best values; best first.
 
-import { runColor, scale, viridis } from "./colors.js";
+import { scale, viridis } from "./colors.js";
 import { element, iconButton } from "./elements.js";
 import { matcher } from "./query.js";
 import { keepSettings, setting } from "./settings.js";
@@ -9,6 +9,7 @@ const LABEL = "label";
 const SVG = "http://www.w3.org/2000/svg";
 
 export class RunList {
+  // `wall` is what is beside the list: it says which runs it shows, and draws again after a change.
   constructor(root, wall) {
     this.root = root;
     this.wall = wall;
@@ -22,7 +23,8 @@ export class RunList {
     this.rows = new Map();
     this.filter.value = setting("filter");
     this.colorBy = setting("color");
-    this.groupBy = setting("group");
+    this.groupBy = this.groupSelect ? setting("group") : "";
+    this.among = null;
     this.passes = () => true;
     this.filter.addEventListener("input", () => {
       keepSettings({ filter: this.filter.value });
@@ -30,7 +32,7 @@ export class RunList {
       wall.load();
     });
     this.colorSelect.addEventListener("change", () => this.choose("color", this.colorSelect.value));
-    this.groupSelect.addEventListener("change", () => this.choose("group", this.groupSelect.value));
+    this.groupSelect?.addEventListener("change", () => this.choose("group", this.groupSelect.value));
     this.all.addEventListener("click", () => {
       const ids = this.order.filter(this.passes).map((run) => run.id);
       wall.setShown(ids, !ids.every((id) => wall.isShown(id)));
@@ -53,8 +55,8 @@ export class RunList {
     this.order = order;
     const names = [...new Set(order.flatMap((run) => Object.keys(run.hparams)))];
     const varied = names.filter((name) => new Set(order.map((run) => JSON.stringify(run.hparams[name]))).size > 1);
-    offer(this.colorSelect, ["", this.wall.metric, ...varied], this.colorBy, "each run");
-    offer(this.groupSelect, ["", LABEL, ...varied], this.groupBy, "no group");
+    offer(this.colorSelect, ["", this.wall.metric, ...varied], this.colorBy, this.wall.ownColorName);
+    if (this.groupSelect) offer(this.groupSelect, ["", LABEL, ...varied], this.groupBy, "no group");
     const ids = new Set(order.map((run) => run.id));
     for (const [id, row] of this.rows) {
       if (ids.has(id)) continue;
@@ -95,12 +97,18 @@ export class RunList {
     this.passes = (run) => matches(run);
     let count = 0;
     for (const run of this.order ?? []) {
-      const isIn = this.passes(run);
+      const isIn = this.passes(run) && (this.among === null || this.among.has(run.id));
       this.rows.get(run.id).root.hidden = !isIn;
       count += isIn;
     }
     this.count.textContent = count === (this.order ?? []).length ? `${count}` : `${count} of ${this.order.length}`;
     this.mark();
+  }
+
+  // Shows only these runs, beside those that the filter leaves out; null for all.
+  narrow(ids) {
+    this.among = ids;
+    this.applyFilter();
   }
 
   // Shows which runs are drawn.
@@ -129,7 +137,7 @@ export class RunList {
 
   colorOf(id) {
     const run = this.wall.runs.get(id);
-    if (!this.scale || run === undefined) return runColor(id);
+    if (!this.scale || run === undefined) return this.wall.ownColor(id);
     return this.scale.color(this.valueOf(run, this.colorBy));
   }
 

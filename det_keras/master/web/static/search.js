@@ -1,14 +1,18 @@
-// The plots of a search: importance, the best so far, parallel coordinates with brushes, trials in time.
+// The plots of a search: importance, the best so far, parallel coordinates with brushes, trials in time; and the list of
+// its runs beside them.
 
 import { viridis } from "./colors.js";
 import { element } from "./elements.js";
 import { metricText, numberText } from "./formats.js";
 import { onRefresh } from "./live.js";
+import { RunList } from "./runlist.js";
+import { keepSettings, setting } from "./settings.js";
 import { momentText } from "./times.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const LEAST_MS = 2000;
 const KINDS = { completed: "--completed", error: "--error", stopping: "--paused", canceled: "--canceled", running: "--running", paused: "--paused", waiting: "--waiting" };
+const MOST_SPARKS = 50;
 const MARGIN = { left: 62, right: 20, top: 14, bottom: 30 };
 
 let data = null;
@@ -18,6 +22,30 @@ let timer;
 let isBrushing = false;
 // The chosen range of each axis, by name, as fractions of its height.
 const brushes = new Map();
+
+let list = null;
+// What the list asks of the page beside it.
+const board = {
+  runs: new Map(),
+  ranks: new Map(),
+  metric: "",
+  hidden: new Set(setting("hidden").split(".").filter(Boolean).map(Number)),
+  ownColorName: "best is yellow",
+  ownColor: (id) => viridis(board.ranks.get(id) ?? 0),
+  isShown: (id) => !board.hidden.has(id),
+  setShown(ids, isShown) {
+    for (const id of ids) board.hidden[isShown ? "delete" : "add"](id);
+    keepSettings({ hidden: [...board.hidden].join(".") });
+    list.mark();
+    draw();
+  },
+  load: () => draw(),
+  redraw: () => draw(),
+  highlight(id) {
+    for (const line of document.querySelectorAll(".trial-line")) line.classList.toggle("lit", Number(line.dataset.trial) === id);
+    list.highlight(id);
+  },
+};
 
 const root = () => document.querySelector("[data-search]");
 const place = (name) => root().querySelector(`[data-draw=${name}]`);
@@ -42,12 +70,43 @@ async function load() {
     if (now === text) return;
     text = now;
     data = JSON.parse(now);
+    await loadRuns();
     draw();
   } catch {
     // The next refresh tries again.
   } finally {
     earliest = performance.now() + Math.max(LEAST_MS, 4 * (performance.now() - began));
   }
+}
+
+// Fills the list: best first, as on the wall, with the curves of the first.
+async function loadRuns() {
+  const answer = await fetch(root().dataset.wallSource);
+  if (!answer.ok) return;
+  const { runs, cards, metric, smallerIsBetter } = await answer.json();
+  const sign = smallerIsBetter ? 1 : -1;
+  const value = (run) => (run.best === null ? Infinity : sign * run.best);
+  const order = [...runs].sort((a, b) => value(a) - value(b) || a.id - b.id);
+  board.metric = metric;
+  board.runs = new Map(runs.map((run) => [run.id, run]));
+  const known = order.filter((run) => run.best !== null);
+  board.ranks = new Map(known.map((run, index) => [run.id, 1 - index / Math.max(known.length - 1, 1)]));
+  list ??= new RunList(root().querySelector("[data-runs]"), board);
+  list.update(order);
+  const searched = cards.find((card) => card.isSearched)?.metrics.find(({ name }) => name === metric);
+  if (searched === undefined) return;
+  const params = new URLSearchParams({ metric: searched.key, points: 60 });
+  for (const run of order.slice(0, MOST_SPARKS)) params.append("trial", run.id);
+  const curves = await fetch(`/figures/lines?${params}`);
+  if (curves.ok) list.sparklines({ data: await curves.json() });
+}
+
+// The trials that the list shows.
+function visible() {
+  return data.trials.filter(({ id }) => {
+    const run = board.runs.get(id);
+    return board.isShown(id) && (list === null || run === undefined || list.passes(run));
+  });
 }
 
 function draw() {
@@ -57,7 +116,7 @@ function draw() {
   drawProgress();
   drawParallel();
   drawTime();
-  root().dataset.drawn = data.trials.length;
+  root().dataset.drawn = visible().length;
 }
 
 function drawImportance() {
@@ -71,9 +130,13 @@ function drawImportance() {
   place("importance").replaceChildren(rows.length ? element("ol", { className: "importances" }, rows) : none);
 }
 
-// A canvas of SVG with scales; `draw(width, height)` returns its children.
-function canvas(name, label, children) {
+// A canvas of SVG with scales; `children(width, height)` returns its content.
+function canvas(name, label, trials, children) {
   const target = place(name);
+  if (trials.length === 0) {
+    target.replaceChildren(element("p", { className: "faint", textContent: "No trial is shown." }));
+    return;
+  }
   const { clientWidth: width, clientHeight: height } = target;
   const made = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": label });
   made.append(...children(width, height));
@@ -91,8 +154,8 @@ function ticks(low, high, count = 5) {
 }
 
 function drawProgress() {
-  const shown = data.trials.filter(({ value }) => value !== null).sort((a, b) => a.end - b.end);
-  canvas("progress", `Best ${data.metric} so far over ${shown.length} trials`, (width, height) => {
+  const shown = visible().filter(({ value }) => value !== null).sort((a, b) => a.end - b.end);
+  canvas("progress", `Best ${data.metric} so far over ${shown.length} trials`, shown, (width, height) => {
     const values = shown.map(({ value }) => value);
     const [low, high] = [Math.min(...values), Math.max(...values)];
     const x = (index) => MARGIN.left + ((width - MARGIN.left - MARGIN.right) * (index + 0.5)) / shown.length;
@@ -140,18 +203,20 @@ function axis(name, scale, values, read) {
 }
 
 function drawParallel() {
-  const shown = data.trials.filter(({ value }) => value !== null);
   const all = axes();
+  const shown = visible().filter(({ value }) => value !== null);
   const order = [...shown].sort((a, b) => (data.smallerIsBetter ? b.value - a.value : a.value - b.value));
-  canvas("parallel", `Hyperparameters and ${data.metric} of ${shown.length} trials`, (width, height) => {
+  canvas("parallel", `Hyperparameters and ${data.metric} of ${shown.length} trials`, shown, (width, height) => {
     const [top, bottom] = [34, height - 26];
     const x = (index) => 40 + ((width - 140) * index) / Math.max(all.length - 1, 1);
     const y = (fraction) => bottom - (bottom - top) * fraction;
     const parts = [];
-    order.forEach((trial, rank) => {
+    order.forEach((trial) => {
       const points = all.map((one, index) => [index, one.read(trial)]).filter(([, value]) => value !== null && value !== undefined);
-      const line = svg("polyline", { points: points.map(([index, value]) => `${x(index).toFixed(1)},${y(all[index].at(value)).toFixed(1)}`).join(" "), class: "trial-line", stroke: viridis(rank / Math.max(order.length - 1, 1)) }, [svg("title", {}, [`Trial ${trial.id}: ${metricText(trial.value)}`])]);
+      const line = svg("polyline", { points: points.map(([index, value]) => `${x(index).toFixed(1)},${y(all[index].at(value)).toFixed(1)}`).join(" "), class: "trial-line", stroke: list?.colorOf(trial.id) ?? board.ownColor(trial.id) }, [svg("title", {}, [`Trial ${trial.id}: ${metricText(trial.value)}`])]);
       line.dataset.trial = trial.id;
+      line.addEventListener("pointerenter", () => board.highlight(trial.id));
+      line.addEventListener("pointerleave", () => board.highlight(null));
       parts.push(svg("a", { href: `/trials/${trial.id}` }, [line]));
     });
     all.forEach((one, index) => {
@@ -195,10 +260,11 @@ function brush(event, one, mark, fraction, y) {
   grip.addEventListener("pointerup", end, { once: true });
 }
 
-// Fades the trials that are not chosen, and filters the table of trials.
+// Fades the trials that are not chosen, and filters the list and the table of trials.
 function applyBrushes(all) {
+  const shown = visible();
   const chosen = new Set(
-    data.trials
+    shown
       .filter((trial) => all.every((one) => {
         const range = brushes.get(one.name);
         if (range === undefined) return true;
@@ -208,11 +274,13 @@ function applyBrushes(all) {
       .map(({ id }) => id),
   );
   for (const line of place("parallel").querySelectorAll(".trial-line")) line.classList.toggle("off", !chosen.has(Number(line.dataset.trial)));
-  document.dispatchEvent(new CustomEvent("trials-chosen", { detail: brushes.size ? chosen : null }));
+  list?.narrow(brushes.size ? chosen.union(board.hidden) : null);
+  const isPart = brushes.size > 0 || shown.length < data.trials.length;
+  document.dispatchEvent(new CustomEvent("trials-chosen", { detail: isPart ? chosen : null }));
 }
 
 function drawTime() {
-  const shown = data.trials.filter(({ start }) => start !== null).sort((a, b) => a.start - b.start);
+  const shown = visible().filter(({ start }) => start !== null).sort((a, b) => a.start - b.start);
   // Each trial takes the first lane that is free, as trials take slots.
   const lanes = [];
   const bars = shown.map((trial) => {
@@ -223,7 +291,7 @@ function drawTime() {
   });
   place("time").style.height = `${Math.min(60 + 22 * lanes.length, 600)}px`;
   const [from, to] = [Math.min(...shown.map(({ start }) => start)), Math.max(...shown.map(({ end }) => end))];
-  canvas("time", `${shown.length} trials over time`, (width, height) => {
+  canvas("time", `${shown.length} trials over time`, shown, (width, height) => {
     const row = Math.min(22, (height - 40) / Math.max(lanes.length, 1));
     const x = (time) => 8 + ((width - 16) * (time - from)) / (to - from || 1);
     const parts = bars.map(({ trial, lane }) => {

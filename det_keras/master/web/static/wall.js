@@ -28,6 +28,7 @@ class Wall {
     this.shownMore = new Set(setting("shown").split(".").filter(Boolean).map(Number));
     this.pinned = new Set(JSON.parse(localStorage.getItem("pinned") ?? "[]"));
     this.colors = null;
+    this.ownColorName = "each run";
     this.earliest = 0;
     const list = root.querySelector("[data-runs]");
     this.list = list === null ? null : new RunList(list, this);
@@ -242,6 +243,11 @@ class Wall {
 
   color(id) {
     return this.list?.colorOf(id) ?? runColor(id);
+  }
+
+  // The colour of a run unless the user colours by a value.
+  ownColor(id) {
+    return runColor(id);
   }
 
   grouped(card) {
