@@ -28,6 +28,7 @@ __all__ = ["router"]
 router = APIRouter(include_in_schema=False)
 
 _MOST_CHIPS = 60
+_UNIT_OF_ONE = {"epochs": "epoch", "batches": "batch", "records": "record"}
 
 
 @router.get("/experiments/{experiment_id}/search")
@@ -50,6 +51,7 @@ async def search(request: Request, experiment_id: int) -> Response:
         best_yaml="" if best is None else dump_yaml(dict(best["hparams"])),
         ladders=[_ladder(bracket) for bracket in rungs["brackets"]],
         unit=rungs["unit"],
+        unit_of_one=_UNIT_OF_ONE.get(rungs["unit"], rungs["unit"]),
         lengths=sorted({rung["length"] for bracket in rungs["brackets"] for rung in bracket["rungs"]}),
     )
 
