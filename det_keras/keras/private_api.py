@@ -393,8 +393,12 @@ def has_buffered_batch(iterator: Any) -> bool | None:
     Args:
         iterator: of the dataset. TensorFlow keeps statistics of each stage unless autotuning is off.
     """
+    resource = getattr(iterator, "_iterator_resource", None)
+    if resource is None:
+        # Of several devices, each has an iterator of its own.
+        return None
     try:
-        content = tf.raw_ops.IteratorGetModelProto(iterator=iterator._iterator_resource).numpy()
+        content = tf.raw_ops.IteratorGetModelProto(iterator=resource).numpy()
     except tf.errors.OpError:
         return None
     nodes = ModelProto.FromString(content).nodes
