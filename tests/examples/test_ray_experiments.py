@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 import yaml
+from amount import AMOUNT
 from conftest import Cluster
 
 from det_keras.master import process
@@ -94,6 +95,7 @@ def test_trial_whose_machine_dies_ends_the_same(on_ray, create, machines):
     assert on_ray.get(f"/api/v1/trials/{trial['id']}")["trial"]["restarts"] == 0
 
 
+@pytest.mark.skipif(AMOUNT != "all", reason="in the long mode")
 def test_trial_over_two_machines_ends_as_on_one_process_whichever_dies(on_ray, create, machines):
     # Dropout draws another stream on each rank.
     hyperparameters = {"learning_rate": 0.01, "dropout": 0.0, "global_batch_size": 32}
