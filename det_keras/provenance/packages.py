@@ -26,7 +26,7 @@ def installed_packages() -> list[str]:
     from importlib.metadata import distributions
 
     found: dict[str, str] = {}
-    for distribution in distributions(path=[entry for entry in sys.path if not _IN_A_PACKAGE.search(entry)]):
+    for distribution in distributions(path=[entry for entry in sys.path if not _is_in_a_package(entry)]):
         text = _metadata(distribution)
         # Both are in the head. `distribution.metadata` parses all of it, which takes ten times as long.
         name, version = _NAME.search(text), _VERSION.search(text)
@@ -34,6 +34,11 @@ def installed_packages() -> list[str]:
             # Of several on the path, Python imports the first.
             found.setdefault(re.sub(r"[-_.]+", "-", name[1]).lower(), f"{name[1]}=={version[1]}")
     return sorted(found.values(), key=str.lower)
+
+
+def _is_in_a_package(entry: str) -> bool:
+    # An egg is a package of its own, with an entry of its own.
+    return _IN_A_PACKAGE.search(entry) is not None and not entry.endswith(".egg")
 
 
 def _metadata(distribution: Distribution) -> str:

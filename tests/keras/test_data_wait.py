@@ -39,6 +39,13 @@ class Items(keras.utils.PyDataset):
         return BATCH
 
 
+class FewItems(Items):
+    batches = 2
+
+    def __len__(self):
+        return self.batches
+
+
 def dataset(seconds):
     return tf.data.Dataset.from_generator(lambda: generate(seconds), output_signature=SIGNATURE)
 
@@ -63,6 +70,11 @@ class SleepingModel(keras.Sequential):
             return super().train_step(data)
 
 
+def wait_percents(run_dir):
+    rows = map(json.loads, (run_dir / "system.jsonl").read_text().splitlines())
+    return [row["metrics"]["data_wait_percent"] for row in rows if "data_wait_percent" in row["metrics"]]
+
+
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize(
     ("data_s", "step_s"), [(LONG_S, SHORT_S), (SHORT_S, LONG_S)], ids=["slow data", "slow step"]
@@ -75,11 +87,41 @@ def test_training_waits_if_a_batch_takes_longer_than_a_step(source, data_s, step
         model.compile(context.wrap_optimizer(keras.optimizers.SGD()), "mse")
         data = context.wrap_data(SOURCES[source](data_s))
         context.fit(model, data, steps_per_epoch=STEPS, epochs=1, verbose=0, validate=False)
-    rows = map(json.loads, (tmp_path / "system.jsonl").read_text().splitlines())
-    values = [row["metrics"]["data_wait_percent"] for row in rows if "data_wait_percent" in row["metrics"]]
+    values = wait_percents(tmp_path)
     # Without the first, which has the tracing of the step.
     assert len(values) >= 3
     assert bool(np.mean(values[1:]) > 50) is (data_s > step_s), values
+
+
+@pytest.mark.parametrize("source", ["PyDataset", "tf.data"])
+def test_end_of_an_epoch_is_no_wait(source, tmp_path, monkeypatch):
+    """At the last batch of a pass nothing is left to be ready: epochs of one batch would always seem to wait."""
+    monkeypatch.setattr("det_keras.core.profiler._PERIOD_S", 0.2)
+    data = {
+        "PyDataset": FewItems(0.0),
+        "tf.data": tf.data.Dataset.from_tensors(BATCH).repeat(FewItems.batches),
+    }[source]
+    model = SleepingModel([keras.Input((4,)), keras.layers.Dense(1)])
+    model.seconds = LONG_S
+    with det.keras.init(config={}, run_dir=tmp_path) as context:
+        model.compile(context.wrap_optimizer(keras.optimizers.SGD()), "mse")
+        context.fit(model, context.wrap_data(data), epochs=STEPS // 2, verbose=0, validate=False)
+    values = wait_percents(tmp_path)
+    assert values == [] or np.mean(values[1:]) < 50, values
+
+
+def test_executions_of_several_steps_wait_as_well(tmp_path, monkeypatch):
+    monkeypatch.setattr("det_keras.core.profiler._PERIOD_S", 0.2)
+    for name, source in (("tf.data", dataset(LONG_S).take(STEPS)), ("PyDataset", Items(LONG_S))):
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        with det.keras.init(config={}, run_dir=tmp_path / name) as context:
+            model.compile(context.wrap_optimizer(keras.optimizers.SGD()), "mse", steps_per_execution=10)
+            context.fit(
+                model, context.wrap_data(source), steps_per_epoch=STEPS, epochs=1, verbose=0, validate=False
+            )
+    assert np.mean(wait_percents(tmp_path / "tf.data")[1:]) > 50
+    # How many of its batches an execution has taken is not known.
+    assert wait_percents(tmp_path / "PyDataset") == []
 
 
 class Source:
@@ -88,8 +130,8 @@ class Source:
     def __init__(self, answers):
         self.answers = iter(answers)
 
-    def is_ahead(self, step):
-        assert step == 7
+    def is_ahead(self, step, at_once):
+        assert (step, at_once) == (7, 1)
         return next(self.answers)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from det_keras.master.database.models import MetricRow
 from det_keras.master.web import alerts, rendering
 from det_keras.master.web.plotting.rungs import at_rung, stopped_at
 from det_keras.master.web.runs import runs_of
@@ -433,6 +434,30 @@ def test_trial_that_waits_for_its_data_is_told(world):
         text = page(world, path).text
         assert "Training found no batch ready in 80 % of the time: it waits for its data." in text
     assert "waits for its data" not in page(world, f"/trials/{other['id']}").text
+    # Of several machines, each may be the one that waits.
+    for _ in range(3):
+        world.client.report(other["id"], "cpu", None, {"other machine": {"data_wait_percent": 60.0}})
+    assert "ready in 60 % of the time" in page(world, f"/trials/{other['id']}").text
+
+
+def test_mean_wait_is_that_of_all_samples(world):
+    trial = world.launch()[1]
+    rows = [
+        {
+            "trial_id": trial["id"],
+            "run_id": 1,
+            "group": "cpu",
+            "partition": "profiler",
+            "total_batches": None,
+            "archived": False,
+            "metrics": {"machine": {"data_wait_percent": 100.0 if number % 5 == 0 else 5.0}},
+            "end_time": datetime.now(timezone.utc) + timedelta(seconds=10 * number),
+        }
+        for number in range(8640)
+    ]
+    with world.master.store.adding() as connection:
+        connection.execute(MetricRow.__table__.insert(), rows)
+    assert "waits for its data" not in page(world, f"/trials/{trial['id']}").text
 
 
 def test_levels_and_ids_select_lines(world):

@@ -61,10 +61,20 @@ def test_packages_are_sorted_and_first_on_the_path_wins(tmp_path, monkeypatch):
     broken = tmp_path / "first" / "broken-1.dist-info"
     broken.mkdir()
     (broken / "METADATA").write_bytes(b"\xff\xfe")
-    monkeypatch.setattr(sys, "path", [str(tmp_path / "first"), str(tmp_path / "second"), *sys.path])
+    # An egg is a package with an entry of its own; a folder inside of a package has copies for that package alone.
+    for folder in ("egg-1.egg/EGG-INFO", "ray/copies/copy-1.dist-info"):
+        place = tmp_path / "site-packages" / folder
+        place.mkdir(parents=True)
+        name = folder.split("-")[0].split("/")[-1]
+        for file in ("METADATA", "PKG-INFO"):
+            (place / file).write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n\n")
+    entries = ["first", "second", "site-packages/egg-1.egg", "site-packages/ray/copies"]
+    monkeypatch.setattr(sys, "path", [*(str(tmp_path / entry) for entry in entries), *sys.path])
     found = installed_packages()
     assert "Some.Name==2" in found
     assert "Some.Name==1" not in found
+    assert "egg==1" in found
+    assert "copy==1" not in found
     assert found == sorted(found, key=str.lower)
 
 

@@ -122,13 +122,14 @@ class DataSource(abc.ABC):
         """Return the number of samples before a step, None if the source does not know it."""
         return None
 
-    def is_ahead(self, step: int) -> bool | None:
-        """Return whether a batch is ready beside the one that is trained now; None if the source does not know it.
+    def is_ahead(self, step: int, at_once: int = 1) -> bool | None:
+        """Return whether a batch is ready beside those that are trained now; None if the source does not know it.
 
         It is called from another thread while training takes batches.
 
         Args:
             step: number of steps of the current epoch that are trained.
+            at_once: number of batches that are trained now, one after another.
         """
         return None
 
@@ -202,7 +203,10 @@ class IteratedSource(DataSource):
         # Its functions refer to the source.
         del self._dataset
 
-    def is_ahead(self, step: int) -> bool | None:
+    def is_ahead(self, step: int, at_once: int = 1) -> bool | None:
+        if self.steps_per_epoch is not None and step + at_once >= self.steps_per_epoch:
+            # At its end an iterator has nothing more to hold.
+            return None
         iterator = self._iterator
         return None if iterator is None else has_buffered_batch(iterator)
 

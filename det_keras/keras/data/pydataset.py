@@ -124,9 +124,10 @@ class PyDatasetSource(IteratedSource):
         self._end()
         self._start = self._entered = None
 
-    def is_ahead(self, step: int) -> bool | None:
+    def is_ahead(self, step: int, at_once: int = 1) -> bool | None:
         stop = self.epochs.steps_in(self._epoch) if self._stop is None else self._stop
-        return self._next >= min(step + 2, stop)
+        # How many batches an execution of several has taken so far is not known.
+        return None if at_once > 1 or step + 1 >= stop else self._next >= step + 2
 
     def save_state(self, directory: Path) -> dict[str, Any]:
         if self._start is None:

@@ -28,10 +28,12 @@ class DataWait:
     Args:
         source: the training data.
         trained_steps: returns the number of steps of the current epoch that are trained; None outside of epochs.
+        at_once: steps that Keras runs in one execution.
     """
 
-    def __init__(self, source: DataSource, trained_steps: Callable[[], int | None]) -> None:
+    def __init__(self, source: DataSource, trained_steps: Callable[[], int | None], at_once: int = 1) -> None:
         self._source = source
+        self._at_once = at_once
         self._trained_steps = trained_steps
         self._looks = self._behind = 0
         self._long = 0
@@ -39,7 +41,7 @@ class DataWait:
     def look(self) -> None:
         """Look once."""
         step = self._trained_steps()
-        is_ahead = None if step is None else self._source.is_ahead(step)
+        is_ahead = None if step is None else self._source.is_ahead(step, self._at_once)
         if is_ahead is not None:
             self._looks += 1
             self._behind += not is_ahead

@@ -331,7 +331,11 @@ class FitRun:
         runner = SegmentRunner(
             self, self.parts, self._callbacks, self._injected, plan, self._is_asked_to_stop
         )
-        self.core.watch(DataWait(self.source, lambda: self.progress.trained_steps))
+        at_once = self.parts.trained.model.steps_per_execution
+        wait = DataWait(
+            self.source, lambda: self.progress.trained_steps, at_once if isinstance(at_once, int) else 1
+        )
+        self.core.watch(wait)
         try:
             runner.train()
         finally:

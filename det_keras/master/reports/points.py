@@ -22,9 +22,12 @@ from sqlalchemy.orm import Session
 from det_keras.master.database.models import MetricRow
 from det_keras.protocol.metrics import number
 
-__all__ = ["Curve", "Floats", "read_points"]
+__all__ = ["EVERY_POINT", "Curve", "Floats", "read_points"]
 
 Floats = npt.NDArray[np.float64]
+
+#: A maximum number of points that keeps all.
+EVERY_POINT = 1 << 40
 
 # Memory-mapped reads, which do not copy every page, halve the time.
 _MAP_BYTES = 256 << 20

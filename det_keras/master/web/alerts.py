@@ -12,6 +12,7 @@ import anyio.to_thread
 
 from det_keras.display import parse_time
 from det_keras.master.embedded import EmbeddedMaster
+from det_keras.master.reports.points import EVERY_POINT
 from det_keras.master.web.metric_choice import Metric, metrics_of
 from det_keras.master.web.rest import Rest
 from det_keras.master.web.runs import is_failed, runs_of
@@ -249,9 +250,14 @@ def _wait_warnings(master: EmbeddedMaster, trials: Sequence[Mapping[str, Any]]) 
 
 
 def _wait_percent(master: EmbeddedMaster, trial: Mapping[str, Any]) -> float | None:
-    """Return how often a trial had no batch ready, in percent; None if that was seldom, or is not known."""
-    for series in master.system_metrics.read(trial["id"]):
-        if series.metric.name == DATA_WAIT and series.total >= _FEWEST_SAMPLES:
-            percent = float(series.values.mean())
-            return percent if percent >= _MUCH_PERCENT else None
-    return None
+    """Return how often a trial had no batch ready, in percent; None if that was seldom, or is not known.
+
+    Of several machines, the one that waits most counts.
+    """
+    # All points: thinning prefers extremes, and the mean is not theirs.
+    percents = [
+        float(series.values.mean())
+        for series in master.system_metrics.read(trial["id"], most_points=EVERY_POINT)
+        if series.metric.name == DATA_WAIT and series.total >= _FEWEST_SAMPLES
+    ]
+    return max((percent for percent in percents if percent >= _MUCH_PERCENT), default=None)

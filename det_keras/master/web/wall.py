@@ -16,7 +16,7 @@ from det_keras.display import flat_hparams
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import InvalidArgumentError
 from det_keras.master.reports.alignment import Aligned, align
-from det_keras.master.reports.points import Floats
+from det_keras.master.reports.points import EVERY_POINT, Floats
 from det_keras.master.reports.series import Series
 from det_keras.master.server.calls import MasterDep
 from det_keras.master.server.responses import reply
@@ -31,8 +31,6 @@ router = APIRouter(prefix="/figures", include_in_schema=False)
 _AXES = ("batches", "epochs", "time")
 _MOST_TRIALS = 200
 _MOST_METRICS = 20
-# All points of a curve: bins are chosen over all curves of a card.
-_EVERY_POINT = 1 << 40
 # Each machine and each GPU of a trial has a line of its own.
 _MOST_SYSTEM_TRIALS = 20
 # The cards of system metrics, with their units.
@@ -200,7 +198,7 @@ def _system_lines(
     names: list[dict[str, Any]] = []
     curves: list[tuple[Floats, Floats]] = []
     for trial_id in trial_ids:
-        found = master.system_metrics.read(trial_id, most_points=_EVERY_POINT)
+        found = master.system_metrics.read(trial_id, most_points=EVERY_POINT)
         first = min((series.times[0] for series in found if len(series.times)), default=0.0)
         for series in found:
             metric = series.metric
@@ -216,12 +214,11 @@ def _system_lines(
 
 def _system_cards(master: EmbeddedMaster, trials: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the cards of the system metrics of some trials."""
+    # Not only the newest samples: a script that evaluates at its end takes no batches any more.
     found = {
-        (metric.group, metric.name)
-        for load in master.system_metrics.latest(
-            [trial["id"] for trial in trials[:_MOST_SYSTEM_TRIALS]]
-        ).values()
-        for metric in load
+        (series.metric.group, series.metric.name)
+        for trial in trials[:_MOST_SYSTEM_TRIALS]
+        for series in master.system_metrics.read(trial["id"], most_points=4)
     }
     titles: dict[str, list[tuple[str, str]]] = {}
     for group, name in sorted(found):
@@ -282,7 +279,7 @@ def _lines(
     for metric in metrics:
         for weight in weights:
             found = master.curves.read(
-                trial_ids, group=metric.group, metric=metric.name, most_points=_EVERY_POINT, smoothing=weight
+                trial_ids, group=metric.group, metric=metric.name, most_points=EVERY_POINT, smoothing=weight
             )
             for series in found:
                 named.append(

@@ -34,7 +34,7 @@ export class RunList {
     this.colorSelect.addEventListener("change", () => this.choose("color", this.colorSelect.value));
     this.groupSelect?.addEventListener("change", () => this.choose("group", this.groupSelect.value));
     this.all.addEventListener("click", () => {
-      const ids = this.order.filter(this.passes).map((run) => run.id);
+      const ids = this.order.filter((run) => this.isListed(run)).map((run) => run.id);
       wall.setShown(ids, !ids.every((id) => wall.isShown(id)));
     });
     this.list.addEventListener("pointerover", (event) => wall.highlight(idOf(event.target)));
@@ -97,12 +97,16 @@ export class RunList {
     this.passes = (run) => matches(run);
     let count = 0;
     for (const run of this.order ?? []) {
-      const isIn = this.passes(run) && (this.among === null || this.among.has(run.id));
+      const isIn = this.isListed(run);
       this.rows.get(run.id).root.hidden = !isIn;
       count += isIn;
     }
     this.count.textContent = count === (this.order ?? []).length ? `${count}` : `${count} of ${this.order.length}`;
     this.mark();
+  }
+
+  isListed(run) {
+    return this.passes(run) && (this.among === null || this.among.has(run.id));
   }
 
   // Shows only these runs, beside those that the filter leaves out; null for all.

@@ -43,7 +43,7 @@ const board = {
   redraw: () => draw(),
   highlight(id) {
     for (const line of document.querySelectorAll(".trial-line")) line.classList.toggle("lit", Number(line.dataset.trial) === id);
-    list.highlight(id);
+    list?.highlight(id);
   },
 };
 
@@ -68,10 +68,10 @@ async function load() {
     if (!answer.ok) return;
     const now = await answer.text();
     if (now === text) return;
-    text = now;
     data = JSON.parse(now);
     await loadRuns();
     draw();
+    text = now;
   } catch {
     // The next refresh tries again.
   } finally {
@@ -82,15 +82,16 @@ async function load() {
 // Fills the list: best first, as on the wall, with the curves of the first.
 async function loadRuns() {
   const answer = await fetch(root().dataset.wallSource);
-  if (!answer.ok) return;
+  if (!answer.ok) throw new Error(answer.statusText);
   const { runs, cards, metric, smallerIsBetter } = await answer.json();
   const sign = smallerIsBetter ? 1 : -1;
   const value = (run) => (run.best === null ? Infinity : sign * run.best);
   const order = [...runs].sort((a, b) => value(a) - value(b) || a.id - b.id);
   board.metric = metric;
   board.runs = new Map(runs.map((run) => [run.id, run]));
-  const known = order.filter((run) => run.best !== null);
-  board.ranks = new Map(known.map((run, index) => [run.id, 1 - index / Math.max(known.length - 1, 1)]));
+  // By the values that the plots compare, which are those of a rung, or the best.
+  const known = data.trials.filter((trial) => trial.value !== null).sort((a, b) => sign * (a.value - b.value));
+  board.ranks = new Map(known.map((trial, index) => [trial.id, 1 - index / Math.max(known.length - 1, 1)]));
   list ??= new RunList(root().querySelector("[data-runs]"), board);
   list.update(order);
   const searched = cards.find((card) => card.isSearched)?.metrics.find(({ name }) => name === metric);
