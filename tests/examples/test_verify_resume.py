@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from amount import AMOUNT
 from conftest import EXAMPLES
 
 pytestmark = [pytest.mark.process, pytest.mark.kill]
@@ -24,6 +25,7 @@ def test_digits_example_is_the_same_on_any_number_of_workers(cluster):
     assert "The number of workers does not matter: after 60 batches on 2, 1, and killed in between" in printed
 
 
+@pytest.mark.skipif(AMOUNT != "all", reason="in the long mode")
 def test_script_that_depends_on_the_clock_is_found_out(cluster, tmp_path):
     script = (DIGITS / "train.py").read_text()
     clock = "    model = build_model(hparams)\n    import time\n    x = x + time.time() % 1\n"

@@ -102,10 +102,11 @@ def test_end_of_an_epoch_is_no_wait(source, tmp_path, monkeypatch):
         "tf.data": tf.data.Dataset.from_tensors(BATCH).repeat(FewItems.batches),
     }[source]
     model = SleepingModel([keras.Input((4,)), keras.layers.Dense(1)])
-    model.seconds = LONG_S
+    # Opening the next pass is a wait, but a short one.
+    model.seconds = 10 * LONG_S
     with det.keras.init(config={}, run_dir=tmp_path) as context:
         model.compile(context.wrap_optimizer(keras.optimizers.SGD()), "mse")
-        context.fit(model, context.wrap_data(data), epochs=STEPS // 2, verbose=0, validate=False)
+        context.fit(model, context.wrap_data(data), epochs=8, verbose=0, validate=False)
     values = wait_percents(tmp_path)
     assert values == [] or np.mean(values[1:]) < 50, values
 
