@@ -101,7 +101,7 @@ def weights_of(run_dir):
     return found
 
 
-@pytest.mark.parametrize("trial", chosen(["Arrays", "Global", "Dataset"], alike={"Arrays"}))
+@pytest.mark.parametrize("trial", chosen(["Arrays", "Global", "Dataset"], alike={"Arrays", "Global"}))
 def test_two_workers_train_the_model_of_one(tmp_path, trial):
     trained = []
     for workers in (1, 2):

@@ -28,6 +28,7 @@ ENGINES = ["builtin", pytest.param("horovod", marks=needs_horovod)]
 SCRIPT = Path(__file__).parent / "scenarios.py"
 
 above_engines = pytest.mark.above_engines
+only_in_long_mode = pytest.mark.skipif(AMOUNT != "all", reason="in the long mode")
 
 
 def of(*names):
@@ -352,7 +353,9 @@ def undisturbed_pair(engine, tmp_path_factory):
     ("rank", "number", "code", "message"),
     [
         (0, signal.SIGKILL, 137, "Rank 0 was ended by SIGKILL"),
-        pytest.param(1, signal.SIGKILL, 137, "Rank 1 was ended by SIGKILL", marks=above_engines),
+        pytest.param(
+            *(1, signal.SIGKILL, 137, "Rank 1 was ended by SIGKILL"), marks=[above_engines, only_in_long_mode]
+        ),
         pytest.param(1, signal.SIGSTOP, 137, "Rank 1 has shown no sign of life for 6 s", marks=above_engines),
         pytest.param(
             *(1, signal.SIGTERM, 143, r"\[rank=0\] .*Asked to stop: the state at batch \d+ is saved"),
