@@ -167,7 +167,7 @@ def test_two_launches_at_once_exchange_objects_apart(launch):
         "workers = DistributedContext(rank=rank, size=2, local_rank=rank, local_size=2)\n"
         "print(workers.allgather(rank))"
     )
-    launches = [launch("--np", "2", code=code) for _ in range(2)]
+    launches = [launch("--np", "2", code=code, root=name) for name in ("one", "other")]
     for launched in launches:
         assert launched.finish() == 0, launched.stderr
         assert sorted(launched.stdout.splitlines()) == ["[rank=0] [0, 1]", "[rank=1] [0, 1]"]

@@ -127,7 +127,9 @@ def test_names_labels_and_files_of_ray_hold_no_secret(on_ray, machines):
         capture_output=True, check=True,
     )  # fmt: skip
     assert trial["taskId"].encode() in done.stdout
-    shown += [done.stdout, *(" ".join(one.cmdline()).encode() for one in psutil.process_iter(["cmdline"]))]
+    # Of a process that ended meanwhile, `info` says nothing.
+    command_lines = [one.info["cmdline"] or [] for one in psutil.process_iter(["cmdline"])]
+    shown += [done.stdout, *(" ".join(words).encode() for words in command_lines)]
     assert not [secret for secret in secrets for content in shown if secret in content]
     on_ray.client.move(experiment_id, "kill")
     on_ray.client.wait_for_state(experiment_id, "CANCELED")
