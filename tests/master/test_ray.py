@@ -224,26 +224,42 @@ def test_machines_with_gpus_make_gpus_the_slots(machines, home):
         machines.kill(name)
 
 
-def test_what_does_not_fit_is_demand_that_ray_sees(machines, home):
+# Answers each line that it reads: one process for all questions, because it takes seconds to connect.
+PENDING = """
+import json, sys
+import ray
+ray.init(sys.argv[1], log_to_driver=False)
+for _ in sys.stdin:
+    groups = [one for one in ray.util.placement_group_table().values() if one["state"] == "PENDING"]
+    wanted = [sorted(bundle.get("CPU", 0) for bundle in one["bundles"].values()) for one in groups]
+    print(json.dumps(wanted), flush=True)
+"""
+
+
+@pytest.fixture
+def pending(machines):
+    """Return a function that asks Ray for the sizes of the bundles of each group that has no place."""
+    command = [sys.executable, "-c", PENDING, machines.address]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+
+        def ask():
+            process.stdin.write("\n")
+            process.stdin.flush()
+            return json.loads(process.stdout.readline())
+
+        yield ask
+        process.stdin.close()
+
+
+def test_what_does_not_fit_is_demand_that_ray_sees(machines, home, pending):
     pool = RayPool(machines.address, "demand", Home(home.root).create(), {}, is_only_local=True)
     pool.start({})
     try:
         # The machine with GPUs of an earlier test may still be leaving.
         eventually(lambda: pool.device == "cpu")
         pool.demand([2, 5])
-        script = (
-            "import ray, sys, json; ray.init(sys.argv[1], log_to_driver=False);"
-            "print(json.dumps([[sorted(b.get('CPU', 0) for b in g['bundles'].values()), g['state']]"
-            " for g in ray.util.placement_group_table().values() if g['state'] == 'PENDING']))"
-        )
-
-        def pending():
-            done = subprocess.run(
-                [sys.executable, "-c", script, machines.address], capture_output=True, text=True, check=True
-            )
-            return json.loads(done.stdout)
-
-        assert eventually(pending) == [[[1.0, 2.0, 2.0], "PENDING"]]
+        # The one that fits is pending for a moment as well.
+        eventually(lambda: pending() == [[1.0, 2.0, 2.0]])
         pool.demand([])
         eventually(lambda: pending() == [])
         assert pool.look("1.never.1").state in (State.PENDING, State.ENDED)
@@ -252,7 +268,7 @@ def test_what_does_not_fit_is_demand_that_ray_sees(machines, home):
             machines.kill(name)
         eventually(lambda: not any(node.slots for node in pool.nodes), 60)
         pool.demand([3])
-        eventually(lambda: pending() == [[[1.0, 2.0], "PENDING"]])
+        eventually(lambda: pending() == [[1.0, 2.0]])
     finally:
         pool.stop()
         while len(machines.names) < 2:
