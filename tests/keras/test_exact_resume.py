@@ -8,14 +8,13 @@ from kinds import KINDS, InterruptAt, Interrupted, train
 
 # `test_kills.py` kills the others, but not with the newest TensorFlow.
 MID_EPOCH = {
-    "class_weights",
     "dict_with_sample_weights",
     "ema",
     "generator_dataset",
     "mixed_float16",
     "two_optimizers",
 }
-AT_BOUNDARY = {"arrays", "class_weights", "tf_data", "two_phases"}
+AT_BOUNDARY = {"arrays", "two_phases"}
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,9 @@ import tensorflow as tf
 ROWS, FEATURES, BATCH, EPOCHS = 44, 6, 8, 3
 WAYS: dict[str, Callable[[Any], tuple[Any, ...]]] = {}
 
-#: Ways whose data or optimizer is another one than in a way beside it, and reaches Keras by the same path: forms of
-#: arrays with targets beside those without, and optimizers that need no state of a kind of its own.
+#: Ways whose data, argument or optimizer is another one than in a way beside it, and reaches Keras by the same path:
+#: forms of arrays with targets beside those without (or the other way round), types and layouts of arrays, pipelines of
+#: steps that other pipelines have too, and optimizers, metrics and callbacks that need no state of a kind of its own.
 ALIKE = frozenset(
     {
         *(
@@ -41,6 +42,22 @@ ALIKE = frozenset(
         ),
         *("argument_batch_size_of_all", "argument_batch_size_that_divides", "items_dicts", "items_one_tuple"),
         *("dataset_repeat_with_steps", "dataset_steps_that_divide", "dataset_of_one_tuple"),
+        *(f"{form}_alone" for form in ("float16", "int32", "bool", "variable_order", "scipy_coo")),
+        *(f"{form}_alone" for form in ("integers_of_one_dimension", "integer_series", "images")),
+        *(f"{form}_alone" for form in ("ragged", "sparse_tensor", "scipy_csr", "strings", "frame", "series")),
+        *("structure_dict_alone", "structure_list_alone", "outputs_with_loss_weights"),
+        *("argument_no_batch_size", "argument_validation_freq", "argument_validation_split_of_frames"),
+        *("argument_steps_that_divide", "argument_one_epoch", "step_without_call_from_dataset"),
+        *(
+            f"compile_{name}"
+            for name in ("sgd_momentum", "clipnorm", "weight_decay", "ema_at_the_end", "auto_scale_loss")
+        ),
+        *("compile_metrics_objects", "callback_terminate_on_nan", "callback_lambda"),
+        *("dataset_drop_remainder", "dataset_shuffle_with_seed", "dataset_shuffle_before_repeat"),
+        *("dataset_cache_shuffle_repeat", "dataset_layers_in_map", "dataset_counter", "dataset_class_weight"),
+        *("dataset_unbatch", "dataset_windows", "dataset_of_ragged_rows", "dataset_of_text"),
+        *("items_lists", "items_array_alone", "items_float64", "items_class_weight"),
+        "fits_over_one_cached_pipeline",
     }
 )
 
