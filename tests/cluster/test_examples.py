@@ -58,7 +58,7 @@ TRIALS = {
 }
 
 
-@pytest.mark.parametrize("name", chosen(TRIALS, ["fashion_mnist/const.yaml", "cifar10/const.yaml"]))
+@pytest.mark.parametrize("name", chosen(TRIALS, [name for name in TRIALS if name.endswith("/const.yaml")]))
 def test_trial_classes_and_launchers_run_in_containers(double, tmp_path, name):
     shape, changes = TRIALS[name]
     data = small_data(tmp_path / "data.npz", shape, 640)

@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
+from amount import AMOUNT
 
 pytestmark = [pytest.mark.process, pytest.mark.kill]
 
@@ -87,6 +88,7 @@ def test_trial_that_lost_a_rank_is_restarted_and_ends_the_same(cluster, create, 
     assert cluster.get(f"/api/v1/trials/{trial['id']}")["trial"]["restarts"] == 1
 
 
+@pytest.mark.skipif(AMOUNT != "all", reason="in the long mode: `--verify-resume --workers` does so as well")
 def test_trial_with_virtual_workers_goes_on_with_one_slot_and_ends_the_same(cluster, create):
     virtual = {
         "reproducibility": {"experiment_seed": 5, "virtual_workers": 2},

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from amount import AMOUNT
 
 from det_keras.launch.distributed import INSTALL_COMMAND, rank_environments
 from det_keras.launch.network import host_name_problem
@@ -527,6 +528,7 @@ def test_a_rank_that_dies_in_an_exchange_is_the_one_that_is_named(launch):
 
 
 @needs_horovod
+@pytest.mark.skipif(AMOUNT != "all", reason="in the long mode: tests/distributed starts one on two hosts")
 def test_a_script_started_by_horovodrun_meets_as_well(environment):
     program = shutil.which("horovodrun", path=str(Path(sys.executable).parent))
     assert program is not None

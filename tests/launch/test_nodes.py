@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from amount import AMOUNT
 
 from det_keras.cluster_info import ClusterInfo
 from det_keras.launch.link import Link, present
@@ -45,6 +46,7 @@ rank_group._GRACE_S = 0.5
 from det_keras.launch.distributed import main
 sys.exit(main(sys.argv[2:]))
 """
+only_in_long_mode = pytest.mark.skipif(AMOUNT != "all", reason="in the long mode")
 RANK = "import os, time; rank = int(os.environ['HOROVOD_RANK']); "
 eventually = functools.partial(waiting.eventually, timeout_s=60.0)
 
@@ -164,25 +166,19 @@ def test_each_container_starts_its_own_ranks_of_one_job(allocate):
     assert len({one["INTER_TRAIN_PROCESS_COMM_PORT_1"] for one in found.values()}) == 1
 
 
-on_both_engines = pytest.mark.parametrize(
-    "engine",
-    [
-        "builtin",
-        pytest.param(
-            "horovod",
-            marks=[
-                needs_horovod,
-                pytest.mark.skipif(
-                    host_name_problem(socket.gethostname(), Placement((2,))) is not None,
-                    reason="Horovod listens where the host name leads",
-                ),
-            ],
-        ),
-    ],
+with_horovod = [
+    needs_horovod,
+    pytest.mark.skipif(
+        host_name_problem(socket.gethostname(), Placement((2,))) is not None,
+        reason="Horovod listens where the host name leads",
+    ),
+]
+
+
+# Over Horovod, what its ranks on two nodes exchange is tested below, and trainings in tests/distributed.
+@pytest.mark.parametrize(
+    "engine", ["builtin", pytest.param("horovod", marks=[*with_horovod, only_in_long_mode])]
 )
-
-
-@on_both_engines
 def test_two_nodes_train_the_weights_of_one_node_bit_for_bit(engine, allocate, tmp_path):
     # The builtin engine adds on each node first, and then over nodes; Horovod does not tell nodes apart.
     # The number of threads decides the order of TensorFlow's sums.
@@ -222,7 +218,7 @@ print('same', np.array_equal(total, tree_sum(parts, np.add)))
 """
 
 
-@pytest.mark.parametrize("slots", [(2, 2), (1, 3)], ids=str)
+@pytest.mark.parametrize("slots", [pytest.param((2, 2), marks=only_in_long_mode), (1, 3)], ids=str)
 def test_sum_of_parts_has_the_same_bits_however_ranks_are_divided_between_nodes(slots, allocate):
     pair = allocate(slots)
     pair.start_all("--engine", "builtin", code=IN_A_TREE)
@@ -242,7 +238,7 @@ exchange.allgather(1)
 """
 
 
-@on_both_engines
+@pytest.mark.parametrize("engine", ["builtin", pytest.param("horovod", marks=with_horovod)])
 def test_rank_that_is_killed_in_an_exchange_ends_all_nodes_and_is_named(engine, pair):
     pair.start_all("--engine", engine, code=IN_AN_EXCHANGE)
     assert pair.finish(120) == [137, 137], pair.err(0) + pair.err(1)
