@@ -109,6 +109,8 @@ def test_paused_experiment_waits_for_activation(world):
     experiment_id = world.client.create(activate=False)
     (trial,) = world.client.trials(experiment_id)
     assert trial["state"] == "STATE_PAUSED"
+    # It has not run yet, however long ago it was made.
+    assert trial["wallClockTime"] == 0
     world.client.move(experiment_id, "pause")
     world.client.move(experiment_id, "activate")
     world.wait_for_launch(trial)
@@ -123,9 +125,12 @@ def test_pause_asks_the_trial_and_activation_runs_it_again(world):
     world.client.post(f"/api/v1/allocations/{first}/signals/ack_preemption")
     world.pool.finish(first)
     eventually(lambda: world.client.get(f"/api/v1/allocations/{first}")["allocation"]["endTime"])
-    assert world.client.trial(trial["id"])["state"] == "STATE_PAUSED"
+    paused = world.client.trial(trial["id"])
+    assert paused["state"] == "STATE_PAUSED"
+    assert world.client.trial(trial["id"])["wallClockTime"] == paused["wallClockTime"] > 0
     world.client.move(experiment_id, "activate")
     second = world.wait_for_launch(trial, 2)
+    assert world.client.trial(trial["id"])["wallClockTime"] > paused["wallClockTime"]
     assert world.pool.launched[second].variables["DET_TRIAL_RUN_ID"] == "2"
     assert world.client.trial(trial["id"])["restarts"] == 0
 

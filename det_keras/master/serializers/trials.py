@@ -81,6 +81,7 @@ def trial_shapes(session: Session, rows: Sequence[TrialRow]) -> list[dict[str, A
         return []
     ids = [row.id for row in rows]
     allocation_states = states_of_allocations(session, [row.task_id for row in rows])
+    run_s = _run_seconds(session, rows)
     stored = _stored(session, ids)
     validations = _validations(session, rows)
     best_checkpoints = _best_checkpoints(session, rows, validations)
@@ -91,6 +92,7 @@ def trial_shapes(session: Session, rows: Sequence[TrialRow]) -> list[dict[str, A
             state=refined_state(
                 row.state, allocation_states[row.task_id], experiments[row.experiment_id].is_unmanaged
             ),
+            run_s=None if experiments[row.experiment_id].is_unmanaged else run_s[row.id],
             stored=stored[row.id],
             best=validations.get(row.best_validation_id),
             latest=validations.get(row.latest_validation_id),
@@ -183,6 +185,7 @@ def _trial(
     row: TrialRow,
     *,
     state: str,
+    run_s: float | None,
     stored: _Stored,
     best: MetricRow | None,
     latest: MetricRow | None,
@@ -208,7 +211,10 @@ def _trial(
         "bestCheckpoint": None if best_checkpoint is None else checkpoint_workload(best_checkpoint),
         "summaryMetrics": row.summary_metrics,
         "searcherMetricValue": row.searcher_metric_value,
-        "wallClockTime": ((row.end_time or now()) - row.start_time).total_seconds(),
+        # The master knows no runs of a trial that another machine started by itself.
+        "wallClockTime": ((row.end_time or now()) - row.start_time).total_seconds()
+        if run_s is None
+        else run_s,
         "totalCheckpointSize": str(stored.size),
         "checkpointCount": stored.count,
         "warmStartCheckpointUuid": row.warm_start_uuid,
@@ -216,6 +222,17 @@ def _trial(
         "logRetentionDays": None,
         "logPolicyMatched": row.log_policy_matched,
     }
+
+
+def _run_seconds(session: Session, rows: Sequence[TrialRow]) -> dict[int, float]:
+    """Return how long each trial has run, without the time in which it was queued or paused."""
+    trial_ids = {task_id: row.id for row in rows for task_id in (*row.earlier_task_ids, row.task_id)}
+    query = select(AllocationRow.task_id, AllocationRow.start_time, AllocationRow.end_time)
+    time = now()
+    result: dict[int, float] = defaultdict(float)
+    for task_id, start, end in session.execute(query.where(AllocationRow.task_id.in_(trial_ids))):
+        result[trial_ids[task_id]] += ((end or time) - start).total_seconds()
+    return result
 
 
 def _stored(session: Session, trial_ids: Sequence[int]) -> dict[int, _Stored]:
