@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import sys
 
@@ -11,6 +12,7 @@ import scipy.stats
 
 from det_keras.master.web.plotting.figures import Point
 from det_keras.master.web.plotting.importance import importances
+from det_keras.master.web.plotting.space import scales
 
 SCALES = {"lr": "log", "width": "linear", "optimizer": "category"}
 
@@ -72,6 +74,26 @@ def test_without_optuna_it_is_the_rank_correlation(points, monkeypatch):
     total = scipy.stats.tvar(metric) * (len(metric) - 1)
     within = sum(scipy.stats.tvar(kind) * (len(kind) - 1) for kind in kinds)
     assert values["optimizer"] == pytest.approx((1 - within / total) ** 0.5)
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["fANOVA", "correlation"])
+def test_choices_of_numbers_and_of_truth_values_have_an_importance(monkeypatch, is_known):
+    if not is_known:
+        monkeypatch.setitem(sys.modules, "optuna", None)
+    grid = itertools.product([16, 32], [True, False], [1e-3, 1e-2], ["adam"])
+    points = [
+        Point(number, {"batch": batch, "bias": bias, "lr": lr, "optimizer": optimizer}, float(bias))
+        for number, (batch, bias, lr, optimizer) in enumerate(grid)
+    ]
+    space = {
+        name: {"type": "categorical", "vals": sorted({point.hparams[name] for point in points})}
+        for name in points[0].hparams
+    }
+    _, found = importances(points, scales(space))
+    assert {one.name for one in found} == {"batch", "bias", "lr"}
+    assert found[0].name == "bias"
+    # Runs that were started outside have no space.
+    assert importances(points, {})[1] == found
 
 
 def test_few_trials_have_no_importance(points):

@@ -83,8 +83,10 @@ def _data(
     space = experiment["config"]["hyperparameters"]
     points = points_of(trials, brackets, rung)
     method, important = importances(points, scales(space))
-    names = [one.name for one in important] or list(
-        dict.fromkeys(name for point in points for name in point.hparams)
+    names = list(
+        dict.fromkeys(
+            [*(one.name for one in important), *(name for point in points for name in point.hparams)]
+        )
     )
     return reply(
         {

@@ -39,14 +39,19 @@ def importances(points: Sequence[Point], scales: Mapping[str, str]) -> tuple[str
     correlation ratio.
 
     Args:
-        points: the trials; only those with all hyperparameters count.
-        scales: `space.scales` of the experiment; other hyperparameters are constant.
+        points: the trials; only those with a finite metric count.
+        scales: `space.scales` of the experiment. Hyperparameters without a scale, such as choices of numbers, count
+            too, if every trial has them.
 
     Source: Hutter, Hoos and Leyton-Brown, "An Efficient Approach for Assessing Hyperparameter Importance", ICML 2014.
     """
-    names = [name for name in scales if len({repr(point.hparams.get(name)) for point in points}) > 1]
-    known = [point for point in points if all(name in point.hparams for name in names)]
-    known = [point for point in known if math.isfinite(point.metric)]
+    known = [point for point in points if math.isfinite(point.metric)]
+    names = [
+        name
+        for name in dict.fromkeys([*scales, *(name for point in known for name in point.hparams)])
+        if all(name in point.hparams for point in known)
+        and len({repr(point.hparams[name]) for point in known}) > 1
+    ]
     if len(known) < _LEAST_TRIALS or len({point.metric for point in known}) < 2 or not names:
         return "", []
     method, found = "fANOVA", _fanova(known, names, scales)
@@ -69,7 +74,9 @@ def _fanova(
         return None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     columns = {name: [point.hparams[name] for point in points] for name in names}
-    distributions = {name: _distribution(optuna, values, scales[name]) for name, values in columns.items()}
+    distributions = {
+        name: _distribution(optuna, values, scales.get(name)) for name, values in columns.items()
+    }
     texts = {name for name, one in distributions.items() if hasattr(one, "choices")}
     study = optuna.create_study()
     for point in points:
@@ -83,7 +90,7 @@ def _fanova(
     return {name: float(value) for name, value in evaluator.evaluate(study, params=list(names)).items()}
 
 
-def _distribution(optuna: Any, values: Sequence[Any], scale: str) -> Any:
+def _distribution(optuna: Any, values: Sequence[Any], scale: str | None) -> Any:
     if not all(_is_number(value) for value in values):
         return optuna.distributions.CategoricalDistribution(sorted({repr(value) for value in values}))
     low, high = min(map(float, values)), max(map(float, values))
