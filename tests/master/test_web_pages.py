@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from det_keras.master.database.models import MetricRow
+from det_keras.master.database.models import AllocationRow, MetricRow, TrialRow
 from det_keras.master.web import alerts, rendering
 from det_keras.master.web.plotting.rungs import at_rung, stopped_at
 from det_keras.master.web.runs import runs_of
@@ -421,6 +421,19 @@ def test_silent_trial_is_told(world, monkeypatch):
     later = datetime.now(timezone.utc) + timedelta(minutes=7)
     monkeypatch.setattr(alerts, "now", lambda: later)
     assert "This trial has not reported for 7 minutes." in page(world, f"/trials/{trial['id']}").text
+
+
+def test_time_in_which_a_trial_did_not_run_is_no_silence(world):
+    number, trial, allocation = world.launch()
+    begin = datetime.now(timezone.utc) - timedelta(minutes=7)
+    with world.master.store.writing() as tx:
+        tx.get(TrialRow, trial["id"]).start_time = begin
+    for path in (f"/experiments/{number}", f"/trials/{trial['id']}"):
+        assert "has not reported" not in page(world, path).text
+    with world.master.store.writing() as tx:
+        tx.get(AllocationRow, allocation).start_time = begin
+    for path in (f"/experiments/{number}", f"/trials/{trial['id']}"):
+        assert "This trial has not reported for 7 minutes." in page(world, path).text
 
 
 def test_trial_that_waits_for_its_data_is_told(world):

@@ -80,7 +80,8 @@ async def trial_alerts(
         title = f"Run {number} failed and the trial was started again: {_headline(failed)}"
         log = f"/trials/{trial['id']}/logs?error={failed['allocationId']}"
         found.append(Alert("warning", title, time=failed["endTime"], log=log))
-    return [*found, *await anyio.to_thread.run_sync(_warnings, master, [trial], runs[:1])]
+    started = {trial["id"]: runs[0]["startTime"]} if runs else {}
+    return [*found, *await anyio.to_thread.run_sync(_warnings, master, [trial], started)]
 
 
 async def search_alerts(
@@ -90,7 +91,7 @@ async def search_alerts(
 
     Args:
         master: has the curves.
-        rest: for the runs of the failed trial.
+        rest: for the runs of the failed trial, and of silent ones.
         experiment: the `Experiment` of the REST API.
         trials: its trials.
     """
@@ -104,7 +105,15 @@ async def search_alerts(
         last = next((run for run in runs if is_failed(run)), None)
         others = "" if len(trials) == 1 else f"{len(failed)} of {len(trials)} trials failed."
         found.append(_failure(trial, experiment, runs, last, stored["checkpoints"], others))
-    return [*found, *await anyio.to_thread.run_sync(_warnings, master, trials, ())]
+    # A trial that was queued or paused could not report: for those that seem silent, ask when they started.
+    silent = await anyio.to_thread.run_sync(_silent_trials, master, trials, {})
+    runs_of_silent = await asyncio.gather(*(runs_of(rest, trial) for trial, _ in silent))
+    started = {
+        trial["id"]: runs[0]["startTime"]
+        for (trial, _), runs in zip(silent, runs_of_silent, strict=True)
+        if runs
+    }
+    return [*found, *await anyio.to_thread.run_sync(_warnings, master, trials, started)]
 
 
 async def job_alerts(rest: Rest, job_id: str, status: str) -> list[Alert]:
@@ -120,16 +129,10 @@ async def job_alerts(rest: Rest, job_id: str, status: str) -> list[Alert]:
     if failed is None or status == "killed":
         return []
     log = f"?error={failed['allocationId']}#log"
-    return [
-        Alert(
-            "error",
-            _headline(failed),
-            _lines(failed),
-            failed["endTime"],
-            f"Exit code {failed['statusCode']}.",
-            log,
-        )
-    ]
+    # A task whose machine was lost, or that could not be started, has no exit code.
+    code = failed["statusCode"]
+    about = "" if code is None else f"Exit code {code}."
+    return [Alert("error", _headline(failed), _lines(failed), failed["endTime"], about, log)]
 
 
 def _failure(
@@ -169,7 +172,9 @@ def _batches(checkpoint: Mapping[str, Any]) -> int:
 
 def _headline(run: Mapping[str, Any]) -> str:
     lines = _lines(run)
-    return lines[-1] if lines else f"exit code {run['statusCode']}"
+    if lines:
+        return lines[-1]
+    return "ended without an exit code" if run["statusCode"] is None else f"exit code {run['statusCode']}"
 
 
 def _lines(run: Mapping[str, Any]) -> list[str]:
@@ -181,11 +186,11 @@ def _number(run: Mapping[str, Any]) -> str:
 
 
 def _warnings(
-    master: EmbeddedMaster, trials: Sequence[Mapping[str, Any]], runs: Sequence[Mapping[str, Any]]
+    master: EmbeddedMaster, trials: Sequence[Mapping[str, Any]], started: Mapping[int, str]
 ) -> list[Alert]:
     return [
         *_nan_warnings(master, trials),
-        *_silence_warnings(master, trials, runs),
+        *_silence_warnings(master, trials, started),
         *_wait_warnings(master, trials),
     ]
 
@@ -216,8 +221,26 @@ def _last(trial: Mapping[str, Any], metric: Metric) -> Any:
 
 
 def _silence_warnings(
-    master: EmbeddedMaster, trials: Sequence[Mapping[str, Any]], runs: Sequence[Mapping[str, Any]]
+    master: EmbeddedMaster, trials: Sequence[Mapping[str, Any]], started: Mapping[int, str]
 ) -> list[Alert]:
+    found = []
+    for trial, silent_s in _silent_trials(master, trials, started):
+        whose = f"Trial {trial['id']}" if len(trials) > 1 else "This trial"
+        title = f"{whose} has not reported for {int(silent_s // 60)} minutes."
+        found.append(Alert("warning", title, log=f"/trials/{trial['id']}/logs"))
+    return found[:3]
+
+
+def _silent_trials(
+    master: EmbeddedMaster, trials: Sequence[Mapping[str, Any]], started: Mapping[int, str]
+) -> list[tuple[Mapping[str, Any], float]]:
+    """Return the running trials that have not reported for too long, each with the time in seconds.
+
+    Args:
+        master: has the times of reports.
+        trials: of which the first ones that run are checked.
+        started: when the latest run of a trial began, as ISO 8601; without it its creation counts.
+    """
     time = now()
     running = [trial for trial in trials if trial["state"] == "STATE_RUNNING"][:_MOST_CHECKED]
     reported = master.curves.last_reports([trial["id"] for trial in running])
@@ -225,15 +248,13 @@ def _silence_warnings(
     for trial in running:
         times = [
             reported.get(trial["id"]),
-            *(parse_time(run["startTime"]) for run in runs),
+            parse_time(started.get(trial["id"])),
             parse_time(trial["startTime"]),
         ]
         silent_s = (time - max(one for one in times if one is not None)).total_seconds()
         if silent_s >= _SILENT_S:
-            whose = f"Trial {trial['id']}" if len(trials) > 1 else "This trial"
-            title = f"{whose} has not reported for {int(silent_s // 60)} minutes."
-            found.append(Alert("warning", title, log=f"/trials/{trial['id']}/logs"))
-    return found[:3]
+            found.append((trial, silent_s))
+    return found
 
 
 def _wait_warnings(master: EmbeddedMaster, trials: Sequence[Mapping[str, Any]]) -> list[Alert]:
