@@ -74,6 +74,24 @@ def test_escape_leaves_the_text_as_it_was(page, site, search):
     assert site.client.experiment(search.number)["name"] == before
 
 
+@pytest.mark.parametrize("what", ["name", "description", "notes"])
+def test_a_refresh_of_the_page_leaves_what_is_being_typed(page, site, search, what):
+    page.goto(f"/experiments/{search.number}")
+    page.get_by_role("button", name=f"Edit the {what}").click()
+    field = page.get_by_role("textbox", name=f"Edit the {what}")
+    field.fill("half a sentence")
+    # Another client changes what stands beside the field.
+    label = f"seen-{what}"
+    site.client.call("PUT", f"/api/v1/experiments/{search.number}/labels/{label}")
+    expect(page.locator("#labels")).to_contain_text(label)
+    expect(field).to_have_value("half a sentence")
+    expect(field).to_be_focused()
+    field.press("Escape")
+    button = page.get_by_role("button", name=f"Edit the {what}")
+    button.click()
+    expect(page.get_by_role("textbox", name=f"Edit the {what}")).to_be_visible()
+
+
 def test_notes_are_markdown_that_runs_nothing(page, site, search):
     alerts = []
     page.on("dialog", lambda dialog: (alerts.append(dialog.message), dialog.dismiss()))

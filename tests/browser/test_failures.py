@@ -10,6 +10,7 @@ from master.fakes import eventually, file_entry
 from playwright.sync_api import expect
 
 from browser.data import PRELUDE, Search, submit
+from browser.watch import accessibility_faults
 
 _BREAKS = """
 for step in range(1, 31):
@@ -82,6 +83,7 @@ def test_nothing_that_failed_looks_as_if_it_succeeded(page, broken):
     expect(outcomes).to_have_text(["failed, exit code 1", "failed, exit code 1"])
     for outcome in outcomes.all():
         expect(outcome).to_have_class(re.compile("error"))
+    assert accessibility_faults(page) == []
 
 
 def test_failed_job_shows_its_exit_code_and_its_last_lines(page, site):
@@ -94,11 +96,19 @@ def test_failed_job_shows_its_exit_code_and_its_last_lines(page, site):
     mark = page.locator(f"tr[data-key='{command}'] .state")
     expect(mark).to_have_text("exit code 2")
     expect(mark).to_have_class(re.compile("error"))
+    # A sorted table stays sorted.
+    page.get_by_role("button", name="State").click()
+    page.get_by_role("button", name="State").click()
     page.goto(f"/jobs/{command}")
+    assert page.title().startswith("✗")
     expect(page.get_by_role("alert")).to_contain_text("only this")
+    assert accessibility_faults(page) == []
+    page.go_back()
+    expect(page.locator("#jobs th[aria-sort=descending]")).to_have_text("State")
 
 
-def test_notification_comes_when_a_watched_run_ends(page, site, tmp_path):
+@pytest.mark.parametrize("is_in_background", [False, True], ids=["visible", "in the background"])
+def test_notification_comes_when_a_watched_run_ends(page, site, tmp_path, is_in_background):
     gate = tmp_path / "gate"
     config = {
         "name": "watched",
@@ -109,14 +119,25 @@ def test_notification_comes_when_a_watched_run_ends(page, site, tmp_path):
     }
     page.add_init_script(
         "window.told = [];"
+        "Object.defineProperty(document, 'hidden', {get: () => window.isAway === true});"
         "window.Notification = class { constructor(title) { window.told.push(title); }"
         " static requestPermission() { return Promise.resolve('granted'); } };"
     )
     number = submit(site, config, {"train.py": PRELUDE + _WAITS.encode()})
+    page.clock.install()
     page.goto(f"/experiments/{number}")
     button = page.get_by_role("button", name="Notify me")
     button.click()
     expect(button).to_have_attribute("aria-pressed", "true")
+    icon = page.locator("link[rel=icon]").get_attribute("href")
+    if is_in_background:
+        page.evaluate("window.isAway = true; document.dispatchEvent(new Event('visibilitychange'))")
     gate.touch()
+    if is_in_background:
+        site.client.wait_for_state(number, "COMPLETED", 60)
+        assert page.evaluate("() => window.told") == []
+        page.clock.fast_forward(20_000)
     page.wait_for_function("() => window.told.length === 1")
     assert "watched" in page.evaluate("() => window.told[0]")
+    assert page.title().startswith("✓")
+    assert page.locator("link[rel=icon]").get_attribute("href") != icon

@@ -43,6 +43,21 @@ def failed(site: RealMaster) -> Search:
     return Search(number, [trial["id"] for trial in site.client.trials(number)])
 
 
+def test_what_of_a_log_is_shown_is_part_of_the_address(page, failed):
+    page.goto(f"/trials/{failed.trials[0]}/logs")
+    page.get_by_label("Level").select_option("ERROR")
+    page.get_by_label("Search").fill("KeyError: 'the")
+    page.get_by_label("follow").uncheck()
+    lines = page.locator("#log [data-id]")
+    expect(lines).to_have_count(1)
+    page.goto("/jobs")
+    page.go_back()
+    expect(lines).to_have_count(1)
+    expect(page.get_by_label("Search")).to_have_value("KeyError: 'the")
+    expect(page.get_by_label("Level")).to_have_value("ERROR")
+    expect(page.get_by_label("follow")).not_to_be_checked()
+
+
 @pytest.fixture
 def log(page, failed):
     """The log of that trial, complete."""

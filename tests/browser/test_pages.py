@@ -19,7 +19,8 @@ from browser.watch import Watch, accessibility_faults
 
 PAGES = (
     "/experiments", "/experiments?archived=true", "/experiments/{e}", "/experiments/{e}/search",
-    "/experiments/{e}/checkpoints", "/experiments/{e}/code", "/experiments/{e}/config", "/trials/{t}",
+    "/experiments/{e}/checkpoints", "/experiments/{e}/code", "/experiments/{e}/config",
+    "/experiments/{e}/fork", "/compare?experiment={e}&experiment={e}", "/trials/{t}",
     "/trials/{t}/logs", "/compare?trial={t}&trial={u}", "/cluster", "/jobs", "/docs", "/nowhere",
 )  # fmt: skip
 
@@ -169,6 +170,19 @@ def test_a_log_is_followed_and_searched(page, site, gate):
     gate.touch()
     page.get_by_role("searchbox").fill("")
     expect(page.locator("#log-count")).to_contain_text("complete", timeout=30_000)
+
+
+def test_change_before_the_page_is_connected_is_shown(page, site, search):
+    held = []
+    page.route("**/live?**", lambda route: held.append(route))
+    page.goto(f"/experiments/{search.number}")
+    expect(page.locator("#labels")).to_be_attached()
+    site.client.call("PUT", f"/api/v1/experiments/{search.number}/labels/meanwhile")
+    page.wait_for_function("() => document.readyState === 'complete'")
+    assert held
+    for route in held:
+        route.continue_()
+    expect(page.locator("#labels")).to_contain_text("meanwhile")
 
 
 def test_a_page_survives_a_restart_of_the_master(page, site, gate):

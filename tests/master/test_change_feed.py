@@ -30,6 +30,9 @@ def test_feed_that_has_forgotten_tells_everything():
     for number in range(5000):
         feed.record({Subject("trial", number)})
     assert feed.since(3) == (5000, frozenset({EVERYTHING}))
+    # A page that was rendered before a restart of the master has a position of another feed.
+    assert feed.since(5001) == (5000, frozenset({EVERYTHING}))
+    assert ChangeFeed().since(1) == (0, frozenset({EVERYTHING}))
     assert feed.since(4999) == (5000, frozenset({Subject("trial", 4999)}))
 
 

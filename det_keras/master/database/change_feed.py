@@ -50,12 +50,13 @@ class ChangeFeed:
         """Return the current position, and what changed after an earlier one.
 
         Args:
-            position: an earlier `position`. If it is too long ago, the changes are `EVERYTHING`.
+            position: an earlier `position`. If it is too long ago, or from another feed, the changes are `EVERYTHING`.
         """
         with self._lock:
             if self.position == position:
                 return position, frozenset()
-            if self._recent[0][0] > position + 1:
+            # A position of a master before a restart may be ahead.
+            if position > self.position or self._recent[0][0] > position + 1:
                 return self.position, frozenset({EVERYTHING})
             changed: set[Subject] = set()
             for number, subjects in reversed(self._recent):

@@ -78,6 +78,7 @@ async def page(request: Request, template: str, *, status: int = 200, **values: 
         "path": request.url.path,
         "query": request.url.query,
         "caller": getattr(state, "caller", None),
+        "position": getattr(state, "position", ""),
         "csrf_token": page_token(token) if token else "",
         **values,
     }
@@ -110,6 +111,7 @@ def _environment() -> Environment:
         static=_static_url,
         state_kind=state_kind,
         state_sign=lambda state: _SIGNS[state_kind(state)],
+        sign_of=_SIGNS.__getitem__,
         job_mark=_job_mark,
     )
     environment.filters.update(

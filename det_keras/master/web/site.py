@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Annotated
 
 import anyio.to_thread
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from det_keras.master.embedded import EmbeddedMaster
@@ -39,7 +39,13 @@ _LOOK_S = 0.25
 # Proxies and browsers close idle connections, so a comment is sent at this period.
 _SILENCE_S = 15.0
 
-router = APIRouter(include_in_schema=False)
+
+async def _note_position(request: Request, master: MasterDep) -> None:
+    """Note which changes a page contains, before it reads anything; its stream of events begins after them."""
+    request.state.position = master.store.feed.position
+
+
+router = APIRouter(include_in_schema=False, dependencies=[Depends(_note_position)])
 for pages in (fork, experiments, search, trials, compare, cluster, plots, tables, wall, report):
     router.include_router(pages.router)
 
@@ -76,24 +82,30 @@ def static(request: Request, name: str) -> Response:
 
 
 @router.get("/live")
-async def live(master: MasterDep, of: Annotated[list[str], Query()] = []) -> Response:  # noqa: B006
+async def live(
+    master: MasterDep,
+    of: Annotated[list[str], Query()] = [],  # noqa: B006
+    since: int | None = None,
+) -> Response:
     """Notify a page of the changes of what it shows, by server-sent events; the page then requests itself again.
 
     Args:
         master: the master.
         of: subjects such as ``experiment:7``, ``trial:12`` or ``task:UUID``, or kinds of subjects such as ``task``.
+        since: position of the changes that the page contains; by default all so far.
     """
+    position = master.store.feed.position if since is None else since
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_news(master, Watched(of)), media_type="text/event-stream", headers=headers)
+    return StreamingResponse(
+        _news(master, Watched(of), position), media_type="text/event-stream", headers=headers
+    )
 
 
-async def _news(master: EmbeddedMaster, watched: Watched) -> AsyncIterator[str]:
+async def _news(master: EmbeddedMaster, watched: Watched, position: int) -> AsyncIterator[str]:
     # After a restart of the master this makes a page that reconnects refresh at once.
     yield "retry: 1000\nevent: hello\ndata: {}\n\n"
-    position, silent_s = master.store.feed.position, 0.0
+    silent_s = 0.0
     while not master.notifier.is_closing:
-        await asyncio.sleep(_LOOK_S)
-        silent_s += _LOOK_S
         position, changed = master.store.feed.since(position)
         includes = functools.partial(watched.includes, master.store, changed)
         if bool(changed) and await anyio.to_thread.run_sync(includes):
@@ -102,3 +114,5 @@ async def _news(master: EmbeddedMaster, watched: Watched) -> AsyncIterator[str]:
         elif silent_s >= _SILENCE_S:
             silent_s = 0.0
             yield ": keep-alive\n\n"
+        await asyncio.sleep(_LOOK_S)
+        silent_s += _LOOK_S

@@ -15,6 +15,7 @@ from det_keras.master.server.calls import MasterDep
 from det_keras.master.web.alerts import trial_alerts
 from det_keras.master.web.experiments import kept, latest_first
 from det_keras.master.web.metric_choice import metrics_of
+from det_keras.master.web.plotting.rungs import stopped_at
 from det_keras.master.web.provenance.record import shown_record
 from det_keras.master.web.rendering import page
 from det_keras.master.web.rest import Rest
@@ -78,8 +79,10 @@ async def of_experiment(request: Request, master: MasterDep, experiment_id: int,
 
 async def _trial(rest: Rest, trial_id: int) -> dict[str, Any]:
     trial = (await rest.get(f"/trials/{trial_id}"))["trial"]
-    experiment = (await rest.get(f"/experiments/{trial['experimentId']}"))["experiment"]
-    return {"trial": trial, "experiment": experiment}
+    place = f"/experiments/{trial['experimentId']}"
+    shown, rungs = await asyncio.gather(rest.get(place), rest.get(f"{place}/searcher/rungs"))
+    stopped = stopped_at([trial], rungs["brackets"]).get(trial["id"], "")
+    return {"trial": trial, "experiment": shown["experiment"], "stopped": stopped}
 
 
 def _spans(runs: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:

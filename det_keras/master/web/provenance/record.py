@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from det_keras.display import time_text
 from det_keras.master.web.differences import MOST_LINES, marked_lines
 
 __all__ = ["Shown", "packages_of", "shown_record"]
@@ -31,6 +30,7 @@ class Shown:
 
     Attributes:
         facts: names and values.
+        time: when it was made, as ISO 8601.
         packages: ``name==version`` of each package.
         diff: lines of the diff with their kinds, as `marked_lines` returns them.
         is_cut: whether the diff has more lines.
@@ -39,6 +39,7 @@ class Shown:
     """
 
     facts: list[tuple[str, str]]
+    time: str | None
     packages: list[str]
     diff: list[tuple[str, str]]
     is_cut: bool
@@ -55,7 +56,6 @@ def shown_record(record: Mapping[str, Any] | None) -> Shown | None:
         repository = {}
     facts = [(title, record[key]) for key, title in _FACTS.items() if isinstance(record.get(key), str)]
     facts += [("GPUs", ", ".join(gpus))] if (gpus := _names(record.get("gpus"))) else []
-    facts += [("Recorded", time_text(record["time"]))] if isinstance(record.get("time"), str) else []
     facts += [
         (title, repository[key])
         for key, title in _OF_REPOSITORY.items()
@@ -67,6 +67,7 @@ def shown_record(record: Mapping[str, Any] | None) -> Shown | None:
     lines = marked_lines(diff) if isinstance(diff, str) else []
     return Shown(
         facts=facts,
+        time=record["time"] if isinstance(record.get("time"), str) else None,
         packages=packages_of(record),
         diff=lines[:MOST_LINES],
         is_cut=len(lines) > MOST_LINES or repository.get("isCut") is True,

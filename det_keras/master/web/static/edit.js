@@ -25,8 +25,9 @@ function open(button) {
   field.setAttribute("aria-label", button.getAttribute("aria-label"));
   const save = element("button", { type: "submit", textContent: "Save" });
   const cancel = element("button", { type: "button", textContent: "Cancel" });
-  // A refresh of the page does not touch forms.
+  // A refresh of the page leaves it and what the user has typed in place.
   const form = element("form", { className: "editing" }, [field, element("span", { className: "buttons" }, [save, cancel])]);
+  form.dataset.inserted = "yes";
   const close = () => {
     form.remove();
     place.hidden = false;

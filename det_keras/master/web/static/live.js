@@ -31,6 +31,21 @@ export function onRefresh(action) {
   document.addEventListener("refreshed", action);
 }
 
+// Calls `action` when the title and the state of the page have been read again.
+export function onHead(action) {
+  document.addEventListener("head", action);
+}
+
+// Reads only the title and the state of the page again: what is visible of a tab in the background.
+export async function refreshHead() {
+  try {
+    const fresh = await load();
+    if (fresh !== null) takeOverHead(fresh);
+  } catch {
+    // The next call tries again.
+  }
+}
+
 export function refreshSoon() {
   isDue = true;
   if (isBusy || document.hidden) return;
@@ -40,8 +55,11 @@ export function refreshSoon() {
 
 function connect() {
   source?.close();
-  const of = document.body.dataset.of?.split(" ").filter(Boolean) ?? [];
-  source = new EventSource(`/live?${of.map((name) => `of=${encodeURIComponent(name)}`).join("&")}`);
+  const { of, position } = document.body.dataset;
+  const query = new URLSearchParams(of.split(" ").filter(Boolean).map((name) => ["of", name]));
+  // Changes between the rendering of this page and the connection are news, too.
+  if (position) query.set("since", position);
+  source = new EventSource(`/live?${query}`);
   source.addEventListener("hello", () => {
     const wasAway = !document.getElementById("connection").hidden;
     document.getElementById("connection").hidden = true;
@@ -59,13 +77,8 @@ async function refresh() {
   const began = performance.now();
   isDue = false;
   try {
-    const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
-    if (answer.redirected && new URL(answer.url).pathname === "/signin") {
-      location.reload();
-      return;
-    }
-    if (!answer.ok) return;
-    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const fresh = await load();
+    if (fresh === null) return;
     localize(fresh);
     // A button must not be replaced while the user presses it.
     if (document.querySelector("main :is(button, a, input, select):active")) isDue = true;
@@ -79,13 +92,29 @@ async function refresh() {
   }
 }
 
-function takeOver(fresh) {
+// Returns the page as the master shows it now; null if it does not.
+async function load() {
+  const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+  if (answer.redirected && new URL(answer.url).pathname === "/signin") {
+    location.reload();
+    return null;
+  }
+  return answer.ok ? new DOMParser().parseFromString(await answer.text(), "text/html") : null;
+}
+
+function takeOverHead(fresh) {
   // After another login in this browser the token is different.
   const token = "meta[name=csrf-token]";
   document.querySelector(token).content = fresh.querySelector(token).content;
   document.title = fresh.title;
+  document.body.dataset.position = fresh.body.dataset.position;
   const state = "meta[name=state]";
   document.querySelector(state).content = fresh.querySelector(state).content;
+  document.dispatchEvent(new CustomEvent("head"));
+}
+
+function takeOver(fresh) {
+  takeOverHead(fresh);
   if (shape(document) !== shape(fresh)) merge(document.getElementById("main"), fresh.getElementById("main"));
   else for (const old of document.querySelectorAll("[data-live]")) takeOverPart(old, fresh.getElementById(old.id));
   document.dispatchEvent(new CustomEvent("refreshed"));
@@ -100,7 +129,8 @@ function shape(page) {
   return [...page.querySelectorAll("[data-live], [data-figure], [data-wall]")].map((part) => part.dataset.figure ?? part.dataset.wall ?? part.id).join();
 }
 
-// Changes only what differs, so that focus, marks, scroll positions and selections stay.
+// Changes only what differs, so that focus, marks, scroll positions and selections stay. Elements with `data-inserted`
+// are a script's own: the master does not know them.
 function merge(old, now) {
   if (isReaders(old)) return;
   for (const { name } of [...old.attributes]) {
@@ -112,7 +142,7 @@ function merge(old, now) {
   if (old.tagName === "TBODY") return mergeRows(old, now);
   // A sortable column's title is inside of a button.
   if (old.dataset.sort && old.textContent === now.textContent) return;
-  const before = [...old.childNodes];
+  const before = [...old.childNodes].filter((node) => !node.dataset?.inserted);
   const after = [...now.childNodes];
   after.forEach((node, index) => {
     const known = before[index];

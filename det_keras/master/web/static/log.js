@@ -2,6 +2,7 @@
 
 import { say } from "./actions.js";
 import { onRefresh } from "./live.js";
+import { keepSettings, setting } from "./settings.js";
 import { folded, runs } from "./terminal.js";
 import { momentText } from "./times.js";
 
@@ -32,7 +33,16 @@ let wantsError = new URLSearchParams(location.search).has("error");
 const open = new Map();
 const rawOf = new WeakMap();
 
+form.elements.search.value = setting("log-search");
+form.elements.level.value = setting("log-level");
+// A level that the address misspells.
+if (form.elements.level.selectedIndex < 0) form.elements.level.value = "";
+form.elements.follow.checked = setting("log-follow") !== "no";
 form.addEventListener("submit", (event) => event.preventDefault());
+form.addEventListener("input", () => {
+  const { search, level, follow } = form.elements;
+  keepSettings({ "log-search": search.value, "log-level": level.value, "log-follow": follow.checked ? "" : "no" });
+});
 form.elements.search.addEventListener("input", debounced(start, 250));
 form.elements.level.addEventListener("change", start);
 form.elements.follow.addEventListener("change", () => form.elements.follow.checked && toEnd());

@@ -1,7 +1,7 @@
 // The state of what a page shows, in the tab's icon, and as a notification when a watched run ends.
 
 import { say } from "./actions.js";
-import { onRefresh } from "./live.js";
+import { onHead, refreshHead } from "./live.js";
 
 const MARKS = {
   running: ["#2489cf", "M5 3.2v9.6L13 8z"],
@@ -12,6 +12,7 @@ const MARKS = {
   canceled: ["#77808f", "M3 7h10v2.4H3z"],
   waiting: ["#77808f", "M2 7h3v3H2zM6.5 7h3v3h-3zM11 7h3v3h-3z"],
 };
+const BACKGROUND_MS = 20000;
 const OVER = new Set(["completed", "error", "canceled"]);
 
 const meta = () => document.querySelector("meta[name=state]");
@@ -20,7 +21,9 @@ let last = null;
 
 export function armState() {
   show();
-  onRefresh(show);
+  onHead(show);
+  // A tab in the background has no stream of events, but its icon, its title and notifications are seen.
+  setInterval(() => document.hidden && meta()?.content && !OVER.has(meta().content) && refreshHead(), BACKGROUND_MS);
   document.addEventListener("click", async (event) => {
     const button = event.target.closest("[data-notify]");
     if (button === null) return;

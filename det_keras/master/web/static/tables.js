@@ -1,16 +1,22 @@
 // Tables that are sorted by a click on a column.
 
 import { onRefresh } from "./live.js";
+import { keepSettings, setting } from "./settings.js";
 
+// By the id of the table: the column, by its title, and the direction.
 const sorted = new Map();
 
 export function armTables() {
-  const prepare = () => document.querySelectorAll("table.sortable").forEach(armHeads);
+  const prepare = () => {
+    for (const table of document.querySelectorAll("table.sortable")) {
+      const wanted = setting(`sort-${table.id}`);
+      if (wanted && !sorted.has(table.id)) sorted.set(table.id, { name: wanted.replace(/^-/, ""), isDescending: wanted.startsWith("-") });
+      armHeads(table);
+      if (sorted.has(table.id)) sort(table);
+    }
+  };
   prepare();
-  onRefresh(() => {
-    prepare();
-    document.querySelectorAll("table.sortable").forEach((table) => sorted.has(table.id) && sort(table));
-  });
+  onRefresh(prepare);
 }
 
 function armHeads(table) {
@@ -23,7 +29,9 @@ function armHeads(table) {
       // By its title: columns are added when trials begin to differ.
       const name = head.textContent;
       const before = sorted.get(table.id);
-      sorted.set(table.id, { name, isDescending: before?.name === name && !before.isDescending });
+      const isDescending = before?.name === name && !before.isDescending;
+      sorted.set(table.id, { name, isDescending });
+      keepSettings({ [`sort-${table.id}`]: `${isDescending ? "-" : ""}${name}` });
       sort(table);
     });
     head.append(button);
