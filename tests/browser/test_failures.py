@@ -55,6 +55,25 @@ def test_cause_of_a_failure_is_one_click_from_the_list(page, broken):
     expect(alert.get_by_role("button", name="Run again")).to_be_visible()
 
 
+def test_failed_experiment_is_run_again_from_its_box(page, site, tmp_path):
+    mended = tmp_path / "mended"
+    config = {
+        "name": "mended later",
+        "entrypoint": "python3 train.py",
+        "hyperparameters": {"mended": str(mended)},
+        "searcher": {"name": "single", "metric": "loss"},
+        "max_restarts": 0,
+    }
+    script = 'open(json.loads(os.environ["DET_HPARAMS"])["mended"])\nreport("validation", 1, loss=1.0)\n'
+    number = submit(site, config, {"train.py": PRELUDE + script.encode()})
+    site.client.wait_for_state(number, "ERROR", 60)
+    page.goto(f"/experiments/{number}")
+    mended.touch()
+    page.get_by_role("alert").get_by_role("button", name="Run again").click()
+    expect(page.locator("#heading .state")).to_have_text("completed")
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
 def test_copied_cause_is_the_text_of_the_box(page, broken):
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.goto(f"/trials/{broken.trials[0]}")

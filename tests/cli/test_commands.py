@@ -182,6 +182,9 @@ def test_pause_activate_and_cancel(det, held):
     assert det.out("experiment", "activate", number) == f"Activated experiment {number}\n"
     assert det.out("experiment", "kill", number) == f"Killed experiment {number}\n"
     assert det("experiment", "wait", number).stdout == f"Experiment {number} is CANCELED\n"
+    for verb in ("kill", "cancel"):
+        again = det.out("experiment", verb, number)
+        assert again == f"Experiment {number} has already ended: CANCELED\n"
 
 
 def test_continue_changes_the_config_and_watches(det, tmp_path):

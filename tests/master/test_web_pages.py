@@ -16,6 +16,7 @@ from det_keras.master.web import alerts, rendering
 from det_keras.master.web.plotting.rungs import at_rung, stopped_at
 from det_keras.master.web.runs import runs_of
 from master.fakes import SINGLE, eventually, file_entry
+from master.test_checkpoints import report as report_checkpoint
 
 ACCEPT = {"Accept": "text/html"}
 # What would break out of text, of an attribute, of a script, of a line and of an address.
@@ -411,7 +412,17 @@ def test_failed_run_is_explained(world):
         box = page(world, path).text.split('id="alerts"')[1].split("</section>")[0]
         assert "KeyError: &#39;&lt;b&gt;&#39;" in box
         assert f"/trials/{trial['id']}/logs?error={allocation}" in box
+        assert "Run again" in box
     assert world.client.get(f"/api/v1/allocations/{allocation}")["allocation"]["exitReason"] == reason
+
+
+def test_failed_run_with_a_checkpoint_can_be_continued_from_its_batch(world):
+    number, trial, allocation = world.launch(f"{SINGLE}max_restarts: 0\n")
+    for count, steps in enumerate((1200, 400)):
+        report_checkpoint(world, trial, count, steps)
+    world.pool.finish(allocation, 1)
+    world.client.wait_for_state(number, "ERROR")
+    assert "Continue from batch 1,200" in page(world, f"/trials/{trial['id']}").text
 
 
 def test_silent_trial_is_told(world, monkeypatch):
