@@ -106,7 +106,7 @@ def test_period_is_ten_seconds_and_closing_does_not_wait_for_it():
     started = time.monotonic()
     profiler.close()
     profiler.close()
-    assert time.monotonic() - started < 1.0
+    assert time.monotonic() - started < 5.0
     assert samples.count == 0
     assert profiler._period_s == 10.0
 

@@ -101,7 +101,7 @@ def test_long_texts_take_a_moment():
     lines = [f"line {number}\n" for number in range(20_000)]
     start = time.monotonic()
     text = patch("x", "head\n" + "".join(lines), "head\n" + "".join(reversed(lines)))
-    assert time.monotonic() - start < 2.0
+    assert time.monotonic() - start < 10.0
     assert text.count("\n-line ") == text.count("\n+line ") == 20_000
 
 
