@@ -15,6 +15,7 @@ from datetime import datetime
 import numpy as np
 import pytest
 
+from det_keras.master.database.models import TaskRow, TrialRow
 from det_keras.master.reports.series import Series
 from det_keras.master.web.findings import findings
 from det_keras.master.web.rendering import static_files
@@ -275,3 +276,47 @@ def test_a_report_of_fifty_trials_and_eight_metrics_is_small_enough_for_mail(wor
     assert sum(len(figure["data"]) for figure in figures(html)[:8]) == 400
     assert curves.points >= 100
     assert len(html.encode()) < 1_500_000
+
+
+def columns_of(row) -> dict:
+    return {column.key: getattr(row, column.key) for column in type(row).__table__.columns}
+
+
+def test_the_most_important_hyperparameter_is_drawn_first(world):
+    number, ids = detached(world, [{"lr": 1.0 + i % 3, "units": 1 + i} for i in range(8)])
+    for i, trial in enumerate(ids):
+        world.client.report(trial, "validation", 10, {"loss": i / 7})
+    important = world.client.get(f"/figures/search?experiment={number}")["importances"]
+    assert [one["name"] for one in important] == ["units", "lr"]
+    layout = world.client.get(f"/figures/scatter?experiment={number}")["layout"]
+    assert [layout[axis]["title"]["text"] for axis in ("xaxis", "xaxis2")] == ["units", "lr"]
+
+
+def test_a_report_of_a_large_search_shows_the_best_trials_and_stays_small(world, monkeypatch):
+    number, (first,) = detached(world, [{"lr": 1.0, "units": 1}])
+    world.client.report(first, "validation", 10, {"loss": 2.0})
+    # Two thousand trials by the API would take a minute.
+    with world.master.store.writing() as tx:
+        row = tx.get(TrialRow, first)
+        known, of_task = columns_of(row), columns_of(tx.get(TaskRow, row.task_id))
+        for i in range(1, 2000):
+            tx.add(TaskRow(**of_task | {"id": f"of {i}"}))
+        tx.flush()
+        for i in range(1, 2000):
+            changes = {
+                "task_id": f"of {i}",
+                "request_id": f"of {i}",
+                "external_id": f"of {i}",
+                "searcher_metric_value": i / 2000,
+            }
+            hparams = {"lr": i / 7, "units": i % 9, "word": "x" * 200 + str(i % 3)}
+            tx.add(TrialRow(**known | changes | {"id": first + i, "hparams": hparams}))
+    monkeypatch.setattr(world.master, "curves", Curves())
+    html = fetch(world, f"/experiments/{number}/report").text
+    assert len(html.encode()) < 1_500_000
+    _, dots, lines = figures(html)
+    best = [f"/trials/{first + i}" for i in range(1, len(lines["data"]) + 1)]
+    assert sorted(line["customdata"][0] for line in lines["data"]) == sorted(best)
+    assert all(column["customdata"] == best for column in dots["data"])
+    assert f"(the best {len(best):,} of 2,000 trials)" in html
+    assert "1,700 more trials, all of them worse, are omitted." in html

@@ -93,8 +93,7 @@ def _important(
     trials: Sequence[Mapping[str, Any]],
     brackets: Sequence[Mapping[str, Any]],
 ) -> str:
-    # In the order of the search page: the importances depend on it.
-    points = points_of(sorted(trials, key=lambda trial: trial["id"]), brackets, 0)
+    points = points_of(trials, brackets, 0)
     method, found = importances(points, scales(experiment["config"]["hyperparameters"]))
     if not found:
         return ""

@@ -46,7 +46,9 @@ router = APIRouter(prefix="/experiments", include_in_schema=False)
 
 # Each metric is a plot of up to 50 curves, and the file should be small enough for mail.
 _MOST_METRICS = 8
-_MOST_ROWS = 1000
+_MOST_ROWS = 300
+# In all plots of hyperparameters together. Each is a few dozen bytes.
+_MOST_DOTS = 1500
 # Of each curve. A report with many curves has fewer points of each, so that the file stays below 1.5 MB.
 _MOST_POINTS = 400
 _LEAST_POINTS = 40
@@ -194,8 +196,13 @@ def _figures(master: EmbeddedMaster, facts: Mapping[str, Any]) -> list[tuple[str
     ]
     name = _isolated(experiment["searcherMetric"])
     if sum(trial["searcherMetricValue"] is not None for trial in trials) > 1:
-        result.append((f"{name} against each hyperparameter", scatter_figure(experiment, trials, brackets)))
-        result.append((f"All hyperparameters and {name}", parallel_figure(experiment, trials, brackets)))
+        most = max(MOST_LINES, _MOST_DOTS // max(1, len(varied(trials))))
+        known = sum(trial["searcherMetricValue"] is not None for trial in trials)
+        which = f" (the best {most:,} of {known:,} trials)" if known > most else ""
+        dots = scatter_figure(experiment, trials, brackets, most=most)
+        lines = parallel_figure(experiment, trials, brackets, most=most)
+        result.append((f"{name} against each hyperparameter{which}", dots))
+        result.append((f"All hyperparameters and {name}{which}", lines))
     if brackets:
         result.append((f"{name} at the rungs", rungs_figure(experiment, facts["rungs"])))
     return result

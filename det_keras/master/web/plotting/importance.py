@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,8 @@ __all__ = ["Importance", "importances"]
 
 # With fewer trials, every method would report noise.
 _LEAST_TRIALS = 4
+# The time of fANOVA grows with the square of their number: 200 take a second, 2,000 take 45.
+_MOST_TRIALS = 200
 _SEED = 0
 
 
@@ -35,8 +39,8 @@ class Importance:
 def importances(points: Sequence[Point], scales: Mapping[str, str]) -> tuple[str, list[Importance]]:
     """Return the method, and the importance of each hyperparameter, the largest first.
 
-    fANOVA with the extra `search` (Optuna); otherwise the absolute rank correlation with the metric, or for texts the
-    correlation ratio.
+    fANOVA with the extra `search` (Optuna), of at most 200 trials drawn from them; otherwise the absolute rank
+    correlation with the metric, or for texts the correlation ratio.
 
     Args:
         points: the trials; only those with a finite metric count.
@@ -45,37 +49,72 @@ def importances(points: Sequence[Point], scales: Mapping[str, str]) -> tuple[str
 
     Source: Hutter, Hoos and Leyton-Brown, "An Efficient Approach for Assessing Hyperparameter Importance", ICML 2014.
     """
-    known = [point for point in points if math.isfinite(point.metric)]
-    names = [
+    known = sorted(
+        (point for point in points if math.isfinite(point.metric)), key=lambda point: point.trial_id
+    )
+    names = tuple(
         name
         for name in dict.fromkeys([*scales, *(name for point in known for name in point.hparams)])
         if all(name in point.hparams for point in known)
         and len({repr(point.hparams[name]) for point in known}) > 1
-    ]
+    )
     if len(known) < _LEAST_TRIALS or len({point.metric for point in known}) < 2 or not names:
         return "", []
-    method, found = "fANOVA", _fanova(known, names, scales)
-    if found is None:
-        method = "correlation"
-        found = {name: _correlation([point.hparams[name] for point in known], known) for name in names}
+    method, found = _measured(known, names, scales)
     order = sorted(found.items(), key=lambda item: (-item[1], item[0]))
     return method, [Importance(name, value) for name, value in order]
 
 
-def _fanova(
-    points: Sequence[Point], names: Sequence[str], scales: Mapping[str, str]
-) -> dict[str, float] | None:
-    """Return importances by fANOVA; None without Optuna and scikit-learn."""
+@dataclass(frozen=True)
+class _Trials:
+    """Trials to compare; equal to others with the same values.
+
+    Attributes:
+        text: the metrics and the values of all hyperparameters.
+        names: of the hyperparameters.
+        scales: of each hyperparameter; None for those without.
+        points: the trials.
+    """
+
+    text: str
+    names: tuple[str, ...]
+    scales: tuple[str | None, ...]
+    points: Sequence[Point] = field(compare=False)
+
+
+def _measured(
+    points: Sequence[Point], names: tuple[str, ...], scales: Mapping[str, str]
+) -> tuple[str, dict[str, float]]:
     try:
         # Imported here: they are optional, and take a second.
-        import optuna
+        import optuna  # noqa: F401
         import sklearn  # noqa: F401
     except ImportError:
-        return None
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+        pass
+    else:
+        drawn = _drawn(points)
+        text = repr([(point.metric, [point.hparams[name] for name in names]) for point in drawn])
+        return "fANOVA", _fanova(_Trials(text, names, tuple(scales.get(name) for name in names), drawn))
     columns = {name: [point.hparams[name] for point in points] for name in names}
+    return "correlation", {name: _correlation(column, points) for name, column in columns.items()}
+
+
+def _drawn(points: Sequence[Point]) -> Sequence[Point]:
+    """Return at most `_MOST_TRIALS` trials, drawn by their numbers: a new trial replaces at most one of them."""
+    chosen = sorted(points, key=lambda point: zlib.crc32(b"%d" % point.trial_id))[:_MOST_TRIALS]
+    return sorted(chosen, key=lambda point: point.trial_id)
+
+
+# Several plots and pages ask for the same.
+@functools.lru_cache(maxsize=16)
+def _fanova(trials: _Trials) -> dict[str, float]:
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    points, names = trials.points, trials.names
     distributions = {
-        name: _distribution(optuna, values, scales.get(name)) for name, values in columns.items()
+        name: _distribution(optuna, [point.hparams[name] for point in points], scale)
+        for name, scale in zip(names, trials.scales, strict=True)
     }
     texts = {name for name, one in distributions.items() if hasattr(one, "choices")}
     study = optuna.create_study()

@@ -18,6 +18,7 @@ from det_keras.master.web.experiments import differing
 from det_keras.master.web.metric_choice import Metric
 from det_keras.master.web.plotting import figures
 from det_keras.master.web.plotting.figures import Figure, Line, Point, Rung
+from det_keras.master.web.plotting.importance import importances
 from det_keras.master.web.plotting.rungs import at_rung, stopped_at
 from det_keras.master.web.plotting.space import scales
 from det_keras.master.web.rest import Rest
@@ -113,8 +114,9 @@ def scatter_figure(
     rung: int = 0,
     log_y: bool = False,
     width_px: int = 960,
+    most: int | None = None,
 ) -> Figure:
-    """Return the metric of trials against each hyperparameter that varies.
+    """Return the metric of trials against each hyperparameter that varies, the most important hyperparameter first.
 
     Args:
         experiment: the `Experiment` of the REST API.
@@ -123,13 +125,15 @@ def scatter_figure(
         rung: length of the rung at which trials are compared; 0 for the best value of each.
         log_y: whether the y axes are logarithmic.
         width_px: available width in pixels.
+        most: only the first so many trials are drawn; by default all.
     """
     points = points_of(trials, brackets, rung)
+    kinds = scales(experiment["config"]["hyperparameters"])
     return figures.scatter(
-        points,
-        _varied(points),
+        points[:most],
+        _most_important_first(points, kinds),
         metric=experiment["searcherMetric"],
-        scales=scales(experiment["config"]["hyperparameters"]),
+        scales=kinds,
         log_y=log_y,
         width_px=width_px,
     )
@@ -141,14 +145,16 @@ def parallel_figure(
     brackets: Sequence[Mapping[str, Any]] = (),
     *,
     rung: int = 0,
+    most: int | None = None,
 ) -> Figure:
     """Return one line per trial through its hyperparameters; the arguments are those of `scatter_figure`."""
     points = points_of(trials, brackets, rung)
+    kinds = scales(experiment["config"]["hyperparameters"])
     return figures.parallel(
-        points,
-        _varied(points),
+        points[:most],
+        _most_important_first(points, kinds),
         metric=experiment["searcherMetric"],
-        scales=scales(experiment["config"]["hyperparameters"]),
+        scales=kinds,
         smaller_is_better=experiment["config"]["searcher"]["smaller_is_better"],
     )
 
@@ -214,9 +220,13 @@ def points_of(
     ]
 
 
-def _varied(points: Sequence[Point]) -> list[str]:
+def _most_important_first(points: Sequence[Point], kinds: Mapping[str, str]) -> list[str]:
+    """Return the hyperparameters that vary; those whose importance is not known come last."""
     columns = [point.hparams for point in points]
-    return differing(columns) or list(dict.fromkeys(name for column in columns for name in column))
+    names = differing(columns) or list(dict.fromkeys(name for column in columns for name in column))
+    _, known = importances(points, kinds)
+    places = {one.name: place for place, one in enumerate(known)}
+    return sorted(names, key=lambda name: places.get(name, len(places)))
 
 
 def _json_values(values: Any) -> list[float | None]:
