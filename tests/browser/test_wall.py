@@ -184,6 +184,32 @@ def test_groups_show_mean_and_deviation(wall):
     expect(card(wall, "accuracy")).to_have_attribute("data-lines", "12")
 
 
+def test_pointer_highlights_the_group_of_a_run(wall, search):
+    wall.get_by_label("Group").select_option("lr")
+    expect(card(wall, "accuracy")).to_have_attribute("data-lines", "12")
+    wall.locator(f".runs li[data-run='{search.trials[2]}']").hover()
+    full = f"{plot('accuracy')}.series.slice(1).filter((one) => one.alpha === 1)"
+    wall.wait_for_function(f"() => {full}.length === 1")
+    wall.wait_for_function(f"() => {full}[0].label.startsWith('lr=')")
+
+
+def test_cards_draw_no_more_runs_than_they_have_room_for(page, search):
+    def answer_for_small_cards(route):
+        answer = route.fetch()
+        route.fulfill(response=answer, json={**answer.json(), "most": 3})
+
+    page.route("**/figures/wall?**", answer_for_small_cards)
+    page.goto(f"/experiments/{search.number}")
+    expect(page.locator(".card.searched")).to_have_attribute("data-lines", "6")
+    expect(page.locator("[data-run-count]")).to_have_text("4, the best 3 of 4 are drawn")
+    page.get_by_label("Filter").fill("lr>=0.2")
+    expect(page.locator("[data-run-count]")).to_have_text("3 of 4")
+    # The runs that a filter leaves make room for others.
+    lines = "document.querySelector('.card.searched').card.lines"
+    page.wait_for_function(f"() => {lines}.every((line) => {search.trials[1:]}.includes(line.trial))")
+    expect(page.locator(".card.searched")).to_have_attribute("data-lines", "6")
+
+
 def test_runs_are_coloured_by_a_hyperparameter(wall):
     wall.get_by_label("Colour").select_option("lr")
     expect(wall.locator("[data-bar]")).to_be_visible()

@@ -184,7 +184,7 @@ export class Card {
       .map(({ line, at }) => ({ line, at, value: line.y[at], distance: Math.abs(plot.valToPos(line.y[at], "y") - top) }))
       .sort((a, b) => a.distance - b.distance);
     if (isOurs && found.length) this.wall.highlight(found[0].line.trial ?? null);
-    const listed = isOurs ? found.slice(0, this.lines.length <= MOST_LISTED ? MOST_LISTED : 1) : found.filter(({ line }) => line.trial === this.wall.highlighted).slice(0, 2);
+    const listed = isOurs ? found.slice(0, this.lines.length <= MOST_LISTED ? MOST_LISTED : 1) : found.filter(({ line }) => isOf(line, this.wall.highlighted)).slice(0, 2);
     const place = `${this.wall.axisName(this.spec)} ${short(plot.data[0][idx])}`;
     this.readout.textContent = listed.length ? `${place}: ${listed.map(({ line, value }) => `${line.label} ${exact(value)}`).join(", ")}` : "";
   }
@@ -193,7 +193,7 @@ export class Card {
     if (this.plot === null || !this.isNear) return;
     this.lines.forEach((line, index) => {
       const full = line.isRaw ? 0.3 : line.isEdge ? 0 : 1;
-      this.plot.series[index + 1].alpha = trial === null || line.trial === trial ? full : Math.min(full, FAINT);
+      this.plot.series[index + 1].alpha = trial === null || isOf(line, trial) ? full : Math.min(full, FAINT);
     });
     this.plot.redraw(false);
   }
@@ -212,6 +212,9 @@ export class Card {
     else await this.root.requestFullscreen();
   }
 }
+
+// Returns whether a line shows a run, alone or in a group.
+const isOf = (line, trial) => line.trial === trial || (line.runs?.includes(trial) ?? false);
 
 // The nearest position with a value: curves that share an axis have values at different positions.
 function nearest(values, index) {

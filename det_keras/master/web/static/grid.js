@@ -30,6 +30,9 @@ class Grid {
     this.states = this.form.elements.state;
     this.rows = [];
     this.columns = [];
+    // As the master sent them.
+    this.texts = [];
+    this.cells = [];
     this.chosen = new Set();
     this.earliest = 0;
     this.sort = setting("sort");
@@ -51,37 +54,50 @@ class Grid {
       if (this.found !== undefined) this.arrange();
     });
     onRefresh(() => this.refreshLater());
-    this.fetch();
+    this.refreshLater();
   }
 
   refreshLater() {
-    this.timer ??= setTimeout(() => {
-      this.timer = undefined;
-      if (!document.hidden) this.fetch();
+    this.isDue = true;
+    if (this.isBusy) return;
+    this.isBusy = true;
+    setTimeout(async () => {
+      this.isDue = false;
+      if (!document.hidden) await this.fetch();
+      this.isBusy = false;
+      if (this.isDue) this.refreshLater();
     }, Math.max(0, this.earliest - performance.now()));
   }
 
   async fetch() {
     const began = performance.now();
     try {
-      const first = await this.part(0);
-      if (first === this.text && this.rows.length === this.total) return;
-      this.text = first;
-      const { columns, more, rows, total } = JSON.parse(first);
-      this.total = total;
-      this.take(columns, more, rows);
-      // Older rows come afterwards, in parts.
+      const texts = [await this.part(0)];
+      const { columns, more, rows, total } = JSON.parse(texts[0]);
+      if (texts[0] !== this.texts[0]) this.take(columns, more, [...rows, ...this.older(columns, rows)]);
+      // Older rows come afterwards, in parts. Until then those of the last time stay.
       while (rows.length < total) {
-        const next = JSON.parse(await this.part(rows.length));
-        if (next.rows.length === 0) break;
-        rows.push(...next.rows);
-        this.take(columns, more, rows);
+        texts.push(await this.part(rows.length));
+        const next = JSON.parse(texts.at(-1)).rows;
+        if (next.length === 0) break;
+        rows.push(...next);
+        if (this.texts.length === 0) this.take(columns, more, rows);
       }
+      if (texts.length > 1 && texts.join() !== this.texts.join()) this.take(columns, more, rows);
+      this.texts = texts;
+      this.cells = rows;
     } catch {
       // The stream of events shows that the master is unavailable, and refreshes the page when it is back.
     } finally {
       this.earliest = performance.now() + Math.max(1000, 5 * (performance.now() - began));
     }
+  }
+
+  // The rows of the last time behind the first part, without those that are in it.
+  older(columns, rows) {
+    const id = columns.findIndex(({ key }) => key === "id");
+    const known = new Set(rows.map((cells) => cells[id]));
+    return this.cells.slice(rows.length).filter((cells) => !known.has(cells[id]));
   }
 
   async part(offset) {
@@ -155,7 +171,10 @@ class Grid {
     this.form.hidden = this.rows.length === 0;
     this.head(key, isDescending);
     this.drawn = null;
+    const { scrollTop } = this.scroll;
     this.window();
+    // Rows that are replaced may move the others.
+    this.scroll.scrollTop = scrollTop;
     this.tellChoice();
   }
 

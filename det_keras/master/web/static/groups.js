@@ -20,7 +20,8 @@ export function grouped(data, groupOf, metrics) {
     const title = metrics.find((spec) => spec.key === metric)?.name ?? metric;
     const label = `${name} (${members.length} run${members.length === 1 ? "" : "s"}) ${title}`;
     const at = lines.length + 1;
-    lines.push({ metric, color, label, y: mean, trial: null }, { metric, color, label, y: high, isEdge: true, trial: null }, { metric, color, label, y: low, isEdge: true, trial: null });
+    const line = { metric, color, label, trial: null, runs: members.map((member) => member.trial) };
+    lines.push({ ...line, y: mean }, { ...line, y: high, isEdge: true }, { ...line, y: low, isEdge: true });
     bands.push({ series: [at + 1, at + 2], fill: color.replace(")", " / 0.18)") });
   }
   return { x: data.x, lines, bands };

@@ -101,7 +101,7 @@ export class RunList {
       this.rows.get(run.id).root.hidden = !isIn;
       count += isIn;
     }
-    this.count.textContent = count === (this.order ?? []).length ? `${count}` : `${count} of ${this.order.length}`;
+    this.listed = count === (this.order ?? []).length ? `${count}` : `${count} of ${this.order.length}`;
     this.mark();
   }
 
@@ -121,6 +121,8 @@ export class RunList {
       eye.setAttribute("aria-pressed", this.wall.isShown(id));
       root.classList.toggle("off", !this.wall.isShown(id));
     }
+    const shown = this.wall.shown?.().length ?? 0;
+    this.count.textContent = shown > this.wall.most ? `${this.listed}, the best ${this.wall.most} of ${shown} are drawn` : this.listed;
   }
 
   paint() {

@@ -80,7 +80,8 @@ class Wall {
     await Promise.all([...this.cards.values()].map((card) => card.load()));
   }
 
-  describe({ cards, runs, metric, smallerIsBetter }) {
+  describe({ cards, runs, metric, smallerIsBetter, most }) {
+    this.most = most;
     this.metric = metric;
     this.smallerIsBetter = smallerIsBetter;
     const sign = smallerIsBetter ? 1 : -1;
@@ -97,6 +98,11 @@ class Wall {
   shown() {
     const passes = this.list?.passes ?? (() => true);
     return this.order.filter((run) => this.isShown(run.id) && passes(run)).map((run) => run.id);
+  }
+
+  // The shown runs of which curves are requested: a card has room for so many.
+  drawn() {
+    return this.shown().slice(0, this.most);
   }
 
   isShown(id) {
@@ -205,7 +211,7 @@ class Wall {
     const { x, smoothing, logX } = this.settings();
     if (spec.source) return this.system(spec, width);
     const params = new URLSearchParams({ x, points: Math.round(Math.min(Math.max(width, 200), 2000)) });
-    for (const id of this.shown()) params.append("trial", id);
+    for (const id of this.drawn()) params.append("trial", id);
     for (const metric of spec.metrics) params.append("metric", metric.key);
     if (smoothing) params.set("smoothing", smoothing);
     if (logX) params.set("log_x", "true");
@@ -219,7 +225,7 @@ class Wall {
   // System metrics have times only: they follow the zoom of an axis of times.
   async system(spec, width) {
     const params = new URLSearchParams({ points: Math.round(Math.min(Math.max(width, 200), 2000)) });
-    for (const id of this.shown()) params.append("trial", id);
+    for (const id of this.drawn()) params.append("trial", id);
     for (const metric of spec.metrics) params.append("metric", metric.key);
     const range = this.rangeOf(spec);
     if (range !== null) {
