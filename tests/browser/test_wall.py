@@ -269,3 +269,14 @@ def test_settings_form_keeps_the_address(wall):
         )
         == 3
     )
+
+
+def test_card_that_cannot_be_updated_says_so(wall):
+    wall.route("**/figures/lines?*", lambda route: route.fulfill(status=503, json={"message": "too busy"}))
+    with wall.watch.forgiving("503"):
+        wall.get_by_label("Over").select_option("epochs")
+        told = card(wall, "accuracy").get_by_text("Not up to date: too busy")
+        expect(told).to_be_visible()
+    wall.unroute("**/figures/lines?*")
+    wall.get_by_label("Over").select_option("batches")
+    expect(told).to_be_hidden()

@@ -23,6 +23,8 @@ export class Card {
     this.readout = element("output", { className: "readout" });
     this.pin = iconButton("pin", "Pin", () => wall.togglePin(spec.title));
     this.body = element("div", { className: "canvas" });
+    this.failure = element("p", { className: "faint small", hidden: true });
+    this.failure.setAttribute("role", "status");
     const tools = element("span", { className: "tools" }, [
       this.pin,
       iconButton("full", "Full screen", () => this.toggleFull()),
@@ -33,6 +35,7 @@ export class Card {
     this.root = element("figure", { className: spec.isSearched ? "card searched" : "card" }, [
       element("figcaption", {}, [this.heading, tools]),
       this.body,
+      this.failure,
       this.readout,
     ]);
     this.root.dataset.card = spec.title;
@@ -65,8 +68,10 @@ export class Card {
     const wanted = ++this.wanted;
     try {
       const text = await this.wall.lines(this.spec, this.size().width);
-      // A later request has replaced this one, or nothing has changed.
-      if (wanted !== this.wanted || text === this.text) return;
+      // A later request has replaced this one.
+      if (wanted !== this.wanted) return;
+      this.failure.hidden = true;
+      if (text === this.text) return;
       const { x, lines } = JSON.parse(text);
       this.text = text;
       this.data = { x, lines: lines.map((line) => ({ ...line, y: line.y.map((value) => (value === null ? undefined : value === "NaN" ? null : value)) })) };
@@ -75,6 +80,10 @@ export class Card {
     } catch (error) {
       if (wanted !== this.wanted || error.name === "AbortError") return;
       if (this.plot === null) this.body.replaceChildren(element("p", { className: "faint", textContent: `Could not be drawn: ${error.message}` }));
+      else {
+        this.failure.textContent = `Not up to date: ${error.message}`;
+        this.failure.hidden = false;
+      }
       this.isSeen = false;
     }
   }
