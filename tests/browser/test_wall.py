@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import json
 import re
+from datetime import datetime, timedelta
 
 import pytest
 from master.conftest import RealMaster
 from playwright.sync_api import expect
 
 from browser.data import PRELUDE, Search, submit
+from det_keras.protocol.values import timestamp
 
 _CURVES = """
 hparams = json.loads(os.environ["DET_HPARAMS"])
@@ -55,6 +57,34 @@ def wall(page, search):
     page.goto(f"/experiments/{search.number}")
     expect(page.locator(".card.searched")).to_have_attribute("data-lines", "8")
     return page
+
+
+@pytest.fixture(scope="module")
+def timed(site) -> int:
+    """A trial that has reported metrics and system metrics one to four hours after its creation."""
+    config = "name: timed\nsearcher: {name: single, metric: val_loss}\n"
+    number = site.client.create(config, unmanaged=True)
+    body = {"experimentId": number, "hparams": {}, "unmanaged": True}
+    trial = site.client.post("/api/v1/trials", body)["trial"]
+    site.client.post(f"/api/v1/trials/{trial['id']}/start", {"trialId": trial["id"], "resume": False})
+    created = datetime.fromisoformat(trial["startTime"].replace("Z", "+00:00"))
+    for hour in range(1, 5):
+        groups = {
+            "training": {"loss": 1 / hour},
+            "validation": {"val_loss": 2 / hour},
+            "test": {"loss": 3 / hour},
+            "cpu": {"machine": {"cpu_util_trial": 10 * hour}},
+        }
+        for group, values in groups.items():
+            report = {
+                "trialId": trial["id"],
+                "trialRunId": 1,
+                "stepsCompleted": None if group == "cpu" else 100 * hour,
+                "reportTime": timestamp(created + timedelta(hours=hour)),
+                "metrics": {"avgMetrics": values},
+            }
+            site.client.post(f"/api/v1/trials/{trial['id']}/metrics", {"group": group, "metrics": report})
+    return trial["id"]
 
 
 def card(page, title):
@@ -280,3 +310,32 @@ def test_card_that_cannot_be_updated_says_so(wall):
     wall.unroute("**/figures/lines?*")
     wall.get_by_label("Over").select_option("batches")
     expect(told).to_be_hidden()
+
+
+def over(page, title, part):
+    """Move the pointer to a part of the width of a card."""
+    box = card(page, title).locator(".u-over").bounding_box()
+    page.mouse.move(box["x"] + box["width"] * part, box["y"] + box["height"] / 2, steps=3)
+
+
+def test_metrics_and_system_metrics_over_time_share_axis_crosshair_and_zoom(page, timed):
+    page.goto(f"/trials/{timed}?x=time")
+    for title in ("loss", "CPU (%)"):
+        expect(card(page, title).locator("canvas")).to_be_visible()
+        assert axis(page, title) == pytest.approx([1, 4], abs=1e-3)
+    card(page, "CPU (%)").scroll_into_view_if_needed()
+    over(page, "CPU (%)", 0.35)
+    expect(card(page, "loss").locator(".readout")).to_contain_text("hours 2")
+    page.mouse.down()
+    over(page, "CPU (%)", 0.7)
+    page.mouse.up()
+    for title in ("loss", "CPU (%)"):
+        page.wait_for_function(f"() => {plot(title)}.scales.x.max < 3.5")
+    assert axis(page) == axis(page, "CPU (%)")
+    # Batches and hours have nothing in common.
+    page.get_by_label("Over").select_option("batches")
+    page.wait_for_function(f"() => {plot('loss')}.scales.x.max === 400")
+    page.wait_for_function(f"() => {plot('CPU (%)')}.scales.x.max > 3.9")
+    over(page, "CPU (%)", 0.5)
+    expect(card(page, "CPU (%)").locator(".readout")).to_contain_text("hours")
+    expect(card(page, "loss").locator(".readout")).to_be_empty()

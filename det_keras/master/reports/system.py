@@ -66,12 +66,14 @@ class SystemSeries:
 
     Attributes:
         metric: what is measured, and where.
+        started: time of the trial's creation, as of a `Series`.
         times: (points,): time of each sample in seconds since 1970, UTC, ascending.
         values: (points,).
         total: number of points before downsampling.
     """
 
     metric: SystemMetric
+    started: datetime
     times: Floats
     values: Floats
     total: int
@@ -147,7 +149,8 @@ class SystemMetrics:
             while len(self._kept) > self._most_trials:
                 self._kept.popitem(last=False)
         return [
-            _downsampled(metric, *current.points[metric], most_points) for metric in sorted(current.points)
+            _downsampled(metric, started, *current.points[metric], most_points)
+            for metric in sorted(current.points)
         ]
 
     def latest(self, trial_ids: Sequence[int]) -> dict[int, dict[SystemMetric, SystemValue]]:
@@ -261,6 +264,8 @@ def _in_order(times: Floats, values: Floats) -> tuple[Floats, Floats]:
     return times[order], values[order]
 
 
-def _downsampled(metric: SystemMetric, times: Floats, values: Floats, most_points: int) -> SystemSeries:
+def _downsampled(
+    metric: SystemMetric, started: datetime, times: Floats, values: Floats, most_points: int
+) -> SystemSeries:
     chosen = thin(times, values, most_points)
-    return SystemSeries(metric, times[chosen], values[chosen], len(times))
+    return SystemSeries(metric, started, times[chosen], values[chosen], len(times))

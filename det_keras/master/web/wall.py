@@ -115,7 +115,7 @@ async def lines(
         master: has the curves.
         trial: numbers of trials.
         metric: metrics in the form ``group.name``.
-        x: ``batches``, ``epochs`` or ``time`` (hours since the trial's start).
+        x: ``batches``, ``epochs`` or ``time`` (hours since the trial's creation).
         smoothing: weight of the moving average, from 0 (none) to below 1; the raw curves are returned too.
         log_x: whether the x axis is logarithmic.
         start: begin of the shown range of the axis; None for all.
@@ -144,7 +144,7 @@ async def system(
     end: float | None = None,
     points: Annotated[int, Query(ge=4, le=5000)] = 800,
 ) -> Response:
-    """Return system metrics of trials over the hours since the first sample of each.
+    """Return system metrics of trials over the hours since the creation of each, as `lines` over ``time``.
 
     Args:
         master: has the samples.
@@ -199,14 +199,13 @@ def _system_lines(
     curves: list[tuple[Floats, Floats]] = []
     for trial_id in trial_ids:
         found = master.system_metrics.read(trial_id, most_points=EVERY_POINT)
-        first = min((series.times[0] for series in found if len(series.times)), default=0.0)
         for series in found:
             metric = series.metric
             key = f"{metric.group}.{metric.name}"
             if key in keys:
                 label = " ".join(filter(None, (metric.name, metric.device, metric.agent)))
                 names.append({"trial": trial_id, "metric": key, "label": label, "isRaw": False})
-                curves.append(((series.times - first) / 3600, series.values))
+                curves.append(((series.times - series.started.timestamp()) / 3600, series.values))
     aligned = align(curves, most=view["points"], start=view["start"], end=view["end"])
     lines = [{**name, "y": y} for name, y in zip(names, _values(aligned), strict=True)]
     return {"x": _rounded(aligned.x, 9), "lines": lines, "total": aligned.total}

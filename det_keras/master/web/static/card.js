@@ -97,7 +97,7 @@ export class Card {
     const lines = shown.lines.map((line) => this.styled(line));
     const clean = (y) => (logY ? y.map((value) => (value !== undefined && value !== null && value <= 0 ? undefined : value)) : y);
     const data = [shown.x, ...lines.map((line) => clean(line.y))];
-    const key = JSON.stringify([logX, logY, shown.bands ?? [], lines.map(({ y, ...line }) => line)]);
+    const key = JSON.stringify([this.wall.axisName(this.spec), logX, logY, shown.bands ?? [], lines.map(({ y, ...line }) => line)]);
     if (lines.length === 0) {
       this.plot?.destroy();
       this.plot = null;
@@ -160,7 +160,7 @@ export class Card {
       }))],
       bands,
       cursor: {
-        sync: { key: this.spec.source ? "system" : "wall", scales: ["x", null], setSeries: false },
+        sync: { key: this.wall.axisName(this.spec), scales: ["x", null], setSeries: false },
         drag: { x: true, y: false, setScale: false },
         points: { show: false },
         bind: { dblclick: () => () => wall.setRange(null) },
@@ -172,7 +172,7 @@ export class Card {
           if (width < 4) return;
           const range = [plot.posToVal(left, "x"), plot.posToVal(left + width, "x")];
           plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
-          if (!this.spec.source || wall.settings().x === "time") wall.setRange(range);
+          if (wall.hasAxis(this.spec)) wall.setRange(range);
         }],
       },
     };
@@ -205,6 +205,8 @@ export class Card {
       this.plot.series[index + 1].alpha = trial === null || isOf(line, trial) ? full : Math.min(full, FAINT);
     });
     this.plot.redraw(false);
+    // The crosshair came here before its card had found the run.
+    if (!this.plot.over.matches(":hover")) this.moved(this.plot);
   }
 
   async save(file) {

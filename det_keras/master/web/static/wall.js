@@ -235,8 +235,13 @@ class Wall {
     return text(`${spec.source}?${params}`);
   }
 
+  // Whether a card has the axis of the wall: system metrics are always over hours.
+  hasAxis(spec) {
+    return !spec.source || this.settings().x === "time";
+  }
+
   rangeOf(spec) {
-    return spec.source && this.settings().x !== "time" ? null : this.range;
+    return this.hasAxis(spec) ? this.range : null;
   }
 
   loaded(card) {
