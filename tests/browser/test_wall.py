@@ -339,3 +339,48 @@ def test_metrics_and_system_metrics_over_time_share_axis_crosshair_and_zoom(page
     over(page, "CPU (%)", 0.5)
     expect(card(page, "CPU (%)").locator(".readout")).to_contain_text("hours")
     expect(card(page, "loss").locator(".readout")).to_be_empty()
+
+
+def test_other_groups_are_dotted(page, timed):
+    page.goto(f"/trials/{timed}")
+    expect(card(page, "loss").locator("canvas")).to_be_visible()
+    dashes = page.evaluate(f"() => {plot('loss')}.series.slice(1).map((one) => [one.label, one.dash ?? []])")
+    ratio = page.evaluate("() => devicePixelRatio")
+    found = {label.split()[-2]: [length / ratio for length in dash] for label, dash in dashes}
+    assert found == {"training": [], "validation": [7, 4], "test": [2, 3]}
+
+
+def test_size_of_cards_is_chosen(wall):
+    heights = {}
+    for size in "SML":
+        wall.get_by_role("radio", name=size, exact=True).check()
+        expect(wall.locator(".cards-grid")).to_have_attribute("data-size", size.lower())
+        heights[size] = card(wall, "accuracy").locator(".canvas").bounding_box()["height"]
+        # The plot follows.
+        wall.wait_for_function(f"() => {plot('accuracy')}.height === {heights[size]}")
+    assert heights == {"S": 190, "M": 260, "L": 400}
+    wall.reload()
+    expect(wall.locator(".cards-grid")).to_have_attribute("data-size", "l")
+
+
+def test_card_fills_the_screen_and_comes_back(wall):
+    shown = card(wall, "accuracy")
+    shown.hover()
+    before = shown.bounding_box()["width"]
+    shown.get_by_role("button", name="Full screen").click()
+    wall.wait_for_function("() => document.fullscreenElement?.dataset.card === 'accuracy'")
+    wall.wait_for_function(f"() => {plot('accuracy')}.width > {2 * before}")
+    shown.get_by_role("button", name="Full screen").click()
+    wall.wait_for_function("() => document.fullscreenElement === null")
+    wall.wait_for_function(f"() => {plot('accuracy')}.width <= {before}")
+
+
+def test_runs_of_the_list_have_the_searched_metric_as_sparkline(wall, search):
+    drawn = wall.locator(".runs .spark path")
+    expect(drawn).to_have_count(4)
+    paths = drawn.evaluate_all("(all) => all.map((one) => one.getAttribute('d'))")
+    for path in paths:
+        places = [tuple(map(float, place.split())) for place in path[1:].split("L")]
+        assert len(places) == 5
+        # The metric falls, so that the line goes down, from left to right.
+        assert places == sorted(places)
