@@ -300,6 +300,9 @@ def test_scatter_and_parallel_show_every_trial_with_a_metric(world, search):
         trial["id"] for trial in trials[:2]
     }
     assert found["axes"] == [{"name": "lr", "scale": "linear"}]
+    # A trial has a value for each axis, and none for what is the same in all.
+    lrs = {trial["id"]: [trial["hparams"]["lr"]] for trial in trials}
+    assert {trial["id"]: trial["hparams"] for trial in found["trials"]} == lrs
 
 
 def test_rungs_fill_as_trials_reach_them(world):

@@ -88,14 +88,15 @@ def _data(
             [*(one.name for one in important), *(name for point in points for name in point.hparams)]
         )
     )
+    axes = _axes(names, points, scales(space))
     return reply(
         {
             "metric": experiment["searcherMetric"],
             "smallerIsBetter": experiment["config"]["searcher"]["smaller_is_better"],
             "method": method,
             "importances": [{"name": one.name, "value": round(one.value, 4)} for one in important],
-            "axes": _axes(names, points, scales(space)),
-            "trials": _rows(trials, points, names, stopped_at(trials, brackets)),
+            "axes": axes,
+            "trials": _rows(trials, points, [axis["name"] for axis in axes], stopped_at(trials, brackets)),
         }
     )
 

@@ -148,8 +148,10 @@ def scatter(
         layout[f"xaxis{end}"] = {"title": {"text": _short(name)}, "type": kind}
         if kind == "category":
             kinds = list(dict.fromkeys(values))
-            # Categories are distinguished by the whole text, but labelled with a shortened text.
-            layout[f"xaxis{end}"].update(tickvals=kinds, ticktext=[_short(str(kind)) for kind in kinds])
+            # Categories are distinguished by the whole text, but labelled with a shortened text. They stay if pages
+            # leave out trials.
+            labels = {"tickvals": kinds, "ticktext": [_short(str(kind)) for kind in kinds]}
+            layout[f"xaxis{end}"].update(labels, categoryorder="array", categoryarray=kinds)
         layout[f"yaxis{end}"] = {
             "title": {"text": _short(metric) if index % columns == 0 else ""},
             "type": "log" if log_y else "linear",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
+import anyio.to_thread
 import numpy as np
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
@@ -62,7 +64,9 @@ async def scatter(
         width: available width in pixels.
     """
     shown, trials, brackets = await _search_of(request, experiment)
-    return reply(scatter_figure(shown, trials, brackets, rung=rung, log_y=log_y, width_px=width))
+    # The importances take seconds.
+    draw = functools.partial(scatter_figure, shown, trials, brackets, rung=rung, log_y=log_y, width_px=width)
+    return reply(await anyio.to_thread.run_sync(draw))
 
 
 @router.get("/rungs")

@@ -14,8 +14,15 @@ const armed = new WeakSet();
 const dark = matchMedia("(prefers-color-scheme: dark)");
 let canvases = [];
 let script = null;
+// The trials that the list and the brushes of a search choose; null for all.
+let chosen = null;
 
 adopt();
+document.addEventListener("trials-chosen", ({ detail }) => {
+  if (chosen === detail || (chosen?.size === detail?.size && chosen?.isSubsetOf(detail))) return;
+  chosen = detail;
+  for (const canvas of canvases) if (drawn.get(canvas)?.figure) show(canvas, drawn.get(canvas).figure);
+});
 onRefresh(() => {
   adopt();
   canvases.forEach((canvas) => draw(canvas, { isRefresh: true }));
@@ -75,12 +82,10 @@ async function draw(canvas, { isRefresh = false } = {}) {
     // A later request has replaced this one, nothing has changed, or the plot was removed.
     if (wanted !== state.wanted || (isRefresh && text === state.text) || !canvas.isConnected) return;
     state.text = text;
-    const figure = JSON.parse(text);
+    state.figure = JSON.parse(text);
     if (canvas.firstElementChild?.tagName === "P") canvas.replaceChildren();
     canvas.setAttribute("role", "group");
-    // A figure with a height gets exactly this height.
-    if (figure.layout.height) canvas.style.minHeight = "0";
-    await window.Plotly.react(canvas, figure.data, themed(figure.layout, canvas), OPTIONS);
+    await show(canvas, state.figure);
     arm(canvas);
   } catch (error) {
     if (wanted !== state.wanted) return;
@@ -93,6 +98,21 @@ async function draw(canvas, { isRefresh = false } = {}) {
     state.drawing -= 1;
     state.earliest = performance.now() + Math.min(MOST_MS, Math.max(LEAST_MS, 4 * (performance.now() - began)));
   }
+}
+
+function show(canvas, { data, layout }) {
+  // A figure with a height gets exactly this height.
+  if (layout.height) canvas.style.minHeight = "0";
+  return window.Plotly.react(canvas, data.map(ofChosen), themed(layout, canvas), OPTIONS);
+}
+
+// Leaves out the points of trials that are not chosen.
+function ofChosen(trace) {
+  if (chosen === null) return trace;
+  const trials = trace.customdata.map((address) => Number(address.split("/").at(-1)));
+  const kept = (list) => list.filter((_, index) => chosen.has(trials[index]));
+  const { x, y, text, customdata, marker } = trace;
+  return { ...trace, x: kept(x), y: kept(y), text: kept(text), customdata: kept(customdata), marker: { ...marker, symbol: kept(marker.symbol) } };
 }
 
 function note(text) {
