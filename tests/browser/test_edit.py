@@ -184,6 +184,27 @@ def test_brush_of_an_axis_filters_the_table(page, search):
     expect(shown).to_have_count(6)
 
 
+def test_canceled_brush_leaves_the_plots_as_they_were(page, search):
+    page.goto(f"/experiments/{search.number}/search")
+    expect(page.locator("#trials tbody tr[data-key]")).to_have_count(6)
+    grip = page.locator(".grip").last
+    grip.scroll_into_view_if_needed()
+    box = grip.bounding_box()
+    middle = box["x"] + box["width"] / 2
+    page.mouse.move(middle, box["y"] + box["height"] - 10)
+    page.mouse.down()
+    page.mouse.move(middle, box["y"] + box["height"] * 0.6, steps=5)
+    # As when a finger scrolls the page.
+    grip.dispatch_event("pointercancel")
+    expect(page.locator(".trial-line.off")).to_have_count(0)
+    # Without the mouse, whose button is still down.
+    page.locator("[data-runs] li button").first.dispatch_event("click")
+    expect(page.locator(".trial-line")).to_have_count(5)
+    page.mouse.up()
+    page.locator("[data-runs] li button").first.click()
+    expect(page.locator(".trial-line")).to_have_count(6)
+
+
 @pytest.mark.main_path
 def test_fork_is_checked_while_typing_and_started(page, site, search):
     page.goto(f"/experiments/{search.number}/search")

@@ -250,15 +250,22 @@ function brush(event, one, mark, fraction, y) {
     mark.setAttribute("y", y(range[1]));
     mark.setAttribute("height", y(range[0]) - y(range[1]));
   };
+  const listening = new AbortController();
+  const { signal } = listening;
   const end = () => {
-    grip.removeEventListener("pointermove", move);
-    if (range === null) brushes.delete(one.name);
-    else brushes.set(one.name, range);
+    listening.abort();
     isBrushing = false;
     draw();
   };
-  grip.addEventListener("pointermove", move);
-  grip.addEventListener("pointerup", end, { once: true });
+  const choose = () => {
+    if (range === null) brushes.delete(one.name);
+    else brushes.set(one.name, range);
+    end();
+  };
+  grip.addEventListener("pointermove", move, { signal });
+  grip.addEventListener("pointerup", choose, { signal });
+  // The browser has taken the gesture for another one: the former range stays.
+  grip.addEventListener("pointercancel", end, { signal });
 }
 
 // Fades the trials that are not chosen, and filters the list and the table of trials.
