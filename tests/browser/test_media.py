@@ -168,6 +168,23 @@ def test_every_kind_is_drawn(page, logged, tmp_path):
     assert accessibility_faults(page) == []
 
 
+def test_next_figure_loads_the_plotting_script_again_after_a_failure(page, logged):
+    import plotly.graph_objects as go
+
+    figure = figure_content(go.Figure(go.Scatter(y=[1, 3, 2])))
+    logged.store.put("figure", 1, figure)
+    logged.store.flush()
+    page.route("**/plotly-basic.min.js*", lambda route: route.abort())
+    with page.watch.forgiving("ERR_FAILED"):
+        page.goto(f"/trials/{logged.trial_id}")
+        card = card_of(page, "figure")
+        card.scroll_into_view_if_needed()
+        expect(card).to_contain_text("the plotting script did not come")
+    page.unroute("**/plotly-basic.min.js*")
+    logged.store.put("figure", 2, figure)
+    expect(card.locator(".main-svg").first).to_be_visible()
+
+
 def test_nothing_executes_and_no_name_makes_the_page_wider(page, site, logged):
     store = logged.store
     for step, name in enumerate(NAMES):

@@ -208,7 +208,11 @@ function plotly() {
   const script = present ?? element("script", { src: address });
   const loaded = new Promise((resolve, reject) => {
     script.addEventListener("load", resolve);
-    script.addEventListener("error", () => reject(new Error("the plotting script did not come")));
+    script.addEventListener("error", () => {
+      // The next figure loads it again.
+      script.remove();
+      reject(new Error("the plotting script did not come"));
+    });
   });
   if (!present) document.head.append(script);
   return loaded;

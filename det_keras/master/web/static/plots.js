@@ -152,6 +152,7 @@ function plotly() {
     element.onerror = () => {
       // The next plot loads it again.
       script = null;
+      element.remove();
       reject(new Error("the plotting script did not come"));
     };
     document.head.append(element);
