@@ -113,6 +113,14 @@ def test_shift_chooses_a_range_that_is_saved_as_csv(page, rows, tmp_path):
     assert [row[0] for row in table[1:]] == ["14", "13", "12", "11", "10"]
 
 
+def test_no_cell_of_a_csv_is_a_formula_or_breaks_its_row(page, rows):
+    cells = ["=1+1", "+cmd", "@sum", "-x", "-1.5e-3", "+2", -3, "a=b", 'a\rb "c"']
+    script = "async (cells) => (await import('/static/downloads.js')).csv([cells]).text()"
+    assert list(csv.reader([page.evaluate(script, cells)])) == [
+        ["'=1+1", "'+cmd", "'@sum", "'-x", "-1.5e-3", "+2", "-3", "a=b", 'a\rb "c"']
+    ]
+
+
 def test_actions_on_many_rows_change_all_of_them(page, rows, site):
     for number in (20, 22):
         # Only what has ended is archived.
