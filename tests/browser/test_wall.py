@@ -251,21 +251,45 @@ def test_runs_are_coloured_by_a_hyperparameter(wall):
     assert "rgb(253 231 37)" in colours
 
 
-def test_card_is_saved_as_table_drawing_and_picture(wall, tmp_path):
-    shown = card(wall, "accuracy")
+def saved(page, title, tmp_path):
+    """Return the files that the buttons of a card save, by their kinds."""
+    shown = card(page, title)
     shown.hover()
     found = {}
     for name in ("CSV", "SVG", "PNG"):
-        with wall.expect_download() as started:
+        with page.expect_download() as started:
             shown.get_by_role("button", name=name).click()
         path = tmp_path / started.value.suggested_filename
         started.value.save_as(path)
         found[name] = path.read_bytes()
+    return found
+
+
+def test_card_is_saved_as_table_drawing_and_picture(wall, tmp_path):
+    found = saved(wall, "accuracy", tmp_path)
     rows = list(csv.reader(found["CSV"].decode().splitlines()))
     assert rows[0] == ["run", "metric", "batch", "value"]
     assert len(rows) == 41
     assert found["SVG"].count(b"<path") == 4
     assert found["PNG"].startswith(b"\x89PNG")
+
+
+def test_files_of_a_grouped_card_have_means_and_deviations(wall, tmp_path):
+    wall.get_by_label("Group").select_option("label")
+    expect(card(wall, "loss")).to_have_attribute("data-lines", "6")
+    found = saved(wall, "loss", tmp_path)
+    rows = list(csv.reader(found["CSV"].decode().splitlines()))
+    assert rows[0] == ["group", "metric", "batch", "mean", "deviation"]
+    assert rows[1][:3] == ["asha", "training.loss", "300"]
+    # Of 0.1, 0.2, 0.3 and 0.4, each plus 1.
+    assert [float(value) for value in rows[1][3:]] == pytest.approx([1.25, 0.1118], abs=1e-4)
+    assert {(row[0], row[1]) for row in rows[1:]} == {
+        ("asha", "training.loss"),
+        ("asha", "validation.val_loss"),
+    }
+    # Two means and their bands.
+    assert found["SVG"].count(b"<path") == 4
+    assert found["SVG"].count(b'fill-opacity="0.18"') == 2
 
 
 def test_pinned_card_is_first_and_a_search_finds_cards(wall):

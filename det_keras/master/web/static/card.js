@@ -95,6 +95,7 @@ export class Card {
     const logX = rest.logX && !this.spec.source;
     const shown = groupBy && !this.spec.source ? this.wall.grouped(this) : this.data;
     const lines = shown.lines.map((line) => this.styled(line));
+    this.bands = shown.bands ?? [];
     const clean = (y) => (logY ? y.map((value) => (value !== undefined && value !== null && value <= 0 ? undefined : value)) : y);
     const data = [shown.x, ...lines.map((line) => clean(line.y))];
     const key = JSON.stringify([this.wall.axisName(this.spec), logX, logY, shown.bands ?? [], lines.map(({ y, ...line }) => line)]);

@@ -23,11 +23,17 @@ export async function pngFile(card) {
 }
 
 export async function csvFile(card) {
-  const rows = [["run", "metric", card.wall.axisName(card.spec), "value"]];
-  for (const line of card.data.lines) {
-    if (line.isRaw) continue;
-    line.y.forEach((value, index) => value === undefined || rows.push([card.wall.nameOf(line.trial), line.metric, card.data.x[index], value === null ? "NaN" : value]));
-  }
+  const axis = card.wall.axisName(card.spec);
+  const [x, ...curves] = card.plot.data;
+  const isGrouped = card.bands.length > 0;
+  const rows = [isGrouped ? ["group", "metric", axis, "mean", "deviation"] : ["run", "metric", axis, "value"]];
+  card.lines.forEach((line, index) => {
+    if (line.isRaw || line.isEdge) return;
+    // Behind the mean of a group are the edges of its band.
+    const more = (at) => (isGrouped ? [curves[index + 1][at] - line.y[at]] : []);
+    const names = [line.group ?? card.wall.nameOf(line.trial), card.spec.source ? line.label : line.metric];
+    line.y.forEach((value, at) => value === undefined || rows.push([...names, x[at], value === null ? "NaN" : value, ...more(at)]));
+  });
   return { blob: csv(rows), extension: "csv" };
 }
 
@@ -50,17 +56,26 @@ export async function svgFile(card) {
     });
   });
   const pen = document.createElement("canvas").getContext("2d");
+  const colorOf = (index) => {
+    pen.fillStyle = plot.series[index].stroke();
+    pen.fillRect(0, 0, 1, 1);
+    const [red, green, blue] = pen.getImageData(0, 0, 1, 1).data;
+    return `rgb(${red} ${green} ${blue})`;
+  };
+  const point = (at, value) => `${(MARGIN.left + toX(plot.data[0][at])).toFixed(1)} ${(MARGIN.top + toY(value)).toFixed(1)}`;
+  for (const { series } of card.bands) {
+    const [high, low] = series.map((index) => plot.data[index].flatMap((value, at) => (typeof value === "number" ? [point(at, value)] : [])));
+    parts.push(`<path d="M${[...high, ...low.reverse()].join("L")}Z" fill="${colorOf(series[0])}" fill-opacity="0.18"/>`);
+  }
   plot.data.slice(1).forEach((values, index) => {
     const line = card.lines[index];
+    if (line.isEdge) return;
     const strokes = [[]];
     values.forEach((value, at) => {
       if (value === null) strokes.push([]);
-      else if (value !== undefined) strokes.at(-1).push(`${(MARGIN.left + toX(plot.data[0][at])).toFixed(1)} ${(MARGIN.top + toY(value)).toFixed(1)}`);
+      else if (value !== undefined) strokes.at(-1).push(point(at, value));
     });
-    pen.fillStyle = plot.series[index + 1].stroke();
-    pen.fillRect(0, 0, 1, 1);
-    const [red, green, blue] = pen.getImageData(0, 0, 1, 1).data;
-    const look = `fill="none" stroke="rgb(${red} ${green} ${blue})" stroke-width="1.5" stroke-dasharray="${DASHES[line.dash]}" opacity="${line.isRaw ? 0.3 : line.isEdge ? 0 : 1}"`;
+    const look = `fill="none" stroke="${colorOf(index + 1)}" stroke-width="1.5" stroke-dasharray="${DASHES[line.dash]}" opacity="${line.isRaw ? 0.3 : 1}"`;
     for (const points of strokes) if (points.length) parts.push(`<path d="M${points.join("L")}" ${look}><title>${escaped(line.label)}</title></path>`);
   });
   const svg = `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}" font-family="sans-serif" font-size="11" fill="#444">${parts.join("")}</svg>`;

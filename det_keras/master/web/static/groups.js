@@ -20,7 +20,7 @@ export function grouped(data, groupOf, metrics) {
     const title = metrics.find((spec) => spec.key === metric)?.name ?? metric;
     const label = `${name} (${members.length} run${members.length === 1 ? "" : "s"}) ${title}`;
     const at = lines.length + 1;
-    const line = { metric, color, label, trial: null, runs: members.map((member) => member.trial) };
+    const line = { metric, color, label, trial: null, group: name, runs: members.map((member) => member.trial) };
     lines.push({ ...line, y: mean }, { ...line, y: high, isEdge: true }, { ...line, y: low, isEdge: true });
     bands.push({ series: [at + 1, at + 2], fill: color.replace(")", " / 0.18)") });
   }
