@@ -13,6 +13,7 @@ import pytest
 
 from det_keras.master.database.models import AllocationRow, MetricRow, TrialRow
 from det_keras.master.web import alerts, rendering
+from det_keras.master.web.plotting.plots import rungs_figure
 from det_keras.master.web.plotting.rungs import at_rung, stopped_at
 from det_keras.master.web.runs import runs_of
 from master.fakes import SINGLE, eventually, file_entry
@@ -320,7 +321,7 @@ def test_rungs_fill_as_trials_reach_them(world):
     first, second = answer["brackets"][0]["rungs"]
     assert first == {"length": 10, "results": [{"trialId": trial["id"], "metric": 0.25}]}
     assert second == {"length": 20, "results": []}
-    (dots,) = figure(world, f"/figures/rungs?experiment={experiment_id}")["data"]
+    (dots,) = rungs_figure(world.client.experiment(experiment_id), answer)["data"]
     assert (dots["x"], dots["y"]) == ([10], [0.25])
 
 

@@ -69,16 +69,6 @@ async def scatter(
     return reply(await anyio.to_thread.run_sync(draw))
 
 
-@router.get("/rungs")
-async def rungs(request: Request, experiment: int) -> Response:
-    """Return the plot of the rungs of an adaptive search."""
-    rest = Rest(request)
-    shown, rungs = await asyncio.gather(
-        rest.get(f"/experiments/{experiment}"), rest.get(f"/experiments/{experiment}/searcher/rungs")
-    )
-    return reply(rungs_figure(shown["experiment"], rungs))
-
-
 def curves_figure(
     master: EmbeddedMaster,
     trial_ids: Sequence[int],

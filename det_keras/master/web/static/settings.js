@@ -24,7 +24,6 @@ export function bindForm(form, changed) {
     if (field.type === "checkbox") field.checked = true;
     else if (field.type === "radio") field.checked = field.value === value;
     else if (field.tagName !== "SELECT" || [...field.options].some((option) => option.value === value)) field.value = value;
-    else field.dataset.wanted = value;
   }
   form.addEventListener("input", () => {
     const radios = Object.fromEntries(fields.filter((field) => field.type === "radio" && field.defaultChecked).map((field) => [field.name, field.value]));
