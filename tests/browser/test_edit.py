@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 from master.conftest import RealMaster
 from playwright.sync_api import expect
 
@@ -11,6 +12,16 @@ from browser.data import PRELUDE, Search, submit
 _TRIES = """
 hparams = json.loads(os.environ["DET_HPARAMS"])
 report("validation", 10, val_loss=(hparams["lr"] - 3) ** 2 + hparams["noise"] / 100)
+"""
+
+
+_CLIMBS = """
+hparams = json.loads(os.environ["DET_HPARAMS"])
+for at in (10, 20):
+    report("validation", at, loss=hparams["lr"], batches=at)
+    if should_stop():
+        acknowledge()
+        break
 """
 
 
@@ -203,6 +214,37 @@ def test_canceled_brush_leaves_the_plots_as_they_were(page, search):
     page.mouse.up()
     page.locator("[data-runs] li button").first.click()
     expect(page.locator(".trial-line")).to_have_count(6)
+
+
+def test_rungs_are_a_ladder_and_the_best_config_is_copied(page, site):
+    config = {
+        "name": "rungs",
+        "entrypoint": "python3 train.py",
+        "hyperparameters": {"lr": {"type": "double", "minval": 0, "maxval": 1}},
+        "searcher": {
+            "name": "async_halving", "metric": "loss", "max_trials": 4, "num_rungs": 2, "divisor": 2,
+            "time_metric": "batches", "max_time": 20,
+        },
+        "max_restarts": 0,
+        "reproducibility": {"experiment_seed": 3},
+    }  # fmt: skip
+    number = submit(site, config, {"train.py": PRELUDE + _CLIMBS.encode()})
+    site.client.wait_for_state(number, "COMPLETED", 90)
+    (bracket,) = site.client.get(f"/api/v1/experiments/{number}/searcher/rungs")["brackets"]
+    short, long = ([one["trialId"] for one in rung["results"]] for rung in bracket["rungs"])
+    page.goto(f"/experiments/{number}/search")
+    steps = page.locator(".ladder li")
+    # The longest rung is on top, and the best trials are first.
+    for step, length, reached in ((steps.nth(0), 20, long), (steps.nth(1), 10, short)):
+        expect(step.locator(".step")).to_contain_text(f"{length} batches{len(reached)} trial")
+        assert step.locator(".chip").all_text_contents() == [str(trial) for trial in reached]
+    assert len(short) == 4
+    assert set(steps.nth(1).locator(".chip.moved").all_text_contents()) == {str(trial) for trial in long}
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy as YAML").click()
+    expect(page.locator("#said")).to_contain_text("opied")
+    best = site.client.trial(site.client.experiment(number)["bestTrialId"])
+    assert yaml.safe_load(page.evaluate("() => navigator.clipboard.readText()")) == best["hparams"]
 
 
 @pytest.mark.main_path

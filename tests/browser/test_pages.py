@@ -127,6 +127,19 @@ def test_a_question_and_a_choice_outlast_the_first_metric(page, site, gate, tmp_
     expect(page).to_have_url(re.compile("log_y=true"))
 
 
+def test_slots_of_the_cluster_are_shown_while_tasks_come_and_go(page, site, gate):
+    page.goto("/cluster")
+    expect(page.locator("#slots .used")).to_have_count(0)
+    search = talker(site, gate)
+    used = page.locator("#slots .used")
+    expect(used).to_have_count(1)
+    expect(used.get_by_role("link")).to_have_attribute("href", f"/trials/{search.trials[0]}")
+    expect(page.locator("#running")).to_contain_text(f"{search.trials[0]}")
+    gate.touch()
+    expect(used).to_have_count(0)
+    expect(page.locator("#running")).to_contain_text("No task is running.")
+
+
 @pytest.mark.main_path
 def test_two_trials_are_compared(page, search):
     page.goto(f"/experiments/{search.number}")
