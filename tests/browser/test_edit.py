@@ -127,7 +127,12 @@ def test_search_page_tells_what_was_found(page, site, search):
     # The metric depends on `lr`; `noise` adds a hundredth.
     expect(page.locator(".importances li").first).to_contain_text("lr")
     expect(page.locator("[data-draw=progress] circle")).to_have_count(6)
-    expect(page.locator("[data-draw=time] rect")).to_have_count(6)
+    bars = page.locator("[data-draw=time] rect")
+    expect(bars).to_have_count(6)
+    # Two at a time, on the slots that they had.
+    assert len({bar.get_attribute("y") for bar in bars.all()}) == 2
+    slots = page.locator("[data-draw=time] text").all_text_contents()[:2]
+    assert [slot.rpartition(" ")[2] for slot in slots] == ["0", "1"]
     expect(page.locator(".trial-line")).to_have_count(6)
 
 

@@ -304,6 +304,10 @@ def test_scatter_and_parallel_show_every_trial_with_a_metric(world, search):
     # A trial has a value for each axis, and none for what is the same in all.
     lrs = {trial["id"]: [trial["hparams"]["lr"]] for trial in trials}
     assert {trial["id"]: trial["hparams"] for trial in found["trials"]} == lrs
+    assert [(run["trial"], len(run["slots"])) for run in found["runs"]] == [
+        (trial["id"], 1) for trial in trials[:2]
+    ]
+    assert len({slot for run in found["runs"] for slot in run["slots"]}) == 2
 
 
 def test_rungs_fill_as_trials_reach_them(world):

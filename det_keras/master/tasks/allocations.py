@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from det_keras.master.database.models import AllocationRow, TaskRow
+from det_keras.master.database.models import AllocationRow, TaskRow, TrialRow
 from det_keras.master.database.notifier import WORK, allocation_topic, task_topic
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import NotFoundError
@@ -22,6 +23,7 @@ __all__ = [
     "RUNNING",
     "STARTING",
     "TERMINATED",
+    "TrialRun",
     "close_allocation",
     "find_allocation",
     "kill",
@@ -29,6 +31,7 @@ __all__ = [
     "live_allocations",
     "open_allocation",
     "preempt",
+    "runs_of_experiment",
     "shares_of",
 ]
 
@@ -150,6 +153,41 @@ def live_allocations(session: Session) -> Sequence[AllocationRow]:
 def shares_of(allocation: AllocationRow) -> list[Share]:
     """Return the slots that an attempt occupies, by node."""
     return [Share.from_dict(content) for content in allocation.shares]
+
+
+@dataclass(frozen=True)
+class TrialRun:
+    """One run of a trial on slots.
+
+    Attributes:
+        trial_id: number of the trial.
+        start: when it was given the slots.
+        end: when it released them; None if it has not.
+        shares: the slots, by node.
+    """
+
+    trial_id: int
+    start: datetime
+    end: datetime | None
+    shares: list[Share]
+
+
+def runs_of_experiment(session: Session, experiment_id: int) -> list[TrialRun]:
+    """Return the runs of all trials of an experiment, oldest first."""
+    trials = session.execute(
+        select(TrialRow.id, TrialRow.task_id, TrialRow.earlier_task_ids).where(
+            TrialRow.experiment_id == experiment_id
+        )
+    )
+    trial_ids = {
+        task_id: trial_id for trial_id, last_id, earlier_ids in trials for task_id in (*earlier_ids, last_id)
+    }
+    rows = session.scalars(
+        select(AllocationRow)
+        .where(AllocationRow.task_id.in_(trial_ids))
+        .order_by(AllocationRow.start_time, AllocationRow.id)
+    )
+    return [TrialRun(trial_ids[row.task_id], row.start_time, row.end_time, shares_of(row)) for row in rows]
 
 
 def find_allocation(session: Session, allocation_id: str) -> AllocationRow:

@@ -13,7 +13,10 @@ from starlette.responses import Response
 
 from det_keras.config.yaml_text import dump_yaml
 from det_keras.display import flat_hparams, parse_time
+from det_keras.master.embedded import EmbeddedMaster
+from det_keras.master.server.calls import MasterDep
 from det_keras.master.server.responses import reply
+from det_keras.master.tasks.allocations import runs_of_experiment
 from det_keras.master.web.experiments import experiment_head, trials_of
 from det_keras.master.web.plotting.figures import Point
 from det_keras.master.web.plotting.importance import importances
@@ -57,10 +60,11 @@ async def search(request: Request, experiment_id: int) -> Response:
 
 
 @router.get("/figures/search")
-async def search_data(request: Request, experiment: int, rung: int = 0) -> Response:
+async def search_data(master: MasterDep, request: Request, experiment: int, rung: int = 0) -> Response:
     """Return the data of the plots of a search.
 
     Args:
+        master: has the runs of the trials.
         request: the page's request.
         experiment: number of the experiment.
         rung: length of the rung at which trials are compared; 0 for the best value of each.
@@ -71,10 +75,11 @@ async def search_data(request: Request, experiment: int, rung: int = 0) -> Respo
         trials_of(rest, experiment),
         rest.get(f"/experiments/{experiment}/searcher/rungs"),
     )
-    return await anyio.to_thread.run_sync(_data, shown["experiment"], trials, rungs["brackets"], rung)
+    return await anyio.to_thread.run_sync(_data, master, shown["experiment"], trials, rungs["brackets"], rung)
 
 
 def _data(
+    master: EmbeddedMaster,
     experiment: Mapping[str, Any],
     trials: Sequence[Mapping[str, Any]],
     brackets: Sequence[Mapping[str, Any]],
@@ -97,6 +102,7 @@ def _data(
             "importances": [{"name": one.name, "value": round(one.value, 4)} for one in important],
             "axes": axes,
             "trials": _rows(trials, points, [axis["name"] for axis in axes], stopped_at(trials, brackets)),
+            "runs": _runs(master, experiment["id"]),
         }
     )
 
@@ -143,6 +149,22 @@ def _rows(
             }
         )
     return rows
+
+
+def _runs(master: EmbeddedMaster, experiment_id: int) -> list[dict[str, Any]]:
+    """Return which slots the trials had, and when."""
+    with master.store.reading() as session:
+        runs = runs_of_experiment(session, experiment_id)
+    now = datetime.now(timezone.utc)
+    return [
+        {
+            "trial": run.trial_id,
+            "start": run.start.timestamp(),
+            "end": (run.end or now).timestamp(),
+            "slots": [f"{share.node} {slot}" for share in run.shares for slot in share.slot_ids],
+        }
+        for run in runs
+    ]
 
 
 def _ladder(bracket: Mapping[str, Any]) -> dict[str, Any]:

@@ -288,27 +288,36 @@ function applyBrushes(all) {
 }
 
 function drawTime() {
-  const shown = visible().filter(({ start }) => start !== null).sort((a, b) => a.start - b.start);
-  // Each trial takes the first lane that is free, as trials take slots.
-  const lanes = [];
-  const bars = shown.map((trial) => {
-    let lane = lanes.findIndex((end) => end <= trial.start);
-    if (lane < 0) lane = lanes.length;
-    lanes[lane] = trial.end;
-    return { trial, lane };
-  });
+  const trials = new Map(visible().filter(({ start }) => start !== null).map((trial) => [trial.id, trial]));
+  const runs = data.runs.length ? data.runs.filter(({ trial, slots }) => trials.has(trial) && slots.length) : withoutSlots([...trials.values()]);
+  const lanes = [...new Set(runs.flatMap(({ slots }) => slots))].sort((a, b) => a.localeCompare(b, undefined, { numeric: true }));
   place("time").style.height = `${Math.min(60 + 22 * lanes.length, 600)}px`;
-  const [from, to] = [Math.min(...shown.map(({ start }) => start)), Math.max(...shown.map(({ end }) => end))];
-  canvas("time", `${shown.length} trials over time`, shown, (width, height) => {
+  const [from, to] = [Math.min(...runs.map(({ start }) => start)), Math.max(...runs.map(({ end }) => end))];
+  canvas("time", `${trials.size} trials over time`, runs, (width, height) => {
     const row = Math.min(22, (height - 40) / Math.max(lanes.length, 1));
-    const x = (time) => 8 + ((width - 16) * (time - from)) / (to - from || 1);
-    const parts = bars.map(({ trial, lane }) => {
-      const bar = svg("rect", { x: x(trial.start).toFixed(1), width: Math.max(2, x(trial.end) - x(trial.start) - 1).toFixed(1), y: 6 + lane * row, height: Math.max(2, row - 4), rx: 3, style: `fill: var(${KINDS[trial.kind] ?? "--faint"})` }, [svg("title", {}, [`Trial ${trial.id}: ${trial.state}, ${momentText(new Date(1000 * trial.start))} to ${momentText(new Date(1000 * trial.end))}`])]);
-      return svg("a", { href: `/trials/${trial.id}` }, [bar]);
-    });
+    const left = data.runs.length ? Math.min(width / 4, 12 + 7 * Math.max(...lanes.map(({ length }) => length))) : 8;
+    const x = (time) => left + ((width - 8 - left) * (time - from)) / (to - from || 1);
     const moment = (time) => momentText(new Date(1000 * time));
-    parts.push(label(moment(from), 8, height - 8, "start"), label(moment(to), width - 8, height - 8, "end"));
+    const parts = runs.map(({ trial: id, start, end, slots }) => {
+      const trial = trials.get(id);
+      const title = `Trial ${id}: ${trial.state}, ${moment(start)} to ${moment(end)}`;
+      const bars = slots.map((slot) => svg("rect", { x: x(start).toFixed(1), width: Math.max(2, x(end) - x(start) - 1).toFixed(1), y: 6 + lanes.indexOf(slot) * row, height: Math.max(2, row - 4), rx: 3, style: `fill: var(${KINDS[trial.kind] ?? "--faint"})` }, [svg("title", {}, [title])]));
+      return svg("a", { href: `/trials/${id}` }, bars);
+    });
+    if (data.runs.length && row > 9) parts.push(...lanes.map((name, lane) => label(name, 4, 6 + lane * row + row / 2 + 2, "start")));
+    parts.push(label(moment(from), left, height - 8, "start"), label(moment(to), width - 8, height - 8, "end"));
     return parts;
+  });
+}
+
+// Trials that run outside of the master have no slots: each takes the first lane that is free.
+function withoutSlots(trials) {
+  const ends = [];
+  return trials.sort((a, b) => a.start - b.start).map(({ id, start, end }) => {
+    let lane = ends.findIndex((time) => time <= start);
+    if (lane < 0) lane = ends.length;
+    ends[lane] = end;
+    return { trial: id, start, end, slots: [String(lane)] };
   });
 }
 
