@@ -26,30 +26,42 @@ sys.path.insert(0, str(_HERE / "keras"))
 sys.path.insert(0, str(_HERE))
 
 
-#: Files that take minutes, longest first: two processes that share the tests, file by file, begin with these and end
-#: with short ones, so that neither is left with minutes of work alone. The first occupies two cores by itself, the
-#: second one.
+#: Files that take more than half a minute, longest first: two processes that share the tests, file by file, begin with
+#: these and end with short ones, so that neither is left with minutes of work alone. The first occupies two cores by
+#: itself, the second one.
 _LONGEST = [
     "distributed/test_workers.py",
     "keras/test_like_plain_keras.py",
     "keras/test_scripts.py",
-    "keras/test_exact_resume.py",
-    "keras/test_ways_killed.py",
-    "examples/test_exact_experiments.py",
-    "examples/test_digits_search.py",
-    "examples/test_ray_experiments.py",
-    "keras/test_kills.py",
     "distributed/test_virtual_workers.py",
-    "examples/test_generations.py",
-    "examples/test_distributed_experiments.py",
-    "keras/test_fit.py",
-    "examples/test_verify_resume.py",
-    "distributed/test_trials_on_workers.py",
-    "docs/test_blocks.py",
-    "examples/test_digits.py",
-    "browser/test_pages.py",
-    "master/test_search_survival.py",
+    "keras/test_kills.py",
+    "keras/test_ways_killed.py",
     "master/test_ray.py",
+    "keras/test_fit.py",
+    "examples/test_generations.py",
+    "examples/test_verify_resume.py",
+    "cluster/test_examples.py",
+    "examples/test_exact_experiments.py",
+    "examples/test_distributed_experiments.py",
+    "launch/test_nodes.py",
+    "browser/test_pages.py",
+    "storage/test_faults.py",
+    "master/test_detached.py",
+    "examples/test_digits_search.py",
+    "keras/test_released.py",
+    "examples/test_ray_experiments.py",
+    "launch/test_distributed.py",
+    "keras/test_exact_resume.py",
+    "cluster/test_cli.py",
+    "distributed/test_trials_on_workers.py",
+    "database/test_choice.py",
+    "examples/test_digits.py",
+    "stock/test_stock_client.py",
+    "master/test_survival.py",
+    "master/test_search_survival.py",
+    "keras/test_determined_callback.py",
+    "storage/test_storages.py",
+    "docs/test_blocks.py",
 ]
 
 
