@@ -223,6 +223,8 @@ def test_garbage_collector_thins_once_an_hour(world, monkeypatch):
 def test_wall_draws_the_load_of_all_its_trials_from_the_begin_of_each(world, trial_id):
     other_id = world.launch()[1]["id"]
     for number, begin in ((trial_id, START), (other_id, START + timedelta(days=2))):
+        with world.master.store.writing() as tx:
+            tx.get(TrialRow, number).start_time = begin
         for hour in range(3):
             sample(world, number, begin + timedelta(hours=hour), cpu_util_trial=10.0 * number + hour)
     cookie = {"Cookie": f"auth={world.client.token}"}
