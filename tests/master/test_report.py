@@ -9,6 +9,7 @@ import html as html_text
 import json
 import re
 import sys
+import time
 import types
 from datetime import datetime
 
@@ -17,6 +18,7 @@ import pytest
 
 from det_keras.master.database.models import TaskRow, TrialRow
 from det_keras.master.reports.series import Series
+from det_keras.master.web import report
 from det_keras.master.web.findings import findings
 from det_keras.master.web.rendering import static_files
 
@@ -54,7 +56,7 @@ def fetch(world, path: str, status: int = 200):
 
 def figures(html: str) -> list[dict]:
     blocks = re.findall(r'<script type="application/json" id="figure-\d+">(.*?)</script>', html, re.DOTALL)
-    return [json.loads(block) for block in blocks]
+    return [json.loads(block, parse_constant=pytest.fail) for block in blocks]
 
 
 def test_a_report_holds_curves_search_trials_and_config(world, experiment):
@@ -294,7 +296,8 @@ def test_the_most_important_hyperparameter_is_drawn_first(world):
 
 def test_a_report_of_a_large_search_shows_the_best_trials_and_stays_small(world, monkeypatch):
     number, (first,) = detached(world, [{"lr": 1.0, "units": 1}])
-    world.client.report(first, "validation", 10, {"loss": 2.0})
+    metrics = {"loss": 2.0, **{f"metric_{j}": j / 7 for j in range(7)}}
+    world.client.report(first, "validation", 10, metrics)
     # Two thousand trials by the API would take a minute.
     with world.master.store.writing() as tx:
         row = tx.get(TrialRow, first)
@@ -312,11 +315,26 @@ def test_a_report_of_a_large_search_shows_the_best_trials_and_stays_small(world,
             hparams = {"lr": i / 7, "units": i % 9, "word": "x" * 200 + str(i % 3)}
             tx.add(TrialRow(**known | changes | {"id": first + i, "hparams": hparams}))
     monkeypatch.setattr(world.master, "curves", Curves())
+    results = [{"trialId": first + i, "metric": i / 2000} for i in range(1, 2000)]
+    rungs = [{"length": 4**i, "results": results[: 2000 // 4**i]} for i in range(4)]
+    facts = report._facts
+
+    async def facts_with_rungs(request, number):
+        brackets = [{"trials": 2000, "rungs": rungs}]
+        return await facts(request, number) | {"rungs": {"unit": "epochs", "brackets": brackets}}
+
+    monkeypatch.setattr(report, "_facts", facts_with_rungs)
+    began = time.monotonic()
     html = fetch(world, f"/experiments/{number}/report").text
+    # It took minutes when the importances were those of all trials.
+    assert time.monotonic() - began < 60
     assert len(html.encode()) < 1_500_000
-    _, dots, lines = figures(html)
+    *_, dots, lines, climbed = figures(html)
+    assert climbed["data"][0]["x"].count(16) == 125
+    assert climbed["data"][0]["text"][0] == f"Trial {first + 1}"
+    assert "at the rungs (the best 150 of each)" in html
     best = [f"/trials/{first + i}" for i in range(1, len(lines["data"]) + 1)]
     assert sorted(line["customdata"][0] for line in lines["data"]) == sorted(best)
     assert all(column["customdata"] == best for column in dots["data"])
     assert f"(the best {len(best):,} of 2,000 trials)" in html
-    assert "1,700 more trials, all of them worse, are omitted." in html
+    assert "1,800 more trials, all of them worse, are omitted." in html

@@ -46,13 +46,13 @@ router = APIRouter(prefix="/experiments", include_in_schema=False)
 
 # Each metric is a plot of up to 50 curves, and the file should be small enough for mail.
 _MOST_METRICS = 8
-_MOST_ROWS = 300
-# In all plots of hyperparameters together. Each is a few dozen bytes.
-_MOST_DOTS = 1500
+_MOST_ROWS = 200
+# In all plots of hyperparameters together, and in that of the rungs. Each is a few dozen bytes.
+_MOST_DOTS = 600
 # Of each curve. A report with many curves has fewer points of each, so that the file stays below 1.5 MB.
 _MOST_POINTS = 400
 _LEAST_POINTS = 40
-_MOST_POINTS_IN_ALL = 50_000
+_MOST_POINTS_IN_ALL = 40_000
 _PICTURE = {"format": "png", "width": 1200, "height": 640, "scale": 2}
 _PICTURE_S = 60
 _PICTURES_NEED = (
@@ -204,7 +204,10 @@ def _figures(master: EmbeddedMaster, facts: Mapping[str, Any]) -> list[tuple[str
         result.append((f"{name} against each hyperparameter{which}", dots))
         result.append((f"All hyperparameters and {name}{which}", lines))
     if brackets:
-        result.append((f"{name} at the rungs", rungs_figure(experiment, facts["rungs"])))
+        counts = [len(rung["results"]) for bracket in brackets for rung in bracket["rungs"]]
+        most = max(MOST_LINES, _MOST_DOTS // max(1, len(counts)))
+        which = f" (the best {most:,} of each)" if max(counts, default=0) > most else ""
+        result.append((f"{name} at the rungs{which}", rungs_figure(experiment, facts["rungs"], most=most)))
     return result
 
 

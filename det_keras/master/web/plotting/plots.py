@@ -153,10 +153,18 @@ def parallel_figure(
     )
 
 
-def rungs_figure(experiment: Mapping[str, Any], rungs: Mapping[str, Any]) -> Figure:
-    """Return the metrics of the trials that reached each rung."""
+def rungs_figure(
+    experiment: Mapping[str, Any], rungs: Mapping[str, Any], *, most: int | None = None
+) -> Figure:
+    """Return the metrics of the trials that reached each rung.
+
+    Args:
+        experiment: the `Experiment` of the REST API.
+        rungs: its rungs from the REST API, which have the best trials first.
+        most: only the first so many trials of each rung are drawn; by default all.
+    """
     entries = [
-        Rung(bracket, rung["length"], _results(rung))
+        Rung(bracket, rung["length"], _results(rung)[:most])
         for bracket, shown in enumerate(rungs["brackets"])
         for rung in shown["rungs"]
     ]
