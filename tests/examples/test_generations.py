@@ -76,7 +76,7 @@ def test_other_trials_train_on_small_data(cluster, tmp_path, example, shape, cha
     assert [batches for batches, _ in cluster.metrics(trial, "validation")] == expected
 
 
-EPOCHS = 50
+EPOCHS = 80
 
 
 @pytest.fixture(scope="module")

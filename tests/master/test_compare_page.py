@@ -32,10 +32,7 @@ def test_two_experiments_are_compared_by_config_and_code(world, two):
     first, second, trials = two
     for query in (f"experiment={first}&experiment={second}", "&".join(f"trial={trial}" for trial in trials)):
         text = page(world, f"/compare?{query}").text
-        assert (
-            '<span class="removed">-max_restarts: 5</span>\n<span class="added">+max_restarts: 1</span>'
-            in text
-        )
+        assert '<td class="removed">- max_restarts: 5</td><td class="added">+ max_restarts: 1</td>' in text
         assert '<span class="removed">-&lt;b&gt;</span>\n<span class="added">+&lt;i&gt;</span>' in text
         assert "data.bin" in text
         assert "Not text." in text

@@ -19,6 +19,7 @@ from det_keras.master.web.differences import (
     marked_lines,
     package_differences,
     patch,
+    side_by_side,
 )
 
 GIT = ["git", "apply", "--whitespace=nowarn", "-"]
@@ -141,3 +142,14 @@ def test_packages_that_differ_are_listed_by_name():
         PackageDifference("gone", "1", None),
         PackageDifference("new", None, "1"),
     ]
+
+
+@given(st.lists(st.sampled_from("abcd"), max_size=12), st.lists(st.sampled_from("abcd"), max_size=12))
+def test_columns_have_the_lines_of_each_side_that_a_patch_shows(before, after):
+    texts = ["".join(f"{line}\n" for line in side) for side in (before, after)]
+    lines = [(kind, line) for kind, line in marked_lines(patch("x", *texts)) if kind != "head"]
+    rows = side_by_side(lines)
+    old, new = ([row[side] for row in rows if row[side] is not None] for side in (0, 1))
+    assert old == [line[1:] for kind, line in lines if kind in ("", "removed")]
+    assert new == [line[1:] for kind, line in lines if kind in ("", "added")]
+    assert all(differs or left == right for left, right, differs in rows)

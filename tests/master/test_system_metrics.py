@@ -252,8 +252,14 @@ def test_cluster_page_shows_the_load_of_a_task_and_its_machine(world, trial_id, 
     sample(world, trial_id, time, cpu_util_trial=41.7, cpu_util_simple=63.2)
     sample(world, trial_id, time, "memory", memory_trial_bytes=3 << 30, memory_used_percent=55.0)
     sample(world, trial_id, time, agent="machine-1", cpu_util_trial=1.0, cpu_util_simple=1.0)
+    gpus = {
+        "GPU-b": {"gpu_util": 7.0},
+        "GPU-a": {"gpu_util": 83.4, "gpu_used_memory": 5 << 30, "gpu_temperature": 65.0},
+    }
+    sample(world, trial_id, time, "gpu", **gpus)
     used, free = slots_of(world).split("slot 1")
-    assert ("CPU 42%, machine 63% · memory 3.0GB, machine 55%" in used) is is_shown
+    shown = "CPU 42%, machine 63% · memory 3.0GB, machine 55% · GPU 83%, 5.0GB, 65 °C · GPU 7%"
+    assert (shown in used) is is_shown
     assert "CPU 4" not in free
 
 

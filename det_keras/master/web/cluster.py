@@ -146,4 +146,13 @@ def _load_text(load: Mapping[SystemMetric, SystemValue], agent: str, now: float)
     if {"memory_trial_bytes", "memory_used_percent"} <= values.keys():
         size, machine = size_text(values["memory_trial_bytes"]), values["memory_used_percent"]
         parts.append(f"memory {size}, machine {machine:.0f}%")
+    gpus: dict[str, dict[str, float]] = {}
+    for metric, newest in load.items():
+        if metric.agent == agent and metric.group == "gpu" and now - newest.time <= _MOST_AGE_S:
+            gpus.setdefault(metric.device, {})[metric.name] = newest.value
+    for _, values in sorted(gpus.items()):
+        texts = [f"{values['gpu_util']:.0f}%"] if "gpu_util" in values else []
+        texts += [size_text(values["gpu_used_memory"])] if "gpu_used_memory" in values else []
+        texts += [f"{values['gpu_temperature']:.0f} °C"] if "gpu_temperature" in values else []
+        parts.append(f"GPU {', '.join(texts)}")
     return " · ".join(parts)

@@ -6,9 +6,10 @@ Python, and its time is bounded here by leaving out what both sides begin and en
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from itertools import zip_longest
 from typing import Literal
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "marked_lines",
     "package_differences",
     "patch",
+    "side_by_side",
 ]
 
 #: Number of lines of a difference that are shown.
@@ -122,6 +124,32 @@ def package_differences(before: Sequence[str], after: Sequence[str]) -> list[Pac
 def marked_lines(text: str) -> list[tuple[str, str]]:
     """Return the lines of a patch with their kinds: ``added``, ``removed``, ``place``, ``head``, ``note`` or empty."""
     return list(_marked(text))
+
+
+def side_by_side(lines: Iterable[tuple[str, str]]) -> list[tuple[str | None, str | None, bool]]:
+    """Return the marked lines of a patch in two columns.
+
+    Args:
+        lines: as `marked_lines` returns them.
+
+    Returns:
+        For each row the line of the first and of the second side, None where a side has none, and whether they differ.
+        A row of two None separates parts that are apart.
+    """
+    rows: list[tuple[str | None, str | None, bool]] = []
+    sides: dict[str, list[str]] = {"removed": [], "added": []}
+    # The last entry ends the last run of changed lines.
+    for kind, line in [*lines, ("end", "")]:
+        if kind in sides:
+            sides[kind].append(line[1:])
+            continue
+        rows += [(old, new, True) for old, new in zip_longest(sides["removed"], sides["added"])]
+        sides = {"removed": [], "added": []}
+        if kind == "place" and rows:
+            rows.append((None, None, False))
+        elif kind == "":
+            rows.append((line[1:], line[1:], False))
+    return rows
 
 
 def _marked(text: str) -> Iterator[tuple[str, str]]:

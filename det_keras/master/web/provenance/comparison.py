@@ -13,6 +13,7 @@ from det_keras.master.web.differences import (
     marked_lines,
     package_differences,
     patch,
+    side_by_side,
 )
 
 __all__ = ["ComparedFile", "Comparison", "Side", "compare"]
@@ -58,7 +59,7 @@ class Comparison:
 
     Attributes:
         numbers: of the experiments.
-        config: lines of the difference of the configs; empty if they are equal.
+        config: the configs where they differ, in two columns as of `side_by_side`; empty if they are equal.
         files: the files that differ.
         packages: the packages that differ.
         has_packages: whether the packages of both are known.
@@ -66,7 +67,7 @@ class Comparison:
     """
 
     numbers: tuple[int, int]
-    config: list[tuple[str, str]]
+    config: list[tuple[str | None, str | None, bool]]
     files: list[ComparedFile]
     packages: list[PackageDifference]
     has_packages: bool
@@ -87,7 +88,7 @@ def compare(before: Side, after: Side) -> Comparison:
     has_packages = bool(before.packages) and bool(after.packages)
     return Comparison(
         numbers=(before.number, after.number),
-        config=config[:MOST_LINES],
+        config=side_by_side(config[:MOST_LINES]),
         files=files,
         packages=package_differences(before.packages, after.packages) if has_packages else [],
         has_packages=has_packages,
