@@ -272,8 +272,8 @@ def survey(request, launched, site, search):
     return result
 
 
-def test_no_page_has_a_serious_accessibility_fault(survey):
-    assert survey.faults == {}
+def test_no_page_has_an_accessibility_fault(survey):
+    assert [f"{page}: {fault}" for page, faults in survey.faults.items() for fault in faults] == []
 
 
 def test_no_name_makes_a_page_wider_than_its_screen(survey):

@@ -60,7 +60,7 @@ class Watch:
 
 
 def accessibility_faults(page: Page) -> list[str]:
-    """Return what axe-core calls serious or critical on a page, with the elements."""
+    """Return the faults that axe-core finds on a page, with the elements."""
     script = resources.files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
     # By the debugger, not by a script element: the page's policy would refuse that, as it should.
     page.evaluate(f"{script}; undefined")
@@ -68,6 +68,5 @@ def accessibility_faults(page: Page) -> list[str]:
     return [
         f"{fault['id']} ({fault['impact']}): {node['html'][:200]}: {' '.join(node['failureSummary'].split())}"
         for fault in result["violations"]
-        if fault["impact"] in ("serious", "critical")
         for node in fault["nodes"]
     ]

@@ -64,9 +64,9 @@ def reference_page(described: Mapping[str, Any]) -> str:
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
         # Without one, browsers ask for another file.
         '<link rel="icon" href="data:,">'
-        f"<style>{_STYLE}</style></head>\n<body><h1>{title}</h1>\n<p>{_text(info['description'])}</p>\n"
+        f"<style>{_STYLE}</style></head>\n<body><main><h1>{title}</h1>\n<p>{_text(info['description'])}</p>\n"
         f'<p>The same as OpenAPI: <a href="/openapi.json">/openapi.json</a>.</p>\n'
-        f"{''.join(parts)}\n</body></html>\n"
+        f"{''.join(parts)}\n</main></body></html>\n"
     )
 
 
