@@ -343,6 +343,19 @@ def over(page, title, part):
     page.mouse.move(box["x"] + box["width"] * part, box["y"] + box["height"] / 2, steps=3)
 
 
+def test_pointer_on_the_line_of_a_group_highlights_it_in_all_cards_and_its_runs(wall):
+    wall.get_by_label("Group").select_option("lr")
+    expect(card(wall, "loss")).to_have_attribute("data-lines", "24")
+    over(wall, "loss", 0.5)
+    full = f"{plot('accuracy')}.series.slice(1).filter((one) => one.alpha === 1)"
+    wall.wait_for_function(f"() => {full}.length === 1")
+    # Of all runs, if they are one group.
+    wall.get_by_label("Group").select_option("label")
+    expect(card(wall, "loss")).to_have_attribute("data-lines", "6")
+    over(wall, "loss", 0.6)
+    expect(wall.locator(".runs li.lit")).to_have_count(4)
+
+
 def test_metrics_and_system_metrics_over_time_share_axis_crosshair_and_zoom(page, timed):
     page.goto(f"/trials/{timed}?x=time")
     for title in ("loss", "CPU (%)"):

@@ -193,7 +193,7 @@ export class Card {
       .filter(({ line, at }) => at !== null && !line.isRaw && !line.isEdge)
       .map(({ line, at }) => ({ line, at, value: line.y[at], distance: Math.abs(plot.valToPos(line.y[at], "y") - top) }))
       .sort((a, b) => a.distance - b.distance);
-    if (isOurs && found.length) this.wall.highlight(found[0].line.trial ?? null);
+    if (isOurs && found.length) this.wall.highlight(found[0].line.trial ?? found[0].line.runs[0]);
     const listed = isOurs ? found.slice(0, this.lines.length <= MOST_LISTED ? MOST_LISTED : 1) : found.filter(({ line }) => isOf(line, this.wall.highlighted)).slice(0, 2);
     const place = `${this.wall.axisName(this.spec)} ${short(plot.data[0][idx])}`;
     this.readout.textContent = listed.length ? `${place}: ${listed.map(({ line, value }) => `${line.label} ${exact(value)}`).join(", ")}` : "";

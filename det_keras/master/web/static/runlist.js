@@ -153,8 +153,10 @@ export class RunList {
     return this.groupBy === LABEL ? run.labels.join(", ") || "no label" : `${this.groupBy}=${run.hparams[this.groupBy] ?? "-"}`;
   }
 
+  // Runs of one group have one line.
   highlight(id) {
-    for (const [known, { root }] of this.rows) root.classList.toggle("lit", known === id);
+    const isLit = (known) => known === id || (id !== null && this.groupBy !== "" && this.groupOf(known) === this.groupOf(id));
+    for (const [known, { root }] of this.rows) root.classList.toggle("lit", isLit(known));
   }
 
   // Draws the searched metric of each shown run in its row.
