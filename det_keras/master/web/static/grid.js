@@ -74,8 +74,8 @@ class Grid {
     try {
       const texts = [await this.part(0)];
       const { columns, more, rows, total } = JSON.parse(texts[0]);
-      if (texts[0] !== this.texts[0]) this.take(columns, more, [...rows, ...this.older(columns, rows)]);
       // Older rows come afterwards, in parts. Until then those of the last time stay.
+      if (texts[0] !== this.texts[0]) this.take(columns, more, rows.length < total ? [...rows, ...this.older(columns, rows)] : rows);
       while (rows.length < total) {
         texts.push(await this.part(rows.length));
         const next = JSON.parse(texts.at(-1)).rows;
