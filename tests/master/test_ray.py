@@ -224,15 +224,18 @@ def test_machines_with_gpus_make_gpus_the_slots(machines, home):
         machines.kill(name)
 
 
-# Answers each line that it reads: one process for all questions, because it takes seconds to connect.
+# Answers each line that it reads: one process for all questions, because it takes seconds to connect. Ray prints what
+# happens to its machines, whatever `log_to_driver` says: that goes to stderr, so that stdout has answers alone.
 PENDING = """
-import json, sys
+import json, os, sys
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
 import ray
 ray.init(sys.argv[1], log_to_driver=False)
 for _ in sys.stdin:
     groups = [one for one in ray.util.placement_group_table().values() if one["state"] == "PENDING"]
     wanted = [sorted(bundle.get("CPU", 0) for bundle in one["bundles"].values()) for one in groups]
-    print(json.dumps(wanted), flush=True)
+    print(json.dumps(wanted), file=answers, flush=True)
 """
 
 
