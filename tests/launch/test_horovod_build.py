@@ -1,4 +1,4 @@
-"""How Horovod is compiled: with a pip that only notes what it is asked."""
+"""How Horovod is compiled: with a pip and a uv that only note what they are asked."""
 
 from __future__ import annotations
 
@@ -76,6 +76,20 @@ def test_horovod_that_cannot_be_imported_is_a_failure(build):
     done, _ = build(FILES)
     assert done.returncode == 1
     assert "was compiled" not in done.stdout
+
+
+def test_uv_is_asked_as_if_there_were_no_project_around(build, tmp_path):
+    """Its settings for builds would stand in the way: those of our own project did."""
+    files = {name: text for name, text in FILES.items() if not name.startswith("pip/")}
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "uv").write_text(f"#!{sys.executable}\n{PIP}")
+    (tools / "uv").chmod(0o755)
+    done, (first, second) = build({**files, **HOROVOD}, PATH=str(tools), TMPDIR=str(tools))
+    assert done.returncode == 0, done.stderr
+    for words, _ in (first, second):
+        assert words[:4] == ["pip", "install", "--directory", str(tools)]
+    assert {"--reinstall", "--no-deps", "--no-cache"} <= set(second[0])
 
 
 def test_what_is_missing_is_told(build):

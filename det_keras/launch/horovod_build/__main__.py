@@ -16,6 +16,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -80,7 +81,9 @@ def _installer() -> tuple[list[str], list[str]]:
         # pip's cache of built packages does not know for which TensorFlow they were built.
         return [sys.executable, "-m", "pip", "install"], ["--no-cache-dir", "--force-reinstall"]
     if (uv := shutil.which("uv")) is not None:
-        return [uv, "pip", "install", "--python", sys.executable], ["--no-cache", "--reinstall"]
+        # uv follows the pyproject.toml of the project around it, which may say how to build Horovod otherwise.
+        elsewhere = ["--directory", tempfile.gettempdir()]
+        return [uv, "pip", "install", *elsewhere, "--python", sys.executable], ["--no-cache", "--reinstall"]
     raise DetError(f"This environment has no pip, and there is no uv: {sys.executable}.")
 
 
