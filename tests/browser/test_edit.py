@@ -173,10 +173,8 @@ def test_list_of_runs_chooses_what_the_plots_show(page, site, search):
     assert dots(page) == [2, 2]
 
 
-def test_brush_of_an_axis_filters_the_table(page, search):
-    page.goto(f"/experiments/{search.number}/search")
-    # The table below has its rows, so nothing moves any more.
-    expect(page.locator("#trials tbody tr[data-key]")).to_have_count(6)
+def press_and_draw(page):
+    """Draw over the last axis, up from its end, and keep the button down; return what is pressed."""
     grip = page.locator(".grip").last
     grip.scroll_into_view_if_needed()
     box = grip.bounding_box()
@@ -184,6 +182,14 @@ def test_brush_of_an_axis_filters_the_table(page, search):
     page.mouse.move(middle, box["y"] + box["height"] - 10)
     page.mouse.down()
     page.mouse.move(middle, box["y"] + box["height"] * 0.6, steps=5)
+    return grip
+
+
+def test_brush_of_an_axis_filters_the_table(page, search):
+    page.goto(f"/experiments/{search.number}/search")
+    # The table below has its rows, so nothing moves any more.
+    expect(page.locator("#trials tbody tr[data-key]")).to_have_count(6)
+    press_and_draw(page)
     page.mouse.up()
     shown = page.locator("#trials tbody tr[data-key]")
     expect(page.locator(".trial-line.off").first).to_be_attached()
@@ -203,13 +209,7 @@ def test_brush_of_an_axis_filters_the_table(page, search):
 def test_canceled_brush_leaves_the_plots_as_they_were(page, search):
     page.goto(f"/experiments/{search.number}/search")
     expect(page.locator("#trials tbody tr[data-key]")).to_have_count(6)
-    grip = page.locator(".grip").last
-    grip.scroll_into_view_if_needed()
-    box = grip.bounding_box()
-    middle = box["x"] + box["width"] / 2
-    page.mouse.move(middle, box["y"] + box["height"] - 10)
-    page.mouse.down()
-    page.mouse.move(middle, box["y"] + box["height"] * 0.6, steps=5)
+    grip = press_and_draw(page)
     # As when a finger scrolls the page.
     grip.dispatch_event("pointercancel")
     expect(page.locator(".trial-line.off")).to_have_count(0)

@@ -150,7 +150,7 @@ def trial_logs(
     """Stream the log of a trial; with `follow` also lines that are still to come, until its end."""
     with master.store.reading() as session:
         trial = find_trial(session, trial_id)
-        source = _Source([*trial.earlier_task_ids, trial.task_id], trial_id)
+        source = _Source(trial.task_ids, trial_id)
     return _stream(master, source, page.limit, bool(page.is_descending), wanted, follow=follow)
 
 

@@ -339,6 +339,11 @@ class TrialRow(Base):
     start_time: Mapped[datetime]
     end_time: Mapped[datetime | None]
 
+    @property
+    def task_ids(self) -> list[str]:
+        """All tasks of the trial, oldest first."""
+        return [*self.earlier_task_ids, self.task_id]
+
 
 class AllocationRow(Base):
     """One attempt to run a task on slots."""

@@ -117,9 +117,9 @@ def _renew(tx: Transaction, trial: TrialRow) -> None:
     """Put an ended trial back into the queue, with a new task."""
     old = tx.get(TaskRow, trial.task_id)
     assert old is not None
-    first = [*trial.earlier_task_ids, old.id][0]
+    task_ids = trial.task_ids
     task = TaskRow(
-        id=f"{first}-{len(trial.earlier_task_ids) + 1}",
+        id=f"{task_ids[0]}-{len(task_ids)}",
         kind=old.kind,
         owner_id=old.owner_id,
         job_id=old.job_id,
@@ -129,7 +129,7 @@ def _renew(tx: Transaction, trial: TrialRow) -> None:
     )
     tx.add(task)
     tx.flush()
-    trial.earlier_task_ids = [*trial.earlier_task_ids, old.id]
+    trial.earlier_task_ids = task_ids
     trial.task_id = task.id
     trial.state = states.PAUSED
     trial.end_time = trial.early_exit = trial.log_policy_matched = None

@@ -202,7 +202,7 @@ def _trial(
         "restarts": min(row.restarts, max_restarts),
         "totalBatchesProcessed": row.total_batches,
         "taskId": row.task_id,
-        "taskIds": [*row.earlier_task_ids, row.task_id],
+        "taskIds": row.task_ids,
         "externalTrialId": row.external_id,
         "runnerState": row.runner_state,
         "progress": row.progress,
@@ -226,7 +226,7 @@ def _trial(
 
 def _run_seconds(session: Session, rows: Sequence[TrialRow]) -> dict[int, float]:
     """Return how long each trial has run, without the time in which it was queued or paused."""
-    trial_ids = {task_id: row.id for row in rows for task_id in (*row.earlier_task_ids, row.task_id)}
+    trial_ids = {task_id: row.id for row in rows for task_id in row.task_ids}
     query = select(AllocationRow.task_id, AllocationRow.start_time, AllocationRow.end_time)
     time = now()
     result: dict[int, float] = defaultdict(float)

@@ -160,7 +160,7 @@ class GarbageCollector(Background):
         with self._store.reading() as session:
             trials = session.scalars(select(TrialRow).where(TrialRow.experiment_id == experiment_id)).all()
             trial_ids = [trial.id for trial in trials]
-            task_ids = [task_id for trial in trials for task_id in (*trial.earlier_task_ids, trial.task_id)]
+            task_ids = [task_id for trial in trials for task_id in trial.task_ids]
             stored = session.scalars(
                 select(CheckpointRow).where(
                     CheckpointRow.trial_id.in_(trial_ids), CheckpointRow.state != checkpoints.DELETED

@@ -174,14 +174,8 @@ class TrialRun:
 
 def runs_of_experiment(session: Session, experiment_id: int) -> list[TrialRun]:
     """Return the runs of all trials of an experiment, oldest first."""
-    trials = session.execute(
-        select(TrialRow.id, TrialRow.task_id, TrialRow.earlier_task_ids).where(
-            TrialRow.experiment_id == experiment_id
-        )
-    )
-    trial_ids = {
-        task_id: trial_id for trial_id, last_id, earlier_ids in trials for task_id in (*earlier_ids, last_id)
-    }
+    trials = session.scalars(select(TrialRow).where(TrialRow.experiment_id == experiment_id))
+    trial_ids = {task_id: trial.id for trial in trials for task_id in trial.task_ids}
     rows = session.scalars(
         select(AllocationRow)
         .where(AllocationRow.task_id.in_(trial_ids))
