@@ -79,7 +79,8 @@ def convolutions() -> keras.Model:
             keras.layers.BatchNormalization(),
             keras.layers.ReLU(),
             keras.layers.Dropout(0.3),
-            keras.layers.Conv2D(8, 3, activity_regularizer="l2"),
+            # In float32, because Keras cannot add a penalty in float16 to the loss.
+            keras.layers.Conv2D(8, 3, activity_regularizer="l2", dtype="float32"),
             keras.layers.BatchNormalization(),
             keras.layers.GlobalAveragePooling2D(),
             keras.layers.Dense(10, kernel_regularizer="l2"),
