@@ -58,7 +58,8 @@ class Batches(keras.utils.PyDataset):
 
 def of_arrays(context: Any, arrays: tuple[np.ndarray, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     size = context.distributed.shard_batch_size(GLOBAL_BATCH)
-    return context.wrap_data(*arrays), {"batch_size": size}
+    wrapped = context.wrap_data(*arrays)
+    return wrapped if len(arrays) > 1 else (wrapped,), {"batch_size": size}
 
 
 def of_pydataset(context: Any, arrays: tuple[np.ndarray, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
