@@ -96,10 +96,12 @@ def test_killed_training_goes_on_with_another_number_of_workers_bit_for_bit(
 ):
     for number, stop_at in zip(workers, stops, strict=False):
         run(tmp_path, number, name, stop_at=stop_at)
-    with pytest.raises(
-        AssertionError, match=r"trained with `reproducibility.virtual_workers: 4`, this script asks"
-    ):
-        run(tmp_path, 1, name, parts="2")
+    # Where a checkpoint has certainly been written.
+    if stops[-1] > 10:
+        with pytest.raises(
+            AssertionError, match=r"trained with `reproducibility.virtual_workers: 4`, this script asks"
+        ):
+            run(tmp_path, 1, name, parts="2")
     run(tmp_path, workers[-1], name)
     found, expected = results(tmp_path, name)[0], results(trained[1], name)[0]
     assert found["digests"] == expected["digests"]

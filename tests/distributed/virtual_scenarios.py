@@ -2,7 +2,7 @@
 
     python virtual_scenarios.py FOLDER NAME...
 
-A training that was started before with the same folder goes on. With STOP_AT it ends after that update, as a kill does.
+A training that was started before with the same folder goes on. With STOP_AT it ends after that batch, as a kill does.
 """
 
 from __future__ import annotations
@@ -179,14 +179,15 @@ DATA = {"arrays": of_arrays, "pydataset": of_pydataset, "tf_data": of_tf_data}
 
 
 class StopAt(keras.callbacks.Callback):
-    """Ends the process once an optimizer has made a number of updates, as a kill does."""
+    """Ends the process once an optimizer has had a number of batches, as a kill does."""
 
-    def __init__(self, updates: int, optimizer: Any) -> None:
+    def __init__(self, batches: int, optimizer: Any) -> None:
         super().__init__()
-        self._updates, self._optimizer = updates, optimizer
+        self._batches, self._optimizer = batches, optimizer
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if int(self._optimizer.iterations) >= self._updates:
+        aggregated = self._optimizer.gradient_accumulation_steps or 1
+        if int(self._optimizer.iterations) * aggregated >= self._batches:
             os._exit(9)
 
 
