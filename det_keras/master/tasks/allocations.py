@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, load_only
 
 from det_keras.master.database.models import AllocationRow, TaskRow, TrialRow
 from det_keras.master.database.notifier import WORK, allocation_topic, task_topic
@@ -174,7 +174,10 @@ class TrialRun:
 
 def runs_of_experiment(session: Session, experiment_id: int) -> list[TrialRun]:
     """Return the runs of all trials of an experiment, oldest first."""
-    trials = session.scalars(select(TrialRow).where(TrialRow.experiment_id == experiment_id))
+    # Hyperparameters and summaries of a large search take longer to read than all the rest.
+    columns = load_only(TrialRow.task_id, TrialRow.earlier_task_ids)
+    query = select(TrialRow).where(TrialRow.experiment_id == experiment_id).options(columns)
+    trials = session.scalars(query)
     trial_ids = {task_id: trial.id for trial in trials for task_id in trial.task_ids}
     rows = session.scalars(
         select(AllocationRow)
