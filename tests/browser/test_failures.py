@@ -148,6 +148,9 @@ def test_notification_comes_when_a_watched_run_ends(page, site, tmp_path, is_in_
     button = page.get_by_role("button", name="Notify me")
     button.click()
     expect(button).to_have_attribute("aria-pressed", "true")
+    site.client.call("PATCH", f"/api/v1/experiments/{number}", {"description": "described anew"})
+    expect(page.locator("#description")).to_have_text("described anew")
+    expect(button).to_have_attribute("aria-pressed", "true")
     icon = page.locator("link[rel=icon]").get_attribute("href")
     if is_in_background:
         page.evaluate("window.isAway = true; document.dispatchEvent(new Event('visibilitychange'))")

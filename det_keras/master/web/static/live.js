@@ -114,9 +114,10 @@ function takeOverHead(fresh) {
 }
 
 function takeOver(fresh) {
-  takeOverHead(fresh);
   if (shape(document) !== shape(fresh)) merge(document.getElementById("main"), fresh.getElementById("main"));
   else for (const old of document.querySelectorAll("[data-live]")) takeOverPart(old, fresh.getElementById(old.id));
+  // After the parts: the button of notifications is one of them, and the master does not know whether it is pressed.
+  takeOverHead(fresh);
   document.dispatchEvent(new CustomEvent("refreshed"));
 }
 
