@@ -103,6 +103,22 @@ def test_a_refresh_of_the_page_leaves_what_is_being_typed(page, site, search, wh
     expect(page.get_by_role("textbox", name=f"Edit the {what}")).to_be_visible()
 
 
+def test_a_press_reaches_the_notes_while_the_curves_are_drawn(page, search):
+    held = []
+    page.route("**/figures/wall?*", lambda route: held.append(route))
+    with page.expect_request("**/figures/wall?*"):
+        page.goto(f"/experiments/{search.number}")
+    button = page.get_by_role("button", name="Edit the notes")
+    button.hover()
+    page.mouse.down()
+    # The cards take the room that was empty before.
+    for route in held:
+        route.continue_()
+    expect(page.locator(".card canvas").first).to_be_visible()
+    page.mouse.up()
+    expect(page.get_by_role("textbox", name="Edit the notes")).to_be_visible()
+
+
 def test_notes_are_markdown_that_runs_nothing(page, site, search):
     alerts = []
     page.on("dialog", lambda dialog: (alerts.append(dialog.message), dialog.dismiss()))

@@ -143,6 +143,8 @@ def test_slots_of_the_cluster_are_shown_while_tasks_come_and_go(page, site, gate
 @pytest.mark.main_path
 def test_two_trials_are_compared(page, search):
     page.goto(f"/experiments/{search.number}")
+    # The table stands below the curves: it moves until they are drawn.
+    expect(page.locator(".card canvas").first).to_be_visible()
     for trial in search.trials:
         page.get_by_label(f"Compare trial {trial}").check()
     page.get_by_role("button", name="Compare 2").click()
