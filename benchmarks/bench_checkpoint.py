@@ -56,7 +56,7 @@ with tempfile.TemporaryDirectory() as folder:
     def restore() -> None:
         """Do what a resume does: check every byte, then put it back."""
         verify_manifest(newest.parent)
-        VariableSet(model, [model.optimizer]).assign(RestoredState.read(newest.parent).values())
+        VariableSet.of_model(model, [model.optimizer]).assign(RestoredState.read(newest.parent).values())
 
     reading, restoring, verifying = in_turns(
         5,

@@ -113,6 +113,23 @@ class OptimizerRegistry:
                 optimizers.append(value)
         return optimizers
 
+    @property
+    def wrapped(self) -> list[Any]:
+        """The optimizers that were wrapped for the current phase."""
+        return list(self._wrapped)
+
+    def check_wrapped(self, optimizer: Any) -> None:
+        """Check that an optimizer exchanges gradients, if there are several workers.
+
+        Raises:
+            ValueError: it was not wrapped.
+        """
+        if self._exchange is not None and not self._exchange.is_installed(optimizer):
+            raise ValueError(
+                "On several workers the optimizer has to be wrapped, or each worker would train a model of its own: "
+                f"`optimizer = context.wrap_optimizer(keras.optimizers.{type(optimizer).__name__}(...))`."
+            )
+
     def forget(self) -> None:
         """Remove the optimizers that were wrapped so far, at the end of the phase for which they were wrapped."""
         self._wrapped.clear()

@@ -44,6 +44,7 @@ __all__ = [
     "cache_filename",
     "convert_array",
     "copied_thread_state",
+    "creation_number",
     "current_group",
     "eager_random_stream",
     "existing_keras_seed_generator",
@@ -79,6 +80,7 @@ __all__ = [
     "trace_train_step",
     "traced_functions",
     "variable_dtype",
+    "variables_trained_by",
     "variant_of",
     "wait_for_threads",
 ]
@@ -161,6 +163,16 @@ def is_torch_loader(value: Any) -> bool:
 def input_datasets(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
     """Return the datasets that a dataset reads from directly."""
     return list(dataset._inputs())
+
+
+def creation_number(dataset: tf.data.Dataset) -> int:
+    """Return a number that grows with each dataset, or other tensor, that this process makes."""
+    return int(variant_of(dataset)._id)
+
+
+def variables_trained_by(optimizer: Any) -> list[Any]:
+    """Return the variables for which a built optimizer keeps its state, in the order in which it was given them."""
+    return list(optimizer._trainable_variables)
 
 
 def is_op_determinism_enabled() -> bool:

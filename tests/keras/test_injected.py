@@ -53,7 +53,7 @@ class FakeRun:
     def __init__(self, *, epochs=3, operations=(), in_trial=False, metric="val_loss", **settings):
         self.events = []
         self.progress = Progress(0, Position(0, 0, 0), Target(epochs=epochs))
-        self.source = SimpleNamespace(steps_per_epoch=STEPS)
+        self.steps_per_epoch = STEPS
         self.global_batch_size = 8
         self.is_asked = False
         self.settings = FitSettings(metric=metric, **settings)

@@ -125,21 +125,21 @@ class ModelFile:
         return new
 
     def add_to(
-        self, files: dict[str, Sequence[Piece]], slices: Sequence[Slice]
+        self, files: dict[str, Sequence[Piece]], slices: Sequence[Slice], name: str = MODEL_NAME
     ) -> dict[str, dict[str, Sequence[Piece]]]:
-        """Return the `.keras` archive with the variables' values at `slices`, in their order.
+        """Return the `.keras` archive `name` with the variables' values at `slices`, in their order.
 
         For a model that cannot be serialized, add its weights to `files` instead.
         """
         weights = [slices[piece] if isinstance(piece, int) else piece for piece in self._template]
         if self._documents is None:
-            files[WEIGHTS_NAME] = weights
+            files[f"{name.removesuffix('.keras')}.weights.h5"] = weights
             return {}
         members: dict[str, Sequence[Piece]] = {
             name: (text.encode(),) for name, text in self._documents.items()
         }
         members.update({name: (content,) for name, content in self._assets.items()})
-        return {MODEL_NAME: {**members, WEIGHTS_NAME: weights}}
+        return {name: {**members, WEIGHTS_NAME: weights}}
 
     def _walk(self) -> tuple[Group, ...]:
         recorder = _Recorder(self._index_of)

@@ -25,6 +25,7 @@ from det_keras.keras.private_api import (
 __all__ = [
     "capture_random_state",
     "capture_streams",
+    "layer_generators",
     "restore_random_state",
     "restore_streams",
 ]
@@ -80,7 +81,7 @@ def capture_random_state(model: Any) -> dict[str, Any]:
     streams = capture_streams()
     generators = [
         streams.pop("generator"),
-        *(_read(generator.state) for generator in _layer_generators(model)),
+        *(_read(generator.state) for generator in layer_generators(model)),
     ]
     return {**streams, "generators": generators}
 
@@ -95,7 +96,7 @@ def restore_random_state(model: Any, state: Mapping[str, Any], *, without: Colle
     """
     first, *others = state["generators"]
     restore_streams({**state, "generator": first}, without=without)
-    for generator, value in zip(_layer_generators(model), others, strict=False):
+    for generator, value in zip(layer_generators(model), others, strict=False):
         generator.state.assign(value)
 
 
@@ -123,7 +124,7 @@ def _torch_state() -> str | None:
     return base64.b64encode(torch.get_rng_state().numpy().tobytes()).decode()
 
 
-def _layer_generators(model: Any) -> Iterator[tf.random.Generator]:
+def layer_generators(model: Any) -> Iterator[tf.random.Generator]:
     """Yield the `tf.random.Generator`s that layers hold, in a fixed order."""
     for layer in all_layers(model):
         for _, value in sorted(vars(layer).items()):

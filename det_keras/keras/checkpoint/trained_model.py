@@ -31,7 +31,7 @@ class TrainedModel:
     def variables(self) -> VariableSet:
         """All variables of the training; they are complete after the first step, or after `build`."""
         if self._variables is None:
-            self._variables = VariableSet(
+            self._variables = VariableSet.of_model(
                 self.model, [optimizer for optimizer in self.optimizers if optimizer.built]
             )
         return self._variables

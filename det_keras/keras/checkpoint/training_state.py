@@ -61,7 +61,7 @@ class TrainingState:
     training continues. The tensors do not change meanwhile: TensorFlow copies a variable's value at its next write.
 
     Attributes:
-        model_file: the model's file without the values of its variables.
+        model_file: the model's file without the values of its variables; None if there is no model.
         places: the place of each variable in that file.
         values: copies of all variables; None once `fill` has taken them.
         variables: the descriptions of all variables.
@@ -71,9 +71,10 @@ class TrainingState:
         callback_files: files that the user's callbacks add to this checkpoint; deleted with this object.
         worker_files: the files that differ between workers, by path relative to ``training_state/``.
         code: the submitted code.
+        further_models: files of further models, by name in the checkpoint; their values are in the other files too.
     """
 
-    model_file: ModelFile
+    model_file: ModelFile | None
     places: Mapping[int, Place]
     values: Sequence[tf.Tensor] | None
     variables: Sequence[Mapping[str, Any]]
@@ -83,6 +84,7 @@ class TrainingState:
     callback_files: tempfile.TemporaryDirectory[str] | None = None
     worker_files: Mapping[str, bytes] = field(default_factory=dict)
     code: Code | None = None
+    further_models: Mapping[str, ModelFile] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._slices: list[Slice] = []
@@ -115,9 +117,10 @@ class TrainingState:
 
     def plan(self) -> FilePlan:
         """Return the files of the checkpoint."""
-        model_count = sum(1 for variable in self.variables if variable["group"] == "model")
         files: dict[str, Sequence[Piece]] = {}
-        zips = self.model_file.add_to(files, self._slices[:model_count])
+        zips = {} if self.model_file is None else self.model_file.add_to(files, self._slices)
+        for name, file in self.further_models.items():
+            zips |= file.add_to(files, self._slices, name)
         apart = [index for index in range(len(self.variables)) if index not in self.places]
         files[VARIABLES_NAME] = [self._slices[index] for index in apart]
         files[STATE_NAME] = (self._document(apart),)
@@ -145,8 +148,9 @@ class TrainingState:
         for index in apart:
             entries[index]["offset"] = offset
             offset += self._slices[index].size
-        for index, offset in self.model_file.offsets(self._slices).items():
-            entries[index]["weights_offset"] = offset
+        if self.model_file is not None:
+            for index, offset in self.model_file.offsets(self._slices).items():
+                entries[index]["weights_offset"] = offset
         return json.dumps({"version": VERSION, **self.state, "variables": entries}).encode()
 
 

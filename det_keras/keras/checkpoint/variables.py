@@ -27,7 +27,7 @@ class TrackedVariable:
     """One variable of the training state.
 
     Attributes:
-        group: ``model``, ``optimizer`` or ``metrics``.
+        group: ``model``, ``optimizer`` or ``metrics``; ``variables`` for one that a loop tracks by itself.
         path: its path in Keras, such as ``sequential/dense/kernel``.
         variable: the Keras variable.
     """
@@ -47,20 +47,28 @@ class TrackedVariable:
 
 
 class VariableSet:
-    """All variables of a model, its optimizers and its metrics, each once, in a fixed order.
+    """All variables of models, their optimizers and their metrics, each once, in a fixed order.
 
     Args:
-        model: the built model; see `build_everything`.
-        optimizers: every optimizer that the training uses.
+        groups: pairs of a group and variables of it; a variable belongs to the first group that has it.
     """
 
-    def __init__(self, model: Any, optimizers: Iterable[Any]) -> None:
+    def __init__(self, groups: Iterable[tuple[str, Iterable[Any]]]) -> None:
         self.tracked: list[TrackedVariable] = []
         seen: set[int] = set()
-        self._add("model", model.variables, seen)
-        for optimizer in optimizers:
-            self._add("optimizer", optimizer.variables, seen)
-        self._add("metrics", model.metrics_variables, seen)
+        for group, variables in groups:
+            self._add(group, variables, seen)
+
+    @classmethod
+    def of_model(cls, model: Any, optimizers: Iterable[Any]) -> VariableSet:
+        """Return the variables of one model.
+
+        Args:
+            model: the built model; see `build_everything`.
+            optimizers: every optimizer that the training uses.
+        """
+        of_optimizers = (("optimizer", optimizer.variables) for optimizer in optimizers)
+        return cls([("model", model.variables), *of_optimizers, ("metrics", model.metrics_variables)])
 
     @property
     def model_variables(self) -> list[Any]:
@@ -165,7 +173,7 @@ def build_for_evaluation(model: Any, element_spec: Any) -> None:
 
 def _build_eagerly(model: Any, element_spec: Any) -> None:
     """Run a step and undo its changes to the variables: the Python code of an eager step may not be traceable."""
-    existing = VariableSet(model, [model.optimizer] if model.optimizer is not None else [])
+    existing = VariableSet.of_model(model, [model.optimizer] if model.optimizer is not None else [])
     values = existing.copy()
     model.train_step(tf.nest.map_structure(_empty_batch, element_spec))
     existing.assign(values)

@@ -9,7 +9,7 @@ import abc
 import functools
 import logging
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -29,7 +29,7 @@ from det_keras.keras.private_api import (
     seed_generators,
 )
 
-__all__ = ["Replica", "check_metrics", "seed_variables"]
+__all__ = ["Replica", "check_equal", "check_metrics", "moving_statistics", "seed_variables"]
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Replica(abc.ABC):
     def active(self) -> Iterator[None]:
         """Run the model's steps as those of a replica inside the block; their data must be (batch, rows) pairs."""
         model = self._model
-        check_metrics(model)
+        check_metrics(model.metrics)
         original = {name: getattr(model, name) for name in _HOOKS}
         was_compiled = model.jit_compile
         if was_compiled is True:
@@ -113,15 +113,7 @@ class Replica(abc.ABC):
     @property
     def statistics(self) -> list[Any]:
         """The model's floating-point variables besides its weights, such as moving means."""
-        layers = all_layers(self._model)
-        # Frozen weights are excluded: they are the same on all workers.
-        weights = {id(variable) for layer in layers for variable in own_trainable_variables(layer)}
-        others = weights | {id(variable) for variable in seed_variables(self._model)}
-        return [
-            variable
-            for variable in self._model.non_trainable_variables
-            if id(variable) not in others and tf.as_dtype(variable.dtype).is_floating
-        ]
+        return moving_statistics(self._model)
 
     @abc.abstractmethod
     def get_state(self) -> dict[str, Any]:
@@ -140,28 +132,8 @@ class Replica(abc.ABC):
         """Return the states of all metrics, summed over workers, in the order of ``metrics_variables``."""
 
     def check_equal(self, batches: int, checked_at: int) -> None:
-        """Compare the trainable variables of all workers.
-
-        Args:
-            batches: batches trained in the script so far, for the error message.
-            checked_at: the same number at the previous comparison.
-
-        Raises:
-            DivergenceError: they differ; it names the first variable, the ranks and the steps.
-        """
-        variables = self._model.trainable_variables
-        sums = tf.constant([[_checksum(variable) for variable in variables]], tf.int64)
-        # Every worker compares the same gathered rows, so all of them raise, or none: no worker waits for another.
-        gathered = allgather_rows(sums, name="checksums").numpy().tolist()
-        for index, variable in enumerate(variables):
-            different = [rank for rank, other in enumerate(gathered) if other[index] != gathered[0][index]]
-            if different:
-                raise DivergenceError(
-                    f"The weights of the workers differ: `{variable.path}` of rank "
-                    f"{', '.join(map(str, different))} differs from that of rank 0. It happened between batch "
-                    f"{checked_at} and batch {batches}. Is every optimizer wrapped with `context.wrap_optimizer`, and "
-                    "does nothing change weights on a single rank?"
-                )
+        """Compare the trainable variables of all workers; see `check_equal`."""
+        check_equal(self._model.trainable_variables, batches, checked_at)
 
     @contextmanager
     def _weighing_the_loss(self) -> Iterator[None]:
@@ -288,7 +260,45 @@ def _part_of(result: Callable[[], Any], name: str) -> Any:
     return result()[name]
 
 
-def check_metrics(model: Any) -> None:
+def check_equal(variables: Sequence[Any], batches: int, checked_at: int) -> None:
+    """Compare variables of all workers; every worker must make the same call.
+
+    Args:
+        variables: variables that have to be equal.
+        batches: batches trained in the script so far, for the error message.
+        checked_at: the same number at the previous comparison.
+
+    Raises:
+        DivergenceError: they differ; it names the first variable, the ranks and the steps.
+    """
+    sums = tf.constant([[_checksum(variable) for variable in variables]], tf.int64)
+    # Every worker compares the same gathered rows, so all of them raise, or none: no worker waits for another.
+    gathered = allgather_rows(sums, name="checksums").numpy().tolist()
+    for index, variable in enumerate(variables):
+        different = [rank for rank, other in enumerate(gathered) if other[index] != gathered[0][index]]
+        if different:
+            raise DivergenceError(
+                f"The weights of the workers differ: `{variable.path}` of rank "
+                f"{', '.join(map(str, different))} differs from that of rank 0. It happened between batch "
+                f"{checked_at} and batch {batches}. Is every optimizer wrapped with `context.wrap_optimizer`, and "
+                "does nothing change weights on a single rank?"
+            )
+
+
+def moving_statistics(model: Any) -> list[Any]:
+    """Return the floating-point variables of a model or layer besides its weights, such as moving means."""
+    layers = all_layers(model)
+    # Frozen weights are excluded: they are the same on all workers.
+    weights = {id(variable) for layer in layers for variable in own_trainable_variables(layer)}
+    others = weights | {id(variable) for variable in seed_variables(model)}
+    return [
+        variable
+        for variable in model.non_trainable_variables
+        if id(variable) not in others and tf.as_dtype(variable.dtype).is_floating
+    ]
+
+
+def check_metrics(metrics: Iterable[Any]) -> None:
     """Check that the state of every metric is a sum.
 
     Raises:
@@ -296,7 +306,7 @@ def check_metrics(model: Any) -> None:
             of workers would count its beginning several times.
     """
     # Keras stores the metrics of `compile` inside one metric.
-    for metric in [part for known in model.metrics for part in getattr(known, "metrics", [known])]:
+    for metric in [part for known in metrics for part in getattr(known, "metrics", [known])]:
         kept = [variable.value.read_value() for variable in metric.variables]
         metric.reset_state()
         is_sum = all(not np.any(np.asarray(variable.value)) for variable in metric.variables)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,10 +15,10 @@ from det_keras.keras.distributed.exchange import sum_over_workers
 from det_keras.keras.distributed.replica import Replica, Step, seed_variables
 from det_keras.keras.distributed.shared_step import Share, SharedStep
 
-__all__ = ["WorkerReplica"]
+__all__ = ["RANK_STRIDE", "WorkerReplica", "average_over_workers", "spread_seeds"]
 
-# Separates the random streams of ranks; it is odd, so that up to 2**32 ranks have different streams.
-_RANK_STRIDE = 0x9E3779B1
+#: Separates the random streams of ranks; it is odd, so that up to 2**32 ranks have different streams.
+RANK_STRIDE = 0x9E3779B1
 
 
 class WorkerReplica(Replica):
@@ -41,22 +41,12 @@ class WorkerReplica(Replica):
         Keras derives a random number from (seed, number of the draw), so that the dropout masks of a rank are a
         function of the training's seed, the rank and the step.
         """
-        rank = self._distributed.rank
-        for variable in seed_variables(self._model):
-            seed, drawn = np.asarray(variable.value).tolist()
-            variable.assign(np.array([(seed + rank * _RANK_STRIDE) % 2**32, drawn], np.uint32))
+        spread_seeds(seed_variables(self._model), self._distributed.rank)
 
     def averages(self) -> list[np.ndarray[Any, Any]]:
         """Return the moving statistics, averaged over workers and weighted by the rows that they trained on."""
         own = [np.asarray(variable.value) for variable in self.statistics]
-        # The workers have the same model, so all of them take part in the exchange, or none.
-        if not own:
-            return []
-        gathered = self._distributed.allgather((int(self._trained), own))
-        weights = np.array([max(rows, 0) for rows, _ in gathered], np.float64)
-        if weights.sum() == 0:
-            weights += 1.0
-        return [_average([values[index] for _, values in gathered], weights) for index in range(len(own))]
+        return average_over_workers(own, int(self._trained), self._distributed)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
@@ -155,6 +145,33 @@ class WorkerReplica(Replica):
     def _logged_results(self, *, trains: bool) -> dict[str, Any]:
         """Return the results as of the last exchange of states."""
         return self._latest
+
+
+def spread_seeds(variables: Iterable[Any], rank: int) -> None:
+    """Change the states of seed generators, which are those of the chief, to the streams of a rank."""
+    for variable in variables:
+        seed, drawn = np.asarray(variable.value).tolist()
+        variable.assign(np.array([(seed + rank * RANK_STRIDE) % 2**32, drawn], np.uint32))
+
+
+def average_over_workers(
+    own: Sequence[np.ndarray[Any, Any]], rows: int, workers: DistributedContext
+) -> list[np.ndarray[Any, Any]]:
+    """Return the averages of arrays over all workers, weighted by rows; all workers must make this call.
+
+    Args:
+        own: this worker's arrays; the same number on all workers.
+        rows: number of rows from which this worker's arrays come.
+        workers: the workers.
+    """
+    # The workers have the same model, so all of them take part in the exchange, or none.
+    if not own:
+        return []
+    gathered = workers.allgather((rows, list(own)))
+    weights = np.array([max(rows, 0) for rows, _ in gathered], np.float64)
+    if weights.sum() == 0:
+        weights += 1.0
+    return [_average([values[index] for _, values in gathered], weights) for index in range(len(own))]
 
 
 def _average(values: list[Any], weights: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

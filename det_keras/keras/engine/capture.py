@@ -20,9 +20,11 @@ from det_keras.keras.checkpoint.model_file import ModelFile
 from det_keras.keras.checkpoint.random_state import capture_random_state
 from det_keras.keras.checkpoint.training_state import TrainingState
 from det_keras.keras.engine.parts import FitParts
+from det_keras.keras.engine.progress import Progress
+from det_keras.keras.engine.settings import FitSettings
 from det_keras.keras.engine.team import WorkerStates
 
-__all__ = ["CodeArchive", "StateCapture"]
+__all__ = ["CodeArchive", "StateCapture", "checkpoint_metadata"]
 
 logger = logging.getLogger(__name__)
 
@@ -67,23 +69,8 @@ class StateCapture:
 
     def metadata(self) -> dict[str, Any]:
         """Return the content of ``metadata.json``."""
-        parts, progress = self._parts, self._parts.progress
-        trial = parts.core.info.trial if parts.core.info is not None else None
-        validation = progress.current_validation
-        metrics = dict(validation.metrics) if validation is not None else {}
-        return {
-            "steps_completed": progress.total_batches,
-            "epoch": progress.position.epoch,
-            "framework": f"tensorflow-{tf.__version__}",
-            "keras": keras.__version__,
-            "det_keras": __version__,
-            "format": ENGINE_FORMAT,
-            "phase": parts.phase_index,
-            "metrics": metrics,
-            "searcher_metric": metrics.get(parts.settings.metric),
-            "trial_id": trial.trial_id if trial is not None else None,
-            "experiment_id": trial.experiment_id if trial is not None else None,
-        }
+        parts = self._parts
+        return checkpoint_metadata(parts.core, parts.settings, parts.progress, parts.phase_index)
 
     def take(self, *, finished: bool, workers: WorkerStates) -> TrainingState:
         """Copy all state that the next step depends on; call it between two batches.
@@ -129,6 +116,35 @@ class StateCapture:
             worker_files=workers.files,
             code=self._code,
         )
+
+
+def checkpoint_metadata(
+    core: Context, settings: FitSettings, progress: Progress, phase_index: int
+) -> dict[str, Any]:
+    """Return the content of ``metadata.json`` of a checkpoint at the newest boundary.
+
+    Args:
+        core: knows the trial.
+        settings: the searcher's metric.
+        progress: the progress of the training.
+        phase_index: number of the training in the script, from 0.
+    """
+    trial = core.info.trial if core.info is not None else None
+    validation = progress.current_validation
+    metrics = dict(validation.metrics) if validation is not None else {}
+    return {
+        "steps_completed": progress.total_batches,
+        "epoch": progress.position.epoch,
+        "framework": f"tensorflow-{tf.__version__}",
+        "keras": keras.__version__,
+        "det_keras": __version__,
+        "format": ENGINE_FORMAT,
+        "phase": phase_index,
+        "metrics": metrics,
+        "searcher_metric": metrics.get(settings.metric),
+        "trial_id": trial.trial_id if trial is not None else None,
+        "experiment_id": trial.experiment_id if trial is not None else None,
+    }
 
 
 def _callback_files(callbacks: Sequence[Any]) -> tempfile.TemporaryDirectory[str] | None:

@@ -170,6 +170,11 @@ class FitRun:
         return self.source.batch_size or self.settings.global_batch_size
 
     @property
+    def steps_per_epoch(self) -> int | None:
+        """Batches of an epoch; None while it is unknown because the data has not ended yet."""
+        return self.source.steps_per_epoch
+
+    @property
     def is_ending(self) -> bool:
         """Whether no further batch will be trained, by the current target and stop requests."""
         return bool(self.parts.trained.model.stop_training) or self.progress.is_at_target

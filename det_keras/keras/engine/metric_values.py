@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-__all__ = ["metrics_text", "plain_logs", "plain_value"]
+__all__ = ["LazyMetrics", "metrics_text", "plain_logs", "plain_value"]
+
+
+class LazyMetrics(Mapping[str, Any]):
+    """A mapping that is computed at its first access; with several workers all of them access it, or none.
+
+    Args:
+        make: computes it; collective with several workers.
+    """
+
+    def __init__(self, make: Callable[[], Mapping[str, Any]]) -> None:
+        self._make = make
+        self._made: Mapping[str, Any] | None = None
+
+    def __getitem__(self, name: str) -> Any:
+        return self._content()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._content())
+
+    def __len__(self) -> int:
+        return len(self._content())
+
+    def _content(self) -> Mapping[str, Any]:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
 
 
 def plain_value(value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 from det_keras.errors import ModelMismatchError
 
-__all__ = ["PhaseRecord", "check_signature", "phase_signature"]
+__all__ = ["PhaseRecord", "check_data_unchanged", "check_signature", "phase_signature"]
 
 _NUMBERS_HINT = (
     "Only the numbers of automatic names differ: Keras counts the layers of a process, and this one made some before. "
@@ -83,17 +83,11 @@ def check_signature(index: int, saved: Mapping[str, Any], found: Mapping[str, An
             f"The checkpoint was trained with `reproducibility.virtual_workers: {saved_parts}`, this script asks for "
             f"{parts}, which gives another model. Use {saved_parts}, or start from the beginning."
         )
-    if saved_data.get("batch_size") != data.get("batch_size"):
-        raise ModelMismatchError(
-            f"The checkpoint was trained with a global batch size of {saved_data.get('batch_size')}, this script asks "
-            f"for {data.get('batch_size')}. Use {saved_data.get('batch_size')}, or start from the beginning."
-        )
+    _check_batch_size(saved_data, data)
     for name, what in (("epochs", "`epochs`"), ("initial_epoch", "`initial_epoch`")):
         if saved[name] != found[name]:
             raise _changed(index, what, saved[name], found[name])
-    for name in sorted(set(saved_data) | set(data)):
-        if saved_data.get(name) != data.get(name):
-            raise _changed(index, f"the data's {name}", saved_data.get(name), data.get(name))
+    check_data_unchanged(index, saved_data, data)
     if saved["trainable"] != found["trainable"]:
         only_saved = [path for path in saved["trainable"] if path not in found["trainable"]]
         only_found = [path for path in found["trainable"] if path not in saved["trainable"]]
@@ -108,6 +102,22 @@ def check_signature(index: int, saved: Mapping[str, Any], found: Mapping[str, An
         )
 
 
+def check_data_unchanged(index: int, saved: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    """Compare the description of data with the one in the checkpoint; arguments and errors as `check_signature`."""
+    _check_batch_size(saved, found)
+    for name in sorted(set(saved) | set(found)):
+        if saved.get(name) != found.get(name):
+            raise _changed(index, f"the data's {name}", saved.get(name), found.get(name))
+
+
+def _check_batch_size(saved: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    if saved.get("batch_size") != found.get("batch_size"):
+        raise ModelMismatchError(
+            f"The checkpoint was trained with a global batch size of {saved.get('batch_size')}, this script asks "
+            f"for {found.get('batch_size')}. Use {saved.get('batch_size')}, or start from the beginning."
+        )
+
+
 def _without_numbers(paths: list[str]) -> list[str]:
     """Return paths of variables without the numbers that Keras appends to repeated layer names."""
     return [re.sub(r"_\d+(?=/|$)", "", path) for path in paths]
@@ -115,6 +125,6 @@ def _without_numbers(paths: list[str]) -> list[str]:
 
 def _changed(index: int, what: str, saved: Any, found: Any, *, hint: str = "") -> ModelMismatchError:
     return ModelMismatchError(
-        f"The script changed since the checkpoint: in fit call number {index + 1}, {what} was {saved!r} and is "
+        f"The script changed since the checkpoint: in training number {index + 1}, {what} was {saved!r} and is "
         f"{found!r}. {hint or 'Resume with the script that wrote the checkpoint, or start from the beginning.'}"
     )

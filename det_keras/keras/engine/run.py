@@ -1,11 +1,10 @@
-"""The interface of a running `fit` for its injected callbacks, independent of how it trains."""
+"""The interface of a running training for its injected callbacks, independent of how it trains."""
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
 from det_keras.core import Context
-from det_keras.keras.data import DataSource
 from det_keras.keras.engine.progress import Progress, Validation
 from det_keras.keras.engine.settings import FitSettings
 
@@ -13,20 +12,19 @@ __all__ = ["Run"]
 
 
 class Run(Protocol):
-    """The interface of a running `fit` for its injected callbacks.
+    """The interface of a running `fit`, or of a loop written by hand, for its injected callbacks.
 
     Attributes:
         core: the framework-free context: reports, checkpoints, preemption.
         settings: how often to report, validate and save.
-        source: the training data.
         progress: the current progress of training.
         is_ending: whether no further batch will be trained, by the current target and stop requests.
         global_batch_size: samples per update; None if neither the data nor the hyperparameters define it.
+        steps_per_epoch: batches of an epoch; None while it is unknown.
     """
 
     core: Context
     settings: FitSettings
-    source: DataSource
     progress: Progress
 
     @property
@@ -35,6 +33,9 @@ class Run(Protocol):
     @property
     def global_batch_size(self) -> int | None: ...
 
+    @property
+    def steps_per_epoch(self) -> int | None: ...
+
     def counters(self) -> dict[str, Any]:
         """Return the counts of trained batches, epochs and records, which are added to every report."""
 
@@ -42,7 +43,7 @@ class Run(Protocol):
         """Return the first batch after `start` at which training is known to be interrupted.
 
         Args:
-            start: a batch, counted over this `fit`.
+            start: a batch, counted over this training.
             unit: the maximum number of batches between two interruptions.
         """
 

@@ -9,7 +9,7 @@ import functools
 import io
 import json
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +27,7 @@ from det_keras.keras.distributed.replica import Replica
 from det_keras.keras.distributed.replicas import make_replica
 from det_keras.keras.distributed.shared_step import SharedStep
 from det_keras.keras.distributed.support import check_support
+from det_keras.keras.engine.metric_values import LazyMetrics
 from det_keras.keras.engine.progress import Progress
 
 __all__ = ["Team", "WorkerStates"]
@@ -172,7 +173,7 @@ class Team:
 
     def metrics(self, logs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the running training metrics over all workers; they are computed at the first access."""
-        return logs if self._replica is None else _LazyMetrics(functools.partial(self._replica.metrics, logs))
+        return logs if self._replica is None else LazyMetrics(functools.partial(self._replica.metrics, logs))
 
     @contextmanager
     def ready_to_validate(self) -> Iterator[None]:
@@ -305,28 +306,6 @@ class Team:
                     f"{_short(gathered[different[0]])} instead of {_short(gathered[0])}. Every worker runs the same "
                     "script on the same data; `wrap_data` shares it."
                 )
-
-
-class _LazyMetrics(Mapping[str, Any]):
-    """A mapping that is computed at its first access; computing is collective: all workers access it, or none."""
-
-    def __init__(self, make: Callable[[], Mapping[str, Any]]) -> None:
-        self._make = make
-        self._made: Mapping[str, Any] | None = None
-
-    def __getitem__(self, name: str) -> Any:
-        return self._content()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._content())
-
-    def __len__(self) -> int:
-        return len(self._content())
-
-    def _content(self) -> Mapping[str, Any]:
-        if self._made is None:
-            self._made = self._make()
-        return self._made
 
 
 def _short(value: Any) -> str:

@@ -13,7 +13,7 @@ from det_keras.keras.engine.settings import FitSettings
 from det_keras.keras.engine.team import Team
 from det_keras.keras.engine.validator import Validator
 
-__all__ = ["Validations"]
+__all__ = ["Validations", "is_best_validation"]
 
 
 class Validations:
@@ -74,7 +74,8 @@ class Validations:
             variables.assign_metrics(metrics)
         self._core.train.set_status("training")
         progress.validations += 1
-        validation = Validation(progress.total_batches, values, self._is_best(values))
+        is_best = is_best_validation(values, progress, self._settings, self._core)
+        validation = Validation(progress.total_batches, values, is_best)
         progress.last_validation = validation
         progress.last_validation_batch = progress.position.batches
         return validation
@@ -106,16 +107,25 @@ class Validations:
             logs = self._validator.run(self._trained.model, callbacks)
         return {f"val_{name}": plain_value(value) for name, value in logs.items()}
 
-    def _is_best(self, metrics: Mapping[str, Any]) -> bool:
-        """Record the searcher's metric, and return whether it is the best of the experiment so far."""
-        progress, settings = self._progress, self._settings
-        value = metrics.get(settings.metric)
-        if not isinstance(value, float) or not settings.is_better(value, progress.best_metric):
-            return False
-        progress.best_metric = value
-        if settings.checkpoint_policy != "best":
-            return True
-        # An equal value may be this trial's own report from before it was killed, so only a strictly better value of
-        # the experiment counts.
-        elsewhere = self._core.backend.best_validation()
-        return elsewhere is None or not settings.is_better(elsewhere, value)
+
+def is_best_validation(
+    metrics: Mapping[str, Any], progress: Progress, settings: FitSettings, core: Context
+) -> bool:
+    """Record the searcher's metric, and return whether it is the best of the experiment so far.
+
+    Args:
+        metrics: the result of the validation.
+        progress: receives the best value of this process.
+        settings: the searcher's metric and the checkpoint policy.
+        core: provides the best result of the experiment.
+    """
+    value = metrics.get(settings.metric)
+    if not isinstance(value, float) or not settings.is_better(value, progress.best_metric):
+        return False
+    progress.best_metric = value
+    if settings.checkpoint_policy != "best":
+        return True
+    # An equal value may be this trial's own report from before it was killed, so only a strictly better value of
+    # the experiment counts.
+    elsewhere = core.backend.best_validation()
+    return elsewhere is None or not settings.is_better(elsewhere, value)

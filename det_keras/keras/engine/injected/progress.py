@@ -23,14 +23,14 @@ class ProgressCallback(InjectedCallback):
         run.core.train.set_status("training")
 
     def next_batch(self, run: Run) -> int | None:
-        steps = run.source.steps_per_epoch
+        steps = run.steps_per_epoch
         return None if steps is None else run.progress.position.batches + max(steps // _REPORTS_PER_EPOCH, 1)
 
     def on_boundary(self, run: Run, boundary: Boundary) -> None:
         now = time.monotonic()
         if boundary.at_epoch_end or now - self._reported_at >= _SHORTEST_S:
             self._reported_at = now
-            fraction = run.progress.target.fraction(run.progress.position, run.source.steps_per_epoch)
+            fraction = run.progress.target.fraction(run.progress.position, run.steps_per_epoch)
             run.core.train.report_progress(fraction)
 
     def on_end(self, run: Run) -> None:

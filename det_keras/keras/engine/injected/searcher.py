@@ -78,7 +78,7 @@ class SearcherCallback(InjectedCallback):
         records, size, steps = (
             run.settings.records_per_epoch,
             run.global_batch_size,
-            run.source.steps_per_epoch,
+            run.steps_per_epoch,
         )
         if self._has_logged or not records or not size or steps is None or abs(records // size - steps) < 1:
             return
