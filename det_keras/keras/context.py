@@ -33,6 +33,9 @@ from det_keras.keras.engine.phase import PhaseRecord
 from det_keras.keras.engine.resume import ResumePoint, find_phase_end, find_resume_point, find_warm_start
 from det_keras.keras.engine.settings import FitSettings
 from det_keras.keras.history import FitHistory
+from det_keras.keras.loops.calls import LoopCalls
+from det_keras.keras.loops.loop import Loop
+from det_keras.keras.loops.tracked import TrackedObjects
 from det_keras.keras.media import MediaLog
 from det_keras.keras.optimizer import OptimizerRegistry
 from det_keras.keras.process_setup import check_eager
@@ -43,7 +46,7 @@ __all__ = ["KerasContext"]
 logger = logging.getLogger(__name__)
 
 
-class KerasContext(MediaLog):
+class KerasContext(LoopCalls, MediaLog):
     """The API of training scripts.
 
     Args:
@@ -100,6 +103,10 @@ class KerasContext(MediaLog):
             average=settings.average_aggregated_gradients,
             exchange=exchange,
         )
+        self._loop: Loop | None = None
+        self._tracked: dict[str, Any] = {}
+        self._num_early_batches = 0
+        self._has_failed = False
         self._files = ExitStack()
         self._master = master
         self._skip_missing_checkpoints = skip_missing_checkpoints
@@ -298,6 +305,7 @@ class KerasContext(MediaLog):
         )  # fmt: skip
         self._check_open("fit")
         _check_model(model, "fit")
+        self._end_open_loop()
         run = self._run = FitRun(self, model, arguments)
         try:
             return self._execute(run, model)
@@ -340,7 +348,7 @@ class KerasContext(MediaLog):
         if report not in ("test", "validation"):
             raise ValueError(f"`report` is 'test' or 'validation'. Received: {report!r}.")
         _check_model(model, "evaluate")
-        batches = sum(phase.batches for phase in self.phases)
+        batches = self._trained_batches
         if report == "validation" and batches == self.validated_at:
             raise ValueError(f"Batch {batches} has a validation already: report to the group 'test' instead.")
         options = {"verbose": 0, "batch_size": batch_size, **options}
@@ -351,6 +359,9 @@ class KerasContext(MediaLog):
         if not metrics:
             raise ValueError("The data to evaluate on is empty: not one batch came of it.")
         if self._training is None or self._is_catching_up():
+            return metrics
+        if report == "validation" and self._loop is not None and self._loop.is_open:
+            self._loop.report_validation(metrics)
             return metrics
         if self.distributed.is_chief:
             prefix = "val_" if report == "validation" else ""
@@ -422,6 +433,8 @@ class KerasContext(MediaLog):
         if self._is_closed:
             return
         self._is_closed = True
+        if self._loop is not None:
+            self._loop.abandon(save=not self._has_failed)
         self.writer.close()
         self._files.close()
         self.core.close()
@@ -449,6 +462,8 @@ class KerasContext(MediaLog):
     def _trained_batches(self) -> int:
         if self._run is not None:
             return self._run.progress.trained_batches
+        if self._loop is not None and self._loop.is_open:
+            return self._loop.trained_batches
         return sum(phase.batches for phase in self.phases)
 
     def _store_media(self, name: str, step: int, content: Content) -> None:
@@ -491,7 +506,9 @@ class KerasContext(MediaLog):
             self._has_resumed = True
             return run.execute(point)
         if point is None and index == 0:
-            self._warm_start(model, run)
+            if find_warm_start(self.core) is not None:
+                build_for_evaluation(model, run.source.element_spec)
+            self._warm_start(model)
         return run.execute(None)
 
     def _finished_phase(self, run: FitRun, record: PhaseRecord) -> FitHistory:
@@ -509,11 +526,36 @@ class KerasContext(MediaLog):
             parts.trained.build(parts.source.element_spec)
             return run.skip_phase(record, end)
 
-    def _warm_start(self, model: Any, run: FitRun) -> None:
-        uuid = find_warm_start(self.core)
-        if uuid is None:
+    def _wrapped_optimizers(self) -> list[Any]:
+        return self._optimizers.wrapped
+
+    def _make_loop(self, tracked: TrackedObjects, epochs: int, on_nan: str) -> Loop:
+        return Loop(self, tracked, epochs=epochs, on_nan=on_nan)
+
+    def _run_loop(self, loop: Loop) -> Iterator[int]:
+        for optimizer in loop.parts.tracked.optimizers.values():
+            self._optimizers.check_wrapped(optimizer)
+        point, index = self._find_point(), len(self.phases)
+        if point is not None and index < point.phase_index:
+            batches = loop.progress.batches_before + point.phases[index].batches
+            with ExitStack() as stack:
+                skip = self._skip_missing_checkpoints
+                end = find_phase_end(self.core, stack, index, batches, skip_missing=skip)
+                loop.skip(point.phases[index], end)
             return
-        build_for_evaluation(model, run.source.element_spec)
+        is_resumed = point is not None and index == point.phase_index
+        if is_resumed:
+            self._has_resumed = True
+        elif point is None and index == 0:
+            models = (part for part in loop.parts.tracked.layers.values() if isinstance(part, keras.Model))
+            self._warm_start(next(models, None))
+        yield from loop.epochs(point if is_resumed else None)
+
+    def _warm_start(self, model: Any) -> None:
+        """Load the weights of another trial's checkpoint, if the trial is to begin with them."""
+        uuid = find_warm_start(self.core)
+        if uuid is None or model is None:
+            return
         with self.core.checkpoint.restore_path(uuid, DownloadMode.NoSharedDownload) as directory:
             try:
                 model.load_weights(directory / "model.keras")
@@ -549,6 +591,7 @@ class KerasContext(MediaLog):
     def _on_uncaught(self, error: BaseException) -> None:
         if self._is_closed:
             return
+        self._has_failed = not isinstance(error, SystemExit)
         if isinstance(error, InvalidHP) and self.core.info is not None:
             self.core.leave_as_invalid(error, self.close)
         self.core.backend.note_error(error)

@@ -44,6 +44,7 @@ __all__ = [
     "cache_filename",
     "convert_array",
     "copied_thread_state",
+    "creation_mark",
     "creation_number",
     "current_group",
     "eager_random_stream",
@@ -66,6 +67,7 @@ __all__ = [
     "model_documents",
     "noticed_assignments",
     "num_rows",
+    "ops_of",
     "own_trainable_variables",
     "progress_bar_of",
     "repeat_count",
@@ -79,6 +81,7 @@ __all__ = [
     "tensor_spec",
     "trace_train_step",
     "traced_functions",
+    "traced_names",
     "variable_dtype",
     "variables_trained_by",
     "variant_of",
@@ -165,9 +168,24 @@ def input_datasets(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
     return list(dataset._inputs())
 
 
+def creation_mark() -> int:
+    """Return a number that is between those of the datasets made before and after this call; see `creation_number`."""
+    return int(tf.constant(0)._id)
+
+
 def creation_number(dataset: tf.data.Dataset) -> int:
     """Return a number that grows with each dataset, or other tensor, that this process makes."""
     return int(variant_of(dataset)._id)
+
+
+def traced_names() -> frozenset[str]:
+    """Return the names of all functions that TensorFlow has traced in this process so far."""
+    return frozenset(tf_context.context().list_function_names())
+
+
+def ops_of(name: str) -> set[str]:
+    """Return the types of the ops of a traced function, without those of the functions that it calls."""
+    return {node.op for node in tf_context.context().get_function_def(name).node_def}
 
 
 def variables_trained_by(optimizer: Any) -> list[Any]:

@@ -13,6 +13,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import det_keras as det
 from det_keras.experimental import client
@@ -62,7 +63,7 @@ EXAMPLES = {
 def names(module, name, request, tmp_path, monkeypatch):
     """What an example may use without importing it."""
     monkeypatch.chdir(tmp_path)
-    names = {**vars(importlib.import_module(module)), "np": np, "keras": keras}
+    names = {**vars(importlib.import_module(module)), "np": np, "keras": keras, "tf": tf}
     if module == "det_keras.experimental.client":
         request.getfixturevalue("reported_experiment")
     if not name.startswith("KerasContext."):

@@ -7,12 +7,14 @@ import random
 import signal
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fork_server import ForkServer, Send
+
+from det_keras.keras.loops.loop import Loop
 
 __all__ = ["ChildRun", "Runner", "count_batches"]
 
@@ -110,7 +112,7 @@ def _draw_kills(rng: random.Random, batches: int, period: int) -> list[int]:
 
 
 def count_batches(send: Send, callbacks: type, kill_after: int | None) -> dict[str, int]:
-    """Count the batches that are trained from now on, in all fits; die after one of them.
+    """Count the batches that are trained from now on, in all fits and loops; die after one of them.
 
     Args:
         send: gets the count before the kill.
@@ -118,14 +120,17 @@ def count_batches(send: Send, callbacks: type, kill_after: int | None) -> dict[s
         kill_after: so many batches; None for never.
     """
     counter = {"batches": 0}
-    original = callbacks.on_train_batch_end
 
-    def on_train_batch_end(self: Any, batch: int, logs: Any = None) -> None:
-        original(self, batch, logs)
-        counter["batches"] += 1
-        if counter["batches"] == kill_after:
-            send(dict(counter))
-            os.kill(os.getpid(), signal.SIGKILL)
+    def counted(original: Callable[..., None]) -> Callable[..., None]:
+        def end_batch(*arguments: Any, **options: Any) -> None:
+            original(*arguments, **options)
+            counter["batches"] += 1
+            if counter["batches"] == kill_after:
+                send(dict(counter))
+                os.kill(os.getpid(), signal.SIGKILL)
 
-    callbacks.on_train_batch_end = on_train_batch_end
+        return end_batch
+
+    callbacks.on_train_batch_end = counted(callbacks.on_train_batch_end)
+    Loop._advance = counted(Loop._advance)
     return counter

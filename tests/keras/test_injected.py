@@ -152,7 +152,7 @@ def test_loss_that_is_not_finite_warns_once_or_ends_the_trial(caplog):
     [("best", True, True), ("best", False, False), ("all", False, True), ("none", True, False)],
 )
 def test_checkpoint_after_a_validation_is_saved_by_policy(policy, is_best, is_saved):
-    run, callback = FakeRun(), CheckpointCallback(policy, None)
+    run, callback = FakeRun(), CheckpointCallback(policy, lambda: None)
     run.asked(callback, 1)
     callback.on_validation(run, Validation(4, {}, is_best))
     assert run.asked(callback, 4) == (["save"] if is_saved else [])
@@ -160,7 +160,7 @@ def test_checkpoint_after_a_validation_is_saved_by_policy(policy, is_best, is_sa
 
 
 def test_checkpoint_without_policy_is_saved_at_each_epochs_end():
-    run, callback = FakeRun(), CheckpointCallback(None, None)
+    run, callback = FakeRun(), CheckpointCallback(None, lambda: None)
     assert callback.next_batch(run) == 1
     assert run.asked(callback, 1) == ["prepare"]
     assert callback.next_batch(run) is None
@@ -168,7 +168,7 @@ def test_checkpoint_without_policy_is_saved_at_each_epochs_end():
 
 
 def test_period_of_checkpoints_counts_from_the_last_one():
-    run, callback = FakeRun(), CheckpointCallback("none", 3)
+    run, callback = FakeRun(), CheckpointCallback("none", lambda: 3)
     run.asked(callback, 1)
     assert [run.asked(callback, batches) for batches in (2, 3, 5, 6)] == [[], ["save"], [], ["save"]]
     assert callback.next_batch(run) == 9

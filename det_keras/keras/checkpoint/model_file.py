@@ -111,6 +111,12 @@ class ModelFile:
                 position += len(piece)
         return found
 
+    def has_variables(self, variables: Sequence[Any]) -> bool:
+        """Return whether the file was made for the same variables, in the same order."""
+        return len(variables) == len(self._variables) and all(
+            one is other for one, other in zip(variables, self._variables, strict=True)
+        )
+
     def refreshed(self) -> ModelFile:
         """Return the file with the values that layers now store besides their variables.
 

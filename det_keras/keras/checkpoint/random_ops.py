@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Collection
 from typing import Any
 
-from det_keras.keras.private_api import all_layers, traced_functions
+from det_keras.keras.private_api import all_layers, ops_of, traced_functions, traced_names
 
-__all__ = ["warn_of_stateful_random_ops"]
+__all__ = ["warn_of_random_functions", "warn_of_stateful_random_ops"]
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +42,24 @@ def warn_of_stateful_random_ops(model: Any) -> None:
         "draws other numbers. Use `keras.random` with a `keras.random.SeedGenerator` that the layer or model holds, "
         "such as `keras.random.normal(shape, seed=self.seeds)`: that resumes exactly.",
         ", ".join(f"`{place}`" for place in sorted(places)),
+    )
+
+
+def warn_of_random_functions(before: Collection[str]) -> None:
+    """Warn about functions with stateful `tf.random` ops that were traced since; call it after the first batch.
+
+    Args:
+        before: the functions that had been traced before the batch, as `traced_names` returned them.
+    """
+    found = sorted(name for name in traced_names() - frozenset(before) if ops_of(name) & _STATEFUL)
+    if not found:
+        return
+    names = {re.sub(r"^__(inference|forward|backward)_(.*?)(_\d+)+$", r"\2", name) for name in found}
+    logger.warning(
+        "The first batch traced a `tf.function` that draws random numbers with `tf.random` ops: %s. Its state cannot "
+        "be saved: a resumed run draws other numbers. Use `keras.random` with a `keras.random.SeedGenerator` that is "
+        "tracked, or a tracked `tf.random.Generator`: that resumes exactly.",
+        ", ".join(f"`{name}`" for name in sorted(names)),
     )
 
 

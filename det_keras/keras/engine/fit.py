@@ -394,6 +394,7 @@ class FitRun:
         """
         settings, parts = self.settings, self.parts
         size, steps = self.global_batch_size, self.source.steps_per_epoch
+        checkpoint_period = settings.in_batches(settings.checkpoint_period, size, steps)
         first, last = workload_callbacks(settings.scheduling_unit, parts.user_callbacks)
         workers = [DivergenceCallback(parts.team, settings.divergence_check_period)]
         return [
@@ -405,9 +406,7 @@ class FitRun:
                 # batch.
                 initial=settings.initial_validation and parts.validations.has_data,
             ),
-            CheckpointCallback(
-                settings.checkpoint_policy, settings.in_batches(settings.checkpoint_period, size, steps)
-            ),
+            CheckpointCallback(settings.checkpoint_policy, lambda: checkpoint_period),
             SearcherCallback(settings.max_length),
             self._preemption,
             ProgressCallback(),

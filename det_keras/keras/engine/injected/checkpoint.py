@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from det_keras.keras.engine.injected.base import Boundary, InjectedCallback
 from det_keras.keras.engine.progress import Validation
 from det_keras.keras.engine.run import Run
@@ -14,10 +16,10 @@ class CheckpointCallback(InjectedCallback):
 
     Args:
         policy: ``best``, ``all`` or ``none`` after validations; None for a checkpoint at each epoch's end.
-        period: maximum number of batches between two checkpoints; None for no limit.
+        period: returns the maximum number of batches between two checkpoints; None for no limit.
     """
 
-    def __init__(self, policy: str | None, period: int | None) -> None:
+    def __init__(self, policy: str | None, period: Callable[[], int | None]) -> None:
         self._policy = policy
         self._period = period
         self._wanted = False
@@ -26,7 +28,8 @@ class CheckpointCallback(InjectedCallback):
     def next_batch(self, run: Run) -> int | None:
         if not self._is_prepared:
             return run.progress.position.batches + 1
-        return None if self._period is None else run.progress.last_checkpoint_batch + self._period
+        period = self._period()
+        return None if period is None else run.progress.last_checkpoint_batch + period
 
     def on_validation(self, run: Run, validation: Validation) -> None:
         if self._policy == "all" or (self._policy == "best" and validation.is_best):
@@ -39,7 +42,8 @@ class CheckpointCallback(InjectedCallback):
             run.prepare_checkpoints()
         by_epoch = self._policy is None and boundary.at_epoch_end
         since = run.progress.position.batches - run.progress.last_checkpoint_batch
-        by_period = self._period is not None and since >= self._period
+        period = self._period()
+        by_period = period is not None and since >= period
         if self._wanted or by_epoch or by_period:
             self._wanted = False
             run.save_checkpoint()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from det_keras.keras.engine.injected.base import Boundary, InjectedCallback
 from det_keras.keras.engine.run import Run
-from det_keras.keras.engine.team import Team
 
 __all__ = ["DivergenceCallback"]
 
@@ -13,16 +14,30 @@ __all__ = ["DivergenceCallback"]
 _STOP_BATCHES = 10
 
 
+class Peers(Protocol):
+    """The workers of a training."""
+
+    def should_end(self) -> bool:
+        """Return whether a callback on any worker had ended the training; the same on every worker."""
+
+    def check_equal(self, checked_at: int) -> None:
+        """Compare the weights of all workers.
+
+        Args:
+            checked_at: batches trained in the script at the previous comparison.
+        """
+
+
 class DivergenceCallback(InjectedCallback):
     """Stops the workers together, and compares their weights after the first batch and then periodically.
 
     Args:
-        team: the workers.
+        peers: the workers.
         period: batches between two comparisons; 0 for none.
     """
 
-    def __init__(self, team: Team, period: int) -> None:
-        self._team = team
+    def __init__(self, peers: Peers, period: int) -> None:
+        self._peers = peers
         self._period = period
         self._checked_at: int | None = None
 
@@ -40,12 +55,12 @@ class DivergenceCallback(InjectedCallback):
         return min(stop, self._checked_at - run.progress.batches_before + self._period)
 
     def on_boundary(self, run: Run, boundary: Boundary) -> None:
-        if self._team.should_end():
+        if self._peers.should_end():
             run.stop()
         if not self._period:
             return
         if self._checked_at is None or run.progress.total_batches - self._checked_at >= self._period:
-            self._team.check_equal(
+            self._peers.check_equal(
                 self._checked_at if self._checked_at is not None else run.progress.total_batches - 1
             )
             self._checked_at = run.progress.total_batches

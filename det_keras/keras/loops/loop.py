@@ -1,0 +1,659 @@
+"""A training loop that a script writes by hand, between its first step and its end.
+
+The script runs the loop, so it is the script that calls: for the next epoch, for the next batch, with values to report.
+Each call that asks for the next batch is a boundary between two batches, at which the injected callbacks of `fit` act.
+
+A resumed process runs the body of the interrupted epoch from its top. Until the script asks for the batches at which
+the earlier process stopped, it is in the part of the body before them: passes that had ended give nothing, and what it
+reports is ignored, because the earlier process has reported it. With the first of these batches the state is restored a
+second time, so that nothing in that part of the body counts twice. Until then the random streams are those of the begin
+of the epoch, so that what the body draws before the batches is the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+import keras
+
+from det_keras.config import Unit
+from det_keras.core import Context
+from det_keras.core.checkpoint_writer import CheckpointWriter
+from det_keras.core.preempt import StopSignals
+from det_keras.errors import DetError
+from det_keras.keras.checkpoint.random_ops import warn_of_random_functions
+from det_keras.keras.checkpoint.random_state import capture_streams
+from det_keras.keras.checkpoint.training_state import RestoredState
+from det_keras.keras.data import plan_seed
+from det_keras.keras.data.waiting import DataWait
+from det_keras.keras.distributed.shared_step import SharedStep
+from det_keras.keras.engine.capture import CodeArchive
+from det_keras.keras.engine.injected.base import Boundary, InjectedCallback
+from det_keras.keras.engine.injected.checkpoint import CheckpointCallback
+from det_keras.keras.engine.injected.metrics import MetricsCallback
+from det_keras.keras.engine.injected.preemption import PreemptionCallback
+from det_keras.keras.engine.injected.progress import ProgressCallback
+from det_keras.keras.engine.injected.searcher import SearcherCallback
+from det_keras.keras.engine.injected.workers import DivergenceCallback
+from det_keras.keras.engine.metric_values import LazyMetrics, plain_value
+from det_keras.keras.engine.phase import (
+    PhaseRecord,
+    check_data_unchanged,
+    check_signature,
+    phase_signature,
+)
+from det_keras.keras.engine.position import Position
+from det_keras.keras.engine.progress import Progress, Validation
+from det_keras.keras.engine.resume import ResumePoint
+from det_keras.keras.engine.settings import FitSettings
+from det_keras.keras.engine.validations import is_best_validation
+from det_keras.keras.history import FitHistory
+from det_keras.keras.loops.passes import (
+    Batches,
+    Pass,
+    PassOptions,
+    PassReader,
+    batch_of_script,
+    num_rows_of,
+    seed_of,
+)
+from det_keras.keras.loops.state import LoopCheckpoints, LoopParts, LoopState
+from det_keras.keras.loops.tracked import TrackedObjects
+from det_keras.keras.loops.values import ReportedValues, result_of
+from det_keras.keras.loops.workers import LoopWorkers
+from det_keras.keras.private_api import creation_mark, creation_number, traced_names
+
+__all__ = ["Loop", "LoopContext"]
+
+logger = logging.getLogger(__name__)
+
+_NEVER = 1 << 62
+
+
+class LoopContext(Protocol):
+    """The part of the training context that a loop uses.
+
+    Attributes:
+        core: the framework-free parts.
+        settings: how often to report and save.
+        seed: the seed of all random operations.
+        phases: the finished trainings.
+        writer: writes checkpoints in the background.
+        code: the submitted code.
+        shared_step: the state that the workers exchange; None on one worker.
+        validated_at: batches trained in the script at its newest validation; None before the first.
+    """
+
+    core: Context
+    settings: FitSettings
+    seed: int
+    phases: list[PhaseRecord]
+    writer: CheckpointWriter
+    code: CodeArchive
+    shared_step: SharedStep | None
+    validated_at: int | None
+
+    def phase_finished(self, record: PhaseRecord) -> None:
+        """Record a finished training."""
+
+
+class Loop:
+    """One loop over epochs; the injected callbacks use it through the protocol `Run`.
+
+    Args:
+        context: the training context.
+        tracked: the objects that it changes.
+        epochs: its length in a local run.
+        on_nan: what to do if the reported ``loss`` is not finite, as in `fit`.
+
+    Attributes:
+        core: the framework-free context.
+        settings: the settings from the config.
+        progress: the current progress.
+        history: the metrics of finished epochs.
+    """
+
+    def __init__(self, context: LoopContext, tracked: TrackedObjects, *, epochs: int, on_nan: str) -> None:
+        self._context = context
+        self.core = context.core
+        self.settings = context.settings
+        self.history = FitHistory()
+        # Keras puts the history into the model as well, and a loop may have any number of models.
+        self.history.set_model(SimpleNamespace())
+        self.history.on_train_begin()
+        phase_index = len(context.phases)
+        batches_before = sum(phase.batches for phase in context.phases)
+        target = self.settings.first_target(epochs, 0, None, batches_before)
+        self.progress = Progress(batches_before, Position(), target)
+        self._seed = plan_seed(context.seed, phase_index)
+        self._tracked = tracked
+        self._workers = LoopWorkers(self.core.distributed, context.shared_step, tracked, self.progress)
+        has_own_length = self.core.info is None or self.settings.max_length is None
+        self.parts = LoopParts(
+            core=self.core,
+            settings=self.settings,
+            phase_index=phase_index,
+            finished_phases=list(context.phases),
+            signature=phase_signature(
+                epochs=epochs if has_own_length else None,
+                initial_epoch=0,
+                data={"kind": "loop", "tracked objects": tracked.kinds()},
+                trainable=[],
+            ),
+            tracked=tracked,
+            progress=self.progress,
+            history=self.history,
+            values=ReportedValues(),
+            passes={},
+            current=None,
+            epoch_streams={},
+            records=0,
+            workers=self._workers,
+        )
+        self._checkpoints = LoopCheckpoints(self.parts, context.writer, context.code)
+        self._signals = StopSignals()
+        self._preemption = PreemptionCallback(self._signals)
+        self._injected = self._inject(on_nan)
+        self._reading, self._running = ExitStack(), ExitStack()
+        self._point: ResumePoint | None = None
+        # The state to restore at the batches at which an earlier process stopped; None from there on.
+        self._pending_state: LoopState | None = None
+        self._created_before_epoch = 0
+        self._variables_at_boundary: Collection[int] = ()
+        self._traced_before: frozenset[str] | None = None
+        self._in_batch: Pass | None = None
+        self._rows = self._all_rows = 1
+        self._num_calls = 0
+        self._is_cut = False
+        # Whether the data of this epoch was read to its end, and nothing was begun since.
+        self._is_after_pass = False
+        self._next_batch = _NEVER
+        self.is_open = False
+
+    # The protocol `Run`.
+
+    @property
+    def global_batch_size(self) -> int | None:
+        """Samples per update; None if neither the data nor the hyperparameters define it."""
+        sizes = (one.source.batch_size for one in self._trained_passes())
+        return next((size for size in sizes if size), self.settings.global_batch_size)
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """Batches of an epoch that are trained on; None while it is unknown."""
+        steps = [one.steps for one in self._trained_passes()]
+        return sum(number or 0 for number in steps) if steps and None not in steps else None
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether no further batch will be trained, by the current target and stop requests."""
+        return self.progress.is_stopped or self.progress.is_at_target
+
+    def counters(self) -> dict[str, Any]:
+        """Return the counts of trained batches, epochs and records, which are added to every report."""
+        epochs = self.progress.position.epoch + int(self._is_after_pass)
+        counters = {"batches": self.progress.total_batches, "epochs": epochs}
+        if self.parts.records and self.parts.phase_index == 0:
+            counters["records"] = self.parts.records
+        return counters
+
+    def next_interruption(self, start: int, unit: int) -> int:
+        """Return the first multiple of `unit` after `start`: a loop has no callbacks with workloads."""
+        return (start // unit + 1) * unit
+
+    def should_stop(self) -> bool:
+        """Return whether the master or a signal asked the workers to stop; the answer is the same on all of them."""
+        return self._workers.any(self._is_asked_to_stop())
+
+    def stop(self) -> None:
+        """End training at this boundary."""
+        self.progress.is_stopped = True
+
+    def validate(self) -> Validation:
+        """Return the training metrics as a validation, where the searcher needs one and the script reported none."""
+        return self._record_validation(self.progress.training_metrics())
+
+    def save_checkpoint(self, *, final: bool = False) -> None:
+        """Save the state of this boundary in the background, unless it is already saved."""
+        self._checkpoints.save()
+
+    def prepare_checkpoints(self) -> None:
+        """Check what is tracked, and allocate memory for the copies of all variables."""
+        self._checkpoints.prepare()
+        if self.core.distributed.is_chief:
+            warn_of_random_functions(self._traced_before or self._traced_at_begin)
+
+    def wait_for_checkpoint(self) -> None:
+        """Wait until every checkpoint is written.
+
+        Raises:
+            CheckpointError: the newest checkpoint could not be written.
+        """
+        self._checkpoints.wait()
+
+    # The calls of the script.
+
+    @property
+    def trained_batches(self) -> int:
+        """Batches trained in the script so far, with the one that the script is at."""
+        is_trained = self._in_batch is not None and self._in_batch.options.is_training
+        return self.progress.total_batches + int(is_trained)
+
+    def epochs(self, point: ResumePoint | None) -> Iterator[int]:
+        """Yield the numbers of the epochs, from 0.
+
+        Args:
+            point: the checkpoint of this loop to resume from; None to begin it.
+        """
+        self._begin(point)
+        # Inside of the generator, so that leaving the loop puts the handlers back at once.
+        with self._signals:
+            while not self.is_ending:
+                self._begin_epoch()
+                yield self.progress.position.epoch
+                self._end_epoch()
+            self.end()
+
+    def make_batches(
+        self, name: str | None, data: tuple[Any, ...], options: PassOptions, reader: Callable[[], PassReader]
+    ) -> Batches:
+        """Return batches that are told apart by their name, or by the order of the calls in an epoch."""
+        key = name
+        if key is None:
+            key = f"batches {self._num_calls}"
+            self._num_calls += 1
+        return Batches(reader, key, data, options)
+
+    def report(self, values: Mapping[str, Any]) -> None:
+        """Add values to the training metrics of the epoch."""
+        if self._is_before_position:
+            return
+        self.parts.values.add(values, self._rows)
+        if not self.parts.passes:
+            # A loop without passes over data counts its reports.
+            self._advance()
+
+    def report_validation(self, values: Mapping[str, Any]) -> None:
+        """Report the result of a validation.
+
+        Raises:
+            ValueError: this batch has one already.
+        """
+        if self._is_before_position:
+            return
+        self._count_batch()
+        if not self.parts.passes and self.progress.position.step == 0:
+            self._advance()
+        if self.progress.current_validation is not None or (
+            self._context.validated_at == self.progress.total_batches and self.progress.total_batches
+        ):
+            raise ValueError(
+                f"Batch {self.progress.total_batches} has a validation already. Report all its values in one call of "
+                "`report_validation`."
+            )
+        self._record_validation(self._agreed(values))
+
+    def end(self) -> None:
+        """End the loop: the next training of the script may begin."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        self._workers.average()
+        for callback in self._injected:
+            callback.on_end(self)
+        self.core.train.set_status("finishing")
+        self.wait_for_checkpoint()
+        self._preemption.leave_at_end(self)
+        self._close()
+        batches = self.progress.position.batches
+        self._context.phase_finished(PhaseRecord(self.parts.signature, self.history.get_state(), batches, {}))
+
+    def abandon(self, *, save: bool) -> None:
+        """Leave a loop whose script has left it, with `break` or an exception.
+
+        Args:
+            save: save a checkpoint of the newest batch.
+        """
+        if not self.is_open:
+            return
+        self._count_batch()
+        if save and (self.parts.current is not None or self.progress.position.step == 0):
+            self._checkpoints.save()
+            self.wait_for_checkpoint()
+        self.is_open = False
+        self._close()
+
+    def leave(self) -> None:
+        """End a loop that the script has left with `break`, because its next training begins."""
+        if self.is_open:
+            # The script may have prepared its models for the next training since.
+            self._tracked.keep_only(self._variables_at_boundary)
+            self._leave_pass()
+            self.end()
+
+    def skip(self, record: PhaseRecord, end: RestoredState | None) -> None:
+        """Skip a loop that an earlier process finished, and restore its end.
+
+        Args:
+            record: the finished loop.
+            end: the state at its end; None if it has no checkpoint any more.
+
+        Raises:
+            ModelMismatchError: the script changed.
+        """
+        check_signature(self.parts.phase_index, record.signature, self.parts.signature)
+        self.history.load_state(record.history)
+        if end is not None:
+            self._tracked.build(end.state["loop"]["objects"], end.variables)
+            LoopState(self.parts, end).assign(streams_of_epoch=False)
+        self._context.phase_finished(record)
+
+    # The passes of the script; see `PassReader`.
+
+    def open_pass(self, batches: Batches) -> Pass:
+        """Return the pass of some batches, with its data open."""
+        passes = self.parts.passes
+        one = passes.get(batches.key)
+        if one is None:
+            seed = seed_of(batches.key, self._seed, is_first=not passes)
+            one = passes[batches.key] = Pass(batches.key, seed, self.core.distributed)
+            if self._point is not None:
+                one.await_state(self._checkpoint_state().pass_state(batches.key))
+        one.open(batches.data, batches.options, self._is_made_in_epoch)
+        return one
+
+    def begin_pass(self, batches: Batches) -> Pass | None:
+        """Return the pass to read; None if it gives nothing more in this epoch."""
+        self._leave_pass()
+        one = self.open_pass(batches)
+        trains = one.options.is_training
+        saved, pending = one.take_state(), self._pending_state
+        if saved is not None:
+            check_data_unchanged(self.parts.phase_index, saved.state["describe"], one.source.describe())
+            if pending is not None and saved.is_current:
+                left = self.progress.epochs_left(one.steps)
+                self._reach_position(without=one.resume(saved, epochs_left=left))
+            else:
+                one.skip(saved)
+                if pending is not None and saved.is_open and trains:
+                    one.mark_read(saved)
+                    return None
+        elif pending is not None and pending.is_from_memory and one.is_open:
+            # The epoch goes on in this process, because the searcher has made the target longer.
+            if one.key == self.parts.current:
+                self._reach_position()
+            elif trains:
+                return None
+            else:
+                one.begin_anew()
+        elif one.is_open:
+            raise ValueError(
+                f"The batches `{one.key}` were read in this epoch already. Call `context.batches(...)` again for "
+                "another pass, with a name of its own if it has one."
+            )
+        one.is_open = True
+        if self._traced_before is None:
+            # After the data is open, whose own functions are traced with it.
+            self._traced_before = traced_names()
+        if not trains:
+            self._reading.enter_context(self._workers.averaged())
+            return one
+        self.parts.current = one.key
+        self._is_after_pass = False
+        if self.is_ending:
+            self._is_cut = True
+            return None
+        self.core.watch(DataWait(one.source, lambda: one.step if self.progress.is_in_epoch else None))
+        self._plan_boundary()
+        return one
+
+    def begin_batch(self, one: Pass, batch: Any) -> Any:
+        """Return what the script gets of a batch."""
+        if self._workers.is_single:
+            self._rows = self._all_rows = num_rows_of(batch)
+        else:
+            batch, counted = batch
+            self._rows, self._all_rows = self._workers.begin_batch(counted)
+        self._in_batch = one
+        return batch_of_script(one.source, batch)
+
+    def end_batch(self, one: Pass) -> bool:
+        """Act after a batch, and return whether the pass goes on."""
+        self._count_batch()
+        if not one.options.is_training:
+            return True
+        is_last = one.steps is not None and one.step >= one.steps
+        if self.is_ending:
+            self._is_cut = not is_last
+            return False
+        is_asked = self._workers.is_single and self._is_asked_to_stop()
+        # After its last batch the loop acts at the end of the epoch, or after the next batch of another pass.
+        if not is_last and (is_asked or self.progress.position.batches >= self._next_batch):
+            self._visit(Boundary(at_epoch_end=False, logs=LazyMetrics(self._results)))
+            if self.is_ending:
+                self._is_cut = True
+                return False
+        return True
+
+    def end_pass(self, one: Pass) -> None:
+        """Record that a pass has no more batches."""
+        self._leave_pass()
+        self._is_after_pass = self._is_after_pass or one.options.is_training
+
+    # Execution.
+
+    def _begin(self, point: ResumePoint | None) -> None:
+        tracked, progress = self._tracked, self.progress
+        self.is_open = True
+        self._point = point
+        self._traced_at_begin = traced_names()
+        if not self.settings.validation_period.is_unlimited or self.settings.initial_validation:
+            logger.warning(
+                "`min_validation_period` and `perform_initial_validation` have no effect on a loop written by hand: it "
+                "decides itself when it calls `context.report_validation`."
+            )
+        if point is None:
+            self._workers.begin(self._context.seed)
+        else:
+            state = point.restored.state
+            check_signature(self.parts.phase_index, state["phase"]["signature"], self.parts.signature)
+            tracked.build(state["loop"]["objects"], point.restored.variables)
+            self.history.load_state(state["history"])
+            self.parts.records = state["loop"]["records"]
+            progress.position = Position(**state["position"])
+            progress.load_state(state)
+            progress.is_resumed = True
+            if state["validations"]:
+                self._context.validated_at = progress.batches_before + progress.last_validation_batch
+            self._checkpoints.is_saved()
+            self.core.backend.rewind(progress.total_batches)
+        self._running.enter_context(self._workers.at_work())
+        self._note_variables()
+        for callback in self._injected:
+            callback.on_begin(self)
+        if point is not None:
+            is_in_epoch = progress.position.step > 0
+            self._pending_state = self._checkpoint_state()
+            self._pending_state.assign(streams_of_epoch=is_in_epoch)
+            if is_in_epoch:
+                self.parts.epoch_streams = state["loop"]["epoch_streams"]
+            else:
+                self._pending_state = None
+            for callback in self._injected:
+                callback.on_restored(self)
+
+    def _begin_epoch(self) -> None:
+        progress = self.progress
+        if self._pending_state is None:
+            if progress.position.step:
+                # The searcher has made the target longer, inside of an epoch.
+                self._pending_state = LoopState(self.parts)
+                self._pending_state.assign(streams_of_epoch=True)
+            else:
+                self.parts.epoch_streams = capture_streams()
+                self.parts.current = None
+        if self._pending_state is not None:
+            position = self._pending_state.position
+            progress.position = Position(position.epoch, 0, position.batches - position.step)
+        self._created_before_epoch = creation_mark()
+        self._num_calls = 0
+        self._is_cut = False
+        self._plan_boundary()
+        progress.is_in_epoch = True
+
+    def _end_epoch(self) -> None:
+        progress = self.progress
+        if self._pending_state is not None:
+            raise DetError(
+                f"The checkpoint was taken in the batches `{self._name_of_current()}` of epoch "
+                f"{self._pending_state.position.epoch + 1}, and the script has not asked for them. Resume with the "
+                "script that wrote the checkpoint, or start from the beginning."
+            )
+        self._leave_pass()
+        if progress.position.step == 0:
+            self._advance()
+        progress.is_in_epoch = False
+        logs = self._results()
+        is_whole = not self._is_cut
+        if is_whole:
+            for one in self.parts.passes.values():
+                one.end_epoch()
+            self.parts.values.begin_epoch()
+            self.parts.current = None
+            self._is_after_pass = False
+            epoch, progress.position = progress.position.epoch, progress.position.next_epoch()
+            progress.logs_of_boundary = logs
+            if progress.current_validation is None and self.settings.metric in logs:
+                # The searcher's metric is one of the training.
+                self._record_validation(logs)
+            validation = progress.current_validation
+            self.history.on_epoch_end(epoch, {**logs, **(validation.metrics if validation else {})})
+        self._visit(Boundary(at_epoch_end=is_whole, logs=logs))
+
+    def _visit(self, boundary: Boundary) -> None:
+        self._note_variables()
+        self.progress.logs_of_boundary = boundary.logs
+        for callback in self._injected:
+            callback.on_boundary(self, boundary)
+        self._plan_boundary()
+
+    def _note_variables(self) -> None:
+        self._variables_at_boundary = {id(item.variable) for item in self._tracked.variables().tracked}
+
+    def _plan_boundary(self) -> None:
+        requested = [callback.next_batch(self) for callback in self._injected]
+        self._next_batch = min((batch for batch in requested if batch is not None), default=_NEVER)
+
+    def _count_batch(self) -> None:
+        """Count the batch that the script has trained, unless it is counted."""
+        one, self._in_batch = self._in_batch, None
+        if one is None:
+            return
+        one.step += 1
+        self._workers.end_batch(self._rows if one.options.is_training else 0)
+        if one.options.is_training:
+            self.parts.records += self._all_rows
+            self._advance()
+
+    def _advance(self) -> None:
+        position = self.progress.position
+        self.progress.position = position.at_step(position.step + 1)
+
+    def _leave_pass(self) -> None:
+        """Count the last batch of the pass that was read, if the script has left it early, and end its effects."""
+        self._count_batch()
+        self._reading.close()
+        self._workers.end_pass()
+        self._rows = 1
+
+    def _reach_position(self, without: frozenset[str] = frozenset()) -> None:
+        """Restore the state of the batches at which training stopped, now that the script asks for them."""
+        state, self._pending_state = self._pending_state, None
+        assert state is not None
+        state.assign(streams_of_epoch=False, without=without)
+        self.progress.position = state.position
+
+    def _checkpoint_state(self) -> LoopState:
+        assert self._point is not None
+        return LoopState(self.parts, self._point.restored)
+
+    @property
+    def _is_before_position(self) -> bool:
+        """Whether the script is in a part of the epoch that an earlier process has run and reported."""
+        return self._pending_state is not None
+
+    def _name_of_current(self) -> str | None:
+        if self._point is None:
+            return self.parts.current
+        passes = self._point.restored.state["loop"]["passes"]
+        return next((name for name, state in passes.items() if state["is_current"]), None)
+
+    def _record_validation(self, metrics: Mapping[str, Any]) -> Validation:
+        progress = self.progress
+        progress.validations += 1
+        is_best = is_best_validation(metrics, progress, self.settings, self.core)
+        validation = Validation(progress.total_batches, metrics, is_best)
+        progress.last_validation = validation
+        progress.last_validation_batch = progress.position.batches
+        self._context.validated_at = progress.total_batches
+        for callback in self._injected:
+            callback.on_validation(self, validation)
+        # A checkpoint by policy is due at the next boundary, also inside of an epoch.
+        self._next_batch = progress.position.batches
+        return validation
+
+    def _agreed(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return validation metrics by the names under which they are reported, the same on all workers."""
+        plain: dict[str, Any] = {}
+        for name, value in values.items():
+            is_metric = isinstance(value, keras.metrics.Metric)
+            plain |= result_of(name, value) if is_metric else {name: plain_value(value)}
+        if not self._workers.is_single:
+            gathered = self.core.distributed.allgather(plain)
+            for name, value in plain.items():
+                all_values = [one[name] for one in gathered]
+                if any(one != value for one in all_values) and not isinstance(value, list):
+                    plain[name] = sum(all_values) / len(all_values)
+        return {name if name.startswith("val_") else f"val_{name}": value for name, value in plain.items()}
+
+    def _results(self) -> dict[str, Any]:
+        return self.parts.values.results(self._workers.add_up)
+
+    def _trained_passes(self) -> Sequence[Pass]:
+        return [one for one in self.parts.passes.values() if one.options.is_training]
+
+    def _is_made_in_epoch(self, dataset: Any) -> bool:
+        return creation_number(dataset) > self._created_before_epoch
+
+    def _is_asked_to_stop(self) -> bool:
+        return self.core.preempt.is_requested or self._signals.received is not None
+
+    def _close(self) -> None:
+        self.core.watch(None)
+        self._reading.close()
+        self._running.close()
+        for one in self.parts.passes.values():
+            one.close()
+
+    def _inject(self, on_nan: str) -> list[InjectedCallback]:
+        """Return the injected callbacks in the order in which they act; `FitRun` says why it is this order."""
+        settings = self.settings
+        workers = DivergenceCallback(self._workers, settings.divergence_check_period)
+        return [
+            MetricsCallback(settings.report_period, on_nan),
+            CheckpointCallback(settings.checkpoint_policy, self._checkpoint_period),
+            SearcherCallback(settings.max_length),
+            self._preemption,
+            ProgressCallback(),
+            *([] if self._workers.is_single else [workers]),
+        ]
+
+    def _checkpoint_period(self) -> int | None:
+        """Return the batches between two checkpoints; None for no limit, or while the data is not known."""
+        period, size, steps = self.settings.checkpoint_period, self.global_batch_size, self.steps_per_epoch
+        needed = {Unit.BATCHES: 1, Unit.RECORDS: size, Unit.EPOCHS: steps or self.settings.records_per_epoch}
+        return self.settings.in_batches(period, size, steps) if needed[period.unit] else None

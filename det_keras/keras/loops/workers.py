@@ -1,0 +1,332 @@
+"""The workers of a loop written by hand, from the point of view of one of them.
+
+The user's own functions run on this worker's rows. What they share is added from outside: the optimizers exchange
+gradients (`gradients`), weighted by the rows of the batch that the loop is at; metrics return the results of the summed
+states; moving statistics are averaged where they are validated or stored. On one worker all of this does nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from det_keras.core.distributed import DistributedContext
+from det_keras.keras.checkpoint.random_state import capture_streams, restore_streams
+from det_keras.keras.distributed.exchange import broadcast, sum_over_workers
+from det_keras.keras.distributed.replica import check_equal, check_metrics
+from det_keras.keras.distributed.shared_step import Share, SharedStep
+from det_keras.keras.distributed.worker_replica import RANK_STRIDE, average_over_workers, spread_seeds
+from det_keras.keras.engine.progress import Progress
+from det_keras.keras.engine.team import WorkerStates
+from det_keras.keras.loops.tracked import TrackedObjects
+
+__all__ = ["LoopWorkers"]
+
+_STATE_NAME, _VALUES_NAME, _OBJECTS_NAME = "worker.json", "worker.npz", "worker.pkl"
+
+
+class LoopWorkers:
+    """What a loop shares with the loops of other workers.
+
+    Args:
+        workers: rank, size and small exchanges.
+        step: the share that the optimizers use; None on one worker.
+        tracked: the tracked objects.
+        progress: the progress of the loop.
+    """
+
+    def __init__(
+        self,
+        workers: DistributedContext,
+        step: SharedStep | None,
+        tracked: TrackedObjects,
+        progress: Progress,
+    ) -> None:
+        self._workers = workers
+        self._step = step
+        self._tracked = tracked
+        self._progress = progress
+        # Variables, because the user's functions are traced once: what they read changes with each batch.
+        self._counts = [tf.Variable(count, dtype=tf.int64, trainable=False) for count in (1, workers.size)]
+        self._trained = 0
+        self._undone: list[tuple[Any, Any]] | None = None
+
+    @property
+    def is_single(self) -> bool:
+        """Whether there is one worker."""
+        return self._step is None
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Share gradients and metrics inside the block."""
+        if self._step is None:
+            yield
+            return
+        check_metrics(self._tracked.all_metrics())
+        self._step.begin()
+        self._step.is_in_fit = True
+        self._step.share = Share(*self._counts)
+        metrics = self._tracked.all_metrics()
+        for metric in metrics:
+            metric.result = self._result_of_all(metric)
+        try:
+            yield
+        finally:
+            for metric in metrics:
+                vars(metric).pop("result", None)
+            self._step.share, self._step.is_in_fit = None, False
+
+    def begin(self, seed: int) -> None:
+        """Check that all workers run the same loop, and begin with the chief's variables.
+
+        Args:
+            seed: the seed of all random operations.
+
+        Raises:
+            ValueError: the seed or the tracked objects differ between the workers.
+        """
+        if self._step is None:
+            return
+        variables = self._tracked.variables()
+        described = [[item["path"].split("/")[-1], *item["shape"]] for item in variables.describe()]
+        for name, value in (("seed", seed), ("tracked objects", [self._tracked.kinds(), described])):
+            gathered = self._workers.allgather(value)
+            different = [rank for rank, other in enumerate(gathered) if other != gathered[0]]
+            if different:
+                raise ValueError(
+                    f"The {name} of rank {', '.join(map(str, different))} differ from those of rank 0. Every worker "
+                    "runs the same script and tracks the same objects."
+                )
+        for index, item in enumerate(variables.tracked):
+            item.variable.assign(broadcast(item.variable.value, name=f"initial.{index}"))
+        self._spread()
+
+    def begin_batch(self, counted: Any) -> tuple[int, int]:
+        """Weight what follows by the rows of a batch; return the numbers of rows of this worker and of all workers.
+
+        Args:
+            counted: this worker's rows and those of all workers, or this worker's alone if the others' are unknown.
+        """
+        numbers = np.atleast_1d(np.asarray(counted))
+        rows = int(numbers[0])
+        # Always known: a function that was traced with it may serve several passes.
+        all_rows = int(numbers[1] if len(numbers) > 1 else self.add_up([rows])[0])
+        self._set_counts(rows, all_rows)
+        if rows == 0:
+            # The batch is a row that belongs to another worker: what it does to statistics and metrics is undone.
+            held = [*self._tracked.statistics(), *self._metric_variables()]
+            self._undone = [(variable, variable.value.read_value()) for variable in held]
+        return rows, all_rows
+
+    def end_batch(self, rows: int) -> None:
+        """Undo the effects of a batch without rows of this worker, after its step."""
+        self._trained += rows
+        for variable, value in self._undone or ():
+            variable.assign(value)
+        self._undone = None
+
+    def end_pass(self) -> None:
+        """Give all workers the same weight again, between passes over the data."""
+        if self._step is not None:
+            self._set_counts(1, self._workers.size)
+
+    def any(self, flag: bool) -> bool:
+        """Return whether any worker has set its flag; all workers must make this call."""
+        return flag if self._step is None else any(self._workers.allgather(flag))
+
+    def add_up(self, values: Sequence[Any]) -> list[Any]:
+        """Return the sums of numbers or arrays over all workers, the same on each; all workers must make this call."""
+        if self._step is None:
+            return list(values)
+        gathered = self._workers.allgather([np.asarray(value) for value in values])
+        return [sum(column[1:], column[0]) for column in zip(*gathered, strict=True)]
+
+    def should_end(self) -> bool:
+        """Return False: nothing ends a loop on one worker only."""
+        return False
+
+    def check_equal(self, checked_at: int) -> None:
+        """Compare the weights of all workers; see `replica.check_equal`."""
+        check_equal(self._tracked.trainable_variables(), self._progress.total_batches, checked_at)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Assign the statistics of all workers inside the block, so that all validate the same models."""
+        if self._step is None:
+            yield
+            return
+        statistics = self._tracked.statistics()
+        own = [np.array(variable.value) for variable in statistics]
+        self.average()
+        try:
+            yield
+        finally:
+            for variable, value in zip(statistics, own, strict=True):
+                variable.assign(value)
+
+    def average(self) -> None:
+        """Assign the statistics of all workers on each of them."""
+        if self._step is not None:
+            for variable, value in zip(self._tracked.statistics(), self._averages(), strict=True):
+                variable.assign(value)
+
+    # Checkpoints.
+
+    def gather_state(self, save_passes: Callable[[Path], dict[str, Any]]) -> WorkerStates:
+        """Return what differs between workers; all of them must make this call, only the chief uses the result.
+
+        Args:
+            save_passes: stores the positions of the passes in a directory, and returns the JSON values beside it.
+        """
+        if self._step is None:
+            return WorkerStates()
+        summed = zip(self._metric_variables(), self._sums_of_metrics(), strict=True)
+        averaged = zip(self._tracked.statistics(), self._averages(), strict=True)
+        values = {id(variable): value for pairs in (summed, averaged) for variable, value in pairs}
+        gathered = self._workers.gather(self._own_files(save_passes)) or []
+        return WorkerStates(
+            {
+                f"rank-{rank}/{name}": content
+                for rank, own in enumerate(gathered)
+                for name, content in own.items()
+            },
+            values,
+        )
+
+    def own_document(self, state: Mapping[str, Any], folder: Path) -> tuple[Mapping[str, Any] | None, Path]:
+        """Return the JSON values of this rank in a checkpoint, and its folder; None if it has none of this rank.
+
+        Args:
+            state: the checkpoint's training state.
+            folder: the checkpoint's ``training_state`` directory.
+        """
+        own = folder / f"rank-{self._workers.rank}"
+        if self._step is None or state["workers"] != self._workers.size:
+            return None, own
+        return json.loads((own / _STATE_NAME).read_text(encoding="utf-8")), own
+
+    def restore_own(self, document: Mapping[str, Any] | None, own: Path) -> None:
+        """Restore what only this worker has, after what all have in common; arguments from `own_document`."""
+        if self._step is None:
+            return
+        if document is None:
+            # There is another number of workers: metrics continue on the chief only.
+            self._trained = 0
+            if not self._workers.is_chief:
+                for metric in self._tracked.all_metrics():
+                    metric.reset_state()
+            self._spread()
+            return
+        self._trained = document["trained"]
+        with np.load(own / _VALUES_NAME) as arrays:
+            for index, variable in enumerate(self._own_variables()):
+                variable.assign(arrays[f"arr_{index}"])
+        self._tracked.load_pickles(pickle.loads((own / _OBJECTS_NAME).read_bytes()))
+        self._tracked.assign_generators(document["generators"])
+
+    def restore_streams(
+        self,
+        state: Mapping[str, Any],
+        document: Mapping[str, Any] | None,
+        *,
+        without: frozenset[str] = frozenset(),
+    ) -> None:
+        """Restore the random streams of this worker.
+
+        Args:
+            state: the streams of the chief.
+            document: the JSON values of this rank; None if there are none.
+            without: names of streams that are not restored.
+        """
+        restore_streams(state if document is None else document["random"], without=without)
+
+    def _set_counts(self, rows: int, all_rows: int) -> None:
+        for variable, count in zip(self._counts, (rows, all_rows), strict=True):
+            variable.assign(count)
+
+    def _own_files(self, save_passes: Callable[[Path], dict[str, Any]]) -> dict[str, bytes]:
+        files: dict[str, bytes] = {}
+        document = {
+            "trained": self._trained,
+            "random": capture_streams(),
+            "generators": self._tracked.generator_states(),
+        }
+        if not self._workers.is_chief:
+            with tempfile.TemporaryDirectory(prefix="det-state-") as folder:
+                document["passes"] = save_passes(Path(folder) / "data")
+                files = {
+                    path.relative_to(folder).as_posix(): path.read_bytes()
+                    for path in sorted(Path(folder).rglob("*"))
+                    if path.is_file()
+                }
+        values = io.BytesIO()
+        np.savez(values, *(np.asarray(variable.value) for variable in self._own_variables()))
+        pickled = {name: pickle.loads(dump()) for name, dump in self._tracked.pickles().items()}
+        return {
+            **files,
+            _STATE_NAME: json.dumps(document).encode(),
+            _VALUES_NAME: values.getvalue(),
+            _OBJECTS_NAME: pickle.dumps(pickled),
+        }
+
+    def _own_variables(self) -> list[Any]:
+        """Return every variable that may differ between workers: all but weights and the state of optimizers."""
+        shared = {id(variable) for variable in self._tracked.trainable_variables()}
+        statistics = {id(variable) for variable in [*self._tracked.statistics(), *self._tracked.seeds()]}
+        return [
+            item.variable
+            for item in self._tracked.variables().tracked
+            if item.group != "optimizer"
+            and id(item.variable) not in shared
+            and (item.group != "model" or id(item.variable) in statistics)
+        ]
+
+    def _metric_variables(self) -> list[Any]:
+        return [variable for metric in self._tracked.all_metrics() for variable in metric.variables]
+
+    def _sums_of_metrics(self) -> list[np.ndarray[Any, Any]]:
+        values = [variable.value.read_value() for variable in self._metric_variables()]
+        return [np.asarray(total) for total in sum_over_workers(values, name="metric_states")]
+
+    def _averages(self) -> list[np.ndarray[Any, Any]]:
+        own = [np.asarray(variable.value) for variable in self._tracked.statistics()]
+        return average_over_workers(own, self._trained, self._workers)
+
+    def _spread(self) -> None:
+        """Change the random streams of tracked objects, which are those of the chief, to this rank's own."""
+        rank = self._workers.rank
+        spread_seeds(self._tracked.seeds(), rank)
+        for generator in self._tracked.generators():
+            state = np.asarray(generator.state)
+            # The last number is the key; the others count the draws.
+            state[-1] = (int(state[-1]) + rank * RANK_STRIDE) % 2**63
+            generator.state.assign(state)
+
+    def _result_of_all(self, metric: keras.metrics.Metric) -> Callable[[], Any]:
+        original = metric.result
+
+        def result() -> Any:
+            if tf.inside_function():
+                return original()
+            own = [variable.value.read_value() for variable in metric.variables]
+            sums = sum_over_workers(own, name=f"metric.{metric.name}")
+            for variable, total in zip(metric.variables, sums, strict=True):
+                variable.assign(total)
+            found = keras.tree.map_structure(
+                lambda value: tf.identity(value) if tf.is_tensor(value) else value, original()
+            )
+            for variable, value in zip(metric.variables, own, strict=True):
+                variable.assign(value)
+            return found
+
+        return result

@@ -1,0 +1,121 @@
+"""Loops written by hand end the same wherever they are killed, on one worker and on two."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import loop_kinds
+import pytest
+from amount import AMOUNT
+from child_runs import Runner
+
+SEED = int(os.environ.get("DET_KERAS_TEST_SEED", "20"))
+STORIES = range(8 if AMOUNT == "all" else 1)
+pytestmark = [pytest.mark.process, pytest.mark.kill]
+
+
+def run_kind(send, name, directory, kill_after):
+    # The batches are known to the runner before the kill.
+    if kill_after is not None:
+        send({"batches": kill_after})
+    found = loop_kinds.run(name, Path(directory), kill_after)
+    return {"batches": found["batches"], "values": {"made": found["made"], "reports": found["reports"]}}
+
+
+class LoopRunner(Runner):
+    """Runs the kinds of loops below `folder`, on one worker."""
+
+    period = loop_kinds.PERIOD
+
+    def _call(self, name, story, directory):
+        return run_kind, name, str(directory)
+
+
+@pytest.fixture(scope="module")
+def results(request, tmp_path_factory):
+    """Run the kinds of all tests that were asked for, two at a time; the results, by test name."""
+    runner = LoopRunner(tmp_path_factory.mktemp("loops"), loop_kinds.KINDS)
+
+    def killed(name, story):
+        return runner.kill_twice(name, random.Random(f"{SEED} {name} {story}"), f"killed {story}")
+
+    items = [
+        item for item in request.session.items if item.path == request.path and "result" in item.fixturenames
+    ]
+    with ThreadPoolExecutor(2) as pool:
+        yield {item.name: pool.submit(killed, **item.callspec.params) for item in items}
+        pool.shutdown(cancel_futures=True)
+
+
+@pytest.fixture
+def result(request, results):
+    return results[request.node.name].result
+
+
+@pytest.mark.parametrize("story", STORIES)
+@pytest.mark.parametrize("name", loop_kinds.KINDS)
+def test_killed_loop_ends_the_same(name, story, result):
+    kills, reference, resumed = result()
+    assert len(reference.values["reports"]) > 4
+    assert resumed.values == reference.values, f"Another end after kills at {kills}, seed {SEED}."
+
+
+ON_WORKERS = ["supervised", "gan", "reinforcement"]
+KILLS = {
+    name: [random.Random(f"{SEED} {name} on two").randint(*span) for span in ((2, 10), (4, 8))]
+    for name in ON_WORKERS
+}
+
+
+def launch(folder, *stories):
+    command = [sys.executable, "-m", "det_keras.launch.distributed", "--np", "2", "--", sys.executable]
+    done = subprocess.run(
+        [*command, loop_kinds.__file__, str(folder), *stories],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+def result_of(folder, name, rank):
+    return json.loads((folder / name / f"rank-{rank}.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def on_two(tmp_path_factory):
+    """The folders of undisturbed loops on two workers, and of those that were killed twice each."""
+    undisturbed, killed = tmp_path_factory.mktemp("undisturbed"), tmp_path_factory.mktemp("killed")
+    code, output = launch(undisturbed, *ON_WORKERS)
+    assert code == 0, output[-4000:]
+    for name in ON_WORKERS:
+        for batches in KILLS[name]:
+            before = ON_WORKERS[: ON_WORKERS.index(name)]
+            code, output = launch(killed, *before, f"{name}:{batches}")
+            assert code != 0, f"{name} was not killed after {batches} batches"
+    code, output = launch(killed, *ON_WORKERS)
+    assert code == 0, output[-4000:]
+    return undisturbed, killed
+
+
+@pytest.mark.parametrize("name", ON_WORKERS)
+def test_killed_loop_on_two_workers_ends_the_same(name, on_two):
+    for rank in (0, 1):
+        undisturbed, killed = (result_of(folder, name, rank) for folder in on_two)
+        assert killed["made"] == undisturbed["made"], f"after kills at {KILLS[name]}, seed {SEED}"
+        assert killed["reports"] == undisturbed["reports"]
+        assert killed["batches"] < undisturbed["batches"], "it was not resumed"
+
+
+@pytest.mark.parametrize("name", ON_WORKERS)
+def test_workers_of_a_loop_end_with_the_same_model(name, on_two):
+    first, second = (result_of(on_two[0], name, rank) for rank in (0, 1))
+    assert first["weights"] == second["weights"]
