@@ -13,32 +13,23 @@ of the epoch, so that what the body draws before the batches is the same.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any, Protocol
 
 import keras
 
-from det_keras.config import Unit
 from det_keras.core import Context
 from det_keras.core.checkpoint_writer import CheckpointWriter
-from det_keras.core.preempt import StopSignals
 from det_keras.errors import DetError
-from det_keras.keras.checkpoint.random_ops import warn_of_random_functions
 from det_keras.keras.checkpoint.random_state import capture_streams
 from det_keras.keras.checkpoint.training_state import RestoredState
 from det_keras.keras.data import plan_seed
 from det_keras.keras.data.waiting import DataWait
 from det_keras.keras.distributed.shared_step import SharedStep
 from det_keras.keras.engine.capture import CodeArchive
-from det_keras.keras.engine.injected.base import Boundary, InjectedCallback
-from det_keras.keras.engine.injected.checkpoint import CheckpointCallback
-from det_keras.keras.engine.injected.metrics import MetricsCallback
-from det_keras.keras.engine.injected.preemption import PreemptionCallback
-from det_keras.keras.engine.injected.progress import ProgressCallback
-from det_keras.keras.engine.injected.searcher import SearcherCallback
-from det_keras.keras.engine.injected.workers import DivergenceCallback
+from det_keras.keras.engine.injected.base import Boundary
 from det_keras.keras.engine.metric_values import LazyMetrics, plain_value
 from det_keras.keras.engine.phase import (
     PhaseRecord,
@@ -47,10 +38,9 @@ from det_keras.keras.engine.phase import (
     phase_signature,
 )
 from det_keras.keras.engine.position import Position
-from det_keras.keras.engine.progress import Progress, Validation
+from det_keras.keras.engine.progress import Progress
 from det_keras.keras.engine.resume import ResumePoint
 from det_keras.keras.engine.settings import FitSettings
-from det_keras.keras.engine.validations import is_best_validation
 from det_keras.keras.history import FitHistory
 from det_keras.keras.loops.passes import (
     Batches,
@@ -61,17 +51,16 @@ from det_keras.keras.loops.passes import (
     num_rows_of,
     seed_of,
 )
+from det_keras.keras.loops.run import LoopRun
 from det_keras.keras.loops.state import LoopCheckpoints, LoopParts, LoopState
 from det_keras.keras.loops.tracked import TrackedObjects
 from det_keras.keras.loops.values import ReportedValues, result_of
 from det_keras.keras.loops.workers import LoopWorkers
-from det_keras.keras.private_api import creation_mark, creation_number, traced_names
+from det_keras.keras.private_api import creation_mark, creation_number
 
 __all__ = ["Loop", "LoopContext"]
 
 logger = logging.getLogger(__name__)
-
-_NEVER = 1 << 62
 
 
 class LoopContext(Protocol):
@@ -102,7 +91,7 @@ class LoopContext(Protocol):
 
 
 class Loop:
-    """One loop over epochs; the injected callbacks use it through the protocol `Run`.
+    """One loop over epochs, from the point of view of the script; `LoopRun` is that of the injected callbacks.
 
     Args:
         context: the training context.
@@ -155,85 +144,19 @@ class Loop:
             workers=self._workers,
         )
         self._checkpoints = LoopCheckpoints(self.parts, context.writer, context.code)
-        self._signals = StopSignals()
-        self._preemption = PreemptionCallback(self._signals)
-        self._injected = self._inject(on_nan)
+        self._run = LoopRun(self.parts, self._checkpoints, on_nan)
+        self._run.validated_at = context.validated_at
         self._reading, self._running = ExitStack(), ExitStack()
         self._point: ResumePoint | None = None
         # The state to restore at the batches at which an earlier process stopped; None from there on.
         self._pending_state: LoopState | None = None
         self._created_before_epoch = 0
         self._variables_at_boundary: Collection[int] = ()
-        self._traced_before: frozenset[str] | None = None
         self._in_batch: Pass | None = None
         self._rows = self._all_rows = 1
         self._num_calls = 0
         self._is_cut = False
-        # Whether the data of this epoch was read to its end, and nothing was begun since.
-        self._is_after_pass = False
-        self._next_batch = _NEVER
         self.is_open = False
-
-    # The protocol `Run`.
-
-    @property
-    def global_batch_size(self) -> int | None:
-        """Samples per update; None if neither the data nor the hyperparameters define it."""
-        sizes = (one.source.batch_size for one in self._trained_passes())
-        return next((size for size in sizes if size), self.settings.global_batch_size)
-
-    @property
-    def steps_per_epoch(self) -> int | None:
-        """Batches of an epoch that are trained on; None while it is unknown."""
-        steps = [one.steps for one in self._trained_passes()]
-        return sum(number or 0 for number in steps) if steps and None not in steps else None
-
-    @property
-    def is_ending(self) -> bool:
-        """Whether no further batch will be trained, by the current target and stop requests."""
-        return self.progress.is_stopped or self.progress.is_at_target
-
-    def counters(self) -> dict[str, Any]:
-        """Return the counts of trained batches, epochs and records, which are added to every report."""
-        epochs = self.progress.position.epoch + int(self._is_after_pass)
-        counters = {"batches": self.progress.total_batches, "epochs": epochs}
-        if self.parts.records and self.parts.phase_index == 0:
-            counters["records"] = self.parts.records
-        return counters
-
-    def next_interruption(self, start: int, unit: int) -> int:
-        """Return the first multiple of `unit` after `start`: a loop has no callbacks with workloads."""
-        return (start // unit + 1) * unit
-
-    def should_stop(self) -> bool:
-        """Return whether the master or a signal asked the workers to stop; the answer is the same on all of them."""
-        return self._workers.any(self._is_asked_to_stop())
-
-    def stop(self) -> None:
-        """End training at this boundary."""
-        self.progress.is_stopped = True
-
-    def validate(self) -> Validation:
-        """Return the training metrics as a validation, where the searcher needs one and the script reported none."""
-        return self._record_validation(self.progress.training_metrics())
-
-    def save_checkpoint(self, *, final: bool = False) -> None:
-        """Save the state of this boundary in the background, unless it is already saved."""
-        self._checkpoints.save()
-
-    def prepare_checkpoints(self) -> None:
-        """Check what is tracked, and allocate memory for the copies of all variables."""
-        self._checkpoints.prepare()
-        if self.core.distributed.is_chief:
-            warn_of_random_functions(self._traced_before or self._traced_at_begin)
-
-    def wait_for_checkpoint(self) -> None:
-        """Wait until every checkpoint is written.
-
-        Raises:
-            CheckpointError: the newest checkpoint could not be written.
-        """
-        self._checkpoints.wait()
 
     # The calls of the script.
 
@@ -251,8 +174,8 @@ class Loop:
         """
         self._begin(point)
         # Inside of the generator, so that leaving the loop puts the handlers back at once.
-        with self._signals:
-            while not self.is_ending:
+        with self._run.signals:
+            while not self._run.is_ending:
                 self._begin_epoch()
                 yield self.progress.position.epoch
                 self._end_epoch()
@@ -289,13 +212,13 @@ class Loop:
         if not self.parts.passes and self.progress.position.step == 0:
             self._advance()
         if self.progress.current_validation is not None or (
-            self._context.validated_at == self.progress.total_batches and self.progress.total_batches
+            self._run.validated_at == self.progress.total_batches and self.progress.total_batches
         ):
             raise ValueError(
                 f"Batch {self.progress.total_batches} has a validation already. Report all its values in one call of "
                 "`report_validation`."
             )
-        self._record_validation(self._agreed(values))
+        self._run.record_validation(self._agreed(values))
 
     def end(self) -> None:
         """End the loop: the next training of the script may begin."""
@@ -303,13 +226,10 @@ class Loop:
             return
         self.is_open = False
         self._workers.average()
-        for callback in self._injected:
-            callback.on_end(self)
-        self.core.train.set_status("finishing")
-        self.wait_for_checkpoint()
-        self._preemption.leave_at_end(self)
+        self._run.end()
         self._close()
         batches = self.progress.position.batches
+        self._context.validated_at = self._run.validated_at
         self._context.phase_finished(PhaseRecord(self.parts.signature, self.history.get_state(), batches, {}))
 
     def abandon(self, *, save: bool) -> None:
@@ -320,12 +240,17 @@ class Loop:
         """
         if not self.is_open:
             return
-        self._count_batch()
-        if save and (self.parts.current is not None or self.progress.position.step == 0):
-            self._checkpoints.save()
-            self.wait_for_checkpoint()
         self.is_open = False
-        self._close()
+        try:
+            self._leave_pass()
+            if save and (self.parts.current is not None or self.progress.position.step == 0):
+                self._checkpoints.save()
+                self._checkpoints.wait()
+        except Exception:
+            # The context is being closed: its other files and reports must not be lost with this checkpoint.
+            logger.exception("The loop was left at batch %s, which is not saved.", self.progress.total_batches)
+        finally:
+            self._close()
 
     def leave(self) -> None:
         """End a loop that the script has left with `break`, because its next training begins."""
@@ -396,19 +321,18 @@ class Loop:
                 "another pass, with a name of its own if it has one."
             )
         one.is_open = True
-        if self._traced_before is None:
-            # After the data is open, whose own functions are traced with it.
-            self._traced_before = traced_names()
+        # After the data is open, whose own functions are traced with it.
+        self._run.before_tracing()
         if not trains:
             self._reading.enter_context(self._workers.averaged())
             return one
         self.parts.current = one.key
-        self._is_after_pass = False
-        if self.is_ending:
+        self._run.is_after_pass = False
+        if self._run.is_ending:
             self._is_cut = True
             return None
         self.core.watch(DataWait(one.source, lambda: one.step if self.progress.is_in_epoch else None))
-        self._plan_boundary()
+        self._run.plan_boundary()
         return one
 
     def begin_batch(self, one: Pass, batch: Any) -> Any:
@@ -427,14 +351,13 @@ class Loop:
         if not one.options.is_training:
             return True
         is_last = one.steps is not None and one.step >= one.steps
-        if self.is_ending:
+        if self._run.is_ending:
             self._is_cut = not is_last
             return False
-        is_asked = self._workers.is_single and self._is_asked_to_stop()
         # After its last batch the loop acts at the end of the epoch, or after the next batch of another pass.
-        if not is_last and (is_asked or self.progress.position.batches >= self._next_batch):
+        if not is_last and self._run.is_boundary_due:
             self._visit(Boundary(at_epoch_end=False, logs=LazyMetrics(self._results)))
-            if self.is_ending:
+            if self._run.is_ending:
                 self._is_cut = True
                 return False
         return True
@@ -442,7 +365,7 @@ class Loop:
     def end_pass(self, one: Pass) -> None:
         """Record that a pass has no more batches."""
         self._leave_pass()
-        self._is_after_pass = self._is_after_pass or one.options.is_training
+        self._run.is_after_pass = self._run.is_after_pass or one.options.is_training
 
     # Execution.
 
@@ -450,7 +373,6 @@ class Loop:
         tracked, progress = self._tracked, self.progress
         self.is_open = True
         self._point = point
-        self._traced_at_begin = traced_names()
         if not self.settings.validation_period.is_unlimited or self.settings.initial_validation:
             logger.warning(
                 "`min_validation_period` and `perform_initial_validation` have no effect on a loop written by hand: it "
@@ -468,13 +390,12 @@ class Loop:
             progress.load_state(state)
             progress.is_resumed = True
             if state["validations"]:
-                self._context.validated_at = progress.batches_before + progress.last_validation_batch
+                self._run.validated_at = progress.batches_before + progress.last_validation_batch
             self._checkpoints.is_saved()
             self.core.backend.rewind(progress.total_batches)
         self._running.enter_context(self._workers.at_work())
-        self._note_variables()
-        for callback in self._injected:
-            callback.on_begin(self)
+        self._variables_at_boundary = self._variable_ids()
+        self._run.begin()
         if point is not None:
             is_in_epoch = progress.position.step > 0
             self._pending_state = self._checkpoint_state()
@@ -483,8 +404,7 @@ class Loop:
                 self.parts.epoch_streams = state["loop"]["epoch_streams"]
             else:
                 self._pending_state = None
-            for callback in self._injected:
-                callback.on_restored(self)
+            self._run.restored()
 
     def _begin_epoch(self) -> None:
         progress = self.progress
@@ -502,7 +422,7 @@ class Loop:
         self._created_before_epoch = creation_mark()
         self._num_calls = 0
         self._is_cut = False
-        self._plan_boundary()
+        self._run.plan_boundary()
         progress.is_in_epoch = True
 
     def _end_epoch(self) -> None:
@@ -524,29 +444,22 @@ class Loop:
                 one.end_epoch()
             self.parts.values.begin_epoch()
             self.parts.current = None
-            self._is_after_pass = False
+            self._run.is_after_pass = False
             epoch, progress.position = progress.position.epoch, progress.position.next_epoch()
             progress.logs_of_boundary = logs
             if progress.current_validation is None and self.settings.metric in logs:
                 # The searcher's metric is one of the training.
-                self._record_validation(logs)
+                self._run.record_validation(logs)
             validation = progress.current_validation
             self.history.on_epoch_end(epoch, {**logs, **(validation.metrics if validation else {})})
         self._visit(Boundary(at_epoch_end=is_whole, logs=logs))
 
     def _visit(self, boundary: Boundary) -> None:
-        self._note_variables()
-        self.progress.logs_of_boundary = boundary.logs
-        for callback in self._injected:
-            callback.on_boundary(self, boundary)
-        self._plan_boundary()
+        self._variables_at_boundary = self._variable_ids()
+        self._run.visit(boundary)
 
-    def _note_variables(self) -> None:
-        self._variables_at_boundary = {id(item.variable) for item in self._tracked.variables().tracked}
-
-    def _plan_boundary(self) -> None:
-        requested = [callback.next_batch(self) for callback in self._injected]
-        self._next_batch = min((batch for batch in requested if batch is not None), default=_NEVER)
+    def _variable_ids(self) -> set[int]:
+        return {id(item.variable) for item in self._tracked.variables().tracked}
 
     def _count_batch(self) -> None:
         """Count the batch that the script has trained, unless it is counted."""
@@ -592,20 +505,6 @@ class Loop:
         passes = self._point.restored.state["loop"]["passes"]
         return next((name for name, state in passes.items() if state["is_current"]), None)
 
-    def _record_validation(self, metrics: Mapping[str, Any]) -> Validation:
-        progress = self.progress
-        progress.validations += 1
-        is_best = is_best_validation(metrics, progress, self.settings, self.core)
-        validation = Validation(progress.total_batches, metrics, is_best)
-        progress.last_validation = validation
-        progress.last_validation_batch = progress.position.batches
-        self._context.validated_at = progress.total_batches
-        for callback in self._injected:
-            callback.on_validation(self, validation)
-        # A checkpoint by policy is due at the next boundary, also inside of an epoch.
-        self._next_batch = progress.position.batches
-        return validation
-
     def _agreed(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return validation metrics by the names under which they are reported, the same on all workers."""
         plain: dict[str, Any] = {}
@@ -623,14 +522,8 @@ class Loop:
     def _results(self) -> dict[str, Any]:
         return self.parts.values.results(self._workers.add_up)
 
-    def _trained_passes(self) -> Sequence[Pass]:
-        return [one for one in self.parts.passes.values() if one.options.is_training]
-
     def _is_made_in_epoch(self, dataset: Any) -> bool:
         return creation_number(dataset) > self._created_before_epoch
-
-    def _is_asked_to_stop(self) -> bool:
-        return self.core.preempt.is_requested or self._signals.received is not None
 
     def _close(self) -> None:
         self.core.watch(None)
@@ -638,22 +531,3 @@ class Loop:
         self._running.close()
         for one in self.parts.passes.values():
             one.close()
-
-    def _inject(self, on_nan: str) -> list[InjectedCallback]:
-        """Return the injected callbacks in the order in which they act; `FitRun` says why it is this order."""
-        settings = self.settings
-        workers = DivergenceCallback(self._workers, settings.divergence_check_period)
-        return [
-            MetricsCallback(settings.report_period, on_nan),
-            CheckpointCallback(settings.checkpoint_policy, self._checkpoint_period),
-            SearcherCallback(settings.max_length),
-            self._preemption,
-            ProgressCallback(),
-            *([] if self._workers.is_single else [workers]),
-        ]
-
-    def _checkpoint_period(self) -> int | None:
-        """Return the batches between two checkpoints; None for no limit, or while the data is not known."""
-        period, size, steps = self.settings.checkpoint_period, self.global_batch_size, self.steps_per_epoch
-        needed = {Unit.BATCHES: 1, Unit.RECORDS: size, Unit.EPOCHS: steps or self.settings.records_per_epoch}
-        return self.settings.in_batches(period, size, steps) if needed[period.unit] else None
