@@ -144,3 +144,57 @@ def test_environment_variables_and_threads_reach_the_script(cluster, submit):
     cluster.wait(experiment)
     log = "".join(cluster.logs(cluster.trial(experiment)))
     assert "GREETING hello 1 " in log
+
+
+LOOP = """
+    import keras, numpy as np, os, tensorflow as tf
+    import det_keras as det
+
+    context = det.keras.init()
+    x = np.random.RandomState(0).normal(size=(64, 4)).astype("float32")
+    data = context.wrap_data(x, x.sum(1, keepdims=True))
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dropout(0.1), keras.layers.Dense(1)])
+    optimizer = context.wrap_optimizer(keras.optimizers.Adam(context.training.hparams["rate"]))
+    context.track(model=model, optimizer=optimizer)
+
+    @tf.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
+        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+        return loss
+
+    for epoch in context.epochs(1):
+        for batch_x, batch_y in context.batches(*data, batch_size=16):
+            context.report(loss=step(batch_x, batch_y))
+            # Until the test has asked for a pause.
+            while epoch == 3 and not os.path.exists(os.environ["GATE"]) and not context.core.preempt.is_requested:
+                context.core.preempt._requested.wait(0.1)
+        context.report_validation(loss=tf.reduce_mean((model(x) - data[1]) ** 2))
+"""
+
+
+def test_paused_loop_ends_as_an_undisturbed_one_at_the_length_of_its_searcher(cluster, submit, tmp_path):
+    gate = tmp_path / "gate"
+    config = {
+        "searcher": {"name": "single", "metric": "val_loss", "max_length": {"batches": 22}},
+        "hyperparameters": {"rate": 0.01},
+        "reproducibility": {"experiment_seed": 5},
+        "environment": {"environment_variables": [f"GATE={gate}"]},
+    }
+    paused = submit(LOOP, **config)
+    trial = cluster.trial(paused)
+    cluster.wait_for_epoch(trial, 3)
+    cluster.det("experiment", "pause", paused)
+    cluster.until(lambda: cluster.get(f"/api/v1/trials/{trial['id']}/checkpoints")["checkpoints"])
+    gate.touch()
+    cluster.det("experiment", "activate", paused)
+    assert cluster.wait(paused) == "STATE_COMPLETED"
+    undisturbed = cluster.create(tmp_path / "config.yaml", tmp_path / "context")
+    assert cluster.wait(undisturbed) == "STATE_COMPLETED"
+    other = cluster.trial(undisturbed)
+    assert cluster.final_digest(trial) == cluster.final_digest(other)
+    assert cluster.final_digest(trial)[0] == 22
+    for group in ("training", "validation"):
+        assert cluster.metrics(trial, group) == cluster.metrics(other, group)
+    assert [steps for steps, _ in cluster.metrics(trial, "validation")] == [4, 8, 12, 16, 20, 22]

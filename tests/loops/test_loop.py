@@ -383,14 +383,14 @@ class TestMisuse:
             getattr(opened(), call)(loss=1.0)
 
     def test_batches_outside_of_a_loop(self, opened):
-        with pytest.raises(ValueError, match="`context.batches` belongs inside"):
+        with pytest.raises(ValueError, match=r"`context.batches` belongs inside"):
             next(iter(opened().batches(*arrays())))
 
     def test_tracking_inside_of_a_loop(self, opened):
         context = opened()
         Linear(context)
         for _ in context.epochs(1):
-            with pytest.raises(ValueError, match="before `for epoch in context.epochs"):
+            with pytest.raises(ValueError, match=r"before `for epoch in context.epochs"):
                 context.track(late=tf.Variable(1.0))
 
     def test_optimizer_of_a_model_that_is_not_tracked(self, opened):
