@@ -94,6 +94,25 @@ def supervised(context: KerasContext) -> Any:
 
 
 @kind
+def without_draws(context: KerasContext) -> Any:
+    """Arrays and a pipeline whose rows no number of workers divides; nothing is drawn inside of the model."""
+    x, y = rows()
+    arrays, size = context.wrap_data(x, y), context.distributed.size
+    pipeline = context.wrap_data(tf.data.Dataset.from_tensor_slices((x, y)))
+    model = keras.Sequential([keras.Input((FEATURES,)), layers.Dense(8, activation="tanh"), layers.Dense(2)])
+    trained = Classifier(context, model)
+    trained.track(context)
+    for _ in context.epochs(3):
+        trained.accuracy.reset_state()
+        for batch_x, batch_y in context.batches(*arrays, batch_size=GLOBAL_BATCH // size):
+            context.report(loss=trained.step(batch_x, batch_y))
+        for batch_x, batch_y in context.batches(pipeline.batch(GLOBAL_BATCH // size)):
+            context.report(loss=trained.step(batch_x, batch_y), accuracy=trained.accuracy)
+        context.report_validation(accuracy=trained.accuracy.result())
+    return [trained.model]
+
+
+@kind
 def gan(context: KerasContext) -> Any:
     images = context.wrap_data(rows()[0])
     batch_size = context.distributed.shard_batch_size(GLOBAL_BATCH)
@@ -344,8 +363,17 @@ def two_loops_and_a_fit(context: KerasContext) -> Any:
     return trained.model, trained.optimizer, history.history
 
 
-def run(name: str, folder: Path, kill_after: int | None = None) -> dict[str, Any]:
-    """Train in a folder, and return what the training came to: digests of what it made, and its reports."""
+def run(
+    name: str, folder: Path, kill_after: int | None = None, number: int = signal.SIGKILL
+) -> dict[str, Any]:
+    """Train in a folder, and return what the training came to: digests of what it made, and its reports.
+
+    Args:
+        name: of the kind.
+        folder: of the run.
+        kill_after: number of batches of this process after which it sends itself a signal.
+        number: the signal.
+    """
     trained = {"batches": 0}
     advance = Loop._advance
 
@@ -353,7 +381,7 @@ def run(name: str, folder: Path, kill_after: int | None = None) -> dict[str, Any
         advance(loop)
         trained["batches"] += 1
         if trained["batches"] == kill_after:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), number)
 
     Loop._advance = counted
     config = {
@@ -374,7 +402,14 @@ def run(name: str, folder: Path, kill_after: int | None = None) -> dict[str, Any
     )
     reports = [{key: value for key, value in json.loads(line).items() if key != "time"} for line in lines]
     weights = [digest(thing.weights) for thing in made if isinstance(thing, keras.Model)]
-    return {"made": [digest(thing) for thing in made], "weights": weights, "reports": reports, **trained}
+    numbers = [weight.tolist() for weight in made[0].get_weights()]
+    return {
+        "made": [digest(thing) for thing in made],
+        "weights": weights,
+        "numbers": numbers,
+        "reports": reports,
+        **trained,
+    }
 
 
 def digest(thing: Any) -> str:

@@ -7,6 +7,7 @@ import signal
 from types import SimpleNamespace
 
 import keras
+import loop_kinds
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -14,7 +15,7 @@ from keras import layers
 
 import det_keras as det
 from det_keras.core.backend import Operation
-from det_keras.errors import ModelMismatchError
+from det_keras.errors import DetError, ModelMismatchError
 
 ROWS, BATCH = 40, 8
 STEPS = ROWS // BATCH
@@ -42,8 +43,11 @@ class Linear:
         self.optimizer.apply(gradients, self.model.trainable_variables)
         return loss
 
-    def train(self, epochs, *, after_batch=lambda: None, after_epoch=lambda: None, **options):
+    def train(
+        self, epochs, *, before=lambda: None, after_batch=lambda: None, after_epoch=lambda: None, **options
+    ):
         for _ in self.context.epochs(epochs):
+            before()
             for x, y in self.context.batches(*arrays(), batch_size=BATCH, **options):
                 self.context.report(loss=self.step(x, y))
                 after_batch()
@@ -344,7 +348,11 @@ class TestCheckpoints:
             backend.complete_operation = lambda operation, metric: answers.append(metric)
             linear, drawn = Linear(context), tf.Variable(0.0)
             context.track(drawn=drawn)
-            ended = linear.train(9, after_epoch=lambda: drawn.assign_add(tf.random.uniform(())))
+
+            def draw():
+                drawn.assign_add(tf.random.uniform(()))
+
+            ended = linear.train(9, before=draw, after_epoch=draw)
             return ended, float(drawn), answers
 
         *together, answers = train("together", *lengths)
@@ -353,6 +361,52 @@ class TestCheckpoints:
         assert apart == together
         assert [*first_answer, *second_answer] == answers
         assert first != together
+
+
+class TestBodyOfAnEpoch:
+    """What the body does before the batches at which a process resumes counts once."""
+
+    @pytest.fixture(scope="class")
+    def undisturbed(self, tmp_path_factory):
+        folder = tmp_path_factory.mktemp("undisturbed")
+        return {name: loop_kinds.run(name, folder / name) for name in ("several_passes", "supervised", "gan")}
+
+    @pytest.mark.parametrize(
+        ("name", "batches"),
+        # Each batch of an epoch: of nine batches in two passes, and of six batches and an evaluation.
+        [
+            *(("several_passes", 9 + n) for n in range(1, 10)),
+            *(("supervised", 6 + n) for n in range(1, 7)),
+            ("gan", 8),
+        ],
+    )
+    def test_process_stopped_after_any_batch_of_an_epoch(self, name, batches, undisturbed, tmp_path):
+        with pytest.raises(SystemExit):
+            loop_kinds.run(name, tmp_path, batches, signal.SIGTERM)
+        # After the last batch of a pass a loop acts when the next pass has begun, or at the end of the epoch.
+        stopped = batches + int((name, batches) == ("several_passes", 14))
+        assert checkpoints(tmp_path / "run")[-1] == stopped
+        resumed = loop_kinds.run(name, tmp_path)
+        expected = undisturbed[name]
+        assert (resumed["made"], resumed["reports"]) == (expected["made"], expected["reports"])
+        assert resumed["batches"] == expected["batches"] - stopped
+
+    def test_script_that_does_not_ask_for_the_batches_is_refused(self, opened):
+        context, count = opened(), []
+        linear = Linear(context)
+        with pytest.raises(SystemExit):
+            linear.train(
+                2, after_batch=lambda: count.append(1) or (len(count) == 3 and signal.raise_signal(15))
+            )
+        epochs = iter_epochs(opened())
+        next(epochs)
+        with pytest.raises(DetError, match="has not asked for them"):
+            next(epochs)
+
+
+def iter_epochs(context):
+    Linear(context)
+    return context.epochs(2)
 
 
 SEARCH = {
