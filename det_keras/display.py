@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -43,7 +44,12 @@ def parse_time(text: str | None) -> datetime | None:
 def time_text(text: str | None) -> str:
     """Return a time of the REST API in local time."""
     moment = parse_time(text)
-    return _NOTHING if moment is None else f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
+    if moment is None:
+        return _NOTHING
+    # A time of year 1 or 9999 may have no local time. %Y would not fill a year with zeros.
+    with contextlib.suppress(OverflowError):
+        moment = moment.astimezone()
+    return moment.replace(tzinfo=None).isoformat(" ", "seconds")
 
 
 def duration_text(start: str | None, end: str | None) -> str:

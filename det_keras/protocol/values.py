@@ -43,13 +43,13 @@ def timestamp(time: datetime | None) -> str | None:
 
 
 def parse_timestamp(text: str) -> datetime:
-    """Return an RFC 3339 time; without an offset it is UTC.
+    """Return an RFC 3339 time in UTC; without an offset it is UTC.
 
     Args:
         text: the time, with any number of digits after the second; Python 3.10 cannot parse that.
 
     Raises:
-        ValueError: `text` is not such a time.
+        ValueError: `text` is not such a time, or it is before year 1 or after year 9999 in UTC.
     """
     match = _TIME.fullmatch(text.strip())
     if match is None or not match[1]:
@@ -59,4 +59,9 @@ def parse_timestamp(text: str) -> datetime:
         moment = datetime.fromisoformat(match[1] + offset)
     except ValueError:
         raise ValueError(f"{text!r} is not a time such as 2026-01-02T03:04:05.678901Z.") from None
+    try:
+        # Times are stored in UTC. One of year 1 or 9999 with an offset may be outside of what `datetime` represents.
+        moment = moment.astimezone(timezone.utc)
+    except OverflowError:
+        raise ValueError(f"{text!r} is before year 1 or after year 9999 in UTC.") from None
     return moment + timedelta(microseconds=int((match[2] or "0").ljust(6, "0")[:6]))
