@@ -1,14 +1,15 @@
-"""Splits a task's output into entries of its log."""
+"""Splits a task's output into entries of its log, of a limited length."""
 
 from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from det_keras.protocol.log_levels import LevelReader
 
-__all__ = ["LineSplitter"]
+__all__ = ["LineSplitter", "split_text"]
 
 # As in the original: a longer line becomes several entries.
 _LONGEST_LINE_BYTES = 8 * 1024
@@ -74,6 +75,25 @@ class LineSplitter:
         elif self._derived_level is not None:
             entry["v"] = self._derived_level
         return entry
+
+
+def split_text(text: str) -> Iterator[str]:
+    """Yield the text of a line in the parts that are entries of the log; nothing of it is lost.
+
+    Args:
+        text: Unicode text of any length.
+    """
+    # Most lines are short, and no character needs more than 4 bytes.
+    if len(text) <= _LONGEST_LINE_BYTES // 4:
+        yield text
+        return
+    line = text.encode()
+    begin = 0
+    while len(line) - begin > _LONGEST_LINE_BYTES:
+        end = _character_boundary(line, begin + _LONGEST_LINE_BYTES)
+        yield line[begin:end].decode()
+        begin = end
+    yield line[begin:].decode()
 
 
 def _character_boundary(line: bytes, at: int) -> int:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from det_keras.launch.log_lines import LogFile
-from det_keras.protocol.log_lines import LineSplitter
+from det_keras.protocol.log_lines import LineSplitter, split_text
 
 
 def split(*chunks: bytes) -> list[tuple]:
@@ -78,3 +78,13 @@ def test_full_disk_costs_lines_and_nothing_else(tmp_path, monkeypatch):
     log.close()
     lines = (tmp_path / "log.jsonl").read_bytes().splitlines()
     assert json.loads(lines[-1])["m"] == "kept\n"
+
+
+@given(st.text(max_size=40), st.sampled_from([1, 300, 3000]), st.integers(0, 9000))
+def test_long_text_is_split_without_a_loss(pattern, times, padding):
+    text = "x" * padding + pattern * times
+    parts = list(split_text(text))
+    assert "".join(parts) == text
+    assert all(len(part.encode()) <= 8192 for part in parts)
+    # Only the last part may be shorter than a character less than the limit.
+    assert all(len(part.encode()) > 8192 - 4 for part in parts[:-1])

@@ -8,7 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from det_keras.master.database.notifier import task_topic
-from master.fakes import eventually, file_entry
+from det_keras.master.resources import LogEntry
+from det_keras.protocol.values import now
+from master.fakes import FakePool, eventually, file_entry
 
 JOB = {"entrypoint": ["echo", "hi"], "resources": {"slots": 0}}
 
@@ -190,6 +192,44 @@ def test_long_log_is_streamed_whole_and_once(world):
     assert texts(world.client, task_id) == expected
     assert texts(world.client, task_id, follow="true") == expected
     assert texts(world.client, task_id, limit=1500, orderBy="ORDER_BY_DESC") == expected[:999:-1]
+
+
+def test_long_line_of_a_call_becomes_several_and_nothing_of_it_is_lost(world):
+    task_id = create(world.client)
+    text = "ü" * 2_500_000 + "end"
+    for body, path in (({"logs": []}, "/api/v1/task/logs"), ([], "/task-logs")):
+        lines = body if isinstance(body, list) else body["logs"]
+        lines.append({"taskId": task_id, "log": text, "level": "LOG_LEVEL_ERROR", "rankId": 3})
+        world.client.post(path, body)
+    lines = task_log(world.client, task_id)
+    assert "".join(line["log"] for line in lines) == text * 2
+    assert max(len(line["log"].encode()) for line in lines) == 8192
+    assert {(line["level"], line["rankId"]) for line in lines} == {("LOG_LEVEL_ERROR", 3)}
+
+
+class FloodedPool(FakePool):
+    """A pool in which one task prints faster than its log can be stored."""
+
+    flooding = ""
+
+    def read_log(self, allocation_id, offset):
+        if allocation_id != self.flooding:
+            return super().read_log(allocation_id, offset)
+        return [LogEntry(now(), f"{offset}\n", "stdout")], offset + 1
+
+
+def test_task_that_never_stops_printing_does_not_hold_up_the_other_tasks(make_world):
+    pool = FloodedPool(2)
+    world = make_world(pool)
+    pool.flooding = f"{create(world.client)}.1"
+    eventually(lambda: pool.flooding in pool.launched)
+    task_id = create(world.client)
+    eventually(lambda: f"{task_id}.1" in pool.launched)
+    pool.finish(f"{task_id}.1")
+    eventually(lambda: command(world.client, task_id)["state"] == "STATE_TERMINATED")
+    # Nothing of the flood is skipped.
+    flood = texts(world.client, pool.flooding.removesuffix(".1"))
+    assert flood == [str(number) for number in range(len(flood))]
 
 
 def test_cluster_is_shown_as_one_agent_with_one_pool(world):

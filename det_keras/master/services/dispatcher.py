@@ -49,6 +49,9 @@ _LOOK_S = 0.02
 # The period of checking everything without an event.
 _IDLE_S = 1.0
 _KILL_AGAIN_S = 5.0
+# A log is stored in so many parts of a megabyte at a time: a task that prints faster than its log is stored must not
+# keep the dispatcher from the other tasks.
+_MOST_PARTS = 4
 # The period of comparing the queue with the database.
 _CHECK_S = 60.0
 # A pool that can grow learns of so many waiting tasks.
@@ -172,9 +175,8 @@ class Dispatcher(Background):
         if not watched.is_running and state.state is State.RUNNING:
             self._mark_running(allocation_id)
             watched.is_running = True
-        while self._store_log(allocation_id, watched):
-            pass
-        if state.state is State.ENDED:
+        is_stored = any(not self._store_log(allocation_id, watched) for _ in range(_MOST_PARTS))
+        if is_stored and state.state is State.ENDED:
             assert state.exit is not None
             self._end(allocation_id, state.exit)
 
@@ -196,6 +198,7 @@ class Dispatcher(Background):
             tx.notify(task_topic(task.id))
 
     def _store_log(self, allocation_id: str, watched: _Watched) -> bool:
+        """Store the next part of a log; return whether there was one."""
         entries, offset = self._pool.read_log(allocation_id, watched.log_offset)
         if offset == watched.log_offset:
             return False

@@ -13,15 +13,17 @@ from sqlalchemy.orm import Session
 
 from det_keras.config import LogPattern, LogPatternError
 from det_keras.master.database.lookups import config_of_trial
-from det_keras.master.database.models import AllocationRow, LogRow, TrialRow
+from det_keras.master.database.models import AllocationRow, Base, LogRow, TrialRow
 from det_keras.master.database.notifier import task_topic
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import InvalidArgumentError
 from det_keras.master.resources import LogEntry
+from det_keras.protocol.log_lines import split_text
 from det_keras.protocol.values import now, timestamp
 
 __all__ = ["LogFilter", "note", "read_lines", "render", "store_entries", "store_rows", "view"]
 
+_TABLE = Base.metadata.tables[LogRow.__tablename__]
 _LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
@@ -103,6 +105,9 @@ def store_entries(
 def store_rows(tx: Transaction, task_id: str, rows: Sequence[dict[str, Any]]) -> None:
     """Store lines of one task and apply its experiment's log policies to them.
 
+    A line of more than 8 KiB becomes several: a page shows all lines of its part of the log at once, and patterns are
+    searched in each.
+
     Args:
         tx: stores the lines.
         task_id: the task.
@@ -110,8 +115,10 @@ def store_rows(tx: Transaction, task_id: str, rows: Sequence[dict[str, Any]]) ->
     """
     if not rows:
         return
-    tx.execute(insert(LogRow), list(rows))
-    _apply_log_policies(tx, task_id, [row["text"] for row in rows])
+    parts = [{**row, "text": text} for row in rows for text in split_text(row["text"])]
+    # Into the table, not the class: the ORM would take half as long again for each line.
+    tx.execute(insert(_TABLE), parts)
+    _apply_log_policies(tx, task_id, [part["text"] for part in parts])
     tx.notify(task_topic(task_id))
 
 
