@@ -19,8 +19,9 @@ _SECRET_NAME = re.compile(
 _PASSWORD_IN_URL = re.compile(r"(://[^\s/?#:@]*:)[^\s/]+(?=@)")
 # A token may stand in the place of the user.
 _USER_IN_URL = re.compile(r"(://)[^\s/]+(?=@)")
-# `name=value`, `name: value` and `"name": "value"`, anywhere in an argument.
-_ASSIGNMENT = re.compile(r"""([\w.-]+)(["']?\s*[=:]\s*)("[^"]*"|'[^']*'|(?!//)[^\s,;&?}\]'"]+)""")
+# `name=value`, `name: value` and `"name": "value"`, anywhere in an argument. Only where a name begins: tried at each
+# character of a long argument without a blank, it would take minutes.
+_ASSIGNMENT = re.compile(r"""(?<![\w.-])([\w.-]+)(["']?\s*[=:]\s*)("[^"]*"|'[^']*'|(?!//)[^\s,;&?}\]'"]+)""")
 _WHOLE_ASSIGNMENT = re.compile(r"([\w.-]+)=(.+)", re.DOTALL)
 _AUTHORIZATION = re.compile(r"\b((?:Bearer|Basic)\s+)\S+", re.IGNORECASE)
 # The option of a command that an argument contains, with its value.

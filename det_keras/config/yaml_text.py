@@ -44,6 +44,29 @@ _MAX_DEPTH = 100
 class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader with the rules of this module."""
 
+    _merged = 0
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Replace the merge keys of a mapping by what they merge, up to a limit for the whole document.
+
+        PyYAML copies merged entries without a limit: ten lines that merge the line before ten times are 10 billion.
+        """
+        for key, value in node.value:
+            if key.tag == _MERGE_TAG:
+                for part in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                    self._count_merged(part)
+        super().flatten_mapping(node)
+
+    def _count_merged(self, part: yaml.Node) -> None:
+        if not isinstance(part, yaml.MappingNode):
+            return
+        self.flatten_mapping(part)
+        self._merged += len(part.value)
+        if self._merged > _MAX_VALUES:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"merge keys (`<<`) add more than {_MAX_VALUES} values", part.start_mark
+            )
+
 
 class _Dumper(yaml.SafeDumper):
     """Quotes all text that PyYAML or this loader would read as another type."""

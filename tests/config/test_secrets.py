@@ -193,3 +193,10 @@ def test_passwords_in_urls_are_hidden(url: str, expected: str) -> None:
 def test_command_line_has_no_secrets(argv: list[str], shown: list[str]) -> None:
     assert hide_arguments(argv) == shown
     assert "hunter2" not in " ".join(hide_arguments(argv))
+
+
+@pytest.mark.parametrize("character", ["a", "-", "=", ":", "/", "@", "'", " "])
+def test_argument_of_a_megabyte_is_searched_in_linear_time(character: str) -> None:
+    # An engine that begins anew at each character would take hours.
+    (shown,) = hide_arguments([f"run {character * 1_000_000} --token=hunter2"])
+    assert "hunter2" not in shown

@@ -164,6 +164,14 @@ def test_aliases_that_explode_are_refused() -> None:
         load_yaml("\n".join(lines))
 
 
+def test_merge_keys_that_explode_are_refused() -> None:
+    lines = ["a0: &a0 {x: 1}"]
+    lines += [f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 10)}]}}" for i in range(1, 30)]
+
+    with pytest.raises(ConfigError, match=r"merge keys .* add more than 1000000 values"):
+        load_yaml("\n".join(lines))
+
+
 def test_plain_values_from_python_keep_their_meaning() -> None:
     numpy = pytest.importorskip("numpy")
 
