@@ -94,6 +94,13 @@ def _construct_text(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> str:
         ) from None
 
 
+def _construct_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
+    number = yaml.SafeLoader.construct_yaml_int(loader, node)
+    # Raises ValueError if it has more digits than Python converts, which hexadecimal numbers may have.
+    str(number)
+    return int(number)
+
+
 def _plain_constructors() -> dict[Any, Any]:
     safe = yaml.SafeLoader.yaml_constructors
     return {tag: safe[tag] for tag in (None, *(f"tag:yaml.org,2002:{name}" for name in _PLAIN_TAGS))}
@@ -109,6 +116,7 @@ def _resolvers_without_numbers_and_dates() -> dict[Any, Any]:
 
 _Loader.yaml_constructors = _plain_constructors()
 _Loader.add_constructor("tag:yaml.org,2002:str", _construct_text)
+_Loader.add_constructor(_INT_TAG, _construct_int)
 _Loader.yaml_implicit_resolvers = _resolvers_without_numbers_and_dates()
 _Loader.add_implicit_resolver(_FLOAT_TAG, _FLOAT, list("-+0123456789."))
 _Loader.add_implicit_resolver(_INT_TAG, _INT, list("-+0123456789"))

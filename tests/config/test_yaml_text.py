@@ -138,6 +138,7 @@ def test_keys_that_only_look_alike_are_no_duplicates() -> None:
         ("? [1]\n: a", "line 1"),
         ("? !!seq a\n: b", "line 1"),
         ("? " + "9" * 5000 + "\n: a", "cannot be read"),
+        ("a: 0x" + "9" * 5000, "cannot be read"),
         ("a: &x [*x]", "contains itself"),
         ("a: " + "[" * 150 + "]" * 150, "nested more than 100 deep"),
         ("a: " + "[" * 20000, "nested too deep"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from http import HTTPStatus
@@ -192,6 +193,21 @@ def _ago(text: str | None) -> Markup:
 
 
 def _json_script(value: Any) -> Markup:
-    """Return JSON for a script element: nothing in it can end the element."""
-    text = json.dumps(value, separators=(",", ":"))
+    """Return strict JSON for a script element: nothing in it can end the element.
+
+    NaN and infinities, which browsers refuse in JSON, become null: gaps in a plot.
+    """
+    try:
+        text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        text = json.dumps(_with_gaps(value), separators=(",", ":"), allow_nan=False)
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+
+
+def _with_gaps(value: Any) -> Any:
+    """Return values for JSON with None in place of numbers that are not finite."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _with_gaps(item) for name, item in value.items()}
+    return [_with_gaps(item) for item in value] if isinstance(value, list | tuple) else value

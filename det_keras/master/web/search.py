@@ -18,7 +18,7 @@ from det_keras.master.server.calls import MasterDep
 from det_keras.master.server.responses import reply
 from det_keras.master.tasks.allocations import runs_of_experiment
 from det_keras.master.web.experiments import experiment_head, trials_of
-from det_keras.master.web.plotting.figures import Point
+from det_keras.master.web.plotting.figures import Point, is_number
 from det_keras.master.web.plotting.importance import importances
 from det_keras.master.web.plotting.plots import points_of
 from det_keras.master.web.plotting.rungs import stopped_at
@@ -114,9 +114,7 @@ def _axes(names: Sequence[str], points: Sequence[Point], kinds: Mapping[str, str
         values = [point.hparams.get(name) for point in points]
         if len({repr(value) for value in values}) < 2:
             continue
-        numbers = all(
-            isinstance(one, int | float) and not isinstance(one, bool) for one in values if one is not None
-        )
+        numbers = all(is_number(one) for one in values if one is not None)
         kind = kinds.get(name, "linear") if numbers else "category"
         axes.append({"name": name, "scale": kind})
     return axes

@@ -14,13 +14,15 @@ from typing import Any
 from det_keras.display import number_text
 from det_keras.master.web.plotting.colors import run_color
 
-__all__ = ["Figure", "Line", "Point", "Rung", "curves", "parallel", "rungs", "scatter"]
+__all__ = ["Figure", "Line", "Point", "Rung", "curves", "is_number", "parallel", "rungs", "scatter"]
 
 Figure = dict[str, Any]
 
 # Okabe and Ito, "Color Universal Design" (2008), without the yellow, which is invisible on white, and the black, which
 # is invisible in the dark theme, and with a lighter blue.
 _COLORS = ("#2489cf", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8a7bd1", "#7a8b2a")
+# The first integer that may be too large for a float.
+_LARGEST_INTEGER = 1 << 1023
 _MARGIN = {"l": 64, "r": 16, "t": 16, "b": 48}
 _PLOT_PX = 320
 _ROW_PX = 240
@@ -297,7 +299,7 @@ class _Axis:
 
     @classmethod
     def of(cls, name: str, values: Sequence[Any], scale: str | None) -> _Axis:
-        numbers = [float(value) for value in values if _is_number(value)]
+        numbers = [float(value) for value in values if is_number(value)]
         if len(numbers) < sum(value is not None for value in values) or not numbers:
             kinds = sorted({_text(value) for value in values if value is not None})
             return cls(name, 0.0, 1.0, is_log=False, kinds=kinds)
@@ -377,11 +379,11 @@ def _color(style: int) -> str:
 
 
 def _axis_value(value: Any) -> Any:
-    return value if _is_number(value) else _plain(_text(value))
+    return value if is_number(value) else _plain(_text(value))
 
 
 def _axis_type(values: Sequence[Any]) -> str:
-    numbers = [float(value) for value in values if _is_number(value)]
+    numbers = [float(value) for value in values if is_number(value)]
     if len(numbers) < len(values) or not numbers:
         return "category"
     return "log" if _is_log(numbers) else "linear"
@@ -392,8 +394,11 @@ def _is_log(numbers: Sequence[float]) -> bool:
     return min(numbers) > 0 and max(numbers) / min(numbers) >= 50
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def is_number(value: Any) -> bool:
+    """Return whether a value is a number that a plot can place; an integer may be too large for that."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return math.isfinite(value) if isinstance(value, float) else abs(value) < _LARGEST_INTEGER
 
 
 def _text(value: Any) -> str:

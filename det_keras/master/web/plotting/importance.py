@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from det_keras.master.web.plotting.figures import Point
+from det_keras.master.web.plotting.figures import Point, is_number
 
 __all__ = ["Importance", "importances"]
 
@@ -21,6 +22,8 @@ _LEAST_TRIALS = 4
 # The time of fANOVA grows with the square of their number: 200 take a second, 2,000 take 45.
 _MOST_TRIALS = 200
 _SEED = 0
+# Squares of larger metrics are not finite.
+_LARGEST_METRIC = 1e150
 
 
 @dataclass(frozen=True)
@@ -49,9 +52,8 @@ def importances(points: Sequence[Point], scales: Mapping[str, str]) -> tuple[str
 
     Source: Hutter, Hoos and Leyton-Brown, "An Efficient Approach for Assessing Hyperparameter Importance", ICML 2014.
     """
-    known = sorted(
-        (point for point in points if math.isfinite(point.metric)), key=lambda point: point.trial_id
-    )
+    finite = (point for point in points if math.isfinite(point.metric))
+    known = _representable(sorted(finite, key=lambda point: point.trial_id))
     names = tuple(
         name
         for name in dict.fromkeys([*scales, *(name for point in known for name in point.hparams)])
@@ -63,6 +65,14 @@ def importances(points: Sequence[Point], scales: Mapping[str, str]) -> tuple[str
     method, found = _measured(known, names, scales)
     order = sorted(found.items(), key=lambda item: (-item[1], item[0]))
     return method, [Importance(name, value) for name, value in order]
+
+
+def _representable(points: Sequence[Point]) -> Sequence[Point]:
+    """Return trials whose metrics have squares and differences; importances do not depend on their unit."""
+    largest = max((abs(point.metric) for point in points), default=0.0)
+    if largest < _LARGEST_METRIC:
+        return points
+    return [replace(point, metric=point.metric / largest) for point in points]
 
 
 @dataclass(frozen=True)
@@ -94,7 +104,10 @@ def _measured(
     else:
         drawn = _drawn(points)
         text = repr([(point.metric, [point.hparams[name] for name in names]) for point in drawn])
-        return "fANOVA", _fanova(_Trials(text, names, tuple(scales.get(name) for name in names), drawn))
+        trials = _Trials(text, names, tuple(scales.get(name) for name in names), drawn)
+        # Optuna 4 asserts that no variance is negative, which rounding can make it.
+        with contextlib.suppress(AssertionError):
+            return "fANOVA", _fanova(trials)
     columns = {name: [point.hparams[name] for point in points] for name in names}
     return "correlation", {name: _correlation(column, points) for name, column in columns.items()}
 
@@ -130,15 +143,17 @@ def _fanova(trials: _Trials) -> dict[str, float]:
 
 
 def _distribution(optuna: Any, values: Sequence[Any], scale: str | None) -> Any:
-    if not all(_is_number(value) for value in values):
+    if not all(is_number(value) for value in values):
         return optuna.distributions.CategoricalDistribution(sorted({repr(value) for value in values}))
     low, high = min(map(float, values)), max(map(float, values))
+    if not math.isfinite(high - low):
+        return optuna.distributions.CategoricalDistribution(sorted({repr(value) for value in values}))
     return optuna.distributions.FloatDistribution(low, high, log=scale == "log" and low > 0)
 
 
 def _correlation(values: Sequence[Any], points: Sequence[Point]) -> float:
     metric = np.array([point.metric for point in points])
-    if all(_is_number(value) for value in values):
+    if all(is_number(value) for value in values):
         x, y = _ranks(np.array(values, float)), _ranks(metric)
         return abs(float(np.corrcoef(x, y)[0, 1]))
     kinds = np.array([repr(value) for value in values])
@@ -154,7 +169,3 @@ def _ranks(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     ends = np.cumsum(counts)
     ranks: npt.NDArray[np.float64] = ((ends - counts + ends - 1) / 2)[inverse]
     return ranks
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
