@@ -202,6 +202,10 @@ class RankGroup:
             logger.error("%s.%s", self._failure.cause, self._rest())
         elif self._deadline is not None:
             logger.error("After that, %s %s.", name[0].lower() + name[1:], _ending(status))
+            if status == REJECTS_HPARAMS and self._failure.status != status:
+                # The ranks that waited for it failed while it reported to the master. Its end is the cause of theirs.
+                self._failure = Failure(f"{name} {_ending(status)}", status)
+                self._nodes.report(self._failure)
 
     def _rest(self) -> str:
         """Return what follows from a failure of a rank."""

@@ -106,22 +106,43 @@ def test_trial_with_virtual_workers_goes_on_with_one_slot_and_ends_the_same(clus
     assert cluster.metrics(trial, "validation") == cluster.metrics(alone, "validation")
 
 
-REFUSES = """
+# Where rank 1 raises, and what rank 0 does meanwhile: it waits for rank 1 in an exchange of objects, or of gradients.
+REFUSING = {
+    "before training": """
 import det_keras as det
 context = det.keras.init()
 if context.distributed.rank == 1:
     raise det.InvalidHP("rank 1 cannot use them")
 context.distributed.allgather("rank 0 waits for rank 1")
-"""
+""",
+    "in a callback": """
+import keras
+import numpy as np
+import det_keras as det
+
+class Refuse(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 2 and context.distributed.rank == 1:
+            raise det.InvalidHP("rank 1 cannot use them")
+
+context = det.keras.init()
+model = keras.Sequential([keras.layers.Dense(2)])
+model.compile(optimizer=context.wrap_optimizer(keras.optimizers.SGD(0.01)), loss="mse")
+x = np.zeros((256, 4), np.float32)
+data, targets = context.wrap_data(x, x[:, :2])
+context.fit(model, x=data, y=targets, batch_size=8, epochs=50, callbacks=[Refuse()], verbose=0, validate=False)
+""",
+}
 
 
-def test_one_rank_alone_may_refuse_the_hyperparameters(cluster, tmp_path):
+@pytest.mark.parametrize("place", REFUSING)
+def test_one_rank_alone_may_refuse_the_hyperparameters(cluster, tmp_path, place):
     (tmp_path / "context").mkdir()
-    (tmp_path / "context" / "refuses.py").write_text(REFUSES)
+    (tmp_path / "context" / "refuses.py").write_text(REFUSING[place])
     entrypoint = "python3 -m det_keras.launch.distributed -- python3 refuses.py"
     (tmp_path / "refuses.yaml").write_text(yaml.safe_dump({**CONFIG, "entrypoint": entrypoint}))
     experiment = cluster.create(tmp_path / "refuses.yaml", tmp_path / "context")
     trial = cluster.trial(experiment)
-    assert cluster.wait(experiment) == "STATE_COMPLETED"
+    assert cluster.wait(experiment) == "STATE_COMPLETED", "".join(cluster.logs(trial))
     assert cluster.get(f"/api/v1/trials/{trial['id']}")["trial"]["restarts"] == 0
     assert any("rank 1 cannot use them" in line for line in cluster.logs(trial))

@@ -222,6 +222,24 @@ def test_exit_code_is_that_of_the_rank_that_failed(launch, code, expected, endin
     assert ending.rstrip(".") in launched.stderr
 
 
+def test_rank_that_rejects_its_hyperparameters_decides_even_if_another_fails_before_it(launch, tmp_path):
+    # So does rank 0, which loses its connection to rank 1, while rank 1 reports to the master.
+    code = (
+        RANK
+        + f"""
+import time
+if rank == 0:
+    raise SystemExit(1)
+while "Rank 0 exited with code 1" not in open({str(tmp_path / "stderr")!r}).read():
+    time.sleep(0.01)
+raise SystemExit(79)
+"""
+    )
+    launched = launch("--np", "2", code=code)
+    assert launched.finish() == 0
+    assert "After that, rank 1 rejected these hyperparameters" in launched.stderr
+
+
 def test_a_rank_that_dies_ends_the_others_and_what_they_started(launch):
     code = """
 import os, subprocess, sys, time
