@@ -353,6 +353,7 @@ def _spawn(home: Home, options: MasterOptions, slots: int | None) -> subprocess.
     environment[_DATABASE] = options.db or "sqlite"
     if options.trusted is not None:
         environment["DET_MASTER_CERT_FILE"] = options.trusted
+    home.master_log.touch(mode=0o600)
     with home.master_log.open("ab") as output:
         return subprocess.Popen(
             [sys.executable, "-m", "det_keras.master", "--home", str(home.root), *arguments],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,10 @@ class SqliteDatabase(Database):
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
+        # It holds the secrets of configs. SQLite gives its other files the mode of this one. The data root may have
+        # existed before, readable by others.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        path.chmod(0o600)
         engine = create_engine(
             f"sqlite:///{path}", pool_size=10, max_overflow=50, connect_args={"timeout": 30}
         )
