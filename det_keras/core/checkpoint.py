@@ -18,12 +18,11 @@ from det_keras.core.distributed import DistributedContext
 from det_keras.core.file_plan import FilePlan
 from det_keras.core.sharded import Listing, copy_files, join_files, join_metadata, list_shard
 from det_keras.errors import CheckpointError, DetError
+from det_keras.protocol.origin import METADATA_NAME, with_origin
 from det_keras.storage import Storage
 from det_keras.storage.manifest import MANIFEST_NAME
 
 __all__ = ["CheckpointContext", "DownloadMode"]
-
-_METADATA_NAME = "metadata.json"
 
 Selector = Callable[[str], bool]
 
@@ -47,12 +46,20 @@ class CheckpointContext:
         storage: stores the files.
         backend: receives the reports.
         distributed: the workers.
+        origin: the cluster and the allocation that write the checkpoints; None outside of a cluster.
     """
 
     def __init__(
-        self, storage: Storage, backend: Backend, distributed: DistributedContext | None = None
+        self,
+        storage: Storage,
+        backend: Backend,
+        distributed: DistributedContext | None = None,
+        origin: Mapping[str, str] | None = None,
     ) -> None:
         self.storage = storage
+        # Committed together with the files. If this process is killed before the report, the master knows by it that
+        # the checkpoint is one of its own that nobody will report any more.
+        self._origin = origin
         self._backend = backend
         self._distributed = distributed or DistributedContext()
 
@@ -80,11 +87,11 @@ class CheckpointContext:
                 self._store_shards(uuid, Path(folder), metadata, None)
             return
         self._check_chief("store_path")
-        content = _document(metadata or {})
+        content = self._document(metadata or {})
         uuid = str(uuid_module.uuid4())
         with self.storage.store_path(uuid) as directory:
             yield directory, uuid
-            (directory / _METADATA_NAME).write_bytes(content)
+            (directory / METADATA_NAME).write_bytes(content)
         self.report(uuid, metadata or {})
 
     def upload(
@@ -197,7 +204,7 @@ class CheckpointContext:
             return self._backend.checkpoint_metadata(storage_id)
         except CheckpointError:
             with self.storage.raw_path(storage_id) as directory:
-                found: dict[str, Any] = json.loads((directory / _METADATA_NAME).read_text(encoding="utf-8"))
+                found: dict[str, Any] = json.loads((directory / METADATA_NAME).read_text(encoding="utf-8"))
             return found
 
     def delete(self, storage_id: str) -> None:
@@ -207,7 +214,7 @@ class CheckpointContext:
 
     def with_metadata(self, plan: FilePlan, metadata: Mapping[str, object]) -> FilePlan:
         """Return `plan` with the checkpoint's ``metadata.json``; raises as `store_path` does."""
-        return replace(plan, files={**plan.files, _METADATA_NAME: (_document(metadata),)})
+        return replace(plan, files={**plan.files, METADATA_NAME: (self._document(metadata),)})
 
     def report(self, uuid: str, metadata: Mapping[str, Any]) -> None:
         """Report a committed checkpoint."""
@@ -233,7 +240,7 @@ class CheckpointContext:
         # Every rank joins the same gathered listings, so all ranks get the same result without another exchange.
         shares = join_files([files for files, _, _ in gathered])
         joined = join_metadata([part for _, part, _ in gathered])
-        content = _document(joined)
+        content = self._document(joined)
         own = list(shares[self._distributed.rank])
         with ExitStack() as stack:
             opened = self._distributed.on_chief(
@@ -244,7 +251,7 @@ class CheckpointContext:
                 if source is not None:
                     copy_files(source, own, opened)
                 if self._distributed.is_chief:
-                    (opened / _METADATA_NAME).write_bytes(content)
+                    (opened / METADATA_NAME).write_bytes(content)
             except OSError as error:
                 failure = f"rank {self._distributed.rank}: {error}"
             self._refuse(uuid, self._distributed.allgather(failure))
@@ -256,6 +263,16 @@ class CheckpointContext:
         problems = [problem for problem in said if problem is not None]
         if problems:
             raise CheckpointError(f"Checkpoint `{uuid}` could not be written: {'; '.join(problems)}.")
+
+    def _document(self, metadata: Mapping[str, object]) -> bytes:
+        """Check metadata, and return the content of ``metadata.json``."""
+        steps_completed = metadata.get("steps_completed")
+        if isinstance(steps_completed, bool) or not isinstance(steps_completed, int):
+            raise ValueError(
+                "A checkpoint's metadata requires `steps_completed`, the batches trained so far, as an integer. "
+                f"Received: {steps_completed!r}."
+            )
+        return json.dumps(with_origin(metadata, self._origin), indent=1).encode()
 
     @contextmanager
     def _open(self, uuid: str, selector: Selector | None) -> Iterator[Path]:
@@ -303,14 +320,3 @@ def _existing(directory: Path) -> Path:
     if not directory.is_dir():
         raise ValueError(f"There is no directory {str(directory)!r} to store as a checkpoint.")
     return directory
-
-
-def _document(metadata: Mapping[str, object]) -> bytes:
-    """Check metadata, and return the content of ``metadata.json``."""
-    steps_completed = metadata.get("steps_completed")
-    if isinstance(steps_completed, bool) or not isinstance(steps_completed, int):
-        raise ValueError(
-            "A checkpoint's metadata requires `steps_completed`, the batches trained so far, as an integer. "
-            f"Received: {steps_completed!r}."
-        )
-    return json.dumps(metadata, indent=1).encode()

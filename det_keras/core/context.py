@@ -26,6 +26,7 @@ from det_keras.core.uncaught import UncaughtHook
 from det_keras.errors import InvalidHP
 from det_keras.home import Home
 from det_keras.protocol.exit_codes import code_of_rejection
+from det_keras.protocol.origin import origin_of
 from det_keras.provenance.capture import is_enabled
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ class Context:
         preempt_mode = PreemptMode(preempt_mode)
         self._events = _event_files(info, backend, checkpoint_storage, self.distributed, tensorboard_mode)
         self.train = TrainContext(backend, self.distributed, self._events)
-        self.checkpoint = CheckpointContext(checkpoint_storage, backend, self.distributed)
+        origin = None if info is None else origin_of(info.cluster_id, info.allocation_id)
+        self.checkpoint = CheckpointContext(checkpoint_storage, backend, self.distributed, origin)
         self.media = MediaStore(checkpoint_storage, backend.unshared)
         self.preempt = PreemptContext(
             backend, self.distributed, preempt_mode, ask=_own_poll(info, preempt_mode)

@@ -163,6 +163,14 @@ class Storage(abc.ABC):
         """Return whether a finished checkpoint `uuid` is stored."""
 
     @abc.abstractmethod
+    def checkpoints(self) -> list[str]:
+        """Return the UUIDs of all finished checkpoints that are stored, whoever stored them.
+
+        Raises:
+            OSError: the storage cannot be read.
+        """
+
+    @abc.abstractmethod
     def list_files(self, uuid: str) -> dict[str, int]:
         """Return the relative paths of `uuid` with sizes in bytes; directories end with ``/``; {} if there is none."""
 

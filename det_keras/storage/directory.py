@@ -22,7 +22,14 @@ from det_keras.storage.manifest import (
     verify_manifest,
     write_manifest,
 )
-from det_keras.storage.names import checkpoint_name, is_alive, machine_name, matching_files, relative_name
+from det_keras.storage.names import (
+    checkpoint_name,
+    is_alive,
+    is_checkpoint_name,
+    machine_name,
+    matching_files,
+    relative_name,
+)
 
 __all__ = ["DirectoryStorage"]
 
@@ -85,6 +92,13 @@ class DirectoryStorage(Storage):
 
     def exists(self, uuid: str) -> bool:
         return (self._directory(uuid) / MANIFEST_NAME).is_file()
+
+    def checkpoints(self) -> list[str]:
+        try:
+            names = [entry.name for entry in os.scandir(self.root) if is_checkpoint_name(entry.name)]
+        except FileNotFoundError:
+            return []
+        return sorted(name for name in names if self.exists(name))
 
     def location(self, uuid: str) -> str:
         return str(self._directory(uuid))

@@ -122,6 +122,11 @@ class ObjectStorage(Storage):
         key = self._folder(uuid) + MANIFEST_NAME
         return key in self._list(key)
 
+    def checkpoints(self) -> list[str]:
+        names = (key.removeprefix(self._root).split("/") for key in self._list(self._root))
+        found = (parts[0] for parts in names if len(parts) == 2 and parts[1] == MANIFEST_NAME)
+        return sorted(name for name in found if is_checkpoint_name(name))
+
     def location(self, uuid: str) -> str:
         return f"{self._requests().client.location}/{self._folder(uuid).rstrip('/')}"
 

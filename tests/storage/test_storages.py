@@ -52,6 +52,17 @@ def test_stored_files_come_back_verified(store):
     assert "manifest.json" in files
 
 
+def test_finished_checkpoints_are_listed_whoever_stored_them(store, tmp_path):
+    assert store.checkpoints() == []
+    uuids = sorted(put(store) for _ in range(3))
+    (tmp_path / "a").write_text("a")
+    store.store_file("events/file", tmp_path / "a")
+    store.store_file(f"{uuid4()}/file-without-a-manifest", tmp_path / "a")
+    assert store.checkpoints() == uuids
+    store.delete(uuids[1])
+    assert store.checkpoints() == [uuids[0], uuids[2]]
+
+
 def test_manifest_is_read_without_the_other_files(store):
     uuid = put(store)
     content = store.manifest(uuid)

@@ -166,10 +166,11 @@ def remove_files(master: MasterDep, request: Annotated[DeleteBody, body(DeleteBo
 
 @router.post("/api/v1/checkpoints/orphans")
 def remove_orphans(master: MasterDep, request: Annotated[OrphansBody, body(OrphansBody)]) -> Response:
-    """Find what unfinished checkpoints left in all storages of experiments, and remove it unless it is a dry run."""
+    """Find what killed tasks left in all storages of experiments, and remove it unless it is a dry run."""
     with master.store.reading() as session:
         sections = orphans.known_storages(session, master.default_storage)
-    swept = orphans.sweep(sections, request.min_age_s, dry_run=request.dry_run)
+    cluster_id = master.identity.cluster_id
+    swept = orphans.sweep(master.store, sections, cluster_id, request.min_age_s, dry_run=request.dry_run)
     return reply(
         {
             "orphans": [

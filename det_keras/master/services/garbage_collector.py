@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import delete, or_, select
@@ -16,6 +16,7 @@ from sqlalchemy import delete, or_, select
 from det_keras import storage
 from det_keras.errors import CheckpointError, ConfigError
 from det_keras.master.checkpoints import records as checkpoints
+from det_keras.master.checkpoints.orphans import remove_unreported
 from det_keras.master.database.context_store import ContextStore
 from det_keras.master.database.lookups import config_of
 from det_keras.master.database.models import (
@@ -52,6 +53,10 @@ logger = logging.getLogger(__name__)
 # Failed deletions, such as on a storage that is not mounted, are repeated at this period.
 _RETRY_S = 60.0
 _THINNING_PERIOD = timedelta(hours=1)
+# Only a kill within a few milliseconds leaves a checkpoint that was never reported.
+_SWEEP_PERIOD = timedelta(hours=1)
+# Listing these costs nothing. Of object stores, only `det checkpoint gc --orphans` lists everything.
+_LISTED_TYPES = ("directory", "shared_fs")
 
 
 class GarbageCollector(Background):
@@ -81,6 +86,7 @@ class GarbageCollector(Background):
         self._bundles = bundles
         self._system_metrics = system_metrics
         self._thinned_at = now()
+        self._swept_at: datetime | None = None
         super().__init__("garbage_collector", notifier, DELETIONS)
 
     def _run(self) -> None:
@@ -110,6 +116,20 @@ class GarbageCollector(Background):
             self._delete_experiment(experiment_id)
         self._delete_old_logs()
         self._thin_system_metrics()
+        self._delete_unreported()
+
+    def _delete_unreported(self) -> None:
+        """Delete complete checkpoints whose tasks were killed before they reported them."""
+        if self._swept_at is not None and now() - self._swept_at < _SWEEP_PERIOD:
+            return
+        self._swept_at = now()
+        with self._store.reading() as session:
+            # A run registers its storage before it stores anything.
+            known = session.scalars(select(StorageRow.config)).all()
+        sections = [dict(section) for section in known if section.get("type") in _LISTED_TYPES]
+        swept = remove_unreported(self._store, sections, self._cluster_id)
+        for orphan in swept.orphans:
+            logger.info("Deleted checkpoint %s, whose task was killed before it reported it.", orphan.name)
 
     def _thin_system_metrics(self) -> None:
         if now() - self._thinned_at >= _THINNING_PERIOD:
