@@ -21,6 +21,11 @@ __all__ = ["Importance", "importances"]
 _LEAST_TRIALS = 4
 # The time of fANOVA grows with the square of their number: 200 take a second, 2,000 take 45.
 _MOST_TRIALS = 200
+# It also grows with the number of hyperparameters and of trees. With many values there are fewer trees, so that the
+# time stays about the same.
+_MOST_TREES = 64
+_LEAST_TREES = 16
+_MOST_VALUES = 400 * _MOST_TREES
 _SEED = 0
 # Squares of larger metrics are not finite.
 _LARGEST_METRIC = 1e150
@@ -138,7 +143,8 @@ def _fanova(trials: _Trials) -> dict[str, float]:
         study.add_trial(
             optuna.trial.create_trial(params=params, distributions=distributions, value=point.metric)
         )
-    evaluator = optuna.importance.FanovaImportanceEvaluator(seed=_SEED)
+    trees = max(_LEAST_TREES, min(_MOST_TREES, _MOST_VALUES // (len(points) * len(names))))
+    evaluator = optuna.importance.FanovaImportanceEvaluator(n_trees=trees, seed=_SEED)
     return {name: float(value) for name, value in evaluator.evaluate(study, params=list(names)).items()}
 
 
