@@ -35,10 +35,10 @@ NOT_CALLED = {("POST", "/api/v1/auth/logout")}
 class Known:
     """A master on which there is something of everything, and what it is called."""
 
-    def __init__(self, world: Any) -> None:
+    def __init__(self, world: Any, config: str = SINGLE) -> None:
         self.world = world
         client = world.client
-        self.experiment_id, self.trial, self.allocation_id = world.launch(SINGLE, name="known")
+        self.experiment_id, self.trial, self.allocation_id = world.launch(config, name="known")
         body = {"uuid": UUID, "taskId": self.trial["taskId"], "metadata": {"steps_completed": 1}}
         client.post("/api/v1/checkpoints", body)
         client.report(self.trial["id"], "validation", 1, {"loss": 1.0})

@@ -15,7 +15,7 @@ import pytest
 from amount import AMOUNT
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from master.fakes import SINGLE, Client, FakePool
+from master.fakes import SINGLE, FakePool
 from master.test_fuzz import NOT_CALLED, Known, schemathesis, send
 from sqlalchemy import select
 
@@ -44,9 +44,7 @@ class Callers:
         self.victim = self._user("victim")
         self.tokens = {"victim": self._issue("victim")}
         self._user("mallory")
-        self.owner = Client(world.http, self.tokens["victim"])
-        self.known = Known(world)
-        self.secrets = self.owner.create(SINGLE + SECRETS, name="secrets")
+        self.known = Known(world, SINGLE + SECRETS)
 
     def _user(self, name: str) -> int:
         with self.world.master.store.writing() as tx:
@@ -82,8 +80,7 @@ class Callers:
         for allocation_id in self.world.pool.launched:
             self.world.pool.finish(allocation_id)
         self.world.client.token = self._own_token
-        self.known = Known(self.world)
-        self.secrets = self.owner.create(SINGLE + SECRETS, name="secrets")
+        self.known = Known(self.world, SINGLE + SECRETS)
 
     def rows(self, caller: str) -> dict[str, list[Any]]:
         """Return the rows that a caller must not be able to change."""
