@@ -248,7 +248,9 @@ class Loop:
                 self._checkpoints.wait()
         except Exception:
             # The context is being closed: its other files and reports must not be lost with this checkpoint.
-            logger.exception("The loop was left at batch %s, which is not saved.", self.progress.total_batches)
+            logger.exception(
+                "The loop was left at batch %s, which is not saved.", self.progress.total_batches
+            )
         finally:
             self._close()
 
