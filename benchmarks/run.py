@@ -19,6 +19,7 @@ FOLDER = Path(__file__).parent
 MEASUREMENTS = (
     "start",
     "fit",
+    "small",
     "system_metrics",
     "reports",
     "report_lane",

@@ -66,11 +66,13 @@ class Kill:
         moment: a key of `MOMENTS`; ``start`` of the process, ``set up`` of a `fit`, or ``train begin``.
         count: at which of them in this process, from 1.
         delay_s: kill from outside so much later; None kills right there, and not one instruction later.
+        pause_s: training pauses there before the kill, so that the checkpoints before it are written.
     """
 
     moment: str
     count: int = 1
     delay_s: float | None = None
+    pause_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -217,6 +219,7 @@ class _Watch:
             self._seen += 1
             if self._seen != self._kill.count:
                 return
+            time.sleep(self._kill.pause_s)
             self._send({"epoch": self.epoch, "kill_in_s": self._kill.delay_s})
             if self._kill.delay_s is None:
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import keras
+
 from det_keras.keras.checkpoint.variables import VariableSet, build_everything
 
 __all__ = ["TrainedModel"]
@@ -35,6 +37,16 @@ class TrainedModel:
                 self.model, [optimizer for optimizer in self.optimizers if optimizer.built]
             )
         return self._variables
+
+    @property
+    def takes_single_batches(self) -> bool:
+        """Whether each execution of Keras's own train function takes one batch.
+
+        An execution of several batches tries to read beyond the end of an epoch, and a train function of the user's own
+        may read as it likes.
+        """
+        is_own = type(self.model).make_train_function is not keras.Model.make_train_function
+        return not is_own and self.model.steps_per_execution == 1
 
     def build(self, element_spec: Any) -> None:
         """Create every variable that the first step would create.

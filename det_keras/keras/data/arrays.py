@@ -29,6 +29,7 @@ __all__ = ["ArraySource", "num_samples", "rows_of", "split_arrays", "to_tensors"
 
 _PREFETCHED_BATCHES = 4
 _FINGERPRINT_ROWS = 1000
+_ENDLESS = 1 << 62
 
 
 class ArraySource(IteratedSource):
@@ -67,10 +68,12 @@ class ArraySource(IteratedSource):
             steps_per_epoch, self._steps_per_pass, wraps_around=wraps_around
         )
         self.steps_per_epoch: int = self.epochs.steps_per_epoch
-        # Variables instead of constants: the dataset is traced once and then iterated from different steps.
+        # Counted over all epochs: the next step of the iterator, and the step after its last one.
+        self._begin, self._stop = 0, 0
+        # A variable instead of a constant: the dataset is traced once and then iterated from different steps.
         self._first = tf.Variable(0, dtype=tf.int64, trainable=False)
-        self._stop = tf.Variable(0, dtype=tf.int64, trainable=False)
-        self._dataset = self._build()
+        self._steps = self._slices() if self._is_in_order else self._gathered_steps()
+        self._dataset = _prefetched(self._steps)
 
     @property
     def may_lack_rows(self) -> bool:
@@ -104,40 +107,68 @@ class ArraySource(IteratedSource):
 
     def begin_epoch(self, epoch: int, first_step: int, stop_step: int | None) -> None:
         base = self.epochs.start_of(epoch)
-        self._first.assign(base + first_step)
-        self._stop.assign(base + (self.epochs.steps_in(epoch) if stop_step is None else stop_step))
-        self._pending = True
+        first = base + first_step
+        # Opening an iterator takes milliseconds, so that an iterator serves for the next epoch as well.
+        self._pending = not (self.is_read_exactly and self._iterator is not None and first == self._stop)
+        self._begin = first
+        self._stop = base + (self.epochs.steps_in(epoch) if stop_step is None else stop_step)
+
+    def leave_epoch(self) -> None:
+        self._iterator = None
 
     def close(self) -> None:
         super().close()
-        del self._tensors
+        del self._steps, self._tensors
 
     def records_before(self, epoch: int, step: int) -> int | None:
         passes, rest = divmod(self.epochs.start_of(epoch) + step, self._steps_per_pass)
         return passes * self._size + rest * self.batch_size
 
-    def _build(self) -> tf.data.Dataset:
-        """Return the dataset of the steps from `_first` to `_stop`, counted over all epochs."""
+    @property
+    def _is_in_order(self) -> bool:
+        """Whether batches are slices of dense arrays, which need neither row numbers nor a traced function."""
+        tensors = tf.nest.flatten(self._tensors)
+        is_dense = all(isinstance(tensor, tf.Tensor) for tensor in tensors)
+        return not self._shuffle and self._shard.is_whole and is_dense
+
+    def _open_pass(self) -> Any:
+        if self._is_in_order:
+            steps = self._steps.skip(self._begin % self._steps_per_pass)
+        else:
+            steps = self._steps
+            self._first.assign(self._begin)
+        return iter(_prefetched(steps if self.is_read_exactly else steps.take(self._stop - self._begin)))
+
+    def _slices(self) -> tf.data.Dataset:
+        """Return the dataset of all steps from the beginning of a pass."""
+        whole = tf.data.Dataset.from_tensors(self._tensors)
+        return whole.rebatch(self.batch_size, drop_remainder=self._size % self.batch_size == 0).repeat()
+
+    def _gathered_steps(self) -> tf.data.Dataset:
+        """Return the dataset of all steps from `_first` on, counted over all epochs."""
         per_pass = tf.constant(self._steps_per_pass, tf.int64)
 
-        def passes(_: tf.Tensor) -> tf.data.Dataset:
-            return tf.data.Dataset.range(self._first // per_pass, (self._stop - 1) // per_pass + 1)
-
-        def indices(number: tf.Tensor) -> tf.data.Dataset:
-            if self._shuffle is True:
-                order = sample_order(self._size, self._seed, number)
-            else:
-                order = tf.range(self._size, dtype=tf.int64)
-            first = tf.maximum(self._first - number * per_pass, 0)
-            stop = tf.minimum(self._stop - number * per_pass, per_pass)
-            return tf.data.Dataset.range(first, stop).map(lambda step: self._slice(order, number, step))
+        # The order of a pass is the state of one sequential scan: datasets inside of a dataset would be opened, and
+        # their functions be instantiated, for each pass. Autograph would take most of the time of tracing.
+        @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+        def gather(state: Any, item: Any) -> Any:
+            (number, order), (ahead, data) = state, item
+            step = self._first + ahead
+            current = step // per_pass
+            order = tf.cond(tf.equal(current, number), lambda: order, lambda: self._order(current))
+            return (current, order), self._gather(self._slice(order, current, step % per_pass), data)
 
         # Pass the tensors as a dataset: each function would make a copy of a tensor that it captures.
         tensors = tf.data.Dataset.from_tensors(self._tensors).repeat()
+        numbered = tf.data.Dataset.zip((tf.data.Dataset.range(_ENDLESS), tensors))
+        nothing = (tf.constant(-1, tf.int64), tf.zeros([self._size], tf.int64))
         # Gather sequentially, ahead of training: parallel gathers slow each other down.
-        steps = tf.data.Dataset.range(1).flat_map(passes).flat_map(indices)
-        dataset = tf.data.Dataset.zip((steps, tensors)).map(self._gather)
-        return dataset.with_options(_fixed_options()).prefetch(_PREFETCHED_BATCHES)
+        return numbered.scan(nothing, gather)
+
+    def _order(self, number: tf.Tensor) -> tf.Tensor:
+        if self._shuffle is True:
+            return sample_order(self._size, self._seed, number)
+        return tf.range(self._size, dtype=tf.int64)
 
     def _gather(self, rows: tf.Tensor, data: Any) -> Any:
         if self._shard.is_whole:
@@ -247,10 +278,10 @@ def _described(structure: Any) -> Any:
     return [_described(item) for item in structure]
 
 
-def _fixed_options() -> tf.data.Options:
+def _prefetched(dataset: tf.data.Dataset) -> tf.data.Dataset:
     options = tf.data.Options()
     # With autotuning `fit` waits up to 1.8 s at its end for the tuning thread, and this pipeline has nothing to tune.
     options.autotune.enabled = False
     options.experimental_optimization.apply_default_optimizations = False
     options.deterministic = True
-    return options
+    return dataset.with_options(options).prefetch(_PREFETCHED_BATCHES)

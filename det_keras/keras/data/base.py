@@ -63,11 +63,14 @@ class DataSource(abc.ABC):
         steps_per_epoch: batches of one epoch; None while it is unknown because the data has not ended yet.
         epochs: the lengths of epochs; None if `steps_per_epoch` is None.
         batch_size: samples of a full batch; None if the data defines the batches.
+        is_read_exactly: whether the reader takes as many batches of each epoch as it has, and no more, so that an
+            iterator need not end with the epoch.
     """
 
     steps_per_epoch: int | None = None
     batch_size: int | None = None
     epochs: EpochLengths | None = None
+    is_read_exactly = False
 
     @property
     def may_lack_rows(self) -> bool:
@@ -107,6 +110,10 @@ class DataSource(abc.ABC):
 
     def end_epoch(self, epoch: int) -> None:
         """Record that an epoch ended."""
+        return
+
+    def leave_epoch(self) -> None:
+        """Record that an epoch may have been left before its end."""
         return
 
     def close(self) -> None:

@@ -112,6 +112,7 @@ class FitRun:
             wraps_around=self.settings.epochs_wrap_around,
         )
         trained = TrainedModel(model, context.optimizers_of(model))
+        self.source.is_read_exactly = self.core.distributed.is_alone and trained.takes_single_batches
         self._first_epoch = arguments.initial_epoch if self.core.info is None else 0
         batches_before = sum(phase.batches for phase in context.phases)
         position = Position(epoch=self._first_epoch)

@@ -131,6 +131,9 @@ class SegmentRunner:
                 f"Epoch {epoch + 1} had no batch: the training data is empty, or gave all of it in an earlier epoch."
             )
         self._source.end_epoch(epoch)
+        if model.stop_training:
+            # A callback may revoke the stop at the end of this epoch.
+            self._source.leave_epoch()
         if progress.position == self._segment_start:
             # The length of the epoch was unknown, and the checkpoint was taken after its last batch: this process
             # trained no batch of it and uses the metrics of the checkpoint.
