@@ -124,8 +124,8 @@ class Storage(abc.ABC):
 
         Args:
             uuid: UUID of the checkpoint.
-            hashes: SHA-256 in hexadecimal, by relative path, of files that were hashed as they were written. The
-                mapping is read when the block ends; the other files are read again to hash them.
+            hashes: SHA-256 in hexadecimal, by relative path, of files that were hashed as they were written, and
+                flushed. The mapping is read when the block ends; the other files are read again to hash them.
 
         Raises:
             OSError: the storage cannot be written (disk full, no permission, not mounted).

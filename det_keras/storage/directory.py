@@ -36,6 +36,7 @@ __all__ = ["DirectoryStorage"]
 logger = logging.getLogger(__name__)
 
 _STAGING_PREFIX = ".staging-"
+_EVERYTHING = ("**/*",)
 
 
 class DirectoryStorage(Storage):
@@ -115,12 +116,14 @@ class DirectoryStorage(Storage):
             return {}
         return {name: size for name, size in list_files(directory).items() if name != DELETED_NAME}
 
-    def delete(self, uuid: str, globs: Sequence[str] = ("**/*",)) -> dict[str, int]:
+    def delete(self, uuid: str, globs: Sequence[str] = _EVERYTHING) -> dict[str, int]:
         directory = self._directory(uuid)
         if not directory.is_dir():
             return {}
-        selected = matching_files(directory, globs)
-        kept = [name for name in list_files(directory) if not name.endswith("/") and name not in selected]
+        everything = tuple(globs) == _EVERYTHING
+        selected = set() if everything else matching_files(directory, globs)
+        listed = {} if everything else list_files(directory)
+        kept = [name for name in listed if not name.endswith("/") and name not in selected]
         if not [name for name in kept if name not in (MANIFEST_NAME, DELETED_NAME)] or not kept:
             # The rename comes first: a half-deleted directory is never taken for a checkpoint. If this process is
             # killed in between, a later one removes the renamed directory like stale staging.

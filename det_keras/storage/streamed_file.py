@@ -11,12 +11,15 @@ import fcntl
 import hashlib
 import mmap
 import os
+from collections import deque
 from pathlib import Path
 
 __all__ = ["StreamedFile"]
 
 # A multiple of all common block sizes, as direct I/O requires, and small enough for the processor's cache.
 _BLOCK_BYTES = 1 << 20
+# Blocks of closed files: for a small file, the page faults of a new one would take longer than writing it.
+_spare_blocks: deque[memoryview] = deque(maxlen=1)
 
 
 class StreamedFile:
@@ -31,8 +34,11 @@ class StreamedFile:
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("wb", buffering=0)
-        # Anonymous memory is aligned to a page, as direct I/O requires.
-        self._block = memoryview(mmap.mmap(-1, _BLOCK_BYTES))
+        try:
+            self._block = _spare_blocks.pop()
+        except IndexError:
+            # Anonymous memory is aligned to a page, as direct I/O requires.
+            self._block = memoryview(mmap.mmap(-1, _BLOCK_BYTES))
         self._filled = 0
         self._hash = hashlib.sha256()
         self._is_direct: bool | None = None
@@ -59,15 +65,17 @@ class StreamedFile:
         """Do nothing: writers of archives call it between members, but only whole blocks are written."""
 
     def close(self) -> None:
-        """Write the remaining content and close the file."""
+        """Write the remaining content, flush the file to the disk and close it."""
         try:
             if self._is_direct:
                 # The last part is shorter than a block.
                 self._set_direct(False)
             if self._filled:
                 self._write_out()
+            os.fsync(self._file.fileno())
         finally:
             self._file.close()
+        _spare_blocks.append(self._block)
 
     def __enter__(self) -> StreamedFile:
         return self

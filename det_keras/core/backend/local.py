@@ -154,6 +154,10 @@ class LocalBackend(Backend):
         # Only a digest of each report is stored: a long training makes hundreds of thousands of reports.
         self._reported: set[bytes] = set()
         self._best: float | None = None
+        # Not the lock of reports: training does not wait for a deletion.
+        self._pruning = threading.Lock()
+        # All checkpoints of the run, newest first; None until the first one is reported.
+        self._stored: list[CheckpointRecord] | None = None
         for row in _read_rows(run.metrics):
             self._remember(row)
         self._closed = False
@@ -183,8 +187,14 @@ class LocalBackend(Backend):
         return
 
     def report_checkpoint(self, record: CheckpointRecord) -> None:
-        # The directory in the storage is the record; only superfluous checkpoints are pruned here.
-        self._prune()
+        # The directory in the storage is the record; only superfluous checkpoints are pruned here. They are listed only
+        # once: no other process stores or deletes checkpoints of this run.
+        with self._pruning:
+            if self._stored is None:
+                self._stored = self.checkpoints()
+            others = [stored for stored in self._stored if stored.uuid != record.uuid]
+            self._stored = sorted([record, *others], key=lambda stored: stored.steps_completed, reverse=True)
+            self._prune()
 
     def checkpoints(self) -> list[CheckpointRecord]:
         storage = DirectoryStorage(self.run.checkpoints)
@@ -216,7 +226,9 @@ class LocalBackend(Backend):
         return metadata
 
     def report_checkpoint_deleted(self, uuid: str) -> None:
-        return
+        with self._pruning:
+            if self._stored is not None:
+                self._stored = [record for record in self._stored if record.uuid != uuid]
 
     def open_media(self) -> MediaFolder:
         rows = _newest_media(self.run.media)
@@ -296,9 +308,11 @@ class LocalBackend(Backend):
 
     def _prune(self) -> None:
         storage = DirectoryStorage(self.run.checkpoints)
-        for record in superfluous(self.checkpoints(), smaller_is_better=self._smaller_is_better):
+        assert self._stored is not None
+        for record in superfluous(self._stored, smaller_is_better=self._smaller_is_better):
             with contextlib.suppress(OSError):
                 storage.delete(record.uuid)
+                self._stored.remove(record)
 
 
 def _digest(row: Mapping[str, Any]) -> bytes:

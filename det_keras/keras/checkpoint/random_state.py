@@ -127,6 +127,6 @@ def _torch_state() -> str | None:
 def layer_generators(model: Any) -> Iterator[tf.random.Generator]:
     """Yield the `tf.random.Generator`s that layers hold, in a fixed order."""
     for layer in all_layers(model):
-        for _, value in sorted(vars(layer).items()):
-            if isinstance(value, tf.random.Generator):
-                yield value
+        held = {name: value for name, value in vars(layer).items() if isinstance(value, tf.random.Generator)}
+        for _, generator in sorted(held.items()):
+            yield generator

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import tensorflow as tf
@@ -87,8 +88,12 @@ class VariableSet:
         """
         return [_read(item.variable) for item in self.tracked]
 
-    def describe(self) -> list[dict[str, Any]]:
+    def describe(self) -> Sequence[Mapping[str, Any]]:
         """Return the description of every variable, in order."""
+        return self._descriptions
+
+    @cached_property
+    def _descriptions(self) -> Sequence[Mapping[str, Any]]:
         return [item.describe() for item in self.tracked]
 
     def check(self, saved: Sequence[Mapping[str, Any]]) -> None:
@@ -194,7 +199,8 @@ def _empty_batch(spec: tf.TensorSpec) -> tf.Tensor:
 
 
 def _read(variable: Any) -> tf.Tensor:
-    return variable.value.read_value()
+    # `read_value` would add an operation that returns the same value.
+    return tf.convert_to_tensor(variable.value)
 
 
 def _shape(description: Mapping[str, Any]) -> str:
