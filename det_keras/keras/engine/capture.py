@@ -23,6 +23,7 @@ from det_keras.keras.engine.parts import FitParts
 from det_keras.keras.engine.progress import Progress
 from det_keras.keras.engine.settings import FitSettings
 from det_keras.keras.engine.team import WorkerStates
+from det_keras.keras.history import pack_history
 
 __all__ = ["CodeArchive", "StateCapture", "checkpoint_metadata"]
 
@@ -97,7 +98,7 @@ class StateCapture:
             "optimizers": [index for index, optimizer in enumerate(trained.optimizers) if optimizer.built],
             "steps_per_epoch": source.steps_per_epoch,
             "validation_source": parts.validations.source_state(),
-            "history": parts.history.get_state(),
+            "history": pack_history(parts.history.get_state()),
             "random": capture_random_state(trained.model),
             "source": source.save_state(Path(rank_files.name) / "data"),
         }
