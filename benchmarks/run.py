@@ -20,6 +20,7 @@ MEASUREMENTS = (
     "start",
     "fit",
     "small",
+    "loop",
     "system_metrics",
     "reports",
     "report_lane",

@@ -12,19 +12,17 @@ from typing import Any, Protocol
 
 import keras
 
-from det_keras.core import Context
-from det_keras.core.checkpoint_writer import CheckpointWriter
 from det_keras.core.preempt import StopSignals
 from det_keras.keras.checkpoint.trained_model import TrainedModel
 from det_keras.keras.checkpoint.training_state import RestoredState
 from det_keras.keras.data import plan_seed
 from det_keras.keras.data.waiting import DataWait
-from det_keras.keras.distributed.shared_step import SharedStep
 from det_keras.keras.engine.arguments import FitArguments
 from det_keras.keras.engine.callback_list import SeamlessCallbackList
 from det_keras.keras.engine.callback_state import CallbackStates, prepare_callbacks
-from det_keras.keras.engine.capture import CodeArchive, StateCapture
+from det_keras.keras.engine.capture import StateCapture
 from det_keras.keras.engine.checkpointer import Checkpointer
+from det_keras.keras.engine.context import TrainingContext
 from det_keras.keras.engine.injected.base import InjectedCallback
 from det_keras.keras.engine.injected.checkpoint import CheckpointCallback
 from det_keras.keras.engine.injected.metrics import MetricsCallback
@@ -41,7 +39,6 @@ from det_keras.keras.engine.progress import Progress, Validation
 from det_keras.keras.engine.resume import ResumePoint
 from det_keras.keras.engine.resume_plan import ResumePlan
 from det_keras.keras.engine.segments import SegmentRunner
-from det_keras.keras.engine.settings import FitSettings
 from det_keras.keras.engine.team import Team
 from det_keras.keras.engine.validations import Validations
 from det_keras.keras.history import FitHistory
@@ -50,37 +47,14 @@ from det_keras.keras.live_view import live_views
 __all__ = ["FitContext", "FitRun"]
 
 
-class FitContext(Protocol):
-    """The part of the training context that a `fit` uses.
-
-    Attributes:
-        core: the framework-free parts.
-        settings: how often to report, validate and save.
-        seed: the seed of all random operations.
-        phases: the finished `fit` calls.
-        writer: writes checkpoints in the background.
-        code: the submitted code.
-        shared_step: the state that the workers exchange with each step; None on one worker.
-        validated_at: batches trained in the script at its newest validation; None before the first.
-    """
-
-    core: Context
-    settings: FitSettings
-    seed: int
-    phases: list[PhaseRecord]
-    writer: CheckpointWriter
-    code: CodeArchive
-    shared_step: SharedStep | None
-    validated_at: int | None
+class FitContext(TrainingContext, Protocol):
+    """The part of the training context that a `fit` uses."""
 
     def optimizers_of(self, model: Any) -> list[Any]:
         """Return every optimizer that trains `model`."""
 
     def prepare_optimizers(self, model: Any) -> None:
         """Make every optimizer that trains `model` exchange gradients between workers."""
-
-    def phase_finished(self, record: PhaseRecord) -> None:
-        """Record a finished `fit`."""
 
 
 class FitRun:

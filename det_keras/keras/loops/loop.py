@@ -16,19 +16,16 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 
-from det_keras.core import Context
-from det_keras.core.checkpoint_writer import CheckpointWriter
 from det_keras.errors import DetError
 from det_keras.keras.checkpoint.random_state import capture_streams
 from det_keras.keras.checkpoint.training_state import RestoredState
 from det_keras.keras.data import plan_seed
 from det_keras.keras.data.waiting import DataWait
-from det_keras.keras.distributed.shared_step import SharedStep
-from det_keras.keras.engine.capture import CodeArchive
+from det_keras.keras.engine.context import TrainingContext
 from det_keras.keras.engine.injected.base import Boundary
 from det_keras.keras.engine.metric_values import LazyMetrics, plain_value
 from det_keras.keras.engine.phase import (
@@ -40,7 +37,6 @@ from det_keras.keras.engine.phase import (
 from det_keras.keras.engine.position import Position
 from det_keras.keras.engine.progress import Progress
 from det_keras.keras.engine.resume import ResumePoint
-from det_keras.keras.engine.settings import FitSettings
 from det_keras.keras.history import FitHistory
 from det_keras.keras.loops.passes import (
     Batches,
@@ -58,36 +54,9 @@ from det_keras.keras.loops.values import ReportedValues, result_of
 from det_keras.keras.loops.workers import LoopWorkers
 from det_keras.keras.private_api import creation_mark, creation_number
 
-__all__ = ["Loop", "LoopContext"]
+__all__ = ["Loop"]
 
 logger = logging.getLogger(__name__)
-
-
-class LoopContext(Protocol):
-    """The part of the training context that a loop uses.
-
-    Attributes:
-        core: the framework-free parts.
-        settings: how often to report and save.
-        seed: the seed of all random operations.
-        phases: the finished trainings.
-        writer: writes checkpoints in the background.
-        code: the submitted code.
-        shared_step: the state that the workers exchange; None on one worker.
-        validated_at: batches trained in the script at its newest validation; None before the first.
-    """
-
-    core: Context
-    settings: FitSettings
-    seed: int
-    phases: list[PhaseRecord]
-    writer: CheckpointWriter
-    code: CodeArchive
-    shared_step: SharedStep | None
-    validated_at: int | None
-
-    def phase_finished(self, record: PhaseRecord) -> None:
-        """Record a finished training."""
 
 
 class Loop:
@@ -106,7 +75,9 @@ class Loop:
         history: the metrics of finished epochs.
     """
 
-    def __init__(self, context: LoopContext, tracked: TrackedObjects, *, epochs: int, on_nan: str) -> None:
+    def __init__(
+        self, context: TrainingContext, tracked: TrackedObjects, *, epochs: int, on_nan: str
+    ) -> None:
         self._context = context
         self.core = context.core
         self.settings = context.settings

@@ -22,7 +22,7 @@ from det_keras.keras.engine.capture import CodeArchive, checkpoint_metadata
 from det_keras.keras.engine.phase import PhaseRecord
 from det_keras.keras.engine.progress import Progress
 from det_keras.keras.engine.settings import FitSettings
-from det_keras.keras.history import FitHistory
+from det_keras.keras.history import FitHistory, pack_history
 from det_keras.keras.loops.passes import Pass, SavedPass
 from det_keras.keras.loops.tracked import TrackedObjects
 from det_keras.keras.loops.values import ReportedValues
@@ -143,7 +143,7 @@ class LoopCheckpoints:
             "phases": [phase.to_dict() for phase in parts.finished_phases],
             "phase": {"index": parts.phase_index, "signature": parts.signature, "finished": False},
             "workers": parts.core.distributed.size,
-            "history": parts.history.get_state(),
+            "history": pack_history(parts.history.get_state()),
             "random": capture_streams(),
             "loop": {
                 "objects": parts.tracked.build_configs(),
