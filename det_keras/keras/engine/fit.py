@@ -22,7 +22,6 @@ from det_keras.keras.engine.callback_list import SeamlessCallbackList
 from det_keras.keras.engine.callback_state import CallbackStates, prepare_callbacks
 from det_keras.keras.engine.capture import StateCapture
 from det_keras.keras.engine.checkpointer import Checkpointer
-from det_keras.keras.engine.context import TrainingContext
 from det_keras.keras.engine.injected.base import InjectedCallback
 from det_keras.keras.engine.injected.checkpoint import CheckpointCallback
 from det_keras.keras.engine.injected.metrics import MetricsCallback
@@ -38,6 +37,7 @@ from det_keras.keras.engine.position import Position
 from det_keras.keras.engine.progress import Progress, Validation
 from det_keras.keras.engine.resume import ResumePoint
 from det_keras.keras.engine.resume_plan import ResumePlan
+from det_keras.keras.engine.run import TrainingContext
 from det_keras.keras.engine.segments import SegmentRunner
 from det_keras.keras.engine.team import Team
 from det_keras.keras.engine.validations import Validations

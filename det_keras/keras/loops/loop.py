@@ -25,7 +25,6 @@ from det_keras.keras.checkpoint.random_state import capture_streams
 from det_keras.keras.checkpoint.training_state import RestoredState
 from det_keras.keras.data import plan_seed
 from det_keras.keras.data.waiting import DataWait
-from det_keras.keras.engine.context import TrainingContext
 from det_keras.keras.engine.injected.base import Boundary
 from det_keras.keras.engine.metric_values import LazyMetrics, plain_value
 from det_keras.keras.engine.phase import (
@@ -37,6 +36,7 @@ from det_keras.keras.engine.phase import (
 from det_keras.keras.engine.position import Position
 from det_keras.keras.engine.progress import Progress
 from det_keras.keras.engine.resume import ResumePoint
+from det_keras.keras.engine.run import TrainingContext
 from det_keras.keras.history import FitHistory
 from det_keras.keras.loops.passes import (
     Batches,
