@@ -23,6 +23,7 @@ import tensorflow as tf
 from fork_server import ForkServer, Send
 from kinds import KINDS, train
 
+import det_keras as det
 from det_keras.core import checkpoint_writer
 
 __all__ = [
@@ -66,13 +67,13 @@ class Kill:
         moment: a key of `MOMENTS`; ``start`` of the process, ``set up`` of a `fit`, or ``train begin``.
         count: at which of them in this process, from 1.
         delay_s: kill from outside so much later; None kills right there, and not one instruction later.
-        pause_s: training pauses there before the kill, so that the checkpoints before it are written.
+        when_saved: wait there until the checkpoints before it are written.
     """
 
     moment: str
     count: int = 1
     delay_s: float | None = None
-    pause_s: float = 0.0
+    when_saved: bool = False
 
 
 @dataclass(frozen=True)
@@ -219,7 +220,8 @@ class _Watch:
             self._seen += 1
             if self._seen != self._kill.count:
                 return
-            time.sleep(self._kill.pause_s)
+            if self._kill.when_saved:
+                det.keras.init().writer.wait()
             self._send({"epoch": self.epoch, "kill_in_s": self._kill.delay_s})
             if self._kill.delay_s is None:
                 os.kill(os.getpid(), signal.SIGKILL)

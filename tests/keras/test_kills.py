@@ -67,7 +67,7 @@ OTHER_PROCESS = Plan(
 SECOND_KILL = Plan("second kill in one epoch", "arrays", (Kill("batch begin", 6), Kill("batch begin", 3)))
 LATE = Plan("later epochs", "tf_data", (Kill("batch begin", 15), Kill("batch begin", 12)))
 VALIDATION = Plan("validation", "pydataset", (Kill("validation", 1), Kill("validation", 2)))
-STOPPING = Plan("early stopping", "class_weights", (Kill("batch begin", 28, pause_s=2.0),))
+STOPPING = Plan("early stopping", "class_weights", (Kill("batch begin", 28, when_saved=True),))
 PHASES = [
     Plan(f"between phases: {moment}", "two_phases", (Kill(moment, count),))
     for moment, count in [("train end", 1), ("set up", 2), ("train begin", 2)]
