@@ -36,6 +36,8 @@ _LONGEST = [
     "distributed/test_virtual_workers.py",
     "keras/test_kills.py",
     "keras/test_ways_killed.py",
+    "loops/test_loop_kills.py",
+    "loops/test_loop.py",
     "master/test_ray.py",
     "keras/test_fit.py",
     "examples/test_generations.py",
@@ -61,6 +63,7 @@ _LONGEST = [
     "master/test_search_survival.py",
     "keras/test_determined_callback.py",
     "storage/test_storages.py",
+    "security/test_identities.py",
     "docs/test_blocks.py",
 ]
 
