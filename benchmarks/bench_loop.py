@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
 import tempfile
-import time
 
-from measure import report
+from measure import costs_in_turns, report
 
 # isort: split
 import keras
@@ -66,22 +64,10 @@ def theirs() -> None:
         float(total)
 
 
-def both(action: object) -> tuple[float, float]:
-    """Return the seconds and the processor seconds of an action."""
-    wall, processor = time.perf_counter(), time.process_time()
-    action()  # type: ignore[operator]
-    return time.perf_counter() - wall, time.process_time() - processor
-
-
 theirs(), ours()
-pairs = []
-for turn in range(TURNS):
-    first, second = (theirs, ours) if turn % 2 == 0 else (ours, theirs)
-    found = {first: both(first), second: both(second)}
-    pairs.append((found[theirs], found[ours]))
-step_ms = 1000 * statistics.median(of_plain[0] for of_plain, _ in pairs) / (EPOCHS * SAMPLES / BATCH)
-for index, what in enumerate(("time", "processor time")):
-    ratio = statistics.median(of_ours[index] / of_plain[index] for of_plain, of_ours in pairs)
+of_plain, of_ours = costs_in_turns(TURNS, theirs, ours)
+step_ms = 1000 * of_plain.wall_s / (EPOCHS * SAMPLES / BATCH)
+for what, ratio in zip(("time", "processor time"), of_ours.ratios(of_plain), strict=True):
     report(
         f"loop written by hand, {what} against a plain one",
         ratio,

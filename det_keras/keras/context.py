@@ -208,6 +208,7 @@ class KerasContext(LoopCalls, MediaLog):
             True
             ```
         """
+        self._end_left_loop()
         return self._optimizers.wrap(optimizer)
 
     def optimizers_of(self, model: Any) -> list[Any]:
@@ -305,7 +306,7 @@ class KerasContext(LoopCalls, MediaLog):
         )  # fmt: skip
         self._check_open("fit")
         _check_model(model, "fit")
-        self._end_open_loop()
+        self._begin_training("fit")
         run = self._run = FitRun(self, model, arguments)
         try:
             return self._execute(run, model)
@@ -358,7 +359,7 @@ class KerasContext(LoopCalls, MediaLog):
             metrics = inference.evaluate(model, x, y, self.distributed, **options)
         if not metrics:
             raise ValueError("The data to evaluate on is empty: not one batch came of it.")
-        if self._training is None or self._is_catching_up():
+        if self._training is None or self._is_catching_up() or self._is_repeating:
             return metrics
         if report == "validation" and self._loop is not None and self._loop.is_open:
             self._loop.report_validation(metrics)
@@ -466,7 +467,14 @@ class KerasContext(LoopCalls, MediaLog):
             return self._loop.trained_batches
         return sum(phase.batches for phase in self.phases)
 
+    @property
+    def _is_repeating(self) -> bool:
+        """Whether a loop repeats a part of an epoch that an earlier process has run and reported."""
+        return self._loop is not None and self._loop.is_open and self._loop.is_before_position
+
     def _store_media(self, name: str, step: int, content: Content) -> None:
+        if self._is_repeating:
+            return
         self.core.media.put(name, step, content)
 
     def _check_open(self, what: str) -> None:

@@ -112,4 +112,4 @@ def test_metrics_of_keras_are_accepted():
         loss="binary_crossentropy", metrics=["accuracy", keras.metrics.AUC(), keras.metrics.Recall()]
     )
     model.evaluate(np.zeros((4, 3)), np.zeros((4, 1)), verbose=0)
-    check_metrics(model)
+    check_metrics(model.metrics)

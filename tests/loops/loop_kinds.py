@@ -230,6 +230,33 @@ def several_passes(context: KerasContext) -> Any:
 
 
 @kind
+def tracked_draws(context: KerasContext) -> Any:
+    """Tracked generators draw in the body of an epoch before its batches; some epochs lack some passes."""
+    x, y = rows()
+    trained = Classifier(context)
+    rng, other = np.random.default_rng(3), random.Random(4)
+    generator, seeds = tf.random.Generator.from_seed(5), keras.random.SeedGenerator(6)
+    trained.track(context, rng=rng, other=other, generator=generator, seeds=seeds)
+    for epoch in context.epochs(5):
+        trained.accuracy.reset_state()
+        order = rng.permutation(ROWS)
+        shift = other.random() + generator.normal(()) + keras.random.normal((), seed=seeds)
+        if epoch < 2:
+            for batch_x, batch_y in context.batches(x[:40], y[:40], batch_size=20, name="warm up"):
+                context.report(warm=trained.step(batch_x, batch_y))
+        for batch_x, batch_y in context.batches(
+            x[order], y[order], batch_size=25, shuffle=False, name="main"
+        ):
+            context.report(loss=trained.step(batch_x + shift, batch_y), accuracy=trained.accuracy)
+            rng.random()
+        if epoch in (0, 1, 4):
+            for batch_x, batch_y in context.batches(x, y, batch_size=50, name="rare"):
+                context.report(rare=trained.step(batch_x, batch_y), rate=trained.optimizer.learning_rate)
+                trained.optimizer.learning_rate = 0.9 * trained.optimizer.learning_rate
+    return trained.model, trained.optimizer
+
+
+@kind
 def left_early(context: KerasContext) -> Any:
     """Passes that the script leaves before their end, and a loop that it leaves."""
     x, y = rows()
@@ -351,6 +378,13 @@ def two_loops_and_a_fit(context: KerasContext) -> Any:
             context.report(loss=trained.step(batch_x, batch_y))
         if epoch == 1:
             break
+    # Another loop follows at once, with an optimizer that is wrapped in between.
+    second = context.wrap_optimizer(keras.optimizers.SGD(0.01, momentum=0.9))
+    trained.optimizer, trained.step = second, tf.function(trained._step)
+    context.track(optimizer=second)
+    for _ in context.epochs(1):
+        for batch_x, batch_y in context.batches(x, y, batch_size=25):
+            context.report(loss=trained.step(batch_x, batch_y))
     fine = context.wrap_optimizer(keras.optimizers.SGD(0.01))
     trained.model.compile(optimizer=fine, loss=trained.loss)
     history = context.fit(trained.model, x, y, batch_size=25, epochs=2, verbose=0, validate=False)
@@ -387,7 +421,6 @@ def run(
     config = {
         "min_checkpoint_period": {"batches": PERIOD},
         "scheduling_unit": 4,
-        "reproducibility": {"deterministic_ops": True},
         "optimizations": {"divergence_check_period": 5},
     }
     # A process has one seed; the kinds that it runs one after another begin with the same streams.
@@ -412,6 +445,11 @@ def run(
     }
 
 
+def make_deterministic() -> None:
+    """Make TensorFlow deterministic in this process, until it ends: its pipelines then read no batch ahead."""
+    tf.config.experimental.enable_op_determinism()
+
+
 def digest(thing: Any) -> str:
     if isinstance(thing, keras.Model | keras.optimizers.Optimizer):
         values = [np.asarray(variable.value) for variable in thing.variables]
@@ -427,6 +465,7 @@ def digest(thing: Any) -> str:
 def main(folder: Path, *stories: str) -> None:
     """Train some kinds, one after another; those that have ended in an earlier process are left out."""
     rank = int(os.environ.get("HOROVOD_RANK", "0"))
+    make_deterministic()
     for story in stories:
         name, _, kill_after = story.partition(":")
         found = folder / name / f"rank-{rank}.json"

@@ -242,6 +242,47 @@ class TestReports:
         assert steps == 5
         assert "val_loss" in metrics
 
+    def test_variables_are_reported_as_they_are_at_the_call(self, opened, tmp_path):
+        context = opened()
+        linear, count, array = Linear(context), tf.Variable(0.0), np.zeros(())
+        context.track(count=count)
+        for _ in context.epochs(1):
+            for x, y in context.batches(*arrays(), batch_size=BATCH):
+                linear.step(x, y)
+                context.report(count=count, array=array, rate=linear.optimizer.learning_rate)
+                count.assign_add(1.0)
+                array += 1.0
+                linear.optimizer.learning_rate = 0.0
+        ((_, metrics),) = reports(tmp_path / "run", "training")
+        assert metrics["count"] == metrics["array"] == 2.0
+        assert metrics["rate"] == pytest.approx(0.05 / 5)
+
+    def test_reports_and_validations_before_the_batches_count_none(self, opened, tmp_path):
+        context = opened()
+        linear = Linear(context)
+
+        first = []
+        for _ in context.epochs(2):
+            if not first:
+                context.report_validation(loss=1.0)
+                first.append(1)
+            context.report(begun=1.0)
+            for x, y in context.batches(*arrays(), batch_size=BATCH):
+                context.report(loss=linear.step(x, y))
+        assert [steps for steps, _ in reports(tmp_path / "run", "validation")] == [0]
+        assert [steps for steps, _ in reports(tmp_path / "run", "training")] == [5, 10]
+
+    def test_evaluation_passes_may_be_read_again_and_own_data_counts_by_reports(self, opened, tmp_path):
+        context = opened()
+        Linear(context)
+        for _ in context.epochs(3):
+            for _ in range(4):
+                context.report(loss=1.0)
+            for _ in range(2):
+                assert len(list(context.batches(*arrays(), batch_size=20, training=False, name="val"))) == 2
+            context.report_validation(loss=1.0)
+        assert [steps for steps, _ in reports(tmp_path / "run", "validation")] == [4, 8, 12]
+
     def test_loop_without_data_counts_its_reports(self, opened, tmp_path):
         context = opened()
         Linear(context)
@@ -363,13 +404,17 @@ class TestCheckpoints:
         assert first != together
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    return {
+        name: loop_kinds.run(name, folder / name)
+        for name in ("several_passes", "supervised", "gan", "tracked_draws")
+    }
+
+
 class TestBodyOfAnEpoch:
     """What the body does before the batches at which a process resumes counts once."""
-
-    @pytest.fixture(scope="class")
-    def undisturbed(self, tmp_path_factory):
-        folder = tmp_path_factory.mktemp("undisturbed")
-        return {name: loop_kinds.run(name, folder / name) for name in ("several_passes", "supervised", "gan")}
 
     @pytest.mark.parametrize(
         ("name", "batches"),
@@ -378,6 +423,9 @@ class TestBodyOfAnEpoch:
             *(("several_passes", 9 + n) for n in range(1, 10)),
             *(("supervised", 6 + n) for n in range(1, 7)),
             ("gan", 8),
+            # Of ten batches in three passes, and of five in one.
+            *(("tracked_draws", 10 + n) for n in (1, 3, 5, 9)),
+            *(("tracked_draws", 20 + n) for n in (1, 3, 7)),
         ],
     )
     def test_process_stopped_after_any_batch_of_an_epoch(self, name, batches, undisturbed, tmp_path):
@@ -416,6 +464,32 @@ SEARCH = {
 
 
 class TestMisuse:
+    def test_training_inside_of_a_loop(self, opened):
+        context = opened()
+        linear = Linear(context)
+        linear.model.compile("sgd", "mse")
+        for _ in context.epochs(1):
+            with pytest.raises(ValueError, match=r"`context.fit` was called inside of"):
+                context.fit(linear.model, *arrays(), validate=False)
+            with pytest.raises(ValueError, match=r"`context.epochs` was called inside of"):
+                next(context.epochs(1))
+
+    def test_two_passes_at_once(self, opened):
+        context = opened()
+        Linear(context)
+        for _ in context.epochs(1):
+            first, second = (context.batches(*arrays(), batch_size=BATCH) for _ in range(2))
+            with pytest.raises(ValueError, match="are still being read"):
+                next(zip(first, second, strict=True))
+
+    def test_metric_that_is_not_tracked(self, opened):
+        context = opened()
+        Linear(context)
+        for _ in context.epochs(1):
+            for _ in context.batches(*arrays(), batch_size=BATCH):
+                with pytest.raises(ValueError, match="The metric `mean` is not tracked"):
+                    context.report(mean=keras.metrics.Mean())
+
     def test_nothing_is_tracked(self, opened):
         with pytest.raises(ValueError, match=r"context.track\(model=model"):
             opened().epochs(3)

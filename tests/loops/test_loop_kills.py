@@ -25,6 +25,7 @@ def run_kind(send, name, directory, kill_after):
     # The batches are known to the runner before the kill.
     if kill_after is not None:
         send({"batches": kill_after})
+    loop_kinds.make_deterministic()
     found = loop_kinds.run(name, Path(directory), kill_after)
     return {"batches": found["batches"], "values": {"made": found["made"], "reports": found["reports"]}}
 

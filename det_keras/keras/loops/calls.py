@@ -50,6 +50,7 @@ class LoopCalls(abc.ABC):
             ```
         """
         self._check_open("track")
+        self._end_left_loop()
         if self._loop is not None and self._loop.is_open:
             raise ValueError(
                 "Call `context.track(...)` before `for epoch in context.epochs(...)`, not inside."
@@ -187,7 +188,7 @@ class LoopCalls(abc.ABC):
         self._open_loop("report_validation").report_validation(values)
 
     def _iterate(self, epochs: int, on_nan: str) -> Iterator[int]:
-        self._end_open_loop()
+        self._begin_training("epochs")
         loop = self._loop = self._make_loop(
             TrackedObjects(self._tracked, self._wrapped_optimizers()), epochs, on_nan
         )
@@ -198,10 +199,23 @@ class LoopCalls(abc.ABC):
             raise ValueError(f"`context.{call}` belongs inside of `for epoch in context.epochs(...)`.")
         return self._loop
 
-    def _end_open_loop(self) -> None:
+    def _end_left_loop(self) -> None:
         """End a loop that the script has left with `break`."""
-        if self._loop is not None:
+        if self._loop is not None and self._loop.is_left:
             self._loop.leave()
+
+    def _begin_training(self, call: str) -> None:
+        """Let another training begin.
+
+        Raises:
+            ValueError: a loop is running.
+        """
+        self._end_left_loop()
+        if self._loop is not None and self._loop.is_open:
+            raise ValueError(
+                f"`context.{call}` was called inside of `for epoch in context.epochs(...)`. A process that resumes "
+                "could not continue both trainings. End the loop first."
+            )
 
     @abc.abstractmethod
     def _check_open(self, what: str) -> None:

@@ -21,7 +21,6 @@ from typing import Any
 import keras
 
 from det_keras.errors import DetError
-from det_keras.keras.checkpoint.random_state import capture_streams
 from det_keras.keras.checkpoint.training_state import RestoredState
 from det_keras.keras.data import plan_seed
 from det_keras.keras.data.waiting import DataWait
@@ -110,7 +109,7 @@ class Loop:
             values=ReportedValues(),
             passes={},
             current=None,
-            epoch_streams={},
+            epoch_draws={},
             records=0,
             workers=self._workers,
         )
@@ -125,9 +124,15 @@ class Loop:
         self._variables_at_boundary: Collection[int] = ()
         self._in_batch: Pass | None = None
         self._rows = self._all_rows = 1
-        self._num_calls = 0
+        # Calls of `batches` without a name in this epoch: of those that train, and of the others.
+        self._num_calls = {True: 0, False: 0}
+        # Reports of this epoch that count as batches, unless the epoch has data.
+        self._num_reports = 0
+        # The pass of a training that the script is reading.
+        self._reading_pass: Pass | None = None
         self._is_cut = False
         self.is_open = False
+        self.is_left = False
 
     # The calls of the script.
 
@@ -146,10 +151,14 @@ class Loop:
         self._begin(point)
         # Inside of the generator, so that leaving the loop puts the handlers back at once.
         with self._run.signals:
-            while not self._run.is_ending:
-                self._begin_epoch()
-                yield self.progress.position.epoch
-                self._end_epoch()
+            try:
+                while not self._run.is_ending:
+                    self._begin_epoch()
+                    yield self.progress.position.epoch
+                    self._end_epoch()
+            except GeneratorExit:
+                self.is_left = True
+                raise
             self.end()
 
     def make_batches(
@@ -158,18 +167,26 @@ class Loop:
         """Return batches that are told apart by their name, or by the order of the calls in an epoch."""
         key = name
         if key is None:
-            key = f"batches {self._num_calls}"
-            self._num_calls += 1
+            # Apart: how often an epoch evaluates must not change the names of its training passes.
+            number = self._num_calls[options.is_training]
+            key = f"{'batches' if options.is_training else 'evaluation'} {number}"
+            self._num_calls[options.is_training] += 1
         return Batches(reader, key, data, options)
 
     def report(self, values: Mapping[str, Any]) -> None:
         """Add values to the training metrics of the epoch."""
-        if self._is_before_position:
+        if self.is_before_position:
             return
+        for name, value in values.items():
+            if isinstance(value, keras.metrics.Metric) and all(
+                value is not known for known in self._tracked.all_metrics()
+            ):
+                raise ValueError(
+                    f"The metric `{name}` is not tracked, and would begin anew in a process that resumes. Pass it to "
+                    "`context.track(...)` before the loop."
+                )
         self.parts.values.add(values, self._rows)
-        if not self.parts.passes:
-            # A loop without passes over data counts its reports.
-            self._advance()
+        self._num_reports += 1
 
     def report_validation(self, values: Mapping[str, Any]) -> None:
         """Report the result of a validation.
@@ -177,11 +194,10 @@ class Loop:
         Raises:
             ValueError: this batch has one already.
         """
-        if self._is_before_position:
+        if self.is_before_position:
             return
         self._count_batch()
-        if not self.parts.passes and self.progress.position.step == 0:
-            self._advance()
+        self._count_reports()
         if self.progress.current_validation is not None or (
             self._run.validated_at == self.progress.total_batches and self.progress.total_batches
         ):
@@ -228,6 +244,10 @@ class Loop:
     def leave(self) -> None:
         """End a loop that the script has left with `break`, because its next training begins."""
         if self.is_open:
+            logger.info(
+                "The loop was left in epoch %s. What follows is a new training, with the models as they are.",
+                self.progress.position.epoch + 1,
+            )
             # The script may have prepared its models for the next training since.
             self._tracked.keep_only(self._variables_at_boundary)
             self._leave_pass()
@@ -244,10 +264,11 @@ class Loop:
             ModelMismatchError: the script changed.
         """
         check_signature(self.parts.phase_index, record.signature, self.parts.signature)
+        logger.info("An earlier process has finished this loop: it trains nothing again.")
         self.history.load_state(record.history)
         if end is not None:
             self._tracked.build(end.state["loop"]["objects"], end.variables)
-            LoopState(self.parts, end).assign(streams_of_epoch=False)
+            LoopState(self.parts, end).assign(draws_of_epoch=False)
         self._context.phase_finished(record)
 
     # The passes of the script; see `PassReader`.
@@ -255,75 +276,58 @@ class Loop:
     def open_pass(self, batches: Batches) -> Pass:
         """Return the pass of some batches, with its data open."""
         passes = self.parts.passes
-        one = passes.get(batches.key)
-        if one is None:
-            seed = seed_of(batches.key, self._seed, is_first=not passes)
-            one = passes[batches.key] = Pass(batches.key, seed, self.core.distributed)
-            if self._point is not None:
-                one.await_state(self._checkpoint_state().pass_state(batches.key))
-        one.open(batches.data, batches.options, self._is_made_in_epoch)
-        return one
+        if batches.key not in passes:
+            self._add_pass(batches.key)
+        data_pass = passes[batches.key]
+        data_pass.open(batches.data, batches.options, self._is_made_in_epoch)
+        return data_pass
 
     def begin_pass(self, batches: Batches) -> Pass | None:
         """Return the pass to read; None if it gives nothing more in this epoch."""
-        self._leave_pass()
-        one = self.open_pass(batches)
-        trains = one.options.is_training
-        saved, pending = one.take_state(), self._pending_state
-        if saved is not None:
-            check_data_unchanged(self.parts.phase_index, saved.state["describe"], one.source.describe())
-            if pending is not None and saved.is_current:
-                left = self.progress.epochs_left(one.steps)
-                self._reach_position(without=one.resume(saved, epochs_left=left))
-            else:
-                one.skip(saved)
-                if pending is not None and saved.is_open and trains:
-                    one.mark_read(saved)
-                    return None
-        elif pending is not None and pending.is_from_memory and one.is_open:
-            # The epoch goes on in this process, because the searcher has made the target longer.
-            if one.key == self.parts.current:
-                self._reach_position()
-            elif trains:
-                return None
-            else:
-                one.begin_anew()
-        elif one.is_open:
+        if batches.options.is_training and self._reading_pass is not None:
             raise ValueError(
-                f"The batches `{one.key}` were read in this epoch already. Call `context.batches(...)` again for "
-                "another pass, with a name of its own if it has one."
+                f"The batches `{self._reading_pass.key}` are still being read: a position in two passes at once could "
+                "not be resumed. Join the data, with `tf.data.Dataset.zip` or as one tuple of arrays."
             )
-        one.is_open = True
+        self._leave_pass()
+        data_pass = self.open_pass(batches)
+        if not self._find_place(data_pass):
+            return None
+        data_pass.is_open = True
         # After the data is open, whose own functions are traced with it.
         self._run.before_tracing()
-        if not trains:
+        if not data_pass.options.is_training:
             self._reading.enter_context(self._workers.averaged())
-            return one
-        self.parts.current = one.key
+            return data_pass
+        self.parts.current = data_pass.key
+        self._num_reports = 0
         self._run.is_after_pass = False
         if self._run.is_ending:
             self._is_cut = True
             return None
-        self.core.watch(DataWait(one.source, lambda: one.step if self.progress.is_in_epoch else None))
+        self.core.watch(
+            DataWait(data_pass.source, lambda: data_pass.step if self.progress.is_in_epoch else None)
+        )
         self._run.plan_boundary()
-        return one
+        self._reading_pass = data_pass
+        return data_pass
 
-    def begin_batch(self, one: Pass, batch: Any) -> Any:
+    def begin_batch(self, data_pass: Pass, batch: Any) -> Any:
         """Return what the script gets of a batch."""
         if self._workers.is_single:
             self._rows = self._all_rows = num_rows_of(batch)
         else:
             batch, counted = batch
             self._rows, self._all_rows = self._workers.begin_batch(counted)
-        self._in_batch = one
-        return batch_of_script(one.source, batch)
+        self._in_batch = data_pass
+        return batch_of_script(data_pass.source, batch)
 
-    def end_batch(self, one: Pass) -> bool:
-        """Act after a batch, and return whether the pass goes on."""
+    def end_batch(self, data_pass: Pass) -> bool:
+        """Act after a batch, and return whether the pass has more batches to give."""
         self._count_batch()
-        if not one.options.is_training:
+        if not data_pass.options.is_training:
             return True
-        is_last = one.steps is not None and one.step >= one.steps
+        is_last = data_pass.steps is not None and data_pass.step >= data_pass.steps
         if self._run.is_ending:
             self._is_cut = not is_last
             return False
@@ -335,10 +339,18 @@ class Loop:
                 return False
         return True
 
-    def end_pass(self, one: Pass) -> None:
+    def end_pass(self, data_pass: Pass) -> None:
         """Record that a pass has no more batches."""
         self._leave_pass()
-        self._run.is_after_pass = self._run.is_after_pass or one.options.is_training
+        if not data_pass.options.is_training:
+            # It may be read again in this epoch.
+            data_pass.end_epoch()
+        self._run.is_after_pass = self._run.is_after_pass or data_pass.options.is_training
+
+    def leave_pass(self, data_pass: Pass) -> None:
+        """Record that nothing more is read of a pass now."""
+        if data_pass is self._reading_pass:
+            self._reading_pass = None
 
     # Execution.
 
@@ -359,6 +371,9 @@ class Loop:
             tracked.build(state["loop"]["objects"], point.restored.variables)
             self.history.load_state(state["history"])
             self.parts.records = state["loop"]["records"]
+            # In their order: the first one has the seed that `fit` would have.
+            for name in state["loop"]["passes"]:
+                self._add_pass(name)
             progress.position = Position(**state["position"])
             progress.load_state(state)
             progress.is_resumed = True
@@ -372,9 +387,9 @@ class Loop:
         if point is not None:
             is_in_epoch = progress.position.step > 0
             self._pending_state = self._checkpoint_state()
-            self._pending_state.assign(streams_of_epoch=is_in_epoch)
+            self._pending_state.assign(draws_of_epoch=is_in_epoch)
             if is_in_epoch:
-                self.parts.epoch_streams = state["loop"]["epoch_streams"]
+                self.parts.epoch_draws = self._pending_state.epoch_draws
             else:
                 self._pending_state = None
             self._run.restored()
@@ -385,15 +400,16 @@ class Loop:
             if progress.position.step:
                 # The searcher has made the target longer, inside of an epoch.
                 self._pending_state = LoopState(self.parts)
-                self._pending_state.assign(streams_of_epoch=True)
+                self._pending_state.assign(draws_of_epoch=True)
             else:
-                self.parts.epoch_streams = capture_streams()
+                self.parts.epoch_draws = self.parts.draws()
                 self.parts.current = None
         if self._pending_state is not None:
             position = self._pending_state.position
             progress.position = Position(position.epoch, 0, position.batches - position.step)
         self._created_before_epoch = creation_mark()
-        self._num_calls = 0
+        self._num_calls = {True: 0, False: 0}
+        self._num_reports = 0
         self._is_cut = False
         self._run.plan_boundary()
         progress.is_in_epoch = True
@@ -407,14 +423,15 @@ class Loop:
                 "script that wrote the checkpoint, or start from the beginning."
             )
         self._leave_pass()
+        self._count_reports()
         if progress.position.step == 0:
             self._advance()
         progress.is_in_epoch = False
         logs = self._results()
         is_whole = not self._is_cut
         if is_whole:
-            for one in self.parts.passes.values():
-                one.end_epoch()
+            for data_pass in self.parts.passes.values():
+                data_pass.end_epoch()
             self.parts.values.begin_epoch()
             self.parts.current = None
             self._run.is_after_pass = False
@@ -436,18 +453,64 @@ class Loop:
 
     def _count_batch(self) -> None:
         """Count the batch that the script has trained, unless it is counted."""
-        one, self._in_batch = self._in_batch, None
-        if one is None:
+        data_pass, self._in_batch = self._in_batch, None
+        if data_pass is None:
             return
-        one.step += 1
-        self._workers.end_batch(self._rows if one.options.is_training else 0)
-        if one.options.is_training:
+        data_pass.step += 1
+        self._workers.end_batch(self._rows if data_pass.options.is_training else 0)
+        if data_pass.options.is_training:
             self.parts.records += self._all_rows
             self._advance()
+
+    def _count_reports(self) -> None:
+        """Count the reports of an epoch that has taken no batches from `batches`."""
+        if self.parts.current is None:
+            for _ in range(self._num_reports):
+                self._advance()
+        self._num_reports = 0
+
+    def _add_pass(self, key: str) -> None:
+        passes = self.parts.passes
+        seed = seed_of(key, self._seed, is_first=not passes)
+        passes[key] = Pass(key, seed, self.core.distributed)
+        if self._point is not None:
+            passes[key].await_state(self._checkpoint_state().pass_state(key))
 
     def _advance(self) -> None:
         position = self.progress.position
         self.progress.position = position.at_step(position.step + 1)
+
+    def _find_place(self, data_pass: Pass) -> bool:
+        """Bring a pass to where it is to be read; return False if it gives nothing more in this epoch."""
+        saved, pending, trains = data_pass.take_state(), self._pending_state, data_pass.options.is_training
+        if saved is not None:
+            if trains:
+                check_data_unchanged(
+                    self.parts.phase_index, saved.state["describe"], data_pass.source.describe()
+                )
+            if pending is not None and saved.is_current:
+                left = self.progress.epochs_left(data_pass.steps)
+                self._reach_position(without=data_pass.resume(saved, epochs_left=left))
+                return True
+            data_pass.skip(saved)
+            if pending is not None and saved.is_open and trains:
+                data_pass.mark_read(saved)
+                return False
+        elif not data_pass.is_open:
+            return True
+        elif not trains:
+            data_pass.end_epoch()
+        elif pending is None or not pending.is_from_memory:
+            raise ValueError(
+                f"The batches `{data_pass.key}` were read in this epoch already. Call `context.batches(...)` again for "
+                "another pass, with a name of its own if it has one."
+            )
+        elif data_pass.key != self.parts.current:
+            return False
+        else:
+            # The epoch continues in this process, because the searcher has made the target longer.
+            self._reach_position()
+        return True
 
     def _leave_pass(self) -> None:
         """Count the last batch of the pass that was read, if the script has left it early, and end its effects."""
@@ -460,7 +523,7 @@ class Loop:
         """Restore the state of the batches at which training stopped, now that the script asks for them."""
         state, self._pending_state = self._pending_state, None
         assert state is not None
-        state.assign(streams_of_epoch=False, without=without)
+        state.assign(draws_of_epoch=False, without=without)
         self.progress.position = state.position
 
     def _checkpoint_state(self) -> LoopState:
@@ -468,7 +531,7 @@ class Loop:
         return LoopState(self.parts, self._point.restored)
 
     @property
-    def _is_before_position(self) -> bool:
+    def is_before_position(self) -> bool:
         """Whether the script is in a part of the epoch that an earlier process has run and reported."""
         return self._pending_state is not None
 
@@ -484,12 +547,7 @@ class Loop:
         for name, value in values.items():
             is_metric = isinstance(value, keras.metrics.Metric)
             plain |= result_of(name, value) if is_metric else {name: plain_value(value)}
-        if not self._workers.is_single:
-            gathered = self.core.distributed.allgather(plain)
-            for name, value in plain.items():
-                all_values = [one[name] for one in gathered]
-                if any(one != value for one in all_values) and not isinstance(value, list):
-                    plain[name] = sum(all_values) / len(all_values)
+        plain = self._workers.means(plain)
         return {name if name.startswith("val_") else f"val_{name}": value for name, value in plain.items()}
 
     def _results(self) -> dict[str, Any]:
@@ -502,5 +560,5 @@ class Loop:
         self.core.watch(None)
         self._reading.close()
         self._running.close()
-        for one in self.parts.passes.values():
-            one.close()
+        for data_pass in self.parts.passes.values():
+            data_pass.close()

@@ -111,6 +111,11 @@ class Pass:
         return self._source
 
     @property
+    def is_loaded(self) -> bool:
+        """Whether the script has asked for it in this process."""
+        return self._source is not None
+
+    @property
     def steps(self) -> int | None:
         """Batches of one pass; None while it is unknown."""
         return None if self._source is None else self._source.steps_per_epoch
@@ -125,7 +130,7 @@ class Pass:
         """
         leaves = tuple(keras.tree.flatten(data))
         is_same = len(leaves) == len(self._given) and all(
-            one is other for one, other in zip(leaves, self._given, strict=True)
+            leaf is other for leaf, other in zip(leaves, self._given, strict=True)
         )
         if self._source is not None and is_same and options == self.options:
             return
@@ -251,14 +256,17 @@ class PassReader(Protocol):
     def begin_pass(self, batches: Batches) -> Pass | None:
         """Return the pass to read; None if an earlier process has read it in this epoch."""
 
-    def begin_batch(self, one: Pass, batch: Any) -> Any:
+    def begin_batch(self, data_pass: Pass, batch: Any) -> Any:
         """Return what the script gets of a batch."""
 
-    def end_batch(self, one: Pass) -> bool:
-        """Act after a batch was trained, and return whether the pass goes on."""
+    def end_batch(self, data_pass: Pass) -> bool:
+        """Act after a batch was trained, and return whether the pass has more batches to give."""
 
-    def end_pass(self, one: Pass) -> None:
+    def end_pass(self, data_pass: Pass) -> None:
         """Record that a pass has no more batches."""
+
+    def leave_pass(self, data_pass: Pass) -> None:
+        """Record that nothing more is read of a pass now."""
 
 
 class Batches:
@@ -287,14 +295,18 @@ class Batches:
 
     def __iter__(self) -> Iterator[Any]:
         reader = self._reader()
-        one = self._pass = reader.begin_pass(self)
-        if one is None:
+        data_pass = self._pass = reader.begin_pass(self)
+        if data_pass is None:
             return
-        for batch in one.read():
-            yield reader.begin_batch(one, batch)
-            if not reader.end_batch(one):
-                return
-        reader.end_pass(one)
+        try:
+            for batch in data_pass.read():
+                yield reader.begin_batch(data_pass, batch)
+                if not reader.end_batch(data_pass):
+                    return
+            reader.end_pass(data_pass)
+        finally:
+            # Also if the script leaves the pass early.
+            reader.leave_pass(data_pass)
 
     def __len__(self) -> int:
         """Return the number of batches of a whole pass.

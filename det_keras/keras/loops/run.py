@@ -64,13 +64,13 @@ class LoopRun:
     @property
     def global_batch_size(self) -> int | None:
         """Samples per update; None if neither the data nor the hyperparameters define it."""
-        sizes = (one.source.batch_size for one in self._trained_passes())
+        sizes = (data_pass.source.batch_size for data_pass in self._trained_passes())
         return next((size for size in sizes if size), self.settings.global_batch_size)
 
     @property
     def steps_per_epoch(self) -> int | None:
         """Batches of an epoch that are trained on; None while it is unknown."""
-        steps = [one.steps for one in self._trained_passes()]
+        steps = [data_pass.steps for data_pass in self._trained_passes()]
         return sum(number or 0 for number in steps) if steps and None not in steps else None
 
     @property
@@ -139,12 +139,12 @@ class LoopRun:
             callback.on_begin(self)
 
     def restored(self) -> None:
-        """Note that a checkpoint was restored."""
+        """Record that a checkpoint was restored."""
         for callback in self._injected:
             callback.on_restored(self)
 
     def before_tracing(self) -> None:
-        """Note what is traced, so that random functions of the first batch are found; later calls do nothing."""
+        """Record what is traced, so that random functions of the first batch are found; later calls do nothing."""
         if not self._traced_before:
             self._traced_before = traced_names()
 
@@ -184,7 +184,11 @@ class LoopRun:
         self._preemption.leave_at_end(self)
 
     def _trained_passes(self) -> Sequence[Pass]:
-        return [one for one in self._parts.passes.values() if one.options.is_training]
+        return [
+            data_pass
+            for data_pass in self._parts.passes.values()
+            if data_pass.is_loaded and data_pass.options.is_training
+        ]
 
     def _inject(self, on_nan: str) -> list[InjectedCallback]:
         """Return the injected callbacks in the order in which they act; `FitRun` says why it is this order."""

@@ -16,7 +16,7 @@ import tensorflow as tf
 from det_keras.core import Context
 from det_keras.core.checkpoint_writer import CheckpointWriter
 from det_keras.keras.checkpoint.model_file import ModelFile
-from det_keras.keras.checkpoint.random_state import capture_streams
+from det_keras.keras.checkpoint.random_state import capture_streams, restore_streams
 from det_keras.keras.checkpoint.training_state import RestoredState, TrainingState
 from det_keras.keras.engine.capture import CodeArchive, checkpoint_metadata
 from det_keras.keras.engine.phase import PhaseRecord
@@ -49,7 +49,7 @@ class LoopParts:
         values: what was reported in this epoch.
         passes: the passes over the data by name, in the order in which they were first read.
         current: name of the pass that was read last, in this epoch; None before the first.
-        epoch_streams: the random streams as they were when the epoch began.
+        epoch_draws: the states of all that draws random numbers, as they were when the epoch began.
         records: rows that were trained on.
         workers: the workers.
     """
@@ -65,16 +65,20 @@ class LoopParts:
     values: ReportedValues
     passes: dict[str, Pass]
     current: str | None
-    epoch_streams: Mapping[str, Any]
+    epoch_draws: Mapping[str, Any]
     records: int
     workers: LoopWorkers
 
     def save_passes(self, directory: Path) -> dict[str, Any]:
         """Store the positions of all passes: files in `directory`, and the returned JSON values."""
         return {
-            name: one.get_state(directory / str(index), is_current=name == self.current)
-            for index, (name, one) in enumerate(self.passes.items())
+            name: data_pass.get_state(directory / str(index), is_current=name == self.current)
+            for index, (name, data_pass) in enumerate(self.passes.items())
         }
+
+    def draws(self) -> dict[str, Any]:
+        """Return the states of all that draws random numbers in this process, as JSON values."""
+        return {"streams": capture_streams(), "tracked": self.tracked.draws()}
 
     def objects(self) -> dict[str, Any]:
         """Return the state of the tracked objects in memory, for `LoopState.assign`."""
@@ -108,7 +112,7 @@ class LoopCheckpoints:
             return
         self._last_saved = (position.epoch, position.batches)
         parts.progress.last_checkpoint_batch = position.batches
-        own = parts.workers.gather_state(parts.save_passes)
+        own = parts.workers.gather_state(parts.save_passes, parts.epoch_draws)
         if parts.core.distributed.is_chief:
             metadata = checkpoint_metadata(parts.core, parts.settings, parts.progress, parts.phase_index)
             self._writer.submit(metadata, self._capture(own.files, own.values), _log_saved)
@@ -149,8 +153,9 @@ class LoopCheckpoints:
                 "objects": parts.tracked.build_configs(),
                 "generators": parts.tracked.generator_states(),
                 "passes": parts.save_passes(Path(rank_files.name) / "data"),
-                "epoch_streams": parts.epoch_streams if parts.progress.position.step else None,
-                "reported": parts.values.get_state(),
+                "epoch_draws": parts.epoch_draws if parts.progress.position.step else None,
+                "reported": parts.values.get_state(parts.tracked.all_metrics()),
+                "trainable": parts.tracked.trainable_flags(),
                 "records": parts.records,
             },
         }
@@ -185,7 +190,7 @@ class LoopCheckpoints:
 
 
 class LoopState:
-    """The state of a boundary, to restore: from a checkpoint, or from memory where a loop goes on in the same epoch.
+    """The state of a boundary, to restore: from a checkpoint, or from memory where a loop continues in the same epoch.
 
     Args:
         parts: the parts of the loop.
@@ -198,19 +203,19 @@ class LoopState:
         self.position = parts.progress.position
         self._memory: Mapping[str, Any] = {}
         if restored is None:
-            streams, reported = capture_streams(), parts.values.get_state()
+            streams, reported = capture_streams(), parts.values.get_state(parts.tracked.all_metrics())
             self._memory = {**parts.objects(), "streams": streams, "reported": reported}
 
-    def assign(self, *, streams_of_epoch: bool, without: frozenset[str] = frozenset()) -> None:
+    def assign(self, *, draws_of_epoch: bool, without: frozenset[str] = frozenset()) -> None:
         """Restore tracked objects, reported values and random streams; the streams last.
 
         Args:
-            streams_of_epoch: restore the streams as they were when the epoch began, for the part of its body before the
-                batches.
+            draws_of_epoch: restore what draws random numbers as it was when the epoch began, for the part of its body
+                before the batches.
             without: names of streams that are not restored.
         """
         if self._restored is None:
-            self._assign_from_memory(streams_of_epoch=streams_of_epoch)
+            self._assign_from_memory(draws_of_epoch=draws_of_epoch)
             return
         parts, state, loop = self._parts, self._restored.state, self._restored.state["loop"]
         parts.tracked.variables().assign(self._restored.values())
@@ -218,11 +223,26 @@ class LoopState:
         parts.tracked.assign_generators(loop["generators"])
         document, own = parts.workers.own_document(state, self._restored.folder)
         parts.workers.restore_own(document, own)
-        parts.values.load_state(loop["reported"])
-        if streams_of_epoch:
-            parts.workers.restore_streams(loop["epoch_streams"], None)
+        parts.tracked.assign_trainable(loop["trainable"])
+        parts.values.load_state(loop["reported"], parts.tracked.all_metrics())
+        if draws_of_epoch:
+            self._assign_draws(self.epoch_draws)
         else:
             parts.workers.restore_streams(state["random"], document, without=without)
+
+    @property
+    def epoch_draws(self) -> Mapping[str, Any]:
+        """The states of all that draws random numbers, as they were when the epoch of the position began."""
+        if self._restored is None:
+            return self._parts.epoch_draws
+        document, _ = self._parts.workers.own_document(self._restored.state, self._restored.folder)
+        own = None if document is None else document["epoch_draws"]
+        draws: Mapping[str, Any] = own or self._restored.state["loop"]["epoch_draws"]
+        return draws
+
+    def _assign_draws(self, draws: Mapping[str, Any]) -> None:
+        self._parts.tracked.assign_draws(draws["tracked"])
+        restore_streams(draws["streams"])
 
     @property
     def is_from_memory(self) -> bool:
@@ -246,13 +266,16 @@ class LoopState:
             found = {**found, "source": kept}
         return SavedPass(found, folder / "data" / str(list(passes).index(key)))
 
-    def _assign_from_memory(self, *, streams_of_epoch: bool) -> None:
+    def _assign_from_memory(self, *, draws_of_epoch: bool) -> None:
         parts, memory = self._parts, self._memory
         parts.tracked.variables().assign(memory["values"])
         parts.tracked.load_pickles(memory["pickles"])
         parts.tracked.assign_generators(memory["generators"])
-        parts.values.load_state(memory["reported"])
-        parts.workers.restore_streams(parts.epoch_streams if streams_of_epoch else memory["streams"], None)
+        parts.values.load_state(memory["reported"], parts.tracked.all_metrics())
+        if draws_of_epoch:
+            self._assign_draws(parts.epoch_draws)
+        else:
+            restore_streams(memory["streams"])
 
 
 def _log_saved(uuid: str) -> None:

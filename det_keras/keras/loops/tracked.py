@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import logging
 import pickle
@@ -17,7 +18,7 @@ from det_keras.errors import ModelMismatchError
 from det_keras.keras.checkpoint.random_state import layer_generators
 from det_keras.keras.checkpoint.variables import VariableSet
 from det_keras.keras.distributed.replica import moving_statistics, seed_variables
-from det_keras.keras.private_api import variables_trained_by
+from det_keras.keras.private_api import all_layers, variables_trained_by
 
 __all__ = ["TrackedObjects", "named_objects"]
 
@@ -178,6 +179,38 @@ class TrackedObjects:
         """Restore the states that `generator_states` returned."""
         for generator, state in zip(self.generators(), states, strict=True):
             generator.state.assign(state)
+
+    def draws(self) -> dict[str, Any]:
+        """Return the states of everything tracked that draws random numbers, as JSON values."""
+        streams = {name: value for name, value in self._pickled.items() if isinstance(value, _STREAMS)}
+        return {
+            "generators": self.generator_states(),
+            "seeds": [np.asarray(seed.value).tolist() for seed in self.seeds()],
+            "streams": {
+                name: base64.b64encode(pickle.dumps(value)).decode() for name, value in streams.items()
+            },
+        }
+
+    def assign_draws(self, state: Mapping[str, Any]) -> None:
+        """Restore the states that `draws` returned."""
+        self.assign_generators(state["generators"])
+        for seed, value in zip(self.seeds(), state["seeds"], strict=True):
+            seed.assign(np.array(value, seed.dtype))
+        self.load_pickles(
+            {name: pickle.loads(base64.b64decode(text)) for name, text in state["streams"].items()}
+        )
+
+    def trainable_flags(self) -> list[bool]:
+        """Return whether each layer is trainable: a loop may freeze layers in some of its epochs."""
+        return [bool(part.trainable) for layer in self.layers.values() for part in all_layers(layer)]
+
+    def assign_trainable(self, flags: Iterable[bool]) -> None:
+        """Restore what `trainable_flags` returned."""
+        parts = [part for layer in self.layers.values() for part in all_layers(layer)]
+        # Outer layers come first, because they set those in them too.
+        for part, flag in zip(parts, flags, strict=False):
+            if part.trainable != flag:
+                part.trainable = flag
 
     def pickles(self) -> dict[str, Callable[[], bytes]]:
         """Return the pickled states of the other objects, by name: they may change as soon as this returns."""

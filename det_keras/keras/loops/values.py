@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from det_keras.keras.engine.metric_values import plain_value
 
@@ -40,10 +41,13 @@ class ReportedValues:
             values: numbers or arrays by name, as tensors or not; or metrics, whose results are read at boundaries.
             weight: number of rows of the batch.
         """
+        kept: dict[str, Any] = {}
         for name, value in values.items():
             if isinstance(value, keras.metrics.Metric):
                 self._metrics[name] = value
-        self._waiting.append((values, weight))
+            else:
+                kept[name] = _kept(value)
+        self._waiting.append((kept, weight))
         if len(self._waiting) >= _MOST_WAITING:
             self._read(_MOST_WAITING // 2)
 
@@ -73,27 +77,45 @@ class ReportedValues:
         self._weights.clear()
         self._metrics.clear()
 
-    def get_state(self) -> dict[str, Any]:
-        """Return the sums so far as JSON values; it waits for the values of the last batches."""
+    def get_state(self, metrics: Sequence[Any]) -> dict[str, Any]:
+        """Return the sums so far as JSON values; it waits for the values of the last batches.
+
+        Args:
+            metrics: all tracked metrics, among which are those that were reported.
+        """
         self._read(len(self._waiting))
         sums = {name: np.asarray(total).tolist() for name, total in self._sums.items()}
-        return {"sums": sums, "weights": dict(self._weights)}
+        places = {
+            name: index
+            for name, metric in self._metrics.items()
+            for index, known in enumerate(metrics)
+            if known is metric
+        }
+        return {"sums": sums, "weights": dict(self._weights), "metrics": places}
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the state that `get_state` returned."""
+    def load_state(self, state: Mapping[str, Any], metrics: Sequence[Any]) -> None:
+        """Restore the state that `get_state` returned; arguments as there."""
         self.begin_epoch()
         self._sums = {name: np.asarray(total, np.float64) for name, total in state["sums"].items()}
         self._weights = dict(state["weights"])
+        self._metrics = {name: metrics[index] for name, index in state["metrics"].items()}
 
     def _read(self, count: int) -> None:
         """Add the oldest values to the sums, in the order in which they were reported."""
         oldest, self._waiting = self._waiting[:count], self._waiting[count:]
         for values, weight in oldest:
             for name, value in values.items():
-                if isinstance(value, keras.metrics.Metric):
-                    continue
                 # All workers have the same names, also one without rows: it has run a row that does not count, whose
                 # values may be NaN.
                 product = np.asarray(value, np.float64) * weight if weight else 0.0
                 self._sums[name] = self._sums.get(name, 0.0) + product
                 self._weights[name] = self._weights.get(name, 0.0) + weight
+
+
+def _kept(value: Any) -> Any:
+    """Return a value as it is now, without waiting for the device: a variable may change before it is read."""
+    if isinstance(value, keras.Variable):
+        value = value.value
+    if isinstance(value, tf.Variable):
+        return tf.convert_to_tensor(value)
+    return value.copy() if isinstance(value, np.ndarray) else value

@@ -142,14 +142,46 @@ class LoopWorkers:
 
     def any(self, flag: bool) -> bool:
         """Return whether any worker has set its flag; all workers must make this call."""
-        return flag if self._step is None else any(self._workers.allgather(flag))
+        return flag if self._step is None else any(self.gather("whether to stop", flag))
 
     def add_up(self, values: Sequence[Any]) -> list[Any]:
         """Return the sums of numbers or arrays over all workers, the same on each; all workers must make this call."""
         if self._step is None:
             return list(values)
-        gathered = self._workers.allgather([np.asarray(value) for value in values])
+        gathered = self.gather("sums", [np.asarray(value) for value in values])
         return [sum(column[1:], column[0]) for column in zip(*gathered, strict=True)]
+
+    def means(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return numbers by name, the same on all workers: the means of those that differ; all must make this call."""
+        found = dict(values)
+        if self._step is None:
+            return found
+        gathered = self.gather(f"a validation of {', '.join(sorted(found))}", found)
+        for name, value in values.items():
+            of_ranks = [others[name] for others in gathered]
+            if any(other != value for other in of_ranks) and not isinstance(value, list):
+                found[name] = sum(of_ranks) / len(of_ranks)
+        return found
+
+    def gather(self, what: str, value: Any) -> list[Any]:
+        """Return the values of all workers, by rank.
+
+        Args:
+            what: what is exchanged, the same on all workers.
+            value: of this worker.
+
+        Raises:
+            ValueError: another worker exchanges something else: the workers run different calls.
+        """
+        gathered = self._workers.allgather((what, value))
+        others = [rank for rank, (other, _) in enumerate(gathered) if other != what]
+        if others:
+            raise ValueError(
+                f"The workers are at different calls of the loop: rank {self._workers.rank} exchanges {what}, rank "
+                f"{others[0]} {gathered[others[0]][0]}. All workers have to make the same calls with the same names: "
+                "leave no loop on one rank only, and call `report` and `report_validation` on every rank."
+            )
+        return [other for _, other in gathered]
 
     def should_end(self) -> bool:
         """Return False: nothing ends a loop on one worker only."""
@@ -182,18 +214,21 @@ class LoopWorkers:
 
     # Checkpoints.
 
-    def gather_state(self, save_passes: Callable[[Path], dict[str, Any]]) -> WorkerStates:
+    def gather_state(
+        self, save_passes: Callable[[Path], dict[str, Any]], epoch_draws: Mapping[str, Any]
+    ) -> WorkerStates:
         """Return what differs between workers; all of them must make this call, only the chief uses the result.
 
         Args:
             save_passes: stores the positions of the passes in a directory, and returns the JSON values beside it.
+            epoch_draws: the states of what draws random numbers, as they were when the epoch began.
         """
         if self._step is None:
             return WorkerStates()
         summed = zip(self._metric_variables(), self._sums_of_metrics(), strict=True)
         averaged = zip(self._tracked.statistics(), self._averages(), strict=True)
         values = {id(variable): value for pairs in (summed, averaged) for variable, value in pairs}
-        gathered = self._workers.gather(self._own_files(save_passes)) or []
+        gathered = self._workers.gather(self._own_files(save_passes, epoch_draws)) or []
         return WorkerStates(
             {
                 f"rank-{rank}/{name}": content
@@ -254,12 +289,15 @@ class LoopWorkers:
         for variable, count in zip(self._counts, (rows, all_rows), strict=True):
             variable.assign(count)
 
-    def _own_files(self, save_passes: Callable[[Path], dict[str, Any]]) -> dict[str, bytes]:
+    def _own_files(
+        self, save_passes: Callable[[Path], dict[str, Any]], epoch_draws: Mapping[str, Any]
+    ) -> dict[str, bytes]:
         files: dict[str, bytes] = {}
         document = {
             "trained": self._trained,
             "random": capture_streams(),
             "generators": self._tracked.generator_states(),
+            "epoch_draws": epoch_draws,
         }
         if not self._workers.is_chief:
             with tempfile.TemporaryDirectory(prefix="det-state-") as folder:
