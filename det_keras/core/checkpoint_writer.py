@@ -1,17 +1,19 @@
 """Writes checkpoints in the background, one at a time.
 
-The variables are copied on the training thread, into memory that is reused. The files are written by another thread
-for small states, and by a separate process for big states. The process does not compete with training for Python's
-interpreter lock, and its low priority leaves the cores to training. The first state that is submitted while another is
-being written is not copied at once but held by reference, and the memory for a second state is made ready then.
+A state that is submitted holds its values by reference: TensorFlow copies a variable that is held when it writes it
+next. A thread copies them at once, into memory that is reused, and releases each as it is copied. The next step reads
+the variables for a while before it writes them, so that TensorFlow has to copy few. The files are written by another
+thread for small states, and by a separate process for big states. The process does not compete with training for
+Python's interpreter lock, and its low priority leaves the cores to training. The first state that is submitted while
+another is being written is copied only when it is written, and the memory for a second state is made ready then.
 
 At most one checkpoint is being written. A newer request replaces a waiting request, since only the newest state counts
 and a waiting state uses memory. A failed write is logged and
 repeated, unless the storage says that only the user can help. It never affects the last good checkpoint.
 
 `_changed` guards the waiting job, `_busy` and the assignment of buffers. The writer's thread takes the waiting job and
-sets `_busy` in one step, so `wait` sees every job as waiting, being written, or done. Files are written without the
-lock.
+sets `_busy` in one step, so `wait` sees every job as waiting, being written, or done. Values are copied and files are
+written without the lock.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import threading
 import time
 import uuid as uuid_module
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -52,7 +55,7 @@ class State(Protocol):
         """Memory that `fill` needs."""
 
     def fill(self, memory: memoryview) -> None:
-        """Copy the values that may change into `memory`, and release them; a second call has no effect."""
+        """Copy the values into `memory`, and release each when it is copied; a second call has no effect."""
 
     def plan(self) -> FilePlan:
         """Return the files, whose slices are those of the filled memory."""
@@ -65,6 +68,7 @@ class _Job:
     done: Callable[[str], None]
     uuid: str = field(default_factory=lambda: str(uuid_module.uuid4()))
     buffer: Buffer | None = None
+    copy: Future[None] | None = None
 
 
 class CheckpointWriter:
@@ -88,6 +92,7 @@ class CheckpointWriter:
         self._buffers: BufferPool | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
+        self._copier = ThreadPoolExecutor(1, thread_name_prefix="det-copies")
 
     def prepare(self, size_bytes: int) -> None:
         """Make memory for states of this size ready in the background, before the first state is submitted."""
@@ -100,7 +105,7 @@ class CheckpointWriter:
 
         Args:
             metadata: as in `CheckpointContext.store_path`.
-            state: copied before this returns if memory is ready for it; otherwise when it is written.
+            state: copied at once in the background if memory is ready for it; otherwise when it is written.
             done: called with the UUID once the checkpoint is committed, in the writer's thread.
 
         Raises:
@@ -124,9 +129,6 @@ class CheckpointWriter:
                 self._take(buffer, job)
             else:
                 self._overlaps = True
-            # Copied under the lock: the thread cannot take the job before its buffer is filled.
-            if job.buffer is not None:
-                state.fill(job.buffer.memory)
             self._start()
 
     def wait(self) -> None:
@@ -149,6 +151,7 @@ class CheckpointWriter:
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
+        self._copier.shutdown()
         self._end_process()
         if self._buffers is not None:
             self._buffers.close()
@@ -198,9 +201,13 @@ class CheckpointWriter:
     def _take(self, buffer: Buffer, job: _Job) -> None:
         buffer.is_free = False
         job.buffer = buffer
+        job.copy = self._copier.submit(job.state.fill, buffer.memory)
 
     def _leave(self, job: _Job) -> None:
         if job.buffer is not None:
+            # A copy that has begun ends before the next one to this buffer: they run one after another.
+            if job.copy is not None:
+                job.copy.cancel()
             job.buffer.is_free = True
             job.buffer = None
 
@@ -237,6 +244,9 @@ class CheckpointWriter:
     def _store_once(self, job: _Job) -> None:
         buffer, storage = job.buffer, self._checkpoint.storage
         assert buffer is not None
+        assert job.copy is not None
+        wait([job.copy])
+        # Nothing is left to copy, unless the copy failed.
         job.state.fill(buffer.memory)
         buffer.is_ready = True
         self._make_other_buffer_ready()

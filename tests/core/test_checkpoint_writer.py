@@ -1,4 +1,4 @@
-"""Checkpoints are written behind training's back, the newest first, and failures harm nothing."""
+"""Checkpoints are copied and written in the background, the newest first, and failures harm nothing."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import threading
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 from dying_storage import POINTS, DyingStorage
@@ -25,17 +26,22 @@ def context(tmp_path):
 
 
 class State:
-    """A state of one file; what `act` does happens while it is written."""
+    """A state of one file; what `act` does happens while it is written, what `act_first` does while it is copied."""
 
-    def __init__(self, content, act=lambda: None):
+    def __init__(self, content, act=lambda: None, act_first=lambda: None):
         self.content = content
         self.size_bytes = len(content)
         self.act = act
-        self.fills = 0
+        self.act_first = act_first
+        self.is_filled = threading.Event()
 
     def fill(self, memory):
-        self.fills += 1
-        memory[: len(self.content)] = self.content
+        if not self.is_filled.is_set():
+            # A view of the memory, as of the real states.
+            target = np.frombuffer(memory, np.uint8, self.size_bytes)
+            self.act_first()
+            target[:] = np.frombuffer(self.content, np.uint8)
+            self.is_filled.set()
 
     def plan(self):
         self.act()
@@ -76,8 +82,8 @@ def test_newer_request_replaces_a_waiting_one(context):
 
 
 def test_overlapping_checkpoints_are_each_written_as_they_were_submitted(context):
-    """The first that waits is kept by reference, later ones are copied beside the one being written."""
-    writer, kept = CheckpointWriter(context.checkpoint), []
+    """The first that waits is copied when it is written, later ones are copied beside the one being written."""
+    writer = CheckpointWriter(context.checkpoint)
     for round_number in range(3):
         gate, started = threading.Event(), threading.Event()
 
@@ -90,14 +96,75 @@ def test_overlapping_checkpoints_are_each_written_as_they_were_submitted(context
         started.wait()
         waiting = State(second)
         writer.submit({"steps_completed": 10 * round_number + 2}, waiting, lambda uuid: None)
-        kept.append(waiting.fills)
+        if round_number == 0:
+            assert not waiting.is_filled.is_set()
+        else:
+            assert waiting.is_filled.wait(60)
         gate.set()
         writer.wait()
         records = sorted(context.backend.checkpoints(), key=lambda record: record.steps_completed)
         for record, content in zip(records[-2:], (first, second), strict=True):
             with context.checkpoint.restore_path(record.uuid) as directory:
                 assert (directory / "weights").read_bytes() == b"head" + content
-    assert kept == [0, 1, 1]
+
+
+@pytest.mark.parametrize("size", [7, 100_000], ids=["same size", "larger state"])
+def test_memory_of_a_replaced_checkpoint_is_used_again_when_its_copy_has_ended(context, size):
+    writer = CheckpointWriter(context.checkpoint)
+
+    def held():
+        """Return an action that waits for a gate, with what says that it has begun, and the gate."""
+        started, gate = threading.Event(), threading.Event()
+
+        def act():
+            started.set()
+            gate.wait()
+
+        return act, started, gate
+
+    # Two that overlap, so that memory for both is ready.
+    slow, started, gate = held()
+    submit(writer, 1, slow)
+    started.wait()
+    submit(writer, 2)
+    gate.set()
+    writer.wait()
+    slow, started, gate = held()
+    submit(writer, 5, slow, content=b"written")
+    started.wait()
+    slow_copy, is_copied, copy_gate = held()
+    replaced = State(b"old one", act_first=slow_copy)
+    writer.submit({"steps_completed": 6}, replaced, lambda uuid: None)
+    assert is_copied.wait(60)
+    newest = os.urandom(size)
+    submit(writer, 7, content=newest)
+    gate.set()
+    # Late enough that memory which did not wait for the copy would be taken from it.
+    threading.Timer(0.5, copy_gate.set).start()
+    writer.wait()
+    assert replaced.is_filled.is_set()
+    five, seven = sorted(context.backend.checkpoints(), key=lambda record: record.steps_completed)[-2:]
+    for record, steps, content in ((five, 5, b"written"), (seven, 7, newest)):
+        assert record.steps_completed == steps
+        with context.checkpoint.restore_path(record.uuid) as directory:
+            assert (directory / "weights").read_bytes() == b"head" + content
+
+
+def test_copy_that_failed_is_made_again(context, monkeypatch):
+    monkeypatch.setattr("det_keras.core.checkpoint_writer._RETRY_S", 0.01)
+    writer, tries = CheckpointWriter(context.checkpoint), []
+
+    def flaky():
+        tries.append(1)
+        if len(tries) < 3:
+            raise MemoryError("no memory")
+
+    writer.submit({"steps_completed": 1}, State(b"weights", act_first=flaky), lambda uuid: None)
+    writer.wait()
+    assert len(tries) == 3
+    (record,) = context.backend.checkpoints()
+    with context.checkpoint.restore_path(record.uuid) as directory:
+        assert (directory / "weights").read_bytes() == b"headweights"
 
 
 def test_failure_is_retried(context, monkeypatch):

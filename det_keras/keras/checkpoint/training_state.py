@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import pickle
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -42,8 +40,6 @@ __all__ = ["RestoredState", "TrainingState"]
 logger = logging.getLogger(__name__)
 
 _OWN_NAMES = {"code", "manifest.json", "metadata.json", MODEL_NAME, WEIGHTS_NAME, "training_state"}
-_COPY_BYTES = 4 << 20
-_COPY_THREADS = 4
 
 
 class Code(Protocol):
@@ -57,13 +53,13 @@ class Code(Protocol):
 class TrainingState:
     """All state that the next step depends on, copied at a batch boundary.
 
-    It is made on the training thread. `fill` runs there or on the writer's thread, `plan` on the writer's thread, while
+    It is made on the training thread. `fill` and `plan` run on threads of the writer, one after the other, while
     training continues. The tensors do not change meanwhile: TensorFlow copies a variable's value at its next write.
 
     Attributes:
         model_file: the model's file without the values of its variables; None if there is no model.
         places: the place of each variable in that file.
-        values: copies of all variables; None once `fill` has taken them.
+        values: the values of all variables, held by reference; None for those that `fill` has copied.
         variables: the descriptions of all variables.
         state: JSON values: position, history, random states, phase.
         callback_states: functions that pickle the states of callbacks, by name.
@@ -76,7 +72,7 @@ class TrainingState:
 
     model_file: ModelFile | None
     places: Mapping[int, Place]
-    values: Sequence[tf.Tensor] | None
+    values: list[tf.Tensor | None]
     variables: Sequence[Mapping[str, Any]]
     state: Mapping[str, Any]
     callback_states: Mapping[str, Callable[[], bytes]] = field(default_factory=dict)
@@ -89,31 +85,23 @@ class TrainingState:
     def __post_init__(self) -> None:
         self._slices: list[Slice] = []
         offset = 0
-        for tensor in self.values or ():
+        for tensor in self.values:
+            assert tensor is not None
             size = tensor.dtype.size * tensor.shape.num_elements()
             self._slices.append(Slice(offset, size))
             offset += copy_bytes(tensor)
         self.size_bytes = offset
 
     def fill(self, memory: memoryview) -> None:
-        """Copy the variables into `memory` and release them; a second call does nothing."""
-        if self.values is None:
-            return
-        copies: list[tuple[Any, Any]] = []
-        for tensor, place in zip(self.values, self._slices, strict=True):
-            target = np.frombuffer(memory, np.uint8, place.size, place.offset)
-            # `.numpy()` would copy into new memory first.
-            source = np.asarray(tensor).reshape(-1).view(np.uint8)
-            parts = [slice(start, start + _COPY_BYTES) for start in range(0, place.size, _COPY_BYTES)]
-            copies.extend((target[part], source[part]) for part in parts)
-        if self.size_bytes < 2 * _COPY_BYTES:
-            for target, source in copies:
-                np.copyto(target, source)
-        else:
-            # Training waits for this copy, and one core does not use the full memory bandwidth.
-            with ThreadPoolExecutor(min(_COPY_THREADS, os.cpu_count() or 1)) as pool:
-                list(pool.map(np.copyto, *zip(*copies, strict=True)))
-        self.values = None
+        """Copy the variables into `memory`, and release each when it is copied; a second call does nothing."""
+        for index, place in enumerate(self._slices):
+            tensor = self.values[index]
+            if tensor is not None:
+                target = np.frombuffer(memory, np.uint8, place.size, place.offset)
+                # `.numpy()` would copy into new memory first.
+                np.copyto(target, np.asarray(tensor).reshape(-1).view(np.uint8))
+                # Nothing may hold it any more: TensorFlow copies what is held when the variable is written.
+                self.values[index] = tensor = None
 
     def plan(self) -> FilePlan:
         """Return the files of the checkpoint."""
