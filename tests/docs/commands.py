@@ -83,8 +83,10 @@ def _tox(arguments: list[str], files: set[str]) -> None:
     environments = {name.removeprefix("testenv:") for name in config} | {"py310", "py313"}
     parser = argparse.ArgumentParser()
     parser.add_argument("-e", default="lint")
-    parser.add_argument("-m", choices=re.findall(r"^(\w+) =", config["tox"]["labels"], re.MULTILINE))
-    ours, _, theirs = " ".join(arguments).partition("-- ")
+    parser.add_argument(
+        "-m", nargs="+", choices=re.findall(r"^(\w+) =", config["tox"]["labels"], re.MULTILINE)
+    )
+    ours, _, theirs = " ".join(arguments).removeprefix("run-parallel ").partition("-- ")
     args = parser.parse_args(ours.split())
     assert set(args.e.split(",")) <= environments
     if args.e == "mutation":
