@@ -9,14 +9,19 @@ from __future__ import annotations
 import io
 import tarfile
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import IO, cast
 
 from det_keras.storage import Storage
 from det_keras.storage.base import FileStream
 
 __all__ = ["FilePlan", "Piece", "Slice", "store_files"]
+
+# For smaller checkpoints, starting threads takes longer than it saves.
+_LARGE_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -63,15 +68,34 @@ def store_files(storage: Storage, uuid: str, plan: FilePlan, memory: memoryview)
         OSError: the storage cannot be written; nothing of the checkpoint remains.
     """
     with storage.store_streams(uuid) as target:
-        for name, pieces in plan.files.items():
+
+        def write_file(name: str, pieces: Sequence[Piece]) -> None:
             with target.open(name) as file:
                 _write_pieces(file, pieces, memory)
-        for name, members in plan.zips.items():
+
+        def write_zip(name: str, members: Mapping[str, Sequence[Piece]]) -> None:
             with target.open(name) as file:
                 _write_zip(file, members, memory)
+
+        files = [
+            *(partial(write_zip, *item) for item in plan.zips.items()),
+            *(partial(write_file, *item) for item in plan.files.items()),
+        ]
+        _run(files, target.most_open_files if memory.nbytes >= _LARGE_BYTES else 1)
         for name, content in plan.archives.items():
             with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as tar:
                 target.unpack(tar, name)
+
+
+def _run(actions: Sequence[Callable[[], None]], most_at_once: int) -> None:
+    """Run actions, several at once if more than one may be; raise the error of the first that fails."""
+    if most_at_once == 1:
+        for action in actions:
+            action()
+        return
+    with ThreadPoolExecutor(most_at_once, thread_name_prefix="det-files") as pool:
+        for running in [pool.submit(action) for action in actions]:
+            running.result()
 
 
 def _write_zip(file: FileStream, members: Mapping[str, Sequence[Piece]], memory: memoryview) -> None:

@@ -39,11 +39,17 @@ class FileStream(Protocol):
 
 
 class CheckpointTarget(abc.ABC):
-    """The files of a checkpoint that is being written."""
+    """The files of a checkpoint that is being written.
+
+    Attributes:
+        most_open_files: how many files may be open at once, each on a thread of its own.
+    """
+
+    most_open_files = 1
 
     @abc.abstractmethod
     def open(self, name: str) -> FileStream:
-        """Return a new file; the file before it must be complete.
+        """Return a new file; if as many as may be are open, one of them must be complete.
 
         Args:
             name: relative path with ``/``.
@@ -68,6 +74,9 @@ class DirectoryTarget(CheckpointTarget):
         directory: an existing directory.
         hashes: receives the SHA-256 of each file that was written by `open`.
     """
+
+    # SHA-256 of large files takes longer than a disk takes to write them.
+    most_open_files = 2
 
     def __init__(self, directory: Path, hashes: dict[str, str]) -> None:
         self._directory = directory
