@@ -25,7 +25,7 @@ from det_keras.master.database.lookups import config_of, find_experiment, find_t
 from det_keras.master.database.models import AllocationRow, TaskRow, TrialRow
 from det_keras.master.database.notifier import WORK, Notifier, task_topic
 from det_keras.master.database.store import Store
-from det_keras.master.errors import UnavailableError
+from det_keras.master.errors import DiskFullError, UnavailableError
 from det_keras.master.experiments.controller import ExperimentController
 from det_keras.master.experiments.unmanaged import UnmanagedController, find_lost, hear_all_again
 from det_keras.master.lifecycle import Ending, Exit
@@ -144,6 +144,10 @@ class Dispatcher(Background):
         """Run a step; an error in it, such as a full disk, must not prevent the other steps."""
         try:
             step(*arguments, **options)
+        except DiskFullError as error:
+            # The tasks run on. The pause limits the load until there is space.
+            logger.warning("A step of the dispatcher will be repeated. %s", error)
+            time.sleep(0.5)
         except UnavailableError:
             # The database is away, which it logs by itself. The tasks run on.
             time.sleep(0.05)
