@@ -49,7 +49,8 @@ def experiments(journal: Journal, records: Records) -> Iterator[str]:
         yield from _labels(row, list(journal.of(name, "label", "unlabel")))
         yield from _notes(row, list(journal.of(name, "notes")))
         yield from _archived(row, list(journal.of(name, "archive")))
-        ends = list(journal.of(name, "kill", "cancel"))
+        # The end of its only trial ends a search too.
+        ends = list(journal.of(name, "kill", "cancel", "kill trial"))
         if row["state"] == states.CANCELED and not ends:
             yield f"`{name}` was canceled, and no client asked for it."
         for entry in journal.of(name, "kill trial"):

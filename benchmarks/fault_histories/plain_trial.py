@@ -23,8 +23,7 @@ ALLOCATION_ID = os.environ["DET_ALLOCATION_ID"]
 EPOCHS = int(os.environ["HISTORY_EPOCHS"])
 PERIOD = int(os.environ["HISTORY_PERIOD"])
 PACE_S = float(os.environ["HISTORY_PACE"])
-# What a client may repeat; 500 is what a full disk was before it had a status of its own.
-AGAIN = (500, 502, 503, 504)
+AGAIN = (502, 503, 504)
 
 
 def call(method: str, path: str, body: object = None) -> Any:
