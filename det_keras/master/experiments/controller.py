@@ -408,6 +408,8 @@ def _explain(tx: Transaction, trial: TrialRow, exit_: Exit, verdict: Verdict, ma
         note(tx, trial.task_id, f"{what} and is run again; no restart is counted.", "WARNING")
     elif verdict is Verdict.FAIL:
         note(tx, trial.task_id, f"{what} and is not run again.", "ERROR")
+    elif exit_.ending is Ending.LOST:
+        note(tx, trial.task_id, f"{what}. It was to stop anyway.", "WARNING")
 
 
 def _has_metric(trials: TrialRows, trial: TrialRow, name: str) -> bool:
