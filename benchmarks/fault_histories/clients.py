@@ -125,10 +125,10 @@ class Client(threading.Thread):
         }
         return calls.get(action.verb) or (lambda: api.move(self._ids[name], action.verb))
 
-    def _send(self, action: Action, call: Callable[[], Any]) -> Entry:
-        """Send a request until it is answered; a full disk is not an answer."""
+    def _send(self, action: Action, call: Callable[[], Any], *, tries: int = _MOST_TRIES) -> Entry:
+        """Send a request until it is answered; that a disk is full is not an answer."""
         entry = self._journal.begin(action.verb, action.target, action.value)
-        for _ in range(_MOST_TRIES):
+        for _ in range(tries):
             try:
                 entry.answer = call()
                 entry.outcome = ACKNOWLEDGED
@@ -148,7 +148,7 @@ class Client(threading.Thread):
     ) -> None:
         """Create something of which there may be only one; after an unknown outcome, look for it first."""
         for _ in range(_MOST_TRIES):
-            entry = self._send(Action("create", name), create)
+            entry = self._send(Action("create", name), create, tries=1)
             found = entry.answer if entry.outcome == ACKNOWLEDGED else self._search(name, find)
             if found is not None:
                 self._ids[name] = found

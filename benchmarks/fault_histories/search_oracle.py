@@ -33,7 +33,7 @@ def search(experiment: Row, records: Records) -> Iterator[str]:
     if found != expected:
         yield f"{name} has the trials {found}; its search decided {expected}."
     yield from _truth(name, events, trials, records)
-    yield from _ends(experiment, trials, stopped, searcher)
+    yield from _ends(experiment, records, stopped, searcher)
 
 
 def _replay(searcher: Searcher, events: Sequence[list[Any]]) -> tuple[list[Create], set[str], list[str]]:
@@ -89,17 +89,27 @@ def _truth(
     yield from (f"{name}: trial {numbers[key]} ended {count} times." for key, count in ended.items() if count > 1)
 
 
-def _ends(experiment: Row, trials: Sequence[Row], stopped: set[str], searcher: Searcher) -> Iterator[str]:
+def _may_fail(trial: Row, records: Records) -> bool:
+    """Return whether a trial may have failed: it was to stop, and its process ended otherwise, as by a kill.
+
+    That is Determined's rule. A trial that is not to stop is run again.
+    """
+    changes = [row for row in records.states if row["kind"] == "trial" and row["id"] == trial["id"]]
+    runs = sorted(records.allocations_of(trial), key=lambda row: row["run_id"])
+    return changes[-1]["before"].startswith("STOPPING_") and runs[-1]["exit_code"] not in (None, 0)
+
+
+def _ends(experiment: Row, records: Records, stopped: set[str], searcher: Searcher) -> Iterator[str]:
     """No trial failed; those that nobody ended trained to their end, and a search that nobody ended is complete."""
-    name = f"Experiment {experiment['id']}"
+    name, trials = f"Experiment {experiment['id']}", records.trials_of(experiment)
+    failed = [trial for trial in trials if trial["state"] == states.ERROR]
+    yield from (f"{name}: trial {trial['id']} failed." for trial in failed if not _may_fail(trial, records))
     for trial in trials:
-        if trial["state"] == states.ERROR:
-            yield f"{name}: trial {trial['id']} failed."
         # With lengths, a search may close a trial at any of them.
         is_whole = trial["total_batches"] == EPOCHS or searcher.method.gives_lengths
         if trial["state"] == states.COMPLETED and trial["request_id"] not in stopped and not is_whole:
             yield f"{name}: trial {trial['id']} completed at epoch {trial['total_batches']}."
-    if experiment["state"] == states.ERROR:
+    if experiment["state"] == states.ERROR and not failed:
         yield f"{name} failed."
     has_user_ended = any(trial["state"] == states.CANCELED for trial in trials)
     if experiment["state"] != states.COMPLETED or has_user_ended:
