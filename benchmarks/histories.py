@@ -3,15 +3,14 @@
     python benchmarks/histories.py --histories 1000 [--seed N] [--minutes 60] [--only K] [--parallel 2]
 
 A history is a new data root with a master, a few experiments, jobs and unmanaged trials, and faults: killed and stopped
-masters, supervisors and trials, a full disk, lost and doubled requests and answers, a clock that jumps. History K of seed N
-is always the same plan; ``--only K`` runs it alone. A violation prints the plan and what is wrong, keeps the data root, and
-makes the exit code 1. A disk is filled only as root, who may mount one in memory.
+masters, supervisors and trials, a full disk, lost and doubled requests and answers, a clock that jumps. History K of
+seed N is always the same plan; ``--only K`` runs it alone. A violation prints the plan and what is wrong, keeps the
+data root, and makes the exit code 1. A disk is filled only as root, who may mount one in memory.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import os
 import pprint
 import random
@@ -73,7 +72,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the plans")
     parser.add_argument("--minutes", type=float, default=60.0, help="begin no further history after that")
     parser.add_argument("--only", type=int, help="the number of the one history to run, from 0")
-    parser.add_argument("--parallel", type=int, default=min(2, os.cpu_count() or 1), help="how many at a time")
+    parser.add_argument(
+        "--parallel", type=int, default=min(2, os.cpu_count() or 1), help="how many at a time"
+    )
     parser.add_argument("--keep", action="store_true", help="keep the data roots of all histories")
     arguments = parser.parse_args()
     print(f"Seed {arguments.seed}", flush=True)
@@ -91,7 +92,8 @@ def main() -> int:
                 if time.monotonic() - started > 60 * arguments.minutes:
                     return
                 seed = f"{arguments.seed}-{number}"
-                score.add(run_history(seed, folder / seed, template, masters, keeps=arguments.keep))
+                plan = draw_plan(seed)
+                score.add(run_history(plan, folder / seed, template, masters, keeps=arguments.keep))
                 if score.histories % 50 == 0:
                     print(f"{score.histories} histories, {len(score.failed)} with violations", flush=True)
         finally:

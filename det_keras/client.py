@@ -23,7 +23,8 @@ from det_keras.protocol.api import Api
 __all__ = ["Session"]
 
 _RETRIED_STATUSES = frozenset({502, 503, 504})
-# A master says by it that it did nothing. A proxy says by the others that it got no answer: the call may have been handled.
+# A master says by it that it did nothing. A proxy says by the others that it got no answer: the master may have handled
+# the call.
 _NOT_HANDLED = 503
 _FIRST_DELAY_S = 0.1
 _LONGEST_DELAY_S = 5.0

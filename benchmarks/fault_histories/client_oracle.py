@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from det_keras.protocol import states
 from fault_histories.clients import LINES_PER_CALL
 from fault_histories.journal import ACKNOWLEDGED, REFUSED, UNKNOWN, Entry, Journal
 from fault_histories.plan import Plan
 from fault_histories.records import Records, Row
 from fault_histories.task_scripts import LINES_OF_JOB
-
-from det_keras.protocol import states
 
 __all__ = ["existence", "experiments", "jobs", "unmanaged"]
 

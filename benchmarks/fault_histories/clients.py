@@ -9,13 +9,12 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from fault_histories.journal import ACKNOWLEDGED, REFUSED, UNKNOWN, Entry, Journal
+from det_keras.errors import MasterError, MasterUnavailableError
+from det_keras.protocol.values import timestamp
+from fault_histories.journal import ACKNOWLEDGED, REFUSED, Entry, Journal
 from fault_histories.plan import EPOCHS, METHODS, Action, Experiment, Plan
 from fault_histories.task_scripts import job_entrypoint, trial_files
 from fault_histories.world import World
-
-from det_keras.errors import MasterError, MasterUnavailableError
-from det_keras.protocol.values import timestamp
 
 __all__ = ["HPARAMS", "LINES_PER_CALL", "Client", "config_of_plan", "settle"]
 
@@ -143,9 +142,7 @@ class Client(threading.Thread):
             break
         return entry
 
-    def _create(
-        self, name: str, create: Callable[[], Any], find: Callable[[str], Any | None]
-    ) -> None:
+    def _create(self, name: str, create: Callable[[], Any], find: Callable[[str], Any | None]) -> None:
         """Create something of which there may be only one; after an unknown outcome, look for it first."""
         for _ in range(_MOST_TRIES):
             entry = self._send(Action("create", name), create, tries=1)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 import psutil
+
 from fault_histories.plan import Fault
 from fault_histories.world import World
 

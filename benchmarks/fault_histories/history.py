@@ -7,14 +7,14 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fault_histories.clients import Client, settle
 from fault_histories.faults import Faults
 from fault_histories.journal import Journal
 from fault_histories.oracle import Evidence, judge
-from fault_histories.plan import Plan, draw_plan
+from fault_histories.plan import Plan
 from fault_histories.world import MasterServer, World
 
 __all__ = ["Result", "run_history"]
@@ -36,6 +36,7 @@ class Result:
         faults: what failed, by kind.
         acknowledged: how many requests of clients were.
         violations: what the oracle found; empty if all is well.
+        evidence: what the oracle judged, if it came to that.
         kept: the folder with its data root, if there are violations.
     """
 
@@ -44,35 +45,37 @@ class Result:
     faults: Counter[str] = field(default_factory=Counter)
     acknowledged: int = 0
     violations: list[str] = field(default_factory=list)
+    evidence: Evidence | None = None
     kept: Path | None = None
 
 
 def run_history(
-    seed: str, folder: Path, template: Path, masters: MasterServer, *, keeps: bool = False
+    plan: Plan, folder: Path, template: Path, masters: MasterServer, *, keeps: bool = False
 ) -> Result:
-    """Run the history of a seed in an empty folder, and judge it.
+    """Run a history in a new folder, and judge it.
 
     Args:
-        seed: draws the plan.
+        plan: the history.
         folder: the folder, deleted if all is well.
         template: a data root that saw its first start.
         masters: forks masters.
         keeps: keep the data root even if all is well.
     """
     started = time.monotonic()
-    result = Result(seed)
+    result = Result(plan.seed)
     folder.mkdir(parents=True)
-    plan = draw_plan(seed)
     world = World(folder, template, plan, masters)
     try:
-        evidence = _run(plan, world, result)
+        result.evidence = evidence = _run(plan, world, result)
         result.violations += [*world.findings, *judge(evidence)]
     except Exception:
         result.violations.append(f"The history could not be run: {traceback.format_exc()}")
     finally:
         if result.violations or keeps:
-            world.keep()
+            kept = world.keep()
             result.kept = folder
+            if result.evidence is not None:
+                result.evidence = replace(result.evidence, home=kept)
         world.close()
         if result.kept is None:
             shutil.rmtree(folder, ignore_errors=True)

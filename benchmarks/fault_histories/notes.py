@@ -1,6 +1,7 @@
 """What one run of a trial knows to be acknowledged, in a file outside of the data root.
 
-Each note is one line: ``line N`` for N printed lines, ``reported STEP``, ``checkpoint UUID``, ``resumed STEP``, and ``end``.
+Each note is one line: ``line N`` for N printed lines, ``reported STEP``, ``checkpoint UUID``, ``resumed STEP``, or
+``end``.
 """
 
 from __future__ import annotations

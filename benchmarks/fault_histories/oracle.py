@@ -7,16 +7,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fault_histories import client_oracle, search_oracle, trial_oracle
-from fault_histories.journal import Journal
-from fault_histories.plan import Plan
-from fault_histories.records import Records, Row
-
 from det_keras import storage
 from det_keras.errors import CheckpointError
 from det_keras.home import Home
 from det_keras.master.lifecycle import experiment_may_become, trial_may_become
 from det_keras.protocol import states
+from fault_histories import client_oracle, search_oracle, trial_oracle
+from fault_histories.journal import Journal
+from fault_histories.plan import Plan
+from fault_histories.records import Records, Row
 
 __all__ = ["Evidence", "judge"]
 

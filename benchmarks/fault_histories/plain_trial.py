@@ -118,5 +118,7 @@ def main() -> None:
 
 
 SECTION = json.loads(os.environ["DET_EXPERIMENT_CONFIG"])["checkpoint_storage"]
-STORAGE_ID = call("POST", "/api/v1/runs/start", {"runId": TRIAL_ID, "checkpointStorage": SECTION}).get("storageId")
+STORAGE_ID = call("POST", "/api/v1/runs/start", {"runId": TRIAL_ID, "checkpointStorage": SECTION}).get(
+    "storageId"
+)
 main()

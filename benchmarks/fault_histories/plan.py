@@ -6,7 +6,17 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["ANSWER_FAULTS", "EPOCHS", "FAULTS", "METHODS", "Action", "Experiment", "Fault", "Plan", "draw_plan"]
+__all__ = [
+    "ANSWER_FAULTS",
+    "EPOCHS",
+    "FAULTS",
+    "METHODS",
+    "Action",
+    "Experiment",
+    "Fault",
+    "Plan",
+    "draw_plan",
+]
 
 #: The length of a trial that its search does not stop.
 EPOCHS = 4

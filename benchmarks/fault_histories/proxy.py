@@ -6,12 +6,13 @@
 - ``request doubled``: the master gets the request twice, one after the other; the second answer is passed on.
 - ``request doubled at once``: the same, both at the same time.
 
-Requests are doubled as `det_keras.client` may send them: twice if the call is repeatable. So only those which the client
-never repeats are not doubled either. Of those that read nothing can be doubled.
+A request is doubled only if `det_keras.client` may send it twice too: not those that create something new each time.
+Requests that only read are not doubled.
 """
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import re
 import socket
@@ -186,17 +187,13 @@ class Proxy:
             do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _pass_on  # noqa: N815 - names of the base class
 
             def handle(self) -> None:
-                try:
+                # The caller may be killed, or close the connection.
+                with contextlib.suppress(OSError):
                     super().handle()
-                except OSError:
-                    # The caller was killed, or closed the connection.
-                    self.close_connection = True
 
             def finish(self) -> None:
-                try:
+                with contextlib.suppress(OSError, ValueError):
                     super().finish()
-                except (OSError, ValueError):
-                    pass
 
             def log_message(self, *_: Any) -> None:
                 return

@@ -76,7 +76,11 @@ class Records:
     def lines_of_task(self, task_id: str) -> list[str]:
         """Return what clients sent to the log of a task."""
         rows: Iterable[Row] = (row for row in self.logs if row["task_id"] == task_id)
-        return [row["text"].rstrip("\n") for row in rows if row["allocation_id"] is None and row["source"] == "task"]
+        return [
+            row["text"].rstrip("\n")
+            for row in rows
+            if row["allocation_id"] is None and row["source"] == "task"
+        ]
 
 
 def _read(connection: sqlite3.Connection, table: str, order: str = "rowid") -> list[Row]:

@@ -7,15 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from fault_histories.plan import EPOCHS
-from fault_histories.records import Records, Row
-from fault_histories.trial_oracle import expected_losses
-
 from det_keras import search as searches
 from det_keras.master.database.lookups import config_of
 from det_keras.protocol import states
 from det_keras.search import Action, Create, ExitedReason, Searcher, Stop
 from det_keras.search.simulate import SimulatedTrial, simulate
+from fault_histories.plan import EPOCHS
+from fault_histories.records import Records, Row
+from fault_histories.trial_oracle import expected_losses
 
 __all__ = ["search"]
 
@@ -32,7 +31,7 @@ def search(experiment: Row, records: Records) -> Iterator[str]:
     found = [(trial["request_id"], trial["hparams"], trial["seed"]) for trial in trials]
     if found != expected:
         yield f"{name} has the trials {found}; its search decided {expected}."
-    yield from _truth(name, events, trials, records)
+    yield from _truth(experiment, events, trials, records)
     yield from _ends(experiment, records, stopped, searcher)
 
 
@@ -64,13 +63,16 @@ def _replay(searcher: Searcher, events: Sequence[list[Any]]) -> tuple[list[Creat
 
 
 def _truth(
-    name: str, events: Sequence[list[Any]], trials: Sequence[Row], records: Records
+    experiment: Row, events: Sequence[list[Any]], trials: Sequence[Row], records: Records
 ) -> Iterator[str]:
     """The search heard of each validation once, with the right value, and of no other."""
+    name = f"Experiment {experiment['id']}"
     losses = {trial["request_id"]: expected_losses(trial) for trial in trials}
     numbers = {trial["request_id"]: trial["id"] for trial in trials}
     stored = Counter(
-        (row["trial_id"], row["metrics"]["loss"]) for row in records.metrics if row["group"] == "validation"
+        (row["trial_id"], row["metrics"]["loss"])
+        for row in records.metrics
+        if row["group"] == "validation" and row["trial_id"] in numbers.values()
     )
     heard: Counter[tuple[int, float]] = Counter()
     ended: Counter[str] = Counter()
@@ -83,10 +85,15 @@ def _truth(
                 yield f"{name}: its search heard of {metric} at {length} of trial {numbers[request_id]}."
         elif event == "trial_exited":
             ended[arguments[0]] += 1
-    for key, count in heard.items():
-        if count > stored[key]:
-            yield f"{name}: its search heard {count} times of the validation {key}, stored {stored[key]} times."
-    yield from (f"{name}: trial {numbers[key]} ended {count} times." for key, count in ended.items() if count > 1)
+    # An experiment that is being ended passes nothing on, and where the search gives lengths, they count.
+    has_lengths = any(event == "operation_completed" for event, *_ in events)
+    is_whole = experiment["state"] == states.COMPLETED and not has_lengths
+    for key in stored | heard:
+        if heard[key] > stored[key] or (is_whole and heard[key] < stored[key]):
+            yield f"{name}: its search heard {heard[key]} times of the validation {key}, stored {stored[key]} times."
+    yield from (
+        f"{name}: trial {numbers[key]} ended {count} times." for key, count in ended.items() if count > 1
+    )
 
 
 def _may_fail(trial: Row, records: Records) -> bool:

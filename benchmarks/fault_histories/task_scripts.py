@@ -1,8 +1,7 @@
 """What trials and jobs of a history run, and the numbers that an undisturbed trial reports.
 
-A trial's state is a hash that each epoch changes. Metrics follow from it, and checkpoints hold it, so that a trial which
-resumes anywhere else than where it was reports other numbers. What it knows to be acknowledged it notes in a file outside
-of the data root.
+A trial's state is a hash that each epoch changes. Metrics follow from it, and checkpoints hold it: a trial that resumes
+in a wrong state reports other numbers. It notes what was acknowledged in a file outside of the data root (`notes`).
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -105,9 +106,7 @@ def _acknowledged_reports(
     live = {(row["group"], row["total_batches"]) for row in rows if not row["archived"]}
     for allocation in records.allocations_of(trial):
         run = notes.get(allocation["id"], RunNotes())
-        lost = [
-            epoch for epoch in run.reported if (allocation["run_id"], "validation", epoch) not in stored
-        ]
+        lost = [epoch for epoch in run.reported if (allocation["run_id"], "validation", epoch) not in stored]
         # A report whose answer was lost may have been repeated in vain, as part of an earlier row of the same values.
         yield from (
             f"The validation of {allocation['id']} at {epoch} was acknowledged and is lost."
@@ -132,14 +131,14 @@ def logs(
 ) -> Iterator[str]:
     """The numbered lines of each run are all there, in order and once.
 
-    A supervisor that is killed takes those lines with it that its task had printed and it had not yet written, so the log
-    of its run ends early. While the disk is full, supervisors drop lines, so then there may be gaps.
+    If a supervisor is killed, the lines that it had not yet read and written are lost, so the log of its run may end
+    early. While the disk is full, supervisors drop lines, so then there may be gaps.
     """
     printed = records.lines_by_allocation()
     for allocation_id, run in notes.items():
         lines = [line for line in printed.get(allocation_id, []) if line.startswith("line ")]
         numbers = [int(line.split()[1]) for line in lines]
-        if any(after <= before for before, after in zip(numbers, numbers[1:], strict=False)):
+        if any(after <= before for before, after in itertools.pairwise(numbers)):
             yield f"The log of {allocation_id} has the lines {numbers}."
         elif numbers != list(range(len(numbers))) and not was_full:
             yield f"The log of {allocation_id} lacks lines: it has {numbers}."

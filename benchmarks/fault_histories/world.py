@@ -17,9 +17,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import psutil
-from fault_histories.disk import Disk
-from fault_histories.plan import Plan
-from fault_histories.proxy import Proxy
 
 from det_keras.client import Session
 from det_keras.errors import DetError
@@ -28,6 +25,9 @@ from det_keras.launch.importable import importable
 from det_keras.launch.network import free_port
 from det_keras.master import process
 from det_keras.master.process import MasterOptions, RunningMaster
+from fault_histories.disk import Disk
+from fault_histories.plan import Plan
+from fault_histories.proxy import Proxy
 
 __all__ = ["MasterServer", "World", "make_template"]
 
@@ -51,7 +51,7 @@ CREATE TRIGGER history_of_trials AFTER UPDATE OF state ON trials WHEN OLD.state 
 def make_template(folder: Path) -> Path:
     """Start a master once on a new data root, stop it, and return the root: migrating and hashing take a while."""
     home = Home(folder / "template").create()
-    process.start(home, slots=1, port=free_port("127.0.0.1"))
+    process.start(home, slots=1, options=MasterOptions(port=free_port("127.0.0.1"), db="sqlite"))
     process.stop(home)
     with sqlite3.connect(home.database) as connection:
         connection.executescript(_RECORDER)
@@ -232,9 +232,11 @@ class World:
             left.kill()
         self.disk.close()
 
-    def keep(self) -> None:
-        """Copy the data root out of its disk, for a closer look."""
-        shutil.copytree(self.home.root, self.folder / "home", ignore_dangling_symlinks=True)
+    def keep(self) -> Home:
+        """Copy the data root out of its disk, for a closer look, and return the copy."""
+        return Home(
+            Path(shutil.copytree(self.home.root, self.folder / "home", ignore_dangling_symlinks=True))
+        )
 
     def _variables(self) -> dict[str, str]:
         return {**_environment(), "DET_KERAS_PROVENANCE": "0", "DET_KERAS_DB": "sqlite"}
@@ -263,9 +265,7 @@ class World:
 def _environment() -> dict[str, str]:
     environment = importable(os.environ)
     benchmarks = str(Path(__file__).resolve().parents[1])
-    environment["PYTHONPATH"] = os.pathsep.join(
-        filter(None, (benchmarks, environment.get("PYTHONPATH", "")))
-    )
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (benchmarks, environment.get("PYTHONPATH", ""))))
     return environment
 
 

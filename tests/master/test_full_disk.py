@@ -43,7 +43,9 @@ def test_calls_on_a_full_disk_are_refused_as_unavailable_and_work_again_later(wo
     assert world.client.experiment(1)["notes"] == ""
 
 
-@pytest.mark.parametrize(("number", "status"), [(errno.ENOSPC, 503), (errno.EDQUOT, 503), (errno.EACCES, 500)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(errno.ENOSPC, 503), (errno.EDQUOT, 503), (errno.EACCES, 500)]
+)
 def test_file_for_which_there_is_no_space_refuses_the_call(world, monkeypatch, number, status):
     def replace(self, target):
         raise OSError(number, "no")
