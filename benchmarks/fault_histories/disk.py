@@ -11,7 +11,7 @@ from pathlib import Path
 __all__ = ["Disk"]
 
 _SIZE_MIB = 48
-_STEPS = (1 << 20, 1 << 12)
+_PAGE_BYTES = 1 << 12
 
 
 class Disk:
@@ -33,15 +33,15 @@ class Disk:
     def _filler(self) -> Path:
         return self._directory / "filler"
 
-    def fill(self) -> None:
-        """Leave no page free."""
+    def fill(self, free_pages: int = 0) -> None:
+        """Leave only so many pages free."""
         with self._filler.open("ab") as file:
-            for step in _STEPS:
+            for step in (1 << 20, _PAGE_BYTES):
                 with contextlib.suppress(OSError):
                     while True:
                         end = file.seek(0, os.SEEK_END)
                         os.posix_fallocate(file.fileno(), end, step)
-                        file.seek(0, os.SEEK_END)
+            file.truncate(max(0, file.seek(0, os.SEEK_END) - free_pages * _PAGE_BYTES))
 
     def free(self) -> None:
         """Have space again."""

@@ -83,7 +83,7 @@ class Faults(threading.Thread):
             return
         self._count(fault)
         self.was_full = True
-        self._world.disk.fill()
+        self._world.disk.fill(fault.free_pages)
         for inner in fault.inner:
             # On a full disk there may be few requests.
             self._world.proxy.wait_for_requests(inner.after, _expiring(fault.hold_s, self._give_up))

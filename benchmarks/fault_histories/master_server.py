@@ -1,7 +1,7 @@
 """A process that imports the master once and forks it as often as asked: an import takes longer than a history's trial.
 
-It reads a JSON object a line from its standard input, starts a master, and answers with its process id. The wall clock of
-these masters is shifted by the number of seconds in a file of 8 bytes, which the history changes.
+It reads a JSON object a line from its standard input, starts a master, and answers with its process id. The wall clock
+of these masters is shifted by the number of seconds in a file of 8 bytes, which the history changes.
 """
 
 from __future__ import annotations

@@ -109,6 +109,7 @@ class Fault:
         hold_s: how long it lasts, in seconds; of a clock, by how much it jumps.
         victim: which of the running tasks it concerns, modulo their number.
         inner: faults that come before this one is over.
+        free_pages: what a full disk has left: enough for a small file or for a commit, or for nothing.
     """
 
     kind: str
@@ -116,6 +117,7 @@ class Fault:
     hold_s: float = 0.0
     victim: int = 0
     inner: tuple[Fault, ...] = ()
+    free_pages: int = 0
 
 
 @dataclass(frozen=True)
@@ -215,9 +217,11 @@ def _fault(rng: random.Random, *, is_inner: bool = False) -> Fault:
     if kind.startswith("clock"):
         hold_s = rng.choice((3.0, 100.0, 3700.0, 90000.0))
     inner: tuple[Fault, ...] = ()
-    if kind == "disk full" and rng.random() < 0.4:
-        inner = (_fault(rng, is_inner=True),)
-    return Fault(kind, rng.randint(1, 25), hold_s, rng.randrange(60), inner)
+    free_pages = 0
+    if kind == "disk full":
+        inner = (_fault(rng, is_inner=True),) if rng.random() < 0.4 else ()
+        free_pages = rng.choice((0, 0, 2, 8, 30, 100))
+    return Fault(kind, rng.randint(1, 25), hold_s, rng.randrange(60), inner, free_pages)
 
 
 def _answers(rng: random.Random) -> dict[int, str]:
