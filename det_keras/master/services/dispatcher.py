@@ -10,6 +10,7 @@ may end or pause a task in between; `_launch` checks this again in its own trans
 
 from __future__ import annotations
 
+import errno
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -104,6 +105,8 @@ class Dispatcher(Background):
         self._live: dict[str, _Watched] = {}
         # The time at which the next task is to be killed.
         self._kill_at: datetime | None = None
+        # Why no task can be started, as it was last logged.
+        self._obstacle: str | None = None
         super().__init__("dispatcher", notifier, WORK)
 
     def start(self) -> None:
@@ -250,11 +253,14 @@ class Dispatcher(Background):
 
     def _schedule(self) -> None:
         decided, lacking = self._queue.plan(_MOST_DEMAND)
+        is_blocked = bool(decided.grants) and self._is_blocked()
         tasks = {grant.task_id for grant in decided.grants}
         tasks.update(preemption.task_id for preemption in decided.preemptions)
         try:
             # First: a pool that reserved slots for this demand needs them for the tasks that start now.
             self._pool.demand(lacking)
+            if is_blocked:
+                return
             for preemption in decided.preemptions:
                 self._preempt(preemption)
             for grant in decided.grants:
@@ -262,6 +268,14 @@ class Dispatcher(Background):
         finally:
             # The queue takes the plan as carried out; what was not is read again.
             self._queue.note(QueueChanges(tasks=tasks))
+
+    def _is_blocked(self) -> bool:
+        """Return whether no task can be started now; say why, once."""
+        obstacle = self._pool.obstacle()
+        if obstacle is not None and obstacle != self._obstacle:
+            logger.warning("No task is started. %s", obstacle)
+        self._obstacle = obstacle
+        return obstacle is not None
 
     def _check_queue(self) -> None:
         self._queue.check()
@@ -307,9 +321,9 @@ class Dispatcher(Background):
             self._pool.launch(launch)
         except OSError as error:
             logger.exception("Allocation %s cannot be started.", launch.allocation_id)
-            self._end(
-                launch.allocation_id, Exit(Ending.NOT_LAUNCHED, detail=f"it cannot be started ({error})")
-            )
+            # There may be space later.
+            ending = Ending.LOST if error.errno in (errno.ENOSPC, errno.EDQUOT) else Ending.NOT_LAUNCHED
+            self._end(launch.allocation_id, Exit(ending, detail=f"it cannot be started ({error})"))
 
 
 def _watched(row: AllocationRow) -> _Watched:
