@@ -71,7 +71,9 @@ def main() -> int:
     parser.add_argument("--histories", type=int, default=100, help="how many")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the plans")
     parser.add_argument("--minutes", type=float, default=60.0, help="begin no further history after that")
-    parser.add_argument("--only", type=int, nargs="+", metavar="K", help="run only the histories of these numbers")
+    parser.add_argument(
+        "--only", type=int, nargs="+", metavar="K", help="run only the histories of these numbers"
+    )
     parser.add_argument(
         "--parallel", type=int, default=min(2, os.cpu_count() or 1), help="how many at a time"
     )

@@ -131,6 +131,7 @@ class Plan:
         faults: in their order.
         answers: the faults of single requests, by the number of the request.
         slots: those of the master.
+        has_database_elsewhere: whether only the files of tasks and their checkpoints are on the disk that may be full.
         plain_starts: the starts of the master, by number, that use `det_keras.master.process.start`.
     """
 
@@ -140,6 +141,7 @@ class Plan:
     faults: tuple[Fault, ...]
     answers: Mapping[int, str] = field(default_factory=dict)
     slots: int = 2
+    has_database_elsewhere: bool = False
     plain_starts: frozenset[int] = frozenset()
 
 
@@ -150,7 +152,8 @@ def draw_plan(seed: str) -> Plan:
     clients = (_owner(rng, experiments), _reporter(rng))
     faults = tuple(_fault(rng) for _ in range(rng.randint(2, 5)))
     plain = frozenset(number for number in range(8) if rng.random() < 0.04)
-    return Plan(seed, experiments, clients, faults, _answers(rng), rng.choice((1, 2, 2)), plain)
+    slots, is_elsewhere = rng.choice((1, 2, 2)), rng.random() < 0.4
+    return Plan(seed, experiments, clients, faults, _answers(rng), slots, is_elsewhere, plain)
 
 
 def _experiment(rng: random.Random, number: int) -> Experiment:
@@ -221,6 +224,8 @@ def _fault(rng: random.Random, *, is_inner: bool = False) -> Fault:
     if kind == "disk full":
         inner = (_fault(rng, is_inner=True),) if rng.random() < 0.4 else ()
         free_pages = rng.choice((0, 0, 2, 8, 30, 100))
+        # So long that tasks end and others should start.
+        hold_s = rng.choice((0.1, 1.0, 2.0))
     return Fault(kind, rng.randint(1, 25), hold_s, rng.randrange(60), inner, free_pages)
 
 

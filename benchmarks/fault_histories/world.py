@@ -116,9 +116,13 @@ class World:
         mount = folder / "disk"
         mount.mkdir()
         self.disk = Disk(mount)
-        self.home = Home(mount / "home")
+        self.home = Home((folder if plan.has_database_elsewhere else mount) / "root")
         shutil.copytree(template, self.home.root)
         self.home.root.chmod(0o700)
+        if plan.has_database_elsewhere:
+            for name in ("checkpoints", "logs", "work"):
+                (mount / name).mkdir()
+                (self.home.root / name).symlink_to(mount / name)
         self.proxy = Proxy(plan.answers)
         self.token = self.home.token_file.read_text()
         #: What was found wrong while the history ran.
