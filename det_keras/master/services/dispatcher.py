@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ParamSpec
 
-from sqlalchemy import func, select
+from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from det_keras.master.accounts.auth import Accounts
 from det_keras.master.database.changes import QueueChanges
@@ -28,10 +29,11 @@ from det_keras.master.database.notifier import WORK, Notifier, task_topic
 from det_keras.master.database.store import Store
 from det_keras.master.errors import DiskFullError, UnavailableError
 from det_keras.master.experiments.controller import ExperimentController
-from det_keras.master.experiments.unmanaged import UnmanagedController, find_lost, hear_all_again
+from det_keras.master.experiments.unmanaged import UnmanagedController, hear_all_again, loss_times
 from det_keras.master.lifecycle import Ending, Exit
 from det_keras.master.resources import ResourcePool, Share, State
 from det_keras.master.services.background import Background
+from det_keras.master.services.deadlines import Deadlines
 from det_keras.master.services.launching import Launcher
 from det_keras.master.tasks import allocations, jobs
 from det_keras.master.tasks.live_queue import LiveQueue, still_waits
@@ -103,8 +105,9 @@ class Dispatcher(Background):
         self._launcher = launcher
         self._accounts = accounts
         self._live: dict[str, _Watched] = {}
-        # The time at which the next task is to be killed.
-        self._kill_at: datetime | None = None
+        # When allocations are to be killed, and when unmanaged trials count as lost.
+        self._kills: Deadlines[str] = Deadlines()
+        self._losses: Deadlines[int] = Deadlines()
         # Why no task can be started, as it was last logged.
         self._obstacle: str | None = None
         super().__init__("dispatcher", notifier, WORK)
@@ -125,7 +128,7 @@ class Dispatcher(Background):
         while not self._stopping:
             self._wake.wait(_LOOK_S if self._live else _IDLE_S)
             is_due = self._wake.is_set() or time.monotonic() - checked_at > _IDLE_S
-            is_due = is_due or (self._kill_at is not None and self._kill_at <= now())
+            is_due = is_due or bool(self._kills.due())
             # An event between `is_set` and `clear` is lost. The check of everything, once a second, makes up for it.
             self._wake.clear()
             for allocation_id in list(self._live):
@@ -235,19 +238,21 @@ class Dispatcher(Background):
 
     def _kill_due(self) -> None:
         with self._store.reading() as session:
-            query = select(func.min(AllocationRow.kill_at)).where(AllocationRow.end_time.is_(None))
-            self._kill_at = session.scalar(query)
-        if self._kill_at is None or self._kill_at > now():
+            self._kills.update(_kill_times(session))
+        due = self._kills.due()
+        if not due:
             return
         with self._store.writing() as tx:
-            due = [row for row in allocations.live_allocations(tx) if _is_due(row)]
+            # Read again in the transaction: the task may have ended in between.
+            rows = [row for row in allocations.live_allocations(tx) if row.id in due]
             # A task that was killed before and is still running is killed together with its supervisor.
-            again = {row.id: row.is_killed for row in due}
-            for row in due:
+            again = {row.id: row.is_killed for row in rows}
+            for row in rows:
                 row.is_killed = True
                 row.kill_at = now() + timedelta(seconds=_KILL_AGAIN_S)
+            kill_times = _kill_times(tx)
+        self._kills.update(kill_times)
         # Signals are sent after the commit: a master that is killed here finds `is_killed` and sends the signal again.
-        self._kill_at = now() + timedelta(seconds=_KILL_AGAIN_S)
         for allocation_id, force in again.items():
             self._pool.kill(allocation_id, force=force)
 
@@ -299,11 +304,14 @@ class Dispatcher(Background):
     def _give_up_silent(self) -> None:
         """End unmanaged trials that have not reported for too long."""
         with self._store.reading() as session:
-            if not find_lost(session, now()):
-                return
+            self._losses.update(loss_times(session))
+        due = self._losses.due()
+        if not due:
+            return
         with self._store.writing() as tx:
             # Read again in the transaction: a trial may have reported in between.
-            for trial_id in find_lost(tx, now()):
+            self._losses.update(loss_times(tx))
+            for trial_id in self._losses.due():
                 trial = find_trial(tx, trial_id)
                 UnmanagedController(tx, find_experiment(tx, trial.experiment_id)).lose(trial)
 
@@ -330,5 +338,8 @@ def _watched(row: AllocationRow) -> _Watched:
     return _Watched(row.log_offsets.get(_ONLY_NODE, 0), shares=tuple(allocations.shares_of(row)))
 
 
-def _is_due(row: AllocationRow) -> bool:
-    return row.kill_at is not None and row.kill_at <= now()
+def _kill_times(session: Session) -> dict[str, datetime]:
+    query = select(AllocationRow.id, AllocationRow.kill_at).where(
+        AllocationRow.end_time.is_(None), AllocationRow.kill_at.is_not(None)
+    )
+    return {allocation_id: at for allocation_id, at in session.execute(query) if at is not None}
