@@ -1,11 +1,11 @@
 """Runs drawn histories of masters, trials and clients under faults, and looks for what was lost, doubled or stuck.
 
-    python benchmarks/histories.py --histories 1000 [--seed N] [--minutes 60] [--only K] [--parallel 2]
+    python benchmarks/histories.py --histories 1000 [--seed N] [--minutes 60] [--only K ...] [--parallel 2]
 
 A history is a new data root with a master, a few experiments, jobs and unmanaged trials, and faults: killed and stopped
 masters, supervisors and trials, a full disk, lost and doubled requests and answers, a clock that jumps. History K of
-seed N is always the same plan; ``--only K`` runs it alone. A violation prints the plan and what is wrong, keeps the
-data root, and makes the exit code 1. A disk is filled only as root, who may mount one in memory.
+seed N is always the same plan; ``--only K`` runs only this one. A violation prints the plan and what is wrong, keeps
+the data root, and makes the exit code 1. A disk is filled only as root, who may mount one in memory.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import os
 import pprint
 import random
+import shutil
 import sys
 import tempfile
 import threading
@@ -105,6 +106,8 @@ def main() -> int:
         for done in [pool.submit(work) for _ in range(arguments.parallel)]:
             done.result()
     score.print(time.monotonic() - started)
+    if not score.failed and not arguments.keep:
+        shutil.rmtree(folder)
     return 1 if score.failed else 0
 
 

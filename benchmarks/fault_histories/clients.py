@@ -233,7 +233,7 @@ class Client(threading.Thread):
         self._api.tasks.report_logs(lines)
 
 
-def settle(world: World, journal: Journal, give_up: Callable[[], bool]) -> list[str]:
+def settle(world: World, give_up: Callable[[], bool]) -> list[str]:
     """Resume what is paused and wait until everything has ended; return what has not."""
     with world.session(by_proxy=False) as session:
         api = session.api

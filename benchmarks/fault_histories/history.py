@@ -99,7 +99,7 @@ def _run(plan: Plan, world: World, result: Result) -> Evidence:
         client.join(max(1.0, deadline - time.monotonic()))
         if client.is_alive():
             world.findings.append("A client waits for ever.")
-    stuck = settle(world, journal, lambda: time.monotonic() > deadline)
+    stuck = settle(world, lambda: time.monotonic() > deadline)
     world.findings += [f"Stuck: {what}." for what in stuck]
     _collect_garbage(world)
     world.stop()
