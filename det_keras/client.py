@@ -23,6 +23,9 @@ from det_keras.protocol.api import Api
 __all__ = ["Session"]
 
 _RETRIED_STATUSES = frozenset({502, 503, 504})
+# A master says by it that it did nothing. A proxy says by the others that it got no answer: the master may have handled
+# the call.
+_NOT_HANDLED = 503
 _FIRST_DELAY_S = 0.1
 _LONGEST_DELAY_S = 5.0
 
@@ -111,8 +114,8 @@ class Session:
             body: sent as JSON; None sends no body.
             timeout_s: how long one answer may take, in seconds.
             patience_s: as in the constructor, for this call only.
-            repeatable: whether the call may be sent again when its answer was lost. If not, only
-                attempts that never reached the master are repeated.
+            repeatable: whether the call may be sent again when its answer was lost, or a proxy answers with 502 or
+                504. If not, only attempts that the master did not handle are repeated.
 
         Raises:
             MasterError: the master rejected the call; `status` and `message` give the reason.
@@ -133,7 +136,7 @@ class Session:
                 if response.status_code not in _RETRIED_STATUSES:
                     return _decode(response)
                 failure: Exception = _error(response)
-                may_repeat = True
+                may_repeat = repeatable or response.status_code == _NOT_HANDLED
             except httpx.TransportError as error:
                 failure = self._unavailable(error)
                 may_repeat = repeatable or isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)

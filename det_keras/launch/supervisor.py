@@ -11,6 +11,8 @@ files, so the master may be killed and started again at any time and finds every
                       "v": level derived from the text}
     exit.json         {"exit_code": n, "reason": text, "time": t}, or {"launch_error": reason}; written last
 
+On a full disk the result waits for space. A task whose files find no space gets no result, and so counts as lost.
+
 The lock prevents two runs. A master that finds an allocation without a supervisor takes the lock itself, unlinks
 ``spec.json`` and only then launches another supervisor. A supervisor that was only slow to start then finds no spec
 under the lock and exits.
@@ -32,6 +34,7 @@ This module imports little, and no third-party package: a process per trial shou
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -67,12 +70,19 @@ __all__ = ["main"]
 _READ_BYTES = 1 << 16
 # A process that the task left running may keep its output open. The wait for it is limited.
 _DRAIN_S = 2.0
+# How long the result of a task waits for space on a full disk, in seconds, and the pause between two attempts.
+_FULL_DISK_S = 600.0
+_FULL_DISK_PAUSE_S = 0.2
 _HOOK = "startup-hook.sh"
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class LaunchError(Exception):
     """The task could not be started; another try would fail too."""
+
+
+class _NoSpaceError(Exception):
+    """The disk is full; the task may be started again later."""
 
 
 class _EndedError(Exception):
@@ -110,11 +120,16 @@ def main(arguments: list[str]) -> int:
     except LaunchError as error:
         log.note(f"{error}\n", "ERROR")
         result = {"launch_error": str(error)}
+    except _NoSpaceError as error:
+        # Without a result the task counts as lost, which is no failure of a trial.
+        log.note(f"{error}\n", "ERROR")
+        shutil.rmtree(spec["directory"], ignore_errors=True)
+        return 1
     except _EndedError as error:
         result = {"exit_code": error.code, "reason": error.reason}
     # The order matters: when the master sees exit.json, the log is complete and on the disk.
     log.close()
-    _write_result(directory, {**result, "time": time.time()})
+    _keep_writing_result(spec, directory, {**result, "time": time.time()})
     shutil.rmtree(spec["directory"], ignore_errors=True)
     # The master has the result already, so this delays nothing.
     with contextlib.suppress(OSError):
@@ -137,6 +152,8 @@ def _run(spec: dict[str, Any], log: LogFile, reaper: GroupReaper) -> tuple[int, 
     try:
         _unpack(spec)
     except (OSError, ValueError, OverflowError, EOFError, tarfile.TarError, zlib.error) as error:
+        if _is_full(error):
+            raise _NoSpaceError(f"Could not unpack the files: {error}.") from error
         raise LaunchError(f"Could not unpack the files: {error}.") from error
     with _stoppable():
         variables, use = _prepare(spec, log, reaper)
@@ -301,6 +318,25 @@ def _die_with_stdin() -> None:
     """
     os.read(0, 1)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _is_full(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def _keep_writing_result(spec: dict[str, Any], directory: Path, result: dict[str, Any]) -> None:
+    """Write the result; on a full disk, try again for some time: without it the task would count as lost."""
+    deadline = time.monotonic() + _FULL_DISK_S
+    while True:
+        try:
+            _write_result(directory, result)
+            return
+        except OSError as error:
+            if not _is_full(error) or time.monotonic() > deadline:
+                raise
+        # It is deleted in any case, and may be what fills the disk.
+        shutil.rmtree(spec["directory"], ignore_errors=True)
+        time.sleep(_FULL_DISK_PAUSE_S)
 
 
 def _write_result(directory: Path, result: dict[str, Any]) -> None:

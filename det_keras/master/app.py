@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import logging
 from collections.abc import AsyncIterator
@@ -64,6 +65,8 @@ _BY_STATUS = {
         errors.UnavailableError,
     )
 }
+# Errors of the system that say that nothing more can be stored.
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 # Handlers that use the database or the disk run on these threads; long polls wait on the event loop instead.
 _THREADS = 40
 
@@ -121,6 +124,7 @@ def create_app(master: EmbeddedMaster) -> FastAPI:
     app.add_exception_handler(errors.ApiError, _refused)
     app.add_exception_handler(RequestValidationError, _malformed)
     app.add_exception_handler(HTTPException, _not_routed)
+    app.add_exception_handler(OSError, _not_stored)
     app.add_exception_handler(Exception, _failed)
     # The middleware added last handles a call first.
     app.add_middleware(AuthMiddleware, accounts=master.accounts, notifier=master.notifier)
@@ -153,6 +157,13 @@ async def _answer(request: Request, error: errors.ApiError) -> Response:
     if wants_page(request.scope):
         return await error_page(request, error)
     return error_reply(request.url.path, error)
+
+
+async def _not_stored(request: Request, error: Exception) -> Response:
+    """Refuse a call for which there is no space, so that it is repeated; any other error is one of the program."""
+    if not isinstance(error, OSError) or error.errno not in _FULL:
+        raise error
+    return await _answer(request, errors.DiskFullError())
 
 
 async def _failed(request: Request, error: Exception) -> Response:

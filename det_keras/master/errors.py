@@ -7,6 +7,7 @@ from det_keras.errors import DetError
 __all__ = [
     "AlreadyExistsError",
     "ApiError",
+    "DiskFullError",
     "FailedPreconditionError",
     "InvalidArgumentError",
     "NotFoundError",
@@ -77,3 +78,12 @@ class UnavailableError(ApiError):
     """Temporarily unavailable; clients retry."""
 
     status, code, reason = 503, 14, "Unavailable"
+
+
+class DiskFullError(UnavailableError):
+    """The disk of the data root is full; nothing was stored."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The disk of the master's data root is full, and nothing was stored. Free some space there."
+        )

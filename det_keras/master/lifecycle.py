@@ -179,7 +179,8 @@ def _judge_stopped(state: str, exit_: Exit) -> Verdict:
         return Verdict.FAIL
     if state == STOPPING_KILLED:
         return Verdict.CANCEL
-    if exit_.is_failure:
+    # A run that is lost with its supervisor says nothing about the trial, of which nothing is wanted any more.
+    if exit_.is_failure and exit_.ending is not Ending.LOST:
         return Verdict.FAIL
     return Verdict.COMPLETE if state == STOPPING_COMPLETED else Verdict.CANCEL
 

@@ -71,6 +71,16 @@ def test_call_that_must_not_run_twice_is_not_repeated_after_a_lost_answer():
     assert len(seen) == 1
 
 
+@pytest.mark.parametrize("status", [502, 504])
+def test_call_that_must_not_run_twice_is_not_repeated_after_a_proxy_got_no_answer(status):
+    client, seen = session(httpx.Response(status), OK)
+    with pytest.raises(MasterError):
+        client.post("/x", {}, repeatable=False)
+    assert len(seen) == 1
+    client, seen = session(httpx.Response(503), OK)
+    assert client.post("/x", {}, repeatable=False) == {"fine": True}
+
+
 def test_stream_yields_results_and_raises_its_error_line():
     lines = b'{"result": {"a": 1}}\n{"error": {"httpCode": 500, "message": "boom"}}\n'
     client, _ = session(httpx.Response(200, content=lines))

@@ -26,7 +26,7 @@ class Supervised:
 
     def __init__(self, root: Path, argv: list[str], context: Path | None = None, **variables: str) -> None:
         self.directory = root / "allocation"
-        self.directory.mkdir()
+        self.directory.mkdir(exist_ok=True)
         self.work = root / "work"
         environment = {"PATH": os.environ["PATH"], "PYTHONUNBUFFERED": "1", **variables}
         spec = {
@@ -104,6 +104,54 @@ def test_what_cannot_be_started_or_unpacked_says_so(supervise, tmp_path):
         (tmp_path / "allocation").rename(tmp_path / f"before-{number}")
         result = supervise("pass", context=broken).finish()
         assert "Could not unpack the files" in result["launch_error"]
+
+
+# Takes all pages of the file system of its first argument.
+FILL = """
+import os, sys
+file = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
+try:
+    while True:
+        os.write(file, bytes(4096))
+except OSError:
+    pass
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="Only root may mount a small disk.")
+def test_result_waits_for_space_on_a_full_disk(supervise, tmp_path):
+    allocation = tmp_path / "allocation"
+    allocation.mkdir()
+    if subprocess.call(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(allocation)]):
+        pytest.skip("No file system can be mounted here.")
+    try:
+        supervised = supervise([sys.executable, "-c", FILL, str(allocation / "filler")])
+        # A draft without content is all that there is space for.
+        eventually((allocation / ".exit.json").exists)
+        assert not (allocation / "exit.json").exists()
+        (allocation / "filler").unlink()
+        assert supervised.finish()["exit_code"] == 0
+    finally:
+        subprocess.call(["umount", "--lazy", str(allocation)])
+
+
+def test_files_that_find_no_space_leave_no_result(tmp_path):
+    script = """
+import errno, sys
+from det_keras.launch import supervisor
+
+def find_no_space(spec):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+supervisor._unpack = find_no_space
+sys.exit(supervisor.main(sys.argv[1:]))
+"""
+    Supervised(tmp_path, ["true"])
+    directory = tmp_path / "allocation"
+    command = [sys.executable, "-c", script, str(directory / "spec.json")]
+    assert subprocess.call(command, start_new_session=True) == 1
+    assert not (directory / "exit.json").exists()
+    assert "No space left" in (directory / "log.jsonl").read_text()
 
 
 def test_task_starts_in_its_files_and_they_are_gone_afterwards(supervise, tmp_path):

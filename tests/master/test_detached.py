@@ -464,6 +464,16 @@ def test_lines_wait_for_a_master_that_does_not_answer(capsys):
     assert [(line["log"], line["rank_id"]) for line in send.received] == [("one\n", 2), ("two\n", 2)]
 
 
+def test_each_line_has_a_time_of_its_own(capsys):
+    send = Lines()
+    copier = OutputCopier("task", None, send, period_s=0.01)
+    print("same\n" * 1500)
+    copier.close()
+    times = [line["timestamp"] for line in send.received]
+    assert len(times) == 1501
+    assert sorted(set(times)) == times
+
+
 # What the arguments mean.
 
 

@@ -181,6 +181,31 @@ def test_shipped_lines_are_stored_beside_the_others(client, printed):
         client.post("/api/v1/task/logs", {"logs": bad}, status=400)
 
 
+def test_shipped_lines_whose_answer_was_lost_are_stored_once(client, printed):
+    def lines(*texts, time="2026-01-02T03:04:05.6789", **marks):
+        return [
+            {"task_id": printed, "log": f"{text}\n", "timestamp": f"{time}{number:02}Z", **marks}
+            for number, text in enumerate(texts, 1)
+        ]
+
+    def shipped():
+        return [line["log"].rstrip() for line in task_log(client, printed) if line["log"][0] in "abcx"]
+
+    long = "x" * 9000
+    for rank in (0, 1):
+        first = lines("a", "a", long, rank_id=rank)
+        for _ in range(2):
+            client.post("/api/v1/task/logs", {"logs": first})
+            client.post("/task-logs", first)
+    once = ["a", "a", long[:8192], long[8192:]]
+    assert shipped() == 2 * once
+    # Other lines at the same times, fewer lines, and lines with coarse times are not the same call.
+    for other in (lines("b", "a"), lines("a"), *2 * [lines("c", time="2026-01-02T03:04:06.0000")[:1]]):
+        other = [{**line, "timestamp": line["timestamp"].replace("06.000001", "06")} for line in other]
+        client.post("/api/v1/task/logs", {"logs": other})
+    assert shipped() == [*once, *once, "b", "a", "a", "c", "c"]
+
+
 def test_long_log_is_streamed_whole_and_once(world):
     task_id = create(world.client)
     eventually(lambda: f"{task_id}.1" in world.pool.launched)

@@ -146,6 +146,17 @@ def test_promoted_trial_that_still_runs_goes_on_in_the_same_process(world):
     assert trials.operation(2) == ("4", True)
 
 
+def test_trial_of_a_canceled_search_is_given_no_length_again(world):
+    trials = Trials(world, PROMOTION)
+    trials.run(1)
+    assert trials.operation(1) == ("2", False)
+    world.client.move(trials.experiment_id, "cancel")
+    trials.complete(1, 2, 0.1)
+    assert trials.operation(1) == ("2", True)
+    trials.leave(1)
+    trials.wait(1, "CANCELED")
+
+
 def test_search_that_promotes_closes_those_that_wait_in_the_end(world):
     trials = Trials(world, PROMOTION)
     for number in (1, 2, 3, 4):

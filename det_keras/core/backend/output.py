@@ -13,7 +13,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from det_keras.errors import MasterError, MasterUnavailableError
@@ -29,6 +29,8 @@ _MOST_LINES_PER_CALL = 1000
 # While the master is unavailable, the oldest lines are dropped above this number.
 _MOST_LINES = 100_000
 _LAST_TRIES = 5
+# The clock may also be set back by more.
+_SAME_TIME = timedelta(seconds=1)
 
 
 class OutputCopier:
@@ -57,6 +59,7 @@ class OutputCopier:
         # A signal handler may print while the same thread holds the lock.
         self._lock = threading.RLock()
         self._closing = threading.Event()
+        self._last_time = datetime.min.replace(tzinfo=timezone.utc)
         self._has_warned = False
         self._taps = [
             _Tap(stream, self._feed, name)
@@ -86,9 +89,15 @@ class OutputCopier:
 
     def _line(self, entry: Mapping[str, Any]) -> dict[str, object]:
         rank = entry.get("r", self._rank)
+        # Each line has a time of its own, by which a master recognises lines that are sent again. Lines that are read
+        # together are in the same microsecond.
+        time = datetime.fromtimestamp(entry["t"], timezone.utc)
+        if timedelta(0) <= self._last_time - time < _SAME_TIME:
+            time = self._last_time + timedelta(microseconds=1)
+        self._last_time = time
         return {
             "task_id": self._task_id,
-            "timestamp": timestamp(datetime.fromtimestamp(entry["t"], timezone.utc)),
+            "timestamp": timestamp(time),
             # A progress bar returns to the begin of its line: only the last state of the line counts.
             "log": entry["m"].rstrip("\r\n").rpartition("\r")[2] + "\n",
             "level": f"LOG_LEVEL_{entry.get('l') or entry.get('v', 'INFO')}",

@@ -95,7 +95,9 @@ def _store(master: EmbeddedMaster, lines: Sequence[ShippedLine]) -> None:
         for task_id, rows in of_task.items():
             if tx.get(TaskRow, task_id) is None:
                 raise NotFoundError(f"task '{task_id}' not found")
-            task_logs.store_rows(tx, task_id, rows)
+            # A client repeats a call whose answer was lost.
+            if not task_logs.are_last(tx, task_id, rows):
+                task_logs.store_rows(tx, task_id, rows)
 
 
 async def _filter(

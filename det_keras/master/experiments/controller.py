@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from det_keras import search
 from det_keras.master import lifecycle
@@ -212,7 +213,12 @@ class ExperimentController(Controller):
 
     def operation(self, trial: TrialRow) -> search.Operation | None:
         """Return the length that a trial has to reach; None if the search gives no lengths."""
-        return self.searcher.operation(trial.request_id)
+        operation = self.searcher.operation(trial.request_id)
+        if operation is not None and states.is_stopping(trial.state):
+            # The search of an experiment that is being ended receives no more events. A script that asks for the next
+            # length would complete this one for ever.
+            return replace(operation, completed=True)
+        return operation
 
     def progressed(self, trial: TrialRow, progress: float, *, is_fraction: bool) -> None:
         """Record the progress of a trial; the experiment's progress never decreases.
@@ -408,6 +414,8 @@ def _explain(tx: Transaction, trial: TrialRow, exit_: Exit, verdict: Verdict, ma
         note(tx, trial.task_id, f"{what} and is run again; no restart is counted.", "WARNING")
     elif verdict is Verdict.FAIL:
         note(tx, trial.task_id, f"{what} and is not run again.", "ERROR")
+    elif exit_.ending is Ending.LOST:
+        note(tx, trial.task_id, f"{what}. It was to stop anyway.", "WARNING")
 
 
 def _has_metric(trials: TrialRows, trial: TrialRow, name: str) -> bool:

@@ -8,7 +8,7 @@ trials.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -26,7 +26,7 @@ from det_keras.protocol import states
 from det_keras.protocol.values import now
 from det_keras.search import Operation
 
-__all__ = ["LOST_AFTER", "UnmanagedController", "find_lost", "hear_all_again"]
+__all__ = ["LOST_AFTER", "UnmanagedController", "hear_all_again", "loss_times"]
 
 #: A trial is lost after this time without a report: five heartbeats of Determined's client.
 LOST_AFTER = timedelta(minutes=5)
@@ -226,12 +226,16 @@ class UnmanagedController(Controller):
         )
 
 
-def find_lost(session: Session, time: datetime) -> Sequence[int]:
-    """Return the numbers of the trials that have not reported for `LOST_AFTER` at `time`."""
-    query = select(TrialRow.id).where(
-        TrialRow.state == states.ACTIVE, TrialRow.heartbeat_at < time - LOST_AFTER
+def loss_times(session: Session) -> dict[int, datetime]:
+    """Return when each running trial counts as lost if it does not report before, by its number."""
+    query = select(TrialRow.id, TrialRow.heartbeat_at).where(
+        TrialRow.state == states.ACTIVE, TrialRow.heartbeat_at.is_not(None)
     )
-    return session.scalars(query).all()
+    return {
+        trial_id: heard_at + LOST_AFTER
+        for trial_id, heard_at in session.execute(query)
+        if heard_at is not None
+    }
 
 
 def hear_all_again(tx: Transaction) -> None:

@@ -215,6 +215,10 @@ class ResourcePool(abc.ABC):
         """Return why no task can get this environment; None if that is only known on the machine that runs it."""
         return None
 
+    def obstacle(self) -> str | None:
+        """Return why no task can be started at the moment; None if nothing is known to be in the way."""
+        return None
+
     @abc.abstractmethod
     def launch(self, launch: Launch) -> None:
         """Start a task.

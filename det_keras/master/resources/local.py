@@ -44,6 +44,8 @@ from det_keras.master.resources.sweep import sweep
 __all__ = ["LocalPool", "kill_everything"]
 
 _READ_BYTES = 1 << 20
+# With less free space no task is started: it could not store its exit code.
+_LEAST_FREE_BYTES = 4 << 20
 # The value 0 in a task's `environment_variables` disables the info files.
 _INFO_FILES = "DET_KERAS_INFO_FILES"
 
@@ -108,6 +110,13 @@ class LocalPool(ResourcePool):
 
     def refusal(self, request: EnvironmentRequest) -> str | None:
         return refusal(request, self._inherited()["PATH"])
+
+    def obstacle(self) -> str | None:
+        for place in (self._home, self._logs, self._work):
+            with contextlib.suppress(FileNotFoundError):
+                if shutil.disk_usage(place).free < _LEAST_FREE_BYTES:
+                    return f"The disk of {place} is full. Free some space there."
+        return None
 
     def launch(self, launch: Launch) -> None:
         directory = self._directory(launch.allocation_id)

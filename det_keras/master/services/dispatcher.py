@@ -10,6 +10,7 @@ may end or pause a task in between; `_launch` checks this again in its own trans
 
 from __future__ import annotations
 
+import errno
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +18,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ParamSpec
 
-from sqlalchemy import func, select
+from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from det_keras.master.accounts.auth import Accounts
 from det_keras.master.database.changes import QueueChanges
@@ -25,12 +27,13 @@ from det_keras.master.database.lookups import config_of, find_experiment, find_t
 from det_keras.master.database.models import AllocationRow, TaskRow, TrialRow
 from det_keras.master.database.notifier import WORK, Notifier, task_topic
 from det_keras.master.database.store import Store
-from det_keras.master.errors import UnavailableError
+from det_keras.master.errors import DiskFullError, UnavailableError
 from det_keras.master.experiments.controller import ExperimentController
-from det_keras.master.experiments.unmanaged import UnmanagedController, find_lost, hear_all_again
+from det_keras.master.experiments.unmanaged import UnmanagedController, hear_all_again, loss_times
 from det_keras.master.lifecycle import Ending, Exit
 from det_keras.master.resources import ResourcePool, Share, State
 from det_keras.master.services.background import Background
+from det_keras.master.services.deadlines import Deadlines
 from det_keras.master.services.launching import Launcher
 from det_keras.master.tasks import allocations, jobs
 from det_keras.master.tasks.live_queue import LiveQueue, still_waits
@@ -102,8 +105,11 @@ class Dispatcher(Background):
         self._launcher = launcher
         self._accounts = accounts
         self._live: dict[str, _Watched] = {}
-        # The time at which the next task is to be killed.
-        self._kill_at: datetime | None = None
+        # When allocations are to be killed, and when unmanaged trials count as lost.
+        self._kills: Deadlines[str] = Deadlines()
+        self._losses: Deadlines[int] = Deadlines()
+        # Why no task can be started, as it was last logged.
+        self._obstacle: str | None = None
         super().__init__("dispatcher", notifier, WORK)
 
     def start(self) -> None:
@@ -122,7 +128,7 @@ class Dispatcher(Background):
         while not self._stopping:
             self._wake.wait(_LOOK_S if self._live else _IDLE_S)
             is_due = self._wake.is_set() or time.monotonic() - checked_at > _IDLE_S
-            is_due = is_due or (self._kill_at is not None and self._kill_at <= now())
+            is_due = is_due or bool(self._kills.due())
             # An event between `is_set` and `clear` is lost. The check of everything, once a second, makes up for it.
             self._wake.clear()
             for allocation_id in list(self._live):
@@ -144,6 +150,10 @@ class Dispatcher(Background):
         """Run a step; an error in it, such as a full disk, must not prevent the other steps."""
         try:
             step(*arguments, **options)
+        except DiskFullError as error:
+            # The tasks run on. The pause limits the load until there is space.
+            logger.warning("A step of the dispatcher will be repeated. %s", error)
+            time.sleep(0.5)
         except UnavailableError:
             # The database is away, which it logs by itself. The tasks run on.
             time.sleep(0.05)
@@ -228,29 +238,34 @@ class Dispatcher(Background):
 
     def _kill_due(self) -> None:
         with self._store.reading() as session:
-            query = select(func.min(AllocationRow.kill_at)).where(AllocationRow.end_time.is_(None))
-            self._kill_at = session.scalar(query)
-        if self._kill_at is None or self._kill_at > now():
+            self._kills.update(_kill_times(session))
+        due = self._kills.due()
+        if not due:
             return
         with self._store.writing() as tx:
-            due = [row for row in allocations.live_allocations(tx) if _is_due(row)]
+            # Read again in the transaction: the task may have ended in between.
+            rows = [row for row in allocations.live_allocations(tx) if row.id in due]
             # A task that was killed before and is still running is killed together with its supervisor.
-            again = {row.id: row.is_killed for row in due}
-            for row in due:
+            again = {row.id: row.is_killed for row in rows}
+            for row in rows:
                 row.is_killed = True
                 row.kill_at = now() + timedelta(seconds=_KILL_AGAIN_S)
+            kill_times = _kill_times(tx)
+        self._kills.update(kill_times)
         # Signals are sent after the commit: a master that is killed here finds `is_killed` and sends the signal again.
-        self._kill_at = now() + timedelta(seconds=_KILL_AGAIN_S)
         for allocation_id, force in again.items():
             self._pool.kill(allocation_id, force=force)
 
     def _schedule(self) -> None:
         decided, lacking = self._queue.plan(_MOST_DEMAND)
+        is_blocked = bool(decided.grants) and self._is_blocked()
         tasks = {grant.task_id for grant in decided.grants}
         tasks.update(preemption.task_id for preemption in decided.preemptions)
         try:
             # First: a pool that reserved slots for this demand needs them for the tasks that start now.
             self._pool.demand(lacking)
+            if is_blocked:
+                return
             for preemption in decided.preemptions:
                 self._preempt(preemption)
             for grant in decided.grants:
@@ -258,6 +273,14 @@ class Dispatcher(Background):
         finally:
             # The queue takes the plan as carried out; what was not is read again.
             self._queue.note(QueueChanges(tasks=tasks))
+
+    def _is_blocked(self) -> bool:
+        """Return whether no task can be started now; say why, once."""
+        obstacle = self._pool.obstacle()
+        if obstacle is not None and obstacle != self._obstacle:
+            logger.warning("No task is started. %s", obstacle)
+        self._obstacle = obstacle
+        return obstacle is not None
 
     def _check_queue(self) -> None:
         self._queue.check()
@@ -281,11 +304,14 @@ class Dispatcher(Background):
     def _give_up_silent(self) -> None:
         """End unmanaged trials that have not reported for too long."""
         with self._store.reading() as session:
-            if not find_lost(session, now()):
-                return
+            self._losses.update(loss_times(session))
+        due = self._losses.due()
+        if not due:
+            return
         with self._store.writing() as tx:
             # Read again in the transaction: a trial may have reported in between.
-            for trial_id in find_lost(tx, now()):
+            self._losses.update(loss_times(tx))
+            for trial_id in self._losses.due():
                 trial = find_trial(tx, trial_id)
                 UnmanagedController(tx, find_experiment(tx, trial.experiment_id)).lose(trial)
 
@@ -303,14 +329,17 @@ class Dispatcher(Background):
             self._pool.launch(launch)
         except OSError as error:
             logger.exception("Allocation %s cannot be started.", launch.allocation_id)
-            self._end(
-                launch.allocation_id, Exit(Ending.NOT_LAUNCHED, detail=f"it cannot be started ({error})")
-            )
+            # There may be space later.
+            ending = Ending.LOST if error.errno in (errno.ENOSPC, errno.EDQUOT) else Ending.NOT_LAUNCHED
+            self._end(launch.allocation_id, Exit(ending, detail=f"it cannot be started ({error})"))
 
 
 def _watched(row: AllocationRow) -> _Watched:
     return _Watched(row.log_offsets.get(_ONLY_NODE, 0), shares=tuple(allocations.shares_of(row)))
 
 
-def _is_due(row: AllocationRow) -> bool:
-    return row.kill_at is not None and row.kill_at <= now()
+def _kill_times(session: Session) -> dict[str, datetime]:
+    query = select(AllocationRow.id, AllocationRow.kill_at).where(
+        AllocationRow.end_time.is_(None), AllocationRow.kill_at.is_not(None)
+    )
+    return {allocation_id: at for allocation_id, at in session.execute(query) if at is not None}

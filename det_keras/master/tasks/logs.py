@@ -21,9 +21,11 @@ from det_keras.master.resources import LogEntry
 from det_keras.protocol.log_lines import split_text
 from det_keras.protocol.values import now, timestamp
 
-__all__ = ["LogFilter", "note", "read_lines", "render", "store_entries", "store_rows", "view"]
+__all__ = ["LogFilter", "are_last", "note", "read_lines", "render", "store_entries", "store_rows", "view"]
 
 _TABLE = Base.metadata.tables[LogRow.__tablename__]
+# A line that is sent again is looked for among so many: a call has up to 1000, and other processes print as well.
+_MOST_RECENT = 5000
 _LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
@@ -115,11 +117,46 @@ def store_rows(tx: Transaction, task_id: str, rows: Sequence[dict[str, Any]]) ->
     """
     if not rows:
         return
-    parts = [{**row, "text": text} for row in rows for text in split_text(row["text"])]
+    parts = _parts(rows)
     # Into the table, not the class: the ORM would take half as long again for each line.
     tx.execute(insert(_TABLE), parts)
     _apply_log_policies(tx, task_id, [part["text"] for part in parts])
     tx.notify(task_topic(task_id))
+
+
+def are_last(session: Session, task_id: str, rows: Sequence[dict[str, Any]]) -> bool:
+    """Return whether these lines of a call are stored already, as the last ones with their times.
+
+    Only lines with times in microseconds are recognised: a process does not print the same lines at the same
+    microseconds twice, but may well do so in the same second.
+
+    Args:
+        session: to read with.
+        task_id: the task.
+        rows: as in `store_rows`.
+    """
+    if not any(row["time"].microsecond % 1000 for row in rows):
+        return False
+    parts, times = _parts(rows), {row["time"] for row in rows}
+    newest = select(LogRow.id).where(LogRow.task_id == task_id).order_by(LogRow.id.desc()).limit(_MOST_RECENT)
+    last = (
+        select(LogRow)
+        .where(LogRow.id.in_(newest), LogRow.time >= min(times), LogRow.time <= max(times))
+        .order_by(LogRow.id.desc())
+    )
+    # Other processes of the task may have printed at the same time.
+    found = [row for row in session.scalars(last) if row.time in times and row.rank == parts[0]["rank"]]
+    found = found[: len(parts)][::-1]
+    return len(found) == len(parts) and all(
+        getattr(row, name) == value
+        for row, part in zip(found, parts, strict=True)
+        for name, value in part.items()
+    )
+
+
+def _parts(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the lines as they are stored: long ones in several parts."""
+    return [{**row, "text": text} for row in rows for text in split_text(row["text"])]
 
 
 def note(tx: Transaction, task_id: str, text: str, level: str = "INFO") -> None:

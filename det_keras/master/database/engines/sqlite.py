@@ -9,8 +9,12 @@ from typing import Any
 from sqlalchemy import create_engine, event
 
 from det_keras.master.database.engines.base import Database
+from det_keras.master.errors import ApiError, DiskFullError
 
 __all__ = ["SqliteDatabase"]
+
+# What the library says for SQLITE_FULL; Python 3.10 has no code of the error.
+_FULL = "database or disk is full"
 
 
 class SqliteDatabase(Database):
@@ -32,6 +36,9 @@ class SqliteDatabase(Database):
         event.listen(engine, "connect", _prepare)
         event.listen(engine, "begin", _begin)
         self.readers = self.writers = engine
+
+    def refusal(self, error: Exception) -> ApiError | None:
+        return DiskFullError() if _FULL in str(error) else None
 
     def close(self) -> None:
         """Close the connections."""
