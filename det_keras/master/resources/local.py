@@ -98,6 +98,10 @@ class LocalPool(ResourcePool):
         return (self._node,)
 
     @property
+    def starts_at_once(self) -> bool:
+        return True
+
+    @property
     def threads_per_slot(self) -> int:
         """Number of computing threads that the process on one slot should start."""
         return max(1, core_count() // max(1, len(self._node.slots)))
