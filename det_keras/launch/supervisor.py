@@ -112,7 +112,7 @@ def supervise(spec_path: Path, when_locked: Callable[[], object] = lambda: None)
         return
     log = LogFile(directory / "log.jsonl")
     # Forked while this process has a single thread.
-    reaper = GroupReaper()
+    reaper = GroupReaper(kept=[lock.fileno()])
     if spec.get("dies_with_stdin", False):
         # A thread, because files may be unpacked and an environment built for minutes before there is a task.
         threading.Thread(target=_die_with_stdin, daemon=True).start()
