@@ -321,18 +321,18 @@ def main() -> None:
         return
     with their_server(python) as server:
         theirs = measure(MLflow(), server.connect, points)
-    for name, key, is_rate in (
-        ("a report from one client", "per_second", True),
-        ("p99 of a report", "p99_ms", False),
-        (f"a report from {CLIENTS} clients", "many_per_second", True),
-        (f"listing {EXPERIMENTS} experiments", "listing_s", False),
-        (f"reading {points} points", "reading_s", False),
+    for name, key, is_rate, goal in (
+        ("a report from one client", "per_second", True, 1.0),
+        ("p99 of a report", "p99_ms", False, 1.0),
+        (f"a report from {CLIENTS} clients", "many_per_second", True, 1.0),
+        (f"listing {EXPERIMENTS} experiments", "listing_s", False, 0.5),
+        (f"reading {points} points", "reading_s", False, 1.0),
     ):
         ratio = theirs[key] / ours[key] if is_rate else ours[key] / theirs[key]
         detail = (
             f"ours {ours[key]:.3g}, MLflow {theirs[key]:.3g} {'a second' if is_rate else key[-2:].strip('_')}"
         )
-        report(f"{name}, ours / MLflow, time", ratio, goal=1.0, detail=detail)
+        report(f"{name}, ours / MLflow, time", ratio, goal=goal, detail=detail)
 
 
 if __name__ == "__main__":

@@ -172,7 +172,11 @@ def throughput() -> None:
     """Run 200 trivial trials through the master, and as processes through others that are installed."""
     with tempfile.TemporaryDirectory() as folder:
         ours, _ = run_experiment(Home(Path(folder)).create(), SLOTS, TRIALS)
-    report("trials of the master", TRIALS / ours, unit="1/s", detail=f"{TRIALS} trials on {SLOTS} slots")
+    report(
+        f"{TRIALS} trials of the master", ours, unit="s",
+        goal=TRIALS / 10,
+        detail=f"{TRIALS / ours:.1f} a second on {SLOTS} slots",
+    )  # fmt: skip
     for name, module, run in (
         ("Optuna on SQLite, a process each", "optuna", optuna_processes),
         ("Optuna on SQLite, in its own process", "optuna", optuna_in_process),
@@ -262,7 +266,7 @@ def gap() -> None:
     gaps = [later[0] - earlier[1] for earlier, later in itertools.pairwise(times)]
     report(
         "gap between two trials on a slot, above Python's start", 1000 * (statistics.median(gaps) - python), unit="ms",
-        goal=150,
+        goal=100,
         detail=f"from the last line of one to the first of the next {1000 * statistics.median(gaps):.0f} ms, of which "
         f"the start of Python is {1000 * python:.0f} ms; at most {1000 * max(gaps):.0f} ms",
     )  # fmt: skip

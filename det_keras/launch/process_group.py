@@ -29,15 +29,19 @@ class GroupReaper:
 
     The child reads from a pipe whose write end only the launcher keeps. The kernel closes that end when the
     launcher ends, however it ends; the child then reads the end of the file and kills the groups.
+
+    Args:
+        kept: descriptors that stay open until the groups are killed, such as that of a locked file.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kept: Sequence[int] = ()) -> None:
         read, self._write = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
             try:
                 # Nothing that is to end with the launcher may stay open here: pipes, memory, listening sockets.
-                for number in {int(one.name) for one in Path("/proc/self/fd").iterdir()} - {0, 1, 2, read}:
+                opened = {int(one.name) for one in Path("/proc/self/fd").iterdir()}
+                for number in opened - {0, 1, 2, read, *kept}:
                     with contextlib.suppress(OSError):
                         os.close(number)
                 _kill_at_end(read)

@@ -1,7 +1,8 @@
 """The parent process of one trial or job: starts its process group, writes its log and stores its exit code.
 
-The master starts it as ``python -m det_keras.launch.supervisor <directory>/spec.json``. It communicates only through
-files, so the master may be killed and started again at any time and finds everything in the directory:
+The master has it forked from a process that has imported this module (`fork_server.py`); as a program it is ``python -m
+det_keras.launch.supervisor <directory>/spec.json``. It communicates only through files, so the master may be killed and
+started again at any time and finds everything in the directory:
 
     spec.json         what to run; unlinked once read, since it holds the task's secrets. `python_environment` in it is
                       what the config asks for (`EnvironmentRequest.to_dict`), `environments` the directory of the
@@ -47,7 +48,7 @@ import tarfile
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
@@ -65,7 +66,7 @@ from det_keras.launch.process_group import (
 )
 from det_keras.protocol.log_lines import LineSplitter
 
-__all__ = ["main"]
+__all__ = ["main", "supervise"]
 
 _READ_BYTES = 1 << 16
 # A process that the task left running may keep its output open. The wait for it is limited.
@@ -96,21 +97,32 @@ class _EndedError(Exception):
 
 def main(arguments: list[str]) -> int:
     """Run the task of the ``spec.json`` at `arguments[0]` to its end."""
-    spec_path = Path(arguments[0])
+    supervise(Path(arguments[0]))
+    return 0
+
+
+def supervise(spec_path: Path, when_locked: Callable[[], object] = lambda: None) -> None:
+    """Run the task of a ``spec.json`` to its end.
+
+    Args:
+        spec_path: the file.
+        when_locked: called once this process holds the lock and its pid is in the file.
+    """
     directory = spec_path.parent
     # Open, and so locked, until this process and its reaper have ended. The spec is read only under the lock: a
     # master that held the lock before may have unlinked it.
     lock = (directory / "supervisor.lock").open("a+", encoding="utf-8")
     fcntl.flock(lock, fcntl.LOCK_EX)
-    spec = _take_spec(spec_path)
-    if spec is None or (directory / "exit.json").exists():
-        return 0
     lock.truncate(0)
     lock.write(str(os.getpid()))
     lock.flush()
+    when_locked()
+    spec = _take_spec(spec_path)
+    if spec is None or (directory / "exit.json").exists():
+        return
     log = LogFile(directory / "log.jsonl")
     # Forked while this process has a single thread.
-    reaper = GroupReaper()
+    reaper = GroupReaper(kept=[lock.fileno()])
     if spec.get("dies_with_stdin", False):
         # A thread, because files may be unpacked and an environment built for minutes before there is a task.
         threading.Thread(target=_die_with_stdin, daemon=True).start()
@@ -124,7 +136,7 @@ def main(arguments: list[str]) -> int:
         # Without a result the task counts as lost, which is no failure of a trial.
         log.note(f"{error}\n", "ERROR")
         shutil.rmtree(spec["directory"], ignore_errors=True)
-        return 1
+        return
     except _EndedError as error:
         result = {"exit_code": error.code, "reason": error.reason}
     # The order matters: when the master sees exit.json, the log is complete and on the disk.
@@ -134,7 +146,6 @@ def main(arguments: list[str]) -> int:
     # The master has the result already, so this delays nothing.
     with contextlib.suppress(OSError):
         _cache(spec).remove_unused()
-    return 0
 
 
 def _take_spec(path: Path) -> dict[str, Any] | None:

@@ -100,6 +100,10 @@ class EmbeddedMaster:
         self.users = Users(store, self.accounts, home)
         self.bundles = ContextStore(home.root / "contexts")
         self._ray = ray
+
+        def wake() -> None:
+            notifier.notify(WORK)
+
         if pool is not None:
             self.pool = pool
         elif ray is not None:
@@ -109,10 +113,10 @@ class EmbeddedMaster:
                 home,
                 environment,
                 is_only_local=is_loopback(urlsplit(self.identity.url).hostname or ""),
-                when_changed=lambda: notifier.notify(WORK),
+                when_changed=wake,
             )
         else:
-            self.pool = LocalPool(home, slots, environment, info_mounts=info_mounts)
+            self.pool = LocalPool(home, slots, environment, info_mounts=info_mounts, when_changed=wake)
         self.default_storage = {"type": "directory", "container_path": str(home.checkpoints)}
         self.experiments = Experiments(store, self.bundles, self.default_storage, self.pool)
         self.jobs = Jobs(store, self.bundles, self.pool)

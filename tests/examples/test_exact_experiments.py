@@ -109,7 +109,7 @@ def test_killed_supervisor_takes_its_trial_along_and_counts_no_restart(cluster, 
     (supervisor,) = {
         one.parent()
         for one in processes_of(trial, "slow_train.py")
-        if "supervisor" in " ".join(one.parent().cmdline())
+        if "fork_server" in " ".join(one.parent().cmdline())
     }
     supervisor.kill()
     assert cluster.wait(experiment) == "STATE_COMPLETED"

@@ -6,9 +6,10 @@ import hashlib
 import stat
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import select, text
 from starlette.routing import Route
 
+from det_keras.master.database.models import TokenRow
 from det_keras.protocol.passwords import hash_password
 from master.fakes import Client, eventually
 
@@ -141,6 +142,10 @@ def test_task_token_acts_as_the_owner_and_dies_with_the_allocation(world, monkey
     world.pool.finish(allocation_id)
     world.client.wait_for_state(experiment_id, "COMPLETED")
     eventually(lambda: world.http.get("/api/v1/me", headers=header).status_code == 401)
+    with world.master.store.reading() as session:
+        own = session.scalars(select(TokenRow).where(TokenRow.allocation_id == allocation_id)).all()
+    assert own
+    assert all(token.expires_at is not None for token in own)
 
 
 def test_call_that_is_not_served_is_named(client):

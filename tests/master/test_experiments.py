@@ -505,6 +505,42 @@ def test_change_that_cannot_be_is_refused(client, changes, message):
     assert message in error["error"]
 
 
+def test_list_shows_every_change_at_once(world):
+    client = world.client
+    experiment_id, trial, allocation_id = world.launch()
+    path = f"/api/v1/experiments/{experiment_id}"
+
+    def move(verb: str) -> None:
+        client.post(f"{path}/{verb}")
+
+    def finish() -> None:
+        world.pool.finish(allocation_id)
+        client.wait_for_state(experiment_id, "COMPLETED")
+
+    user = client.get("/api/v1/me")["user"]["id"]
+    changes = [
+        lambda: None,
+        lambda: client.call("PATCH", path, {"name": "new", "description": "d", "notes": "n"}),
+        lambda: client.call("PUT", f"{path}/labels/a"),
+        lambda: client.call("PATCH", f"/api/v1/users/{user}", {"displayName": "Shown"}),
+        lambda: client.report(trial["id"], "validation", 1, {"loss": 0.5}),
+        lambda: client.report(trial["id"], "validation", 2, {"loss": 0.25}),
+        finish,
+        lambda: move("archive"),
+    ]
+    shown = []
+    for change in changes:
+        change()
+        (listed,) = client.get("/api/v1/experiments")["experiments"]
+        detail = {**client.get(path)["experiment"], "trialIds": []}
+        detail.pop("waitReason")
+        # A second may pass in between.
+        assert detail.pop("duration") - listed.pop("duration") in (0, 1)
+        assert listed == detail
+        shown.append(json.dumps(listed))
+    assert len(set(shown)) == len(changes)
+
+
 def test_labels_that_come_at_once_all_stay(client):
     experiment_id = client.create(activate=False)
     names = [f"label-{number}" for number in range(40)]

@@ -78,8 +78,13 @@ def test_no_task_is_started_on_a_full_disk_until_there_is_space(world, caplog):
     world.wait_for_launch(trial)
 
 
-def test_trial_that_found_no_space_is_started_again(world):
-    launch, errors = world.pool.launch, [OSError(errno.ENOSPC, "No space left on device")]
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.ENOSPC, "No space left on device"), ChildProcessError("The supervisor ended")],
+    ids=["no space", "killed supervisor"],
+)
+def test_trial_that_could_not_start_for_now_is_started_again(world, error):
+    launch, errors = world.pool.launch, [error]
 
     def find_no_space(what) -> None:
         if errors:

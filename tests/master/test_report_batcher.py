@@ -84,9 +84,10 @@ def test_fault_of_the_disk_is_told_to_everybody_and_nothing_is_half_stored(world
 
         return fail
 
+    # First: its transactions would be counted.
+    world.master.dispatcher.stop()
     for name in ("writing", "adding"):
         monkeypatch.setattr(type(store), name, failing(getattr(type(store), name)))
-    world.master.dispatcher.stop()
     answers = take_together(store, [report(trial_id, step) for step in (1, 2)])
     assert [type(one) for one in answers] == [OSError, OSError]
     monkeypatch.undo()

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from sqlalchemy import text
 from det_keras import search
 from det_keras.config import load_experiment_config
 from det_keras.master import process
+from det_keras.master.resources import Launch, LocalPool, State
+from det_keras.master.resources.slots import find_slots
 from master.fakes import eventually, file_entry
 
 pytestmark = [pytest.mark.process, pytest.mark.kill]
@@ -351,29 +354,31 @@ def test_master_killed_between_recording_and_spawning_launches_again(real):
 
 
 def test_supervisor_that_starts_after_it_was_given_up_runs_nothing(shared, tmp_path):
-    """A master that dies right after spawning leaves a supervisor that may be slow."""
-    import subprocess
-    import sys
+    """A master that dies during a launch leaves a supervisor that may be slow."""
+    pool, later = (LocalPool(shared.home, find_slots(1), dict(os.environ)) for _ in range(2))
+    ran = tmp_path / "ran"
 
-    from det_keras.master.resources import Launch, LocalPool, State
-    from det_keras.master.resources.slots import find_slots
+    def launch(name: str) -> None:
+        pool.launch(Launch(name, ["touch", str(ran)], {"DET_ALLOCATION_ID": name}))
 
-    pool = LocalPool(shared.home, find_slots(1), dict(os.environ))
-    launch = Launch("1.slow.1", [sys.executable, "-c", "open('ran', 'w')"], {"DET_ALLOCATION_ID": "1.slow.1"})
-    started = []
-    original = subprocess.Popen
-    try:
-        subprocess.Popen = lambda *arguments, **options: started.append((arguments, options))
-        pool.launch(launch)
-    finally:
-        subprocess.Popen = original
-    pool._children.clear()
-    assert pool.look("1.slow.1").state is State.ENDED
-    ((arguments, options),) = started
-    options = {**options, "stdout": None, "stderr": None}
-    assert original(*arguments, **options).wait(60) == 0
+    launch("1.quick.1")
+    eventually(ran.exists)
+    ran.unlink()
+    server = psutil.Process(pool._supervisors.pid)
+    server.suspend()
+    eventually(lambda: server.status() == psutil.STATUS_STOPPED)
+    slow = threading.Thread(target=launch, args=("1.slow.1",))
+    slow.start()
+    directory = shared.home.logs / "1.slow.1"
+    eventually((directory / "supervisor.log").exists)
+    assert later.look("1.slow.1").state is State.ENDED
+    server.resume()
+    slow.join(10)
+    eventually(lambda: not server.children())
+    assert not ran.exists()
     assert not pool.working_directory("1.slow.1").exists()
-    assert not (shared.home.logs / "1.slow.1" / "exit.json").exists()
+    assert not (directory / "exit.json").exists()
+    pool.stop()
 
 
 def test_clean_stop_leaves_trials_running_and_takes_them_up_again(real):

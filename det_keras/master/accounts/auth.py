@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from det_keras.home import Home
@@ -231,11 +231,10 @@ class Accounts:
     def end_allocation(self, tx: Transaction, allocation_id: str) -> None:
         """Let the tokens of an allocation expire, after a short delay for reports that are on their way."""
         expires_at = now() + _GRACE
-        rows = tx.scalars(select(TokenRow).where(TokenRow.allocation_id == allocation_id)).all()
-        for row in rows:
-            row.expires_at = expires_at
-        hashes = [row.hash for row in rows]
-        tx.after_commit(lambda: self._let_expire(hashes, expires_at))
+        # Not as objects: this is a part of the time between two trials on a slot.
+        ended = update(TokenRow).where(TokenRow.allocation_id == allocation_id)
+        tx.execute(ended.values(expires_at=expires_at).execution_options(synchronize_session=False))
+        tx.after_commit(lambda: self._let_expire(allocation_id, expires_at))
 
     def _create_users(self, tx: Transaction) -> None:
         if tx.scalar(select(UserRow).limit(1)) is not None:
@@ -284,12 +283,13 @@ class Accounts:
         with self._lock:
             self._entries[row.hash] = _Entry(caller, row.expires_at, user.active)
 
-    def _let_expire(self, hashes: list[str], expires_at: datetime) -> None:
+    def _let_expire(self, allocation_id: str, expires_at: datetime) -> None:
+        time = now()
         with self._lock:
-            for digest in hashes:
-                if digest in self._entries:
-                    self._entries[digest].expires_at = expires_at
-            for digest in [digest for digest, entry in self._entries.items() if _is_over(entry.expires_at)]:
+            for entry in self._entries.values():
+                if entry.caller.allocation_id == allocation_id:
+                    entry.expires_at = expires_at
+            for digest in [digest for digest, entry in self._entries.items() if _is_over(entry, time)]:
                 del self._entries[digest]
 
     def _drop(self, digest: str) -> None:
@@ -309,8 +309,8 @@ def _digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def _is_over(expires_at: datetime | None) -> bool:
-    return expires_at is not None and expires_at < now()
+def _is_over(entry: _Entry, time: datetime) -> bool:
+    return entry.expires_at is not None and entry.expires_at < time
 
 
 def _forget_expired(tx: Transaction) -> None:

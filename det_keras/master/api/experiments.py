@@ -354,11 +354,11 @@ def _rows(session: Session, ids: Sequence[int]) -> list[Any]:
     for start in range(0, len(ids), _IDS_PER_QUERY):
         wanted = ExperimentRow.id.in_(ids[start : start + _IDS_PER_QUERY])
         rows = session.connection().execute(select(*LIST_COLUMNS).where(wanted))
-        found.update({row.id: row for row in rows})
+        found.update({row.id: row for row in rows.all()})
     return [found[experiment_id] for experiment_id in ids]
 
 
-def _texts(session: Session, ids: Sequence[int]) -> list[str]:
+def _texts(session: Session, ids: Sequence[int]) -> list[bytes]:
     return [listed.to_json() for listed in listed_experiments(session, _rows(session, ids))]
 
 

@@ -191,6 +191,11 @@ class ResourcePool(abc.ABC):
         """Whether all tasks run on the master's machine, and share its disk."""
         return True
 
+    @property
+    def starts_at_once(self) -> bool:
+        """Whether a task runs once `launch` has returned; otherwise `look` tells when it does."""
+        return False
+
     def demand(self, wanted: Sequence[int]) -> None:  # noqa: B027 - optional
         """Learn which tasks wait because they do not fit, so that a pool that can grow does.
 

@@ -14,9 +14,8 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from typing import Any
 from det_keras.home import Home
 from det_keras.launch.environments.preparing import refusal
 from det_keras.launch.environments.request import EnvironmentRequest
+from det_keras.launch.fork_server import ForkServer
 from det_keras.launch.importable import importable
 from det_keras.master.lifecycle import Ending, Exit
 from det_keras.master.resources import mount_view
@@ -62,6 +62,7 @@ class LocalPool(ResourcePool):
         share_index: which share of a task's slots is on this machine.
         dies_with_master: kill the tasks when this process ends, however it ends.
         environments: the folder with Python environments of tasks; None for the one of the data root.
+        when_changed: called from a thread soon after the end of a task that this pool started.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class LocalPool(ResourcePool):
         share_index: int = 0,
         dies_with_master: bool = False,
         environments: Path | None = None,
+        when_changed: Callable[[], object] = lambda: None,
     ) -> None:
         self._home = home.root
         self._logs = home.logs
@@ -85,7 +87,9 @@ class LocalPool(ResourcePool):
         self._info_mounts = info_mounts
         self._share_index = share_index
         self._dies_with_master = dies_with_master
-        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._supervisors = ForkServer(importable(self._environment), when_changed)
+        # The other ends of standard inputs with which supervisors die.
+        self._lifelines: dict[str, int] = {}
 
     @property
     def description(self) -> str:
@@ -94,6 +98,10 @@ class LocalPool(ResourcePool):
     @property
     def nodes(self) -> Sequence[Node]:
         return (self._node,)
+
+    @property
+    def starts_at_once(self) -> bool:
+        return True
 
     @property
     def threads_per_slot(self) -> int:
@@ -132,36 +140,27 @@ class LocalPool(ResourcePool):
             "environments": str(self._environments),
         }
         _write_private(directory / "spec.json", json.dumps(spec))
-        with (directory / "supervisor.log").open("wb") as output:
-            self._children[launch.allocation_id] = subprocess.Popen(
-                [sys.executable, "-m", "det_keras.launch.supervisor", str(directory / "spec.json")],
-                cwd=directory,
-                env=importable(self._environment),
-                # The other end of the pipe closes with this process, however it ends.
-                stdin=subprocess.PIPE if self._dies_with_master else subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+        stdin = self._input_of(launch.allocation_id)
+        try:
+            with (directory / "supervisor.log").open("wb") as output:
+                self._supervisors.start_supervisor(
+                    directory / "spec.json", stdin=stdin, output=output.fileno()
+                )
+        finally:
+            os.close(stdin)
+        if self._dies_with_master:
+            # The actor of a node runs one task.
+            self._supervisors.close()
 
     def look(self, allocation_id: str) -> TaskState:
         directory = self._directory(allocation_id)
-        child = self._children.get(allocation_id)
-        # Each test on its own has gaps: a supervisor that has just been started does not hold the lock yet, and a
-        # supervisor of an earlier master is not a child of this process.
-        if not (directory / "exit.json").exists() and (
-            (child is not None and child.poll() is None) or _is_locked(directory)
-        ):
+        if not (directory / "exit.json").exists() and _is_locked(directory):
             return TaskState(State.RUNNING)
         exit_ = _read_exit(directory) or self._give_up(allocation_id)
         if exit_ is None:
             return TaskState(State.RUNNING)
         # Processes that left the task's process group, such as workers of a launcher, are found by their environment.
         self._sweep(allocation_id)
-        if child is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(timeout=0.2)
-            self._children.pop(allocation_id, None)
         return TaskState(State.ENDED, exit_)
 
     def read_log(self, allocation_id: str, offset: int) -> tuple[list[LogEntry], int]:
@@ -179,10 +178,7 @@ class LocalPool(ResourcePool):
         return list(_entries(whole)), offset + len(whole)
 
     def kill(self, allocation_id: str, *, force: bool) -> None:
-        child = self._children.get(allocation_id)
-        # A supervisor that is still starting has not written its pid yet, so the child's own pid comes first.
-        is_ours = child is not None and child.poll() is None
-        pid = child.pid if child is not None and is_ours else _supervisor_pid(self._directory(allocation_id))
+        pid = _supervisor_pid(self._directory(allocation_id))
         if pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL if force else signal.SIGUSR1)
@@ -190,8 +186,23 @@ class LocalPool(ResourcePool):
             self._sweep(allocation_id)
 
     def remove(self, allocation_id: str) -> None:
+        # Not before: a supervisor with an exit code may still be deleting its task's files.
+        lifeline = self._lifelines.pop(allocation_id, None)
+        if lifeline is not None:
+            os.close(lifeline)
         shutil.rmtree(self._directory(allocation_id), ignore_errors=True)
         shutil.rmtree(self.working_directory(allocation_id), ignore_errors=True)
+
+    def stop(self) -> None:
+        self._supervisors.close()
+
+    def _input_of(self, allocation_id: str) -> int:
+        """Return a descriptor for the standard input of a supervisor."""
+        if not self._dies_with_master:
+            return os.open(os.devnull, os.O_RDONLY)
+        # The other end closes with this process, however it ends.
+        read, self._lifelines[allocation_id] = os.pipe()
+        return read
 
     def _sweep(self, allocation_id: str) -> None:
         # Only for Ray: the name of this machine may change while a task runs.

@@ -6,9 +6,9 @@ import functools
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Text, func, select, type_coerce
 from sqlalchemy.orm import Session
@@ -28,17 +28,24 @@ from det_keras.protocol.values import now, timestamp
 __all__ = ["LIST_COLUMNS", "ListedExperiment", "experiment_shape", "listed_experiments", "validated_shape"]
 
 #: The columns for a list of experiments. The config is read as the stored text, because parsing it would be most of the
-#: work of a long list. The state of the search, which is large as well, is omitted.
+#: work of a long list. So are the labels, because rows are the keys of a cache. The state of the search, which is large
+#: as well, is omitted.
 LIST_COLUMNS = (
-    *(column for column in ExperimentRow.__table__.columns if column.name not in ("config", "searcher")),
+    *(
+        column
+        for column in ExperimentRow.__table__.columns
+        if column.name not in ("config", "labels", "searcher")
+    ),
     type_coerce(ExperimentRow.config, Text).label("config_text"),
+    type_coerce(ExperimentRow.labels, Text).label("labels_text"),
 )
 
 # Lists shorten notes. The detail view does not: clients send the notes back when they change other fields.
 _NOTES_IN_LISTS = 200
 
 
-@dataclass
+# Complete before it is hashed.
+@dataclass(unsafe_hash=True)
 class _Facts:
     """Facts about an experiment from other tables.
 
@@ -46,13 +53,21 @@ class _Facts:
         last_end: when its last allocation ended, if it is paused and none runs.
     """
 
-    trial_ids: list[int] = field(default_factory=list)
-    allocation_states: list[str] = field(default_factory=list)
+    trial_ids: tuple[int, ...] = ()
+    allocation_states: frozenset[str] = frozenset()
     checkpoint_size: int = 0
     checkpoint_count: int = 0
     best_trial_id: int | None = None
     best_metric: float | None = None
     last_end: datetime | None = None
+
+
+class _Owner(NamedTuple):
+    """The user whose experiment it is."""
+
+    id: int
+    username: str
+    display_name: str
 
 
 @dataclass(frozen=True)
@@ -70,8 +85,8 @@ class ShownConfig:
     searcher: str
     metric: str
     smaller_is_better: bool
-    text: str
-    hyperparameters: str
+    text: bytes
+    hyperparameters: bytes
 
 
 @dataclass(frozen=True)
@@ -79,30 +94,38 @@ class ListedExperiment:
     """An `Experiment` of a list.
 
     Attributes:
-        shape: all fields except those of the config.
-        config: the fields of the config.
+        row: has the columns `LIST_COLUMNS`.
+        facts: about it, from other tables.
+        owner: its user.
     """
 
-    shape: dict[str, Any]
-    config: ShownConfig
+    row: Any
+    facts: _Facts
+    owner: _Owner
 
-    def to_json(self) -> str:
+    @functools.cached_property
+    def shape(self) -> dict[str, Any]:
+        """All fields except those of the config, and except the duration, which changes all the time."""
+        return _listed_shape(self.row, self.facts, self.owner)
+
+    def to_json(self) -> bytes:
         """Return the `Experiment` as JSON text."""
-        fields = encode_json(self.shape).decode()
-        return f'{fields[:-1]},"config":{self.config.text},"hyperparameters":{self.config.hyperparameters}}}'
+        config = _shown(self.row.config_text)
+        fields = _listed_text(self.row, self.facts, self.owner)
+        duration = _duration(self.row, self.facts)
+        return b'%s,"duration":%d,"config":%s,"hyperparameters":%s}' % (
+            fields[:-1],
+            duration,
+            config.text,
+            config.hyperparameters,
+        )
 
 
 def listed_experiments(session: Session, rows: Sequence[Any]) -> list[ListedExperiment]:
     """Return experiments for a list, with a few queries; `rows` have the columns `LIST_COLUMNS`."""
-    configs = {row.id: _shown(row.config_text) for row in rows}
-    facts = _facts(session, {number: config.smaller_is_better for number, config in configs.items()})
-    users = {row.id: row for row in session.scalars(select(UserRow))}
-    found = []
-    for row in rows:
-        shape = _experiment(row, configs[row.id], facts[row.id], users[row.owner_id])
-        shape |= {"notes": row.notes[:_NOTES_IN_LISTS], "trialIds": []}
-        found.append(ListedExperiment(shape, configs[row.id]))
-    return found
+    facts = _facts(session, {row.id: _shown(row.config_text).smaller_is_better for row in rows})
+    owners = {user.id: _owner(user) for user in session.scalars(select(UserRow))}
+    return [ListedExperiment(row, facts[row.id], owners[row.owner_id]) for row in rows]
 
 
 def experiment_shape(session: Session, row: ExperimentRow) -> dict[str, Any]:
@@ -111,7 +134,7 @@ def experiment_shape(session: Session, row: ExperimentRow) -> dict[str, Any]:
     facts = _facts(session, {row.id: config.smaller_is_better})
     owner = session.get(UserRow, row.owner_id)
     assert owner is not None
-    return _whole(row, config, facts[row.id], owner)
+    return _whole(row, config, facts[row.id], _owner(owner))
 
 
 def validated_shape(config: ExperimentConfig, original: str, owner: UserRow) -> dict[str, Any]:
@@ -138,7 +161,7 @@ def validated_shape(config: ExperimentConfig, original: str, owner: UserRow) -> 
         progress=0.0,
         start_time=now(),
     )
-    return _whole(row, _shown(encode_json(row.config).decode()), _Facts(), owner)
+    return _whole(row, _shown(encode_json(row.config).decode()), _Facts(), _owner(owner))
 
 
 # A list of a thousand experiments consists mostly of configs, which hardly ever change.
@@ -151,34 +174,61 @@ def _shown(text: str) -> ShownConfig:
         searcher=searcher["name"],
         metric=searcher["metric"],
         smaller_is_better=bool(searcher["smaller_is_better"]),
-        text=encode_json(masked(config)).decode(),
-        hyperparameters=encode_json(config["hyperparameters"]).decode(),
+        text=encode_json(masked(config)),
+        hyperparameters=encode_json(config["hyperparameters"]),
     )
 
 
-def _whole(row: ExperimentRow, config: ShownConfig, facts: _Facts, owner: UserRow) -> dict[str, Any]:
-    shape = _experiment(row, config, facts, owner)
-    return {**shape, "config": masked(row.config), "hyperparameters": row.config["hyperparameters"]}
+# Most experiments of a long list have not changed since it was read before.
+@functools.lru_cache(maxsize=2048)
+def _listed_text(row: Any, facts: _Facts, owner: _Owner) -> bytes:
+    return encode_json(_listed_shape(row, facts, owner))
 
 
-def _experiment(row: Any, config: ShownConfig, facts: _Facts, owner: UserRow) -> dict[str, Any]:
+def _listed_shape(row: Any, facts: _Facts, owner: _Owner) -> dict[str, Any]:
+    shape = _experiment(row, json.loads(row.labels_text), _shown(row.config_text), facts, owner)
+    return {**shape, "notes": row.notes[:_NOTES_IN_LISTS], "trialIds": []}
+
+
+def _whole(row: ExperimentRow, config: ShownConfig, facts: _Facts, owner: _Owner) -> dict[str, Any]:
+    shape = _experiment(row, row.labels, config, facts, owner)
+    return {
+        **shape,
+        "duration": _duration(row, facts),
+        "config": masked(row.config),
+        "hyperparameters": row.config["hyperparameters"],
+    }
+
+
+def _duration(row: Any, facts: _Facts) -> int:
+    # While an experiment is paused and nothing of it runs, its duration stands still.
+    end: datetime = row.end_time or facts.last_end or now()
+    return int((end - row.start_time).total_seconds())
+
+
+def _owner(user: UserRow) -> _Owner:
+    return _Owner(user.id, user.username, user.display_name)
+
+
+def _experiment(
+    row: Any, labels: list[str], config: ShownConfig, facts: _Facts, owner: _Owner
+) -> dict[str, Any]:
+    """Return an `Experiment` without its duration and its config."""
     return {
         "id": row.id,
         "name": row.name,
         "description": row.description,
-        "labels": row.labels,
+        "labels": labels,
         "notes": row.notes,
         "state": refined_state(row.state, facts.allocation_states, row.is_unmanaged),
         "archived": row.archived,
         "startTime": timestamp(row.start_time),
         "endTime": timestamp(row.end_time),
-        # While an experiment is paused and nothing of it runs, its duration stands still.
-        "duration": int(((row.end_time or facts.last_end or now()) - row.start_time).total_seconds()),
         "username": owner.username,
         "displayName": owner.display_name,
         "userId": owner.id,
         "numTrials": len(facts.trial_ids),
-        "trialIds": facts.trial_ids,
+        "trialIds": list(facts.trial_ids),
         "jobId": row.job_id,
         "forkedFrom": row.parent_id,
         "progress": row.progress,
@@ -212,7 +262,7 @@ def _facts(session: Session, smaller: dict[int, bool]) -> dict[int, _Facts]:
         .where(TrialRow.experiment_id.in_(smaller), AllocationRow.end_time.is_(None))
     )
     for experiment_id, state in session.execute(states):
-        facts[experiment_id].allocation_states.append(state)
+        facts[experiment_id].allocation_states |= {state}
     ends = (
         select(TrialRow.experiment_id, func.max(AllocationRow.end_time))
         .join(TrialRow, TrialRow.task_id == AllocationRow.task_id)
@@ -241,11 +291,15 @@ def _add_trials(session: Session, smaller: dict[int, bool], facts: dict[int, _Fa
         .where(TrialRow.experiment_id.in_(smaller))
         .order_by(TrialRow.id)
     )
-    for experiment_id, trial_id, metric in session.execute(query):
-        fact = facts[experiment_id]
-        fact.trial_ids.append(trial_id)
+    trial_ids: dict[int, list[int]] = defaultdict(list)
+    # Not through the session, which takes as long again for each row.
+    for experiment_id, trial_id, metric in session.connection().execute(query).all():
+        trial_ids[experiment_id].append(trial_id)
         if metric is None:
             continue
+        fact = facts[experiment_id]
         best = fact.best_metric
         if best is None or (metric < best if smaller[experiment_id] else metric > best):
             fact.best_trial_id, fact.best_metric = trial_id, metric
+    for experiment_id, ids in trial_ids.items():
+        facts[experiment_id].trial_ids = tuple(ids)

@@ -24,8 +24,9 @@ def reply(content: Mapping[str, Any] | None = None) -> Response:
 def list_reply(content: Mapping[str, Any]) -> Response:
     """Return a successful response with one list, whose items are JSON text already."""
     (name,) = (name for name, value in content.items() if isinstance(value, list))
-    rest = encode_json({key: value for key, value in content.items() if key != name}).decode()
-    return Response(f'{{"{name}":[{",".join(content[name])}],{rest[1:]}', media_type=_JSON)
+    rest = encode_json({key: value for key, value in content.items() if key != name})
+    body = b'{"%s":[%s],%s' % (name.encode(), b",".join(content[name]), rest[1:])
+    return Response(body, media_type=_JSON)
 
 
 def error_reply(path: str, error: ApiError, *, status: int | None = None) -> Response:

@@ -26,7 +26,7 @@ from det_keras.master.database.changes import QueueChanges
 from det_keras.master.database.lookups import config_of, find_experiment, find_trial
 from det_keras.master.database.models import AllocationRow, TaskRow, TrialRow
 from det_keras.master.database.notifier import WORK, Notifier, task_topic
-from det_keras.master.database.store import Store
+from det_keras.master.database.store import Store, Transaction
 from det_keras.master.errors import DiskFullError, UnavailableError
 from det_keras.master.experiments.controller import ExperimentController
 from det_keras.master.experiments.unmanaged import UnmanagedController, hear_all_again, loss_times
@@ -129,12 +129,12 @@ class Dispatcher(Background):
             self._wake.wait(_LOOK_S if self._live else _IDLE_S)
             is_due = self._wake.is_set() or time.monotonic() - checked_at > _IDLE_S
             is_due = is_due or bool(self._kills.due())
-            # An event between `is_set` and `clear` is lost. The check of everything, once a second, makes up for it.
-            self._wake.clear()
             for allocation_id in list(self._live):
                 self._guarded(self._look, allocation_id)
             # The end of a task, found just now, sets the event too.
             if is_due or self._wake.is_set():
+                # Before the database is read: an event that is set from here on causes another round.
+                self._wake.clear()
                 checked_at = time.monotonic()
                 self._guarded(self._kill_due)
                 self._guarded(self._schedule)
@@ -199,13 +199,7 @@ class Dispatcher(Background):
 
     def _mark_running(self, allocation_id: str) -> None:
         with self._store.writing() as tx:
-            allocation = allocations.find_allocation(tx, allocation_id)
-            allocation.state = allocations.RUNNING
-            task = tx.get(TaskRow, allocation.task_id)
-            assert task is not None
-            # TensorBoard reports by itself when it accepts requests.
-            allocation.is_ready = allocation.is_ready or task.kind != jobs.TENSORBOARD
-            tx.notify(task_topic(task.id))
+            _set_running(tx, allocation_id)
 
     def _store_log(self, allocation_id: str, watched: _Watched) -> bool:
         """Store the next part of a log; return whether there was one."""
@@ -322,16 +316,30 @@ class Dispatcher(Background):
             if task is None or not still_waits(tx, task):
                 return
             launch = self._launcher.prepare(tx, task, shares)
+            if self._pool.starts_at_once:
+                # A commit of its own would take longer than a launch.
+                _set_running(tx, launch.allocation_id)
         # Committed before the process is started: a master that is killed here finds an allocation without a supervisor
         # after its restart and counts it as lost.
-        self._live[launch.allocation_id] = _Watched(shares=shares)
+        self._live[launch.allocation_id] = _Watched(is_running=self._pool.starts_at_once, shares=shares)
         try:
             self._pool.launch(launch)
         except OSError as error:
             logger.exception("Allocation %s cannot be started.", launch.allocation_id)
-            # There may be space later.
-            ending = Ending.LOST if error.errno in (errno.ENOSPC, errno.EDQUOT) else Ending.NOT_LAUNCHED
+            # There may be space later, and nobody may kill the next supervisor.
+            is_lost = isinstance(error, ChildProcessError) or error.errno in (errno.ENOSPC, errno.EDQUOT)
+            ending = Ending.LOST if is_lost else Ending.NOT_LAUNCHED
             self._end(launch.allocation_id, Exit(ending, detail=f"it cannot be started ({error})"))
+
+
+def _set_running(tx: Transaction, allocation_id: str) -> None:
+    allocation = allocations.find_allocation(tx, allocation_id)
+    allocation.state = allocations.RUNNING
+    task = tx.get(TaskRow, allocation.task_id)
+    assert task is not None
+    # TensorBoard reports by itself when it accepts requests.
+    allocation.is_ready = allocation.is_ready or task.kind != jobs.TENSORBOARD
+    tx.notify(task_topic(task.id))
 
 
 def _watched(row: AllocationRow) -> _Watched:
