@@ -149,7 +149,7 @@ sys.exit(supervisor.main(sys.argv[1:]))
     Supervised(tmp_path, ["true"])
     directory = tmp_path / "allocation"
     command = [sys.executable, "-c", script, str(directory / "spec.json")]
-    assert subprocess.call(command, start_new_session=True) == 1
+    subprocess.run(command, start_new_session=True, check=True)
     assert not (directory / "exit.json").exists()
     assert "No space left" in (directory / "log.jsonl").read_text()
 
