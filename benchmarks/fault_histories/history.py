@@ -131,7 +131,7 @@ def _is_quiet(world: World, clients: list[Client], deadline: float) -> bool:
 def _collect_garbage(world: World) -> None:
     """Let the master delete what killed tasks left, as it would some hours later."""
     world.start_forked()
-    world.shift_clock(_LATER_S)
+    world.pass_time(_LATER_S)
     with world.session(by_proxy=False) as session:
         swept = session.api.checkpoints.remove_orphans(0.0, dry_run=False)
         world.findings += [f"The storage cannot be swept: {problem}" for problem in swept.get("problems", [])]

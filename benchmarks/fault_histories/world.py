@@ -129,6 +129,7 @@ class World:
         self.findings: list[str] = []
         self._clock = folder / "clock"
         self._clock.write_bytes(struct.pack("d", 0.0))
+        self._offset_s = self._latest_offset_s = 0.0
         self._plan = plan
         self._masters = masters
         self._starts = 0
@@ -180,10 +181,14 @@ class World:
 
     def shift_clock(self, seconds: float) -> None:
         """Let the wall clock of the master jump."""
+        self._offset_s += seconds
+        self._latest_offset_s = max(self._latest_offset_s, self._offset_s)
         with self._clock.open("r+b") as file:
-            (before,) = struct.unpack("d", file.read(8))
-            file.seek(0)
-            file.write(struct.pack("d", before + seconds))
+            file.write(struct.pack("d", self._offset_s))
+
+    def pass_time(self, seconds: float) -> None:
+        """Let so much time pass by the master's clock since the latest time that it ever had."""
+        self.shift_clock(self._latest_offset_s - self._offset_s + seconds)
 
     def session(self, *, by_proxy: bool = True) -> Session:
         """Return a session of a user, which waits for the master as long as a history may take."""
