@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import psutil
 
@@ -118,11 +119,8 @@ class Faults(threading.Thread):
 
 
 def _allocation_of(victim: psutil.Process) -> str:
-    """Return the allocation of a supervisor, by its command, or of a task, by its environment."""
-    for argument in victim.cmdline():
-        if argument.endswith("/spec.json"):
-            return argument.split("/")[-2]
-    return str(victim.environ().get("DET_ALLOCATION_ID", ""))
+    """Return the allocation of a task, by its environment, or of a supervisor, by its directory."""
+    return victim.environ().get("DET_ALLOCATION_ID") or Path(victim.cwd()).name
 
 
 def _expiring(seconds: float, give_up: Callable[[], bool]) -> Callable[[], bool]:

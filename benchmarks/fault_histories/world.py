@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -198,26 +199,22 @@ class World:
     def supervisors(self) -> list[psutil.Process]:
         """Return the running supervisors, in the order of their start."""
         found = []
-        for candidate in self.processes():
-            try:
-                if "det_keras.launch.supervisor" in candidate.cmdline() and candidate.ppid() != 0:
-                    found.append(candidate)
-            except psutil.Error:
-                pass
-        pids = {supervisor.pid for supervisor in found}
-        # A supervisor's reaper is its fork.
-        found = [candidate for candidate in found if _parent(candidate) not in pids]
+        for lock in self.home.logs.glob("*/supervisor.lock"):
+            with contextlib.suppress(OSError, ValueError, psutil.Error):
+                process = psutil.Process(int(lock.read_text()))
+                # Another process may have the number by now.
+                if Path(process.cwd()) == lock.parent:
+                    found.append(process)
         return sorted(found, key=lambda supervisor: (supervisor.create_time(), supervisor.pid))
 
     def tasks(self) -> list[psutil.Process]:
         """Return the running processes of trials and jobs."""
         found = []
         for supervisor in self.supervisors():
-            try:
-                children = supervisor.children()
-                found += [child for child in children if "det_keras.launch.supervisor" not in child.cmdline()]
-            except psutil.Error:
-                pass
+            with contextlib.suppress(psutil.Error):
+                folder = supervisor.cwd()
+                # A supervisor's reaper is its fork, in the same directory.
+                found += [child for child in supervisor.children() if child.cwd() != folder]
         return found
 
     def processes(self) -> Iterator[psutil.Process]:
@@ -226,7 +223,9 @@ class World:
         for pid in psutil.pids():
             try:
                 base = Path("/proc") / str(pid)
-                if mark in (base / "cmdline").read_bytes() or mark in (base / "environ").read_bytes():
+                told = (base / "cmdline").read_bytes(), (base / "environ").read_bytes()
+                # A supervisor is a fork with nothing of its own but its directory.
+                if any(mark in text for text in (*told, os.fsencode((base / "cwd").readlink()))):
                     found = psutil.Process(pid)
                     if found.pid != os.getpid() and found.status() != psutil.STATUS_ZOMBIE:
                         yield found
@@ -283,13 +282,6 @@ def _is_alive(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
-
-
-def _parent(candidate: psutil.Process) -> int:
-    try:
-        return int(candidate.ppid())
-    except psutil.Error:
-        return 0
 
 
 def _wait_for_end(pid: int) -> None:
