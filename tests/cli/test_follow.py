@@ -155,6 +155,32 @@ def test_a_line_waits_for_the_validation_of_its_batch(capsys):
     assert capsys.readouterr().out.splitlines()[0] == "epoch 1  training  loss 0.5  validation  val_loss 0.75"
 
 
+def test_checkpoint_that_is_reported_late_repeats_no_line(capsys):
+    """It moves newer reports to later places in the list."""
+    moments = [moment("RUNNING", totalBatchesProcessed=batches) for batches in (10, 20)]
+    ended = moment("COMPLETED", totalBatchesProcessed=20, latestValidation={"endTime": "later"})
+    master = Master([*moments, ended])
+    first = [training(10, loss=0.5, epochs=1), validation(10, val_loss=0.75, epochs=1)]
+    second = [validation(20, val_loss=0.5, epochs=2), training(20, loss=0.25, epochs=2)]
+    late = {"checkpoint": {"totalBatches": 10}}
+    asked = iter([[*first, second[0]], [*first, late, second[0]], [*first, late, *second]])
+    answers = master.get
+
+    def get(path, params=None):
+        if path.endswith("/workloads"):
+            master.workloads = next(asked)
+        return answers(path, params)
+
+    master.get = get
+    follow(master, 1)
+
+    assert capsys.readouterr().out.splitlines()[:3] == [
+        "epoch 1  training  loss 0.5  validation  val_loss 0.75",
+        "epoch 2  training  loss 0.25  validation  val_loss 0.5",
+        "Experiment 1 completed.",
+    ]
+
+
 def test_epochs_without_a_validation_have_lines_and_none_is_lost(capsys):
     reports = [training(batches, loss=0.5, epochs=batches // 10) for batches in (10, 20, 30)]
     reports.insert(2, validation(20, val_loss=0.75))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -30,6 +31,8 @@ T = TypeVar("T")
 _PERIOD_S = 0.5
 _LOG_LINES = 30
 _LINE_PERIOD_S = 10.0
+# Reports of a trial that a list may answer again: as many as checkpoints that are reported late.
+_MOST_REPEATED = 100
 _INTERRUPTED = 130
 _MODEL_FILE = "model.keras"
 # The bar, the table's header, the line about trials without a row, and the prompt.
@@ -232,6 +235,7 @@ class _Lines(_Display):
         self._seen: dict[int, tuple[Any, ...]] = {}
         # The reports of a trial's newest batch by kind, while more may follow.
         self._waiting: dict[int, dict[str, Mapping[str, Any]]] = {}
+        self._taken: dict[int, deque[tuple[str, Mapping[str, Any]]]] = {}
 
     def show(self, session: Session, experiment: Mapping[str, Any], trials: _Trials) -> None:
         happened = self.events(experiment, trials)
@@ -260,8 +264,20 @@ class _Lines(_Display):
         )
         for workload in workloads:
             for kind in ("training", "validation"):
-                if workload.get(kind):
+                if workload.get(kind) and not self._is_taken(number, kind, workload[kind]):
                     self._take(number, kind, workload[kind], with_trial=with_trial)
+
+    def _is_taken(self, trial_id: int, kind: str, report: Mapping[str, Any]) -> bool:
+        """Return whether this report was answered before, and remember it.
+
+        The list is in the order of batches. A checkpoint that is reported late comes before newer reports, whose places
+        in the list change: the next answer begins with them again.
+        """
+        taken = self._taken.setdefault(trial_id, deque(maxlen=_MOST_REPEATED))
+        if (kind, report) in taken:
+            return True
+        taken.append((kind, report))
+        return False
 
     def _take(self, trial_id: int, kind: str, report: Mapping[str, Any], *, with_trial: bool) -> None:
         waiting = self._waiting.get(trial_id, {})
