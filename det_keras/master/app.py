@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import logging
 from collections.abc import AsyncIterator
@@ -65,8 +64,6 @@ _BY_STATUS = {
         errors.UnavailableError,
     )
 }
-# Errors of the system that say that nothing more can be stored.
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 # Handlers that use the database or the disk run on these threads; long polls wait on the event loop instead.
 _THREADS = 40
 
@@ -161,7 +158,7 @@ async def _answer(request: Request, error: errors.ApiError) -> Response:
 
 async def _not_stored(request: Request, error: Exception) -> Response:
     """Refuse a call for which there is no space, so that it is repeated; any other error is one of the program."""
-    if not isinstance(error, OSError) or error.errno not in _FULL:
+    if not errors.is_disk_full(error):
         raise error
     return await _answer(request, errors.DiskFullError())
 

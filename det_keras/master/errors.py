@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 from det_keras.errors import DetError
 
 __all__ = [
@@ -87,3 +89,8 @@ class DiskFullError(UnavailableError):
         super().__init__(
             "The disk of the master's data root is full, and nothing was stored. Free some space there."
         )
+
+
+def is_disk_full(error: Exception) -> bool:
+    """Return whether an error of the system says that nothing more can be stored."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -126,6 +126,8 @@ class Loop:
         self._rows = self._all_rows = 1
         # Calls of `batches` without a name in this epoch: of those that train, and of the others.
         self._num_calls = {True: 0, False: 0}
+        # Tracked metrics, as they were when one was reported that was not among them.
+        self._known_metrics: Collection[int] = ()
         # Reports of this epoch that count as batches, unless the epoch has data.
         self._num_reports = 0
         # The pass of a training that the script is reading.
@@ -178,9 +180,11 @@ class Loop:
         if self.is_before_position:
             return
         for name, value in values.items():
-            if isinstance(value, keras.metrics.Metric) and all(
-                value is not known for known in self._tracked.all_metrics()
-            ):
+            # Not at each batch: looking through all layers takes as long as a short step.
+            if not isinstance(value, keras.metrics.Metric) or id(value) in self._known_metrics:
+                continue
+            self._known_metrics = {id(metric) for metric in self._tracked.all_metrics()}
+            if id(value) not in self._known_metrics:
                 raise ValueError(
                     f"The metric `{name}` is not tracked, and would begin anew in a process that resumes. Pass it to "
                     "`context.track(...)` before the loop."

@@ -10,7 +10,6 @@ may end or pause a task in between; `_launch` checks this again in its own trans
 
 from __future__ import annotations
 
-import errno
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -27,7 +26,7 @@ from det_keras.master.database.lookups import config_of, find_experiment, find_t
 from det_keras.master.database.models import AllocationRow, TaskRow, TrialRow
 from det_keras.master.database.notifier import WORK, Notifier, task_topic
 from det_keras.master.database.store import Store, Transaction
-from det_keras.master.errors import DiskFullError, UnavailableError
+from det_keras.master.errors import DiskFullError, UnavailableError, is_disk_full
 from det_keras.master.experiments.controller import ExperimentController
 from det_keras.master.experiments.unmanaged import UnmanagedController, hear_all_again, loss_times
 from det_keras.master.lifecycle import Ending, Exit
@@ -326,8 +325,8 @@ class Dispatcher(Background):
             self._pool.launch(launch)
         except OSError as error:
             logger.exception("Allocation %s cannot be started.", launch.allocation_id)
-            # There may be space later, and nobody may kill the next supervisor.
-            is_lost = isinstance(error, ChildProcessError) or error.errno in (errno.ENOSPC, errno.EDQUOT)
+            # Another attempt may succeed: there may be space by then, and the next supervisor is not killed as well.
+            is_lost = isinstance(error, ChildProcessError) or is_disk_full(error)
             ending = Ending.LOST if is_lost else Ending.NOT_LAUNCHED
             self._end(launch.allocation_id, Exit(ending, detail=f"it cannot be started ({error})"))
 
