@@ -16,7 +16,16 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["GroupReaper", "child_signals", "die_with_parent", "has_exited", "signal_group", "start_group"]
+__all__ = [
+    "GroupReaper",
+    "child_signals",
+    "die_with_parent",
+    "ending_signal",
+    "has_exited",
+    "has_members",
+    "signal_group",
+    "start_group",
+]
 
 _PR_SET_PDEATHSIG = 1
 
@@ -161,3 +170,21 @@ def has_exited(child: subprocess.Popen[bytes]) -> bool:
     if not hasattr(os, "waitid"):
         return child.poll() is not None
     return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def ending_signal(child: subprocess.Popen[bytes]) -> int | None:
+    """Return the number of the signal that ended a child, without reaping it; None if it exited or still runs."""
+    state = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    return state.si_status if state is not None and state.si_code != os.CLD_EXITED else None
+
+
+def has_members(group: int) -> bool:
+    """Return whether a process of a group still runs; processes that have ended and are not reaped do not count."""
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        # A process may end while its file is read.
+        with contextlib.suppress(OSError):
+            # The name, in parentheses, may contain anything; state, parent and group follow it.
+            state, _, its_group = status.read_text(errors="replace").rpartition(")")[2].split()[:3]
+            if int(its_group) == group and state not in "ZX":
+                return True
+    return False

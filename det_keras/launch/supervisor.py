@@ -18,8 +18,10 @@ The lock prevents two runs. A master that finds an allocation without a supervis
 ``spec.json`` and only then launches another supervisor. A supervisor that was only slow to start then finds no spec
 under the lock and exits.
 
-Signals: TERM, INT and HUP are forwarded to the task's group, USR1 kills it. Before there is a group, while the task's
-environment is built, each of them ends the build and the task.
+Signals: TERM, INT and HUP are forwarded to the task's group, USR1 kills it. The first process of the group may be a
+shell, which dies of such a signal at once while the training that it started still saves a checkpoint: the rest of the
+group then gets some time. Before there is a group, while the task's environment is built, each of them ends the build
+and the task.
 
 The environment (`environments/`) is built here, and not by the master: it belongs to the machine that runs the task.
 
@@ -39,6 +41,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import selectors
 import shutil
 import signal
@@ -48,7 +51,7 @@ import tarfile
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
@@ -60,7 +63,9 @@ from det_keras.launch.log_lines import LogFile
 from det_keras.launch.process_group import (
     GroupReaper,
     child_signals,
+    ending_signal,
     has_exited,
+    has_members,
     signal_group,
     start_group,
 )
@@ -71,10 +76,22 @@ __all__ = ["main", "supervise"]
 _READ_BYTES = 1 << 16
 # A process that the task left running may keep its output open. The wait for it is limited.
 _DRAIN_S = 2.0
+# After a signal that asks the task to end, its processes may save for so long when their first one has ended; and the
+# pause between two looks at them. A machine that shuts down kills all of them earlier.
+_SAVING_S = 300.0
+_SAVING_PAUSE_S = 0.05
 # How long the result of a task waits for space on a full disk, in seconds, and the pause between two attempts.
 _FULL_DISK_S = 600.0
 _FULL_DISK_PAUSE_S = 0.2
 _HOOK = "startup-hook.sh"
+# A shell command of one program: no lists, pipes, redirections, or substitutions of commands.
+_SIMPLE_COMMAND = re.compile(r"\s*(?P<program>[\w./+-]+)(\s[^;&|<>()`\n]*)?")
+# Programs of these names are not what the shell runs.
+_SHELL_WORDS = frozenset(
+    """. alias bg break builtin case cd command continue declare echo eval exec exit export false fc fg for
+    function getopts hash if jobs kill let local printf pwd read readonly return select set shift source test time
+    times trap true type typeset ulimit umask unalias unset until wait while""".split()
+)
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -182,9 +199,9 @@ def _run_task(spec: dict[str, Any], log: LogFile, reaper: GroupReaper) -> tuple[
     except (OSError, ValueError) as error:
         raise LaunchError(f"Could not start {_shown(spec['argv'])}: {error}.") from error
     reaper.watch(task.pid)
-    _forward_signals(task.pid)
+    received = _forward_signals(task.pid)
     reason = ExitReason()
-    _copy_output(task, log, reason)
+    _copy_output(task, log, reason, received)
     # Before `wait` reaps the leader: afterwards the number may be reused, and the reaper would kill the wrong group.
     reaper.forget(task.pid)
     reaper.dismiss()
@@ -264,7 +281,7 @@ def _stoppable() -> Iterator[None]:
 
 
 def _start(spec: dict[str, Any]) -> subprocess.Popen[bytes]:
-    argv, environment = list(spec["argv"]), with_determined(spec["environment"])
+    argv, environment = _without_shell(spec["argv"]), with_determined(spec["environment"])
     if (Path(spec["directory"]) / _HOOK).is_file():
         shell = shutil.which("bash", path=environment.get("PATH")) or "sh"
         # Sourced, so that the variables it exports reach the task.
@@ -272,17 +289,44 @@ def _start(spec: dict[str, Any]) -> subprocess.Popen[bytes]:
     return start_group(argv, environment, spec["directory"])
 
 
-def _forward_signals(group: int) -> None:
+def _without_shell(argv: Sequence[str]) -> list[str]:
+    """Return `argv` changed so that the program of a simple shell command replaces the shell.
+
+    A shell that waits for its program dies of a signal that both receive, while the program still saves its state. Its
+    exit code would hide that of the program.
+    """
+    if list(argv[:2]) == ["sh", "-c"] and len(argv) == 3:
+        found = _SIMPLE_COMMAND.fullmatch(argv[2])
+        if found is not None and found["program"] not in _SHELL_WORDS:
+            return ["sh", "-c", f"exec {argv[2]}"]
+    return list(argv)
+
+
+def _forward_signals(group: int) -> list[int]:
+    """Forward signals from now on; return the list to which each of them is added."""
+    received: list[int] = []
+
     def forward(number: int, _: FrameType | None) -> None:
+        received.append(number)
         signal_group(group, number)
 
     for number in _FORWARDED:
         signal.signal(number, forward)
     signal.signal(signal.SIGUSR1, lambda *_: signal_group(group, signal.SIGKILL))
+    return received
 
 
-def _copy_output(task: subprocess.Popen[bytes], log: LogFile, reason: ExitReason) -> None:
-    """Copy the task's output into the log until the task has ended and its output is read."""
+def _copy_output(
+    task: subprocess.Popen[bytes], log: LogFile, reason: ExitReason, received: list[int]
+) -> None:
+    """Copy the task's output into the log until the task has ended and its output is read.
+
+    Args:
+        task: the first process of the task's group.
+        log: receives the output.
+        reason: receives it too.
+        received: the signals that were forwarded to the group so far.
+    """
     assert task.stdout is not None
     assert task.stderr is not None
     splitters = {task.stdout.fileno(): LineSplitter("stdout"), task.stderr.fileno(): LineSplitter("stderr")}
@@ -291,6 +335,13 @@ def _copy_output(task: subprocess.Popen[bytes], log: LogFile, reason: ExitReason
             selector.register(descriptor, selectors.EVENT_READ)
         while not has_exited(task):
             _read_ready(selector, splitters, log, reason, timeout_s=None)
+        number = ending_signal(task)
+        if number in _FORWARDED and not received:
+            # Sent to the first process alone: the others must know of it too.
+            signal_group(task.pid, number)
+        deadline = time.monotonic() + (_SAVING_S if received or number in _FORWARDED else 0.0)
+        while time.monotonic() < deadline and has_members(task.pid):
+            _read_ready(selector, splitters, log, reason, timeout_s=_SAVING_PAUSE_S)
         # The leader is not yet reaped, so its number names only its own group.
         signal_group(task.pid, signal.SIGKILL)
         selector.unregister(wake_up)

@@ -6,6 +6,7 @@ Source: the state tables of Determined 0.38.1, with this project's changes.
 from __future__ import annotations
 
 import enum
+import signal
 from dataclasses import dataclass
 
 from det_keras.protocol.states import (
@@ -34,9 +35,11 @@ __all__ = [
     "trial_may_become",
 ]
 
-# A run lost with its supervisor does not count as a restart. The limit stops a task that kills its own
-# supervisor each time.
+# A run lost with its supervisor, or ended by a signal of the machine, does not count as a restart. The limit stops a
+# task that kills its own supervisor, or sends itself the signal, each time.
 _MOST_LOST_RUNS = 20
+# Death by signal N is 128 + N. These ask a process to end: a machine that shuts down, a batch system, `kill`.
+_TERMINATED = frozenset(128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
 
 _TERMINAL_OF = {
     STOPPING_COMPLETED: COMPLETED,
@@ -116,6 +119,13 @@ class Exit:
             return False
         return self.ending is not Ending.EXITED or self.code != 0
 
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the machine ended the task, and not the task itself or the master."""
+        if self.is_killed or self.is_acknowledged:
+            return False
+        return self.ending is Ending.LOST or (self.ending is Ending.EXITED and self.code in _TERMINATED)
+
 
 @dataclass(frozen=True)
 class ExitedRun:
@@ -129,7 +139,7 @@ class ExitedRun:
         is_waiting: it stopped at the length that the search gave it, and may get a longer one.
         restarts: restarts counted so far.
         max_restarts: the limit in the config.
-        lost_runs: consecutive earlier runs that ended without an exit code.
+        lost_runs: consecutive earlier runs that the machine ended; see `Exit.is_interrupted`.
         lacks_validation: the search compares trials, and this trial never reported its metric.
     """
 
@@ -179,8 +189,8 @@ def _judge_stopped(state: str, exit_: Exit) -> Verdict:
         return Verdict.FAIL
     if state == STOPPING_KILLED:
         return Verdict.CANCEL
-    # A run that is lost with its supervisor says nothing about the trial, of which nothing is wanted any more.
-    if exit_.is_failure and exit_.ending is not Ending.LOST:
+    # A run that the machine ended says nothing about the trial, of which nothing is wanted any more.
+    if exit_.is_failure and not exit_.is_interrupted:
         return Verdict.FAIL
     return Verdict.COMPLETE if state == STOPPING_COMPLETED else Verdict.CANCEL
 
@@ -188,7 +198,7 @@ def _judge_stopped(state: str, exit_: Exit) -> Verdict:
 def _judge_failure(run: ExitedRun, exit_: Exit) -> Verdict:
     if exit_.ending is Ending.NOT_LAUNCHED:
         return Verdict.FAIL
-    if exit_.ending is Ending.LOST:
+    if exit_.is_interrupted:
         return Verdict.FAIL if run.lost_runs >= _MOST_LOST_RUNS else Verdict.RELAUNCH
     if run.is_retry_cancelled or run.restarts >= run.max_restarts:
         return Verdict.FAIL

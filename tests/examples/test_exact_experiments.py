@@ -93,11 +93,23 @@ def test_killed_training_process_is_restarted_and_ends_the_same(cluster, create,
     assert cluster.get(f"/api/v1/trials/{trial['id']}")["trial"]["restarts"] == 2
 
 
-def test_sigterm_saves_and_the_trial_goes_on_without_a_restart(cluster, create, undisturbed):
-    experiment, trial = create()
+@pytest.mark.parametrize(
+    ("entrypoint", "receiver"),
+    [("python3 slow_train.py", "training"), ("cd . && python3 slow_train.py; exit $?", "all")],
+    ids=["simple-command", "shell"],
+)
+def test_sigterm_saves_and_the_trial_goes_on_without_a_restart(
+    cluster, create, undisturbed, entrypoint, receiver
+):
+    experiment, trial = create(entrypoint=entrypoint, max_restarts=0)
     cluster.wait_for_epoch(trial, 2)
     training = [one for one in processes_of(trial, "slow_train.py") if one.name().startswith("python")]
-    training[-1].terminate()
+    if receiver == "training":
+        training[-1].terminate()
+    else:
+        # As a machine that shuts down does: the supervisor, the shell and the training.
+        os.kill(psutil.Process(os.getpgid(training[-1].pid)).ppid(), signal.SIGTERM)
+        os.killpg(os.getpgid(training[-1].pid), signal.SIGTERM)
     assert cluster.wait(experiment) == "STATE_COMPLETED"
     assert cluster.final_digest(trial) == undisturbed[0]
     assert cluster.get(f"/api/v1/trials/{trial['id']}")["trial"]["restarts"] == 0

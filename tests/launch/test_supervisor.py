@@ -194,6 +194,65 @@ while True: time.sleep(1)
     assert supervised.says("got it")
 
 
+# Says that it is ready, and when asked to end takes longer for it than a shell does.
+SAVES = """
+import signal, time
+def leave(*_):
+    time.sleep(1)
+    print("saved")
+    raise SystemExit(5)
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, leave)
+print("ready")
+while True:
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        ("{}", 5),
+        ("VALUE=1 {}", None),
+        ("cd / && {}", None),
+        ("(true; {})", None),
+        ("trap 'exit 3' {:d}; {}", 3),
+    ],
+    ids=["simple", "with-variable", "list", "subshell", "trap"],
+)
+def test_training_below_a_shell_may_save_after_a_signal(supervise, tmp_path, script, code, number):
+    (tmp_path / "train.py").write_text(SAVES)
+    program = f"{sys.executable} {tmp_path / 'train.py'}"
+    text = script.format(number, program) if "trap" in script else script.format(program)
+    supervised = supervise(["sh", "-c", text])
+    eventually(lambda: supervised.says("ready"))
+    supervised.process.send_signal(number)
+    result = supervised.finish()
+    assert supervised.says("saved")
+    # Some shells run the last program of a text in their own place.
+    assert result["exit_code"] in ({code} if code is not None else {5, 128 + number})
+
+
+def test_signal_to_the_shell_alone_reaches_the_training(supervise, tmp_path):
+    (tmp_path / "train.py").write_text(SAVES)
+    supervised = supervise(["sh", "-c", f"{sys.executable} {tmp_path / 'train.py'}; exit 4"])
+    eventually(lambda: supervised.says("ready"))
+    (shell,) = [
+        child for child in psutil.Process(supervised.process.pid).children() if child.name() in ("sh", "dash")
+    ]
+    shell.send_signal(signal.SIGTERM)
+    assert supervised.finish()["exit_code"] == 143
+    assert supervised.says("saved")
+
+
+@pytest.mark.parametrize(
+    "script", ["exit 7", "cd /tmp", "if true; then exit 7; fi", "test -e / && exit 7", "(exit 7)"]
+)
+def test_text_that_only_the_shell_understands_is_left_to_it(supervise, script):
+    assert supervise(["sh", "-c", script]).finish()["exit_code"] == (0 if script == "cd /tmp" else 7)
+
+
 def test_usr1_kills_whatever_the_task_does(supervise):
     code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready'); time.sleep(60)"
     supervised = supervise(code)

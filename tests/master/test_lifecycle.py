@@ -20,6 +20,7 @@ FAILED = Exit(Ending.EXITED, 1)
 SIGNALLED = Exit(Ending.EXITED, 137)
 ACKNOWLEDGED = Exit(Ending.EXITED, 0, is_acknowledged=True)
 ACKNOWLEDGED_FAILED = Exit(Ending.EXITED, 1, is_acknowledged=True)
+TERMINATED = Exit(Ending.EXITED, 143)
 KILLED = Exit(Ending.EXITED, 137, is_killed=True)
 LOST = Exit(Ending.LOST)
 LOST_KILLED = Exit(Ending.LOST, is_killed=True)
@@ -49,6 +50,13 @@ def run(state: str = states.ACTIVE, **facts) -> ExitedRun:
         (run(), KILLED, Verdict.RELAUNCH),
         (run(max_restarts=0), LOST, Verdict.RELAUNCH),
         (run(lost_runs=20), LOST, Verdict.FAIL),
+        (run(max_restarts=0), TERMINATED, Verdict.RELAUNCH),
+        (run(is_retry_cancelled=True), TERMINATED, Verdict.RELAUNCH),
+        (run(max_restarts=0), Exit(Ending.EXITED, 130), Verdict.RELAUNCH),
+        (run(max_restarts=0), Exit(Ending.EXITED, 129), Verdict.RELAUNCH),
+        (run(lost_runs=20), TERMINATED, Verdict.FAIL),
+        (run(states.STOPPING_CANCELED), TERMINATED, Verdict.CANCEL),
+        (run(states.STOPPING_COMPLETED), TERMINATED, Verdict.COMPLETE),
         (run(), NOT_LAUNCHED, Verdict.FAIL),
         (run(is_invalid_hp=True), CLEAN, Verdict.COMPLETE_INVALID_HP),
         (run(is_invalid_hp=True, max_restarts=0), FAILED, Verdict.COMPLETE_INVALID_HP),

@@ -131,8 +131,7 @@ class ExperimentController(Controller):
         )
         verdict = lifecycle.judge_exit(run, exit_)
         trial.runner_state = ""
-        is_lost = exit_.ending is Ending.LOST and not exit_.is_killed
-        trial.lost_runs = trial.lost_runs + 1 if is_lost else 0
+        trial.lost_runs = trial.lost_runs + 1 if exit_.is_interrupted else 0
         if verdict is Verdict.RESTART:
             trial.restarts += 1
         if verdict in (Verdict.RESTART, Verdict.RELAUNCH) and trial.is_closed:
