@@ -90,7 +90,7 @@ _SIMPLE_COMMAND = re.compile(r"\s*(?P<program>[\w./+-]+)(\s[^;&|<>()`\n]*)?")
 _SHELL_WORDS = frozenset(
     """. alias bg break builtin case cd command continue declare echo eval exec exit export false fc fg for
     function getopts hash if jobs kill let local printf pwd read readonly return select set shift source test time
-    times trap true type typeset ulimit umask unalias unset until wait while""".split()
+    times trap true type typeset ulimit umask unalias unset until wait while""".split()  # noqa: SIM905 - shorter
 )
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 

@@ -31,6 +31,7 @@ _KILLED = [
     "dataset_repeat_with_steps",
     "dataset_generator_of_permutation",
     "generator_with_steps",
+    "endless_generator_as_validation",
     "items_own_stream",
     "items_steps_that_do_not_divide",
     "fits_of_two_phases_over_one_pipeline",

@@ -1106,6 +1106,21 @@ def generator_of_one_epoch(trainer: Any) -> tuple[Any, ...]:
     return model, fit(trainer, model, _batches(), epochs=1, validation_data=slices().batch(BATCH))
 
 
+def _same_batch() -> Any:
+    # How far a prefetch reads ahead is not known, so all batches are alike.
+    x, y = arrays(seed=6)
+    while True:
+        yield x[:BATCH], y[:BATCH]
+
+
+@way
+def endless_generator_as_validation(trainer: Any) -> tuple[Any, ...]:
+    model = light()
+    return model, fit(
+        trainer, model, slices().batch(BATCH), validation_data=_same_batch(), validation_steps=2
+    )
+
+
 class CpuArray(np.ndarray):
     """An array with what Keras asks of a PyTorch tensor."""
 

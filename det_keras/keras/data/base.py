@@ -181,13 +181,16 @@ class DataSource(abc.ABC):
         """Return the state for `skip_passes` in another process, as JSON; call it between two passes."""
         return {}
 
-    def skip_passes(self, passes: int, state: Mapping[str, Any], *, batches: int | None = None) -> None:
+    def skip_passes(
+        self, passes: int, state: Mapping[str, Any], *, batches: int | None = None, steps: int | None = None
+    ) -> None:
         """Bring the data to its state after whole passes of an earlier `fit` or of validations.
 
         Args:
             passes: number of passes.
             state: the value that `state_between_passes` returned after them; empty if it is not known.
             batches: total number of batches that were read; for data that is read continuously across epochs.
+            steps: batches of each pass, if the passes end before the data does.
         """
         return
 

@@ -160,7 +160,9 @@ class PyDatasetSource(IteratedSource):
     def state_between_passes(self) -> dict[str, Any]:
         return {"dataset": self._state()["dataset"], "ended": self._ended}
 
-    def skip_passes(self, passes: int, state: Mapping[str, Any], *, batches: int | None = None) -> None:
+    def skip_passes(
+        self, passes: int, state: Mapping[str, Any], *, batches: int | None = None, steps: int | None = None
+    ) -> None:
         self._end_again(state)
         self._load(state)
 

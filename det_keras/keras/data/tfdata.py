@@ -201,16 +201,18 @@ class TfDataSource(IteratedSource):
         """Return whether another source reads from the same shuffled dataset."""
         return isinstance(other, TfDataSource) and bool(self._pipeline.shuffles & other._pipeline.shuffles)
 
-    def skip_passes(self, passes: int, state: Mapping[str, Any], *, batches: int | None = None) -> None:
+    def skip_passes(
+        self, passes: int, state: Mapping[str, Any], *, batches: int | None = None, steps: int | None = None
+    ) -> None:
         self._first = state.get("first")
         if self._is_continuous:
             self._read_again(self._first, batches or 0, _CONTINUOUS)
             self._iterator = None
             return
-        self._skip_passes(passes, state)
+        self._skip_passes(passes, state, steps)
         self._pipeline.assign(state.get("variables") or [])
 
-    def _skip_passes(self, passes: int, state: Mapping[str, Any]) -> None:
+    def _skip_passes(self, passes: int, state: Mapping[str, Any], steps: int | None = None) -> None:
         """Bring shuffle seeds and caches to their state after the given number of passes."""
         read = passes if self._reads_every_pass else min(passes, int(self._pipeline.has_memory_cache))
         reason = _EVERY_PASS if self._reads_every_pass else _CACHE
@@ -219,7 +221,7 @@ class TfDataSource(IteratedSource):
         for number in range(passes):
             iterator = self._iterators.open()
             if number < read:
-                self._read_pass(iterator, reason)
+                self._read_pass(iterator, reason, steps)
             if self.opens_at_end:
                 self._iterators.open()
         # Iterators that were opened for passes that a callback ended early, or for the interrupted pass.
@@ -253,10 +255,13 @@ class TfDataSource(IteratedSource):
         self._is_in_pass = True
         return replay(lambda: next(self._iterator), steps, reason, seconds)
 
-    def _read_pass(self, iterator: Any, reason: str) -> None:
-        steps = self.steps_per_epoch
+    def _read_pass(self, iterator: Any, reason: str, steps: int | None) -> None:
+        known = steps or self.steps_per_epoch
+        if known is not None:
+            replay(lambda: next(iterator, None), known, reason)
         if steps is not None:
-            replay(lambda: next(iterator, None), steps, reason)
+            # The data may have no end.
+            return
         # Read to the end of the data: only then is a cache complete.
         for _ in iterator:
             pass

@@ -92,7 +92,7 @@ class Validations:
             source_state: the value that `source_state` returned there.
         """
         if self._validator is not None:
-            self._validator.source.skip_passes(validations, source_state)
+            self._validator.skip(validations, source_state)
 
     def close(self) -> None:
         """Release the validation data; see `DataSource.close`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -9,6 +10,7 @@ import tensorflow as tf
 from det_keras.core.distributed import DistributedContext
 from det_keras.keras.data import is_arrays, open_source
 from det_keras.keras.data.tfdata import TfDataSource
+from det_keras.keras.data.wrap import is_generator
 
 __all__ = ["Validator", "unpack"]
 
@@ -56,6 +58,8 @@ class Validator:
             # As in Keras, which does not reach the end of this data.
             self.source.opens_at_end = False
         self._steps = steps if steps is not None else self.source.steps_per_epoch
+        # Of other data, what follows the steps is cut off.
+        self._steps_of_generator = steps if is_generator(x) else None
         self._freq = freq
 
     @property
@@ -94,6 +98,15 @@ class Validator:
             raise ValueError("The data to evaluate on is empty: not one batch came of it.")
         self.source.end_epoch(0)
         return logs
+
+    def skip(self, validations: int, source_state: Mapping[str, Any]) -> None:
+        """Bring the data to the state in which an earlier process left it after so many validations.
+
+        Args:
+            validations: number of validations of the earlier process.
+            source_state: what `DataSource.state_between_passes` returned there.
+        """
+        self.source.skip_passes(validations, source_state, steps=self._steps_of_generator)
 
     def _is_empty(self) -> bool:
         """Return whether the data has no batch; it is read, because its length may be unknown."""
