@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import tiers
+import times
 from database import server
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -26,52 +28,39 @@ sys.path.insert(0, str(_HERE / "keras"))
 sys.path.insert(0, str(_HERE))
 
 
-#: Files that take more than half a minute, longest first: two processes that share the tests, file by file, begin with
-#: these and end with short ones, so that neither is left with minutes of work alone. The first occupies two cores by
-#: itself, the second one.
-_LONGEST = [
-    "distributed/test_workers.py",
-    "keras/test_like_plain_keras.py",
-    "keras/test_scripts.py",
-    "distributed/test_virtual_workers.py",
-    "keras/test_kills.py",
-    "keras/test_ways_killed.py",
-    "loops/test_loop_kills.py",
-    "loops/test_loop.py",
-    "master/test_ray.py",
-    "keras/test_fit.py",
-    "examples/test_generations.py",
-    "examples/test_verify_resume.py",
-    "cluster/test_examples.py",
-    "examples/test_exact_experiments.py",
-    "examples/test_distributed_experiments.py",
-    "launch/test_nodes.py",
-    "browser/test_pages.py",
-    "storage/test_faults.py",
-    "master/test_detached.py",
-    "examples/test_digits_search.py",
-    "keras/test_released.py",
-    "examples/test_ray_experiments.py",
-    "launch/test_distributed.py",
-    "keras/test_exact_resume.py",
-    "cluster/test_cli.py",
-    "distributed/test_trials_on_workers.py",
-    "database/test_choice.py",
-    "examples/test_digits.py",
-    "stock/test_stock_client.py",
-    "master/test_survival.py",
-    "master/test_search_survival.py",
-    "keras/test_determined_callback.py",
-    "storage/test_storages.py",
-    "security/test_identities.py",
-    "docs/test_blocks.py",
-]
+#: Of which run the times are stored: that of a tox environment, or of no environment.
+_RUN = os.environ.get("TOX_ENV_NAME", "local")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take longest; the others keep their order."""
-    places = {_HERE / name: place for place, name in enumerate(_LONGEST)}
-    items.sort(key=lambda item: places.get(item.path, len(places)))
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option by which a run leaves to another one what that one has tested."""
+    parser.addoption(
+        "--without-passed",
+        metavar="RUN",
+        help="leave out the tests that passed in the last run of this tox environment, on the same code",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Measure the times once, not in each of the processes that share the tests."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(times.Times(_RUN))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the fast tests, and begin with the files that take longest; the others keep their order."""
+    config.stash[tiers.COLLECTED] = frozenset(item.nodeid for item in items)
+    pilots = tiers.pilots()
+    for item in items:
+        if tiers.is_fast(item, pilots):
+            item.add_marker("fast")
+    run = config.getoption("--without-passed")
+    if run:
+        passed = times.passed_tests(run)
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in passed])
+        items[:] = [item for item in items if item.nodeid not in passed]
+    seconds = times.last_times(_RUN)
+    items.sort(key=lambda item: -seconds.get(item.nodeid.partition("::")[0], 0.0))
 
 
 def pytest_collection_finish() -> None:

@@ -19,18 +19,25 @@ AMOUNT = os.environ.get("DET_KERAS_TEST_AMOUNT", "usual")
 assert AMOUNT in ("few", "usual", "all"), f"DET_KERAS_TEST_AMOUNT is few, usual or all, not {AMOUNT!r}."
 
 
-def chosen(names: Iterable[str], alike: Collection[str] = (), *, are_many: bool = False) -> list[str]:
+def chosen(
+    names: Iterable[str],
+    alike: Collection[str] = (),
+    *,
+    are_many: bool = False,
+    pilots: Collection[str] = (),
+) -> list[str]:
     """Return the names that are tested.
 
     Args:
         names: of all trainings.
         alike: those of them that only ``all`` includes.
         are_many: ``usual`` leaves those that ``few`` goes through to it.
+        pilots: those that ``few`` includes in any case.
     """
     if AMOUNT == "all":
         return list(names)
     found = [name for name in names if name not in alike]
-    few = found[::3]
+    few = [name for index, name in enumerate(found) if index % 3 == 0 or name in pilots]
     if AMOUNT == "few":
         return few
     return [name for name in found if name not in few] if are_many else found

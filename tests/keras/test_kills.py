@@ -49,7 +49,7 @@ class Told:
 
 #: Killed anywhere only where all are asked for: they differ from `arrays` in what the model and the optimizer hold.
 ALIKE = frozenset({"class_weights", "dict_with_sample_weights", "ema", "mixed_float16", "two_optimizers"})
-ANYWHERE = [Plan(kind, kind) for kind in chosen(KINDS, ALIKE)]
+ANYWHERE = [Plan(kind, kind) for kind in chosen(KINDS, ALIKE, pilots=("arrays", "pydataset", "tf_data"))]
 SAVES = [
     Plan(name, "arrays", (Kill(moment, count),))
     for name, moment, count in [
