@@ -70,5 +70,7 @@ def is_fast(item: pytest.Item, pilot_names: frozenset[str]) -> bool:
     if any(item.get_closest_marker(marker) for marker in _MARKERS):
         return False
     callspec = getattr(item, "callspec", None)
-    values = [] if callspec is None else [value for value in callspec.params.values() if isinstance(value, str)]
+    values = (
+        [] if callspec is None else [value for value in callspec.params.values() if isinstance(value, str)]
+    )
     return not set(getattr(item, "fixturenames", ())) & set(_SERVERS) and not set(values) & set(_STORES)

@@ -14,7 +14,6 @@ sum.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections import defaultdict
 from collections.abc import Mapping

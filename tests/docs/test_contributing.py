@@ -36,6 +36,7 @@ def test_each_environment_is_described():
     names = " ".join(row.split("|")[1] for row in table.splitlines()[2:])
     # Those that neither `tox` nor a label starts.
     by_request = {name.removeprefix("testenv:") for name in config.sections()} & {
+        "full",
         "horovod",
         "long",
         "mutation",

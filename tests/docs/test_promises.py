@@ -6,6 +6,7 @@ import re
 
 import pytest
 import tiers
+
 from docs.pages import ROOT
 
 ROWS = list(tiers.rows())
