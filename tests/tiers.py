@@ -22,7 +22,7 @@ COLLECTED = pytest.StashKey[frozenset[str]]()
 
 #: What says that a test needs more than its own process: markers, fixtures, and parameters.
 _MARKERS = ("browser", "kill", "packaging", "process", "stock")
-_SERVERS = ("bucket", "machines", "on_two_hosts", "url")
+_SERVERS = ("bucket", "machines", "on_two_hosts", "postgresql")
 _STORES = ("azure", "gcs", "s3")
 _CODE = re.compile(r"`(tests/[^`]+)`")
 
