@@ -1,0 +1,17 @@
+"""Processes that have imported TensorFlow: forked from one server, in place of interpreters that import it again.
+
+The import takes seconds of processor time, more than most trainings of the tests. So a server imports TensorFlow, Keras
+and this package once, without using them, and forks a child for each process that a test needs (`server.py`):
+
+- `run` and `Popen` start a Python program, like those of `subprocess` (`program.py`, `processes.py`). The ranks of a
+  launcher that is started so are forks too (`ranks.py`);
+- `ForkServer.run` calls a function of a test's module (`calls.py`).
+
+Tests of the import, of the interpreter's options or of the command line of a process start an interpreter with
+`subprocess`.
+"""
+
+from warm.calls import ForkServer, Send
+from warm.processes import Popen, run
+
+__all__ = ["ForkServer", "Popen", "Send", "run"]

@@ -1,0 +1,87 @@
+"""Ranks of a launcher that is itself a fork of the server: forks of the launcher, in place of new interpreters."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from det_keras.launch import process_group, rank_group
+from warm.program import Ground, early_values, program_of, run_program
+
+__all__ = ["fork_ranks"]
+
+
+class _Rank:
+    """A forked rank, with what a launcher uses of a `subprocess.Popen`."""
+
+    def __init__(self, pid: int, stdout: int, stderr: int) -> None:
+        self.pid = pid
+        self.stdout, self.stderr = (os.fdopen(read, "rb", 0) for read in (stdout, stderr))
+        self._code: int | None = None
+
+    def wait(self) -> int:
+        """Wait for its end and return its exit code."""
+        if self._code is None:
+            self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self._code
+
+
+def fork_ranks(ground: Ground) -> None:
+    """Let the launcher that this process becomes fork its ranks, as far as they are programs of this interpreter."""
+    start_group = process_group.start_group
+
+    def start(
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        directory: str | None = None,
+        *,
+        descriptors: Sequence[int] = (),
+    ) -> Any:
+        arguments = program_of(argv, environment.get("PATH"))
+        if arguments is None or early_values(environment) != ground.early:
+            return start_group(argv, environment, directory, descriptors=descriptors)
+        return _fork(arguments, environment, directory, ground, descriptors)
+
+    rank_group.start_group = start
+
+
+def _fork(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    directory: str | None,
+    ground: Ground,
+    descriptors: Sequence[int],
+) -> _Rank:
+    die_with_parent = process_group.die_with_parent()
+    out, err = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _become(arguments, environment, directory, ground, descriptors, (out[1], err[1]), die_with_parent)
+    os.close(out[1])
+    os.close(err[1])
+    return _Rank(pid, out[0], err[0])
+
+
+def _become(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    directory: str | None,
+    ground: Ground,
+    descriptors: Sequence[int],
+    outputs: tuple[int, int],
+    die_with_parent: Any,
+) -> NoReturn:
+    try:
+        os.setsid()
+        die_with_parent()
+        null = os.open(os.devnull, os.O_RDONLY)
+        for number, source in enumerate((null, *outputs)):
+            os.dup2(source, number)
+        run_program(arguments, environment, directory, ground, descriptors=descriptors)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        # A rank must never continue as a second launcher.
+        os._exit(1)
