@@ -8,6 +8,7 @@ the process of the tests does. It kills the forks that still run.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import gc
@@ -78,6 +79,14 @@ class Server:
                 stdin=its.fileno(),
                 start_new_session=True,
             )
+        atexit.register(self._end, os.getpid())
+
+    def _end(self, owner: int) -> None:
+        """End the server and the forks that still run."""
+        # Not at the end of a fork of this process.
+        if os.getpid() == owner:
+            self._socket.shutdown(socket.SHUT_RDWR)
+            self._process.wait()
 
     def fork(self, function: Callable[..., NoReturn], *arguments: Any, outputs: Sequence[int]) -> Fork:
         """Fork a process that calls ``function(ground, descriptors, *arguments)``.
@@ -152,6 +161,7 @@ def _serve(requests: socket.socket, ground: Ground) -> None:
         _tell(connection, pid)
     for pid in running:
         os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 def _reap(running: dict[int, socket.socket]) -> None:
