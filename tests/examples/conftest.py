@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import subprocess
@@ -11,7 +12,9 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
+import warm
 
 from det_keras.connection.masters import open_session
 from det_keras.connection.settings import Settings
@@ -35,6 +38,11 @@ class Cluster:
         self.environ = {**os.environ, "DET_KERAS_HOME": str(root), "DET_KERAS_SLOTS": "2"}
         for name in ("DET_MASTER", "DET_USER", "DET_PASS", "DET_USER_TOKEN"):
             self.environ.pop(name, None)
+
+    def start(self):
+        """Start the master."""
+        with warm.warm_trials():
+            process.start(self.home, port=self.port, slots=2)
 
     def det(self, *arguments, check=True):
         """Run `det` and return what it printed."""
@@ -71,6 +79,16 @@ class Cluster:
             (row["totalBatches"], next(v for k, v in row["metrics"].items() if k != "batch_metrics"))
             for row in rows
         ]
+
+    def processes(self, trial):
+        """Return the live processes that train a trial of `slow_train.py`, by rank."""
+        found = {}
+        for file in self.home.root.glob(f"processes/{trial['id']}-*"):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one = psutil.Process(int(file.read_text()))
+                if one.status() != psutil.STATUS_ZOMBIE:
+                    found[int(file.name.split("-")[1])] = one
+        return found
 
     def wait_for_epoch(self, trial, epochs):
         """Return once the trial has validated so many epochs."""
@@ -130,6 +148,6 @@ def small_data(path, shape, samples):
 def cluster(tmp_path_factory, give_database):
     cluster = Cluster(tmp_path_factory.mktemp("cluster"))
     give_database(cluster.home)
-    process.start(cluster.home, port=cluster.port, slots=2)
+    cluster.start()
     yield cluster
     cluster.det("deploy", "local", "cluster-down", "--kill", check=False)

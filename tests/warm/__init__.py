@@ -5,6 +5,7 @@ and this package once, without using them, and forks a child for each process th
 
 - `run` and `Popen` start a Python program, like those of `subprocess` (`program.py`, `processes.py`). The ranks of a
   launcher that is started so are forks too (`ranks.py`);
+- `warm_trials` lets a master's trials and jobs be forks (`trials.py`);
 - `ForkServer.run` calls a function of a test's module (`calls.py`).
 
 Tests of the import, of the interpreter's options or of the command line of a process start an interpreter with
@@ -13,5 +14,6 @@ Tests of the import, of the interpreter's options or of the command line of a pr
 
 from warm.calls import ForkServer, Send
 from warm.processes import Popen, run
+from warm.trials import warm_trials
 
-__all__ = ["ForkServer", "Popen", "Send", "run"]
+__all__ = ["ForkServer", "Popen", "Send", "run", "warm_trials"]

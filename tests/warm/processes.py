@@ -11,8 +11,8 @@ from pathlib import Path
 from subprocess import PIPE, STDOUT, CompletedProcess, TimeoutExpired
 from typing import IO, Any, NoReturn
 
-from warm import ranks
-from warm.program import Ground, early_values, program_of, run_program
+from warm.program import Ground, early_values, program_of
+from warm.ranks import run_launched
 from warm.server import server
 
 __all__ = ["Popen", "run"]
@@ -195,6 +195,4 @@ def _check_early(environment: Mapping[str, str]) -> None:
 def _be_program(
     ground: Ground, _: list[int], arguments: list[str], environment: dict[str, str], directory: str
 ) -> NoReturn:
-    if arguments[:1] == ["-m"] and arguments[1].startswith("det_keras.launch."):
-        ranks.fork_ranks(ground)
-    run_program(arguments, environment, directory, ground)
+    run_launched(arguments, environment, directory, ground)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from det_keras.launch import process_group, rank_group
 from warm.program import Ground, early_values, program_of, run_program
 
-__all__ = ["fork_ranks"]
+__all__ = ["fork_ranks", "forking", "run_launched"]
 
 
 class _Rank:
@@ -30,7 +30,11 @@ class _Rank:
 
 def fork_ranks(ground: Ground) -> None:
     """Let the launcher that this process becomes fork its ranks, as far as they are programs of this interpreter."""
-    start_group = process_group.start_group
+    rank_group.start_group = forking(process_group.start_group, ground)
+
+
+def forking(start_group: Callable[..., Any], ground: Ground) -> Callable[..., Any]:
+    """Return a `start_group` that forks programs of this interpreter, and calls the given one for other commands."""
 
     def start(
         argv: Sequence[str],
@@ -44,7 +48,7 @@ def fork_ranks(ground: Ground) -> None:
             return start_group(argv, environment, directory, descriptors=descriptors)
         return _fork(arguments, environment, directory, ground, descriptors)
 
-    rank_group.start_group = start
+    return start
 
 
 def _fork(
@@ -79,9 +83,23 @@ def _become(
         null = os.open(os.devnull, os.O_RDONLY)
         for number, source in enumerate((null, *outputs)):
             os.dup2(source, number)
-        run_program(arguments, environment, directory, ground, descriptors=descriptors)
+        run_launched(arguments, environment, directory, ground, descriptors=descriptors)
     except BaseException:
         traceback.print_exc()
     finally:
         # A rank must never continue as a second launcher.
         os._exit(1)
+
+
+def run_launched(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    directory: str | None,
+    ground: Ground,
+    *,
+    descriptors: Sequence[int] = (),
+) -> NoReturn:
+    """Run a program in this fork as `run_program` does; a launcher then forks its ranks."""
+    if arguments[0] == "-m" and arguments[1].startswith(("det_keras.launch.", "determined.launch.")):
+        fork_ranks(ground)
+    run_program(arguments, environment, directory, ground, descriptors=descriptors)

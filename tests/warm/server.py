@@ -12,7 +12,6 @@ import atexit
 import contextlib
 import functools
 import gc
-import importlib
 import os
 import pickle
 import select
@@ -26,15 +25,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from warm.imports import import_all
 from warm.program import Ground, early_values
 
 __all__ = ["Fork", "Server", "main", "server"]
 
 _TESTS = str(Path(__file__).resolve().parents[1])
-# What is not installed is skipped.
-_PRELOAD = ["tensorflow", "keras", "det_keras.keras", "sklearn.datasets", "pandas", "keras_tuner", "pytest"]
-# The libraries of linear algebra start threads when they are imported, unless they are to use a single one.
-_SINGLE = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 _START = f"import sys; sys.path[0] = {_TESTS!r}; from warm.server import main; main()"
 _MOST_DESCRIPTORS = 8
 
@@ -75,7 +71,6 @@ class Server:
         with its:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _START],
-                env={**os.environ, **_SINGLE},
                 stdin=its.fileno(),
                 start_new_session=True,
             )
@@ -120,14 +115,7 @@ def main() -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-    for name in _PRELOAD:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-    threads = list(Path("/proc/self/task").iterdir())
-    assert len(threads) == 1, f"An import has started {len(threads) - 1} threads: forks would not be whole."
-    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    path = [one for one in sys.path if one not in (_TESTS, *inherited)]
-    ground = Ground.here(path, [requests.fileno()])
+    ground = import_all([], [requests.fileno()])
     # The imported libraries are millions of objects that live as long as the process. A collection that looks through
     # them takes time, and copies the pages that a fork shares with the server.
     gc.freeze()
