@@ -32,6 +32,7 @@ class Cluster:
     def __init__(self, root: Path) -> None:
         self.home = Home(root)
         self.storage = self.home.checkpoints
+        self._processes = root / "processes"
         # Its own: while a master is down, another one may take the usual port, and trials that know only that address
         # are started again.
         self.port = free_port("127.0.0.1")
@@ -80,10 +81,15 @@ class Cluster:
             for row in rows
         ]
 
+    def environment(self, *variables):
+        """Return the config's section with these variables and what `processes` needs."""
+        self._processes.mkdir(exist_ok=True)
+        return {"environment_variables": [f"PROCESSES={self._processes}", *variables]}
+
     def processes(self, trial):
-        """Return the live processes that train a trial of `slow_train.py`, by rank."""
+        """Return the live processes that train a trial of `slow_train.py` with such an `environment`, by rank."""
         found = {}
-        for file in self.home.root.glob(f"processes/{trial['id']}-*"):
+        for file in self._processes.glob(f"{trial['id']}-*"):
             with contextlib.suppress(psutil.NoSuchProcess):
                 one = psutil.Process(int(file.read_text()))
                 if one.status() != psutil.STATUS_ZOMBIE:

@@ -31,7 +31,7 @@ def create(cluster, tmp_path_factory):
     config = tmp_path_factory.mktemp("config") / "two.yaml"
 
     def make(**changes):
-        config.write_text(yaml.safe_dump({**CONFIG, **changes}))
+        config.write_text(yaml.safe_dump({**CONFIG, "environment": cluster.environment(), **changes}))
         experiment = cluster.create(config, folder)
         return experiment, cluster.trial(experiment)
 
@@ -53,7 +53,7 @@ def test_two_workers_report_once_and_say_which_rank_speaks(cluster, create, undi
 
 def test_paused_trial_of_two_workers_ends_the_same(cluster, create, undisturbed, tmp_path):
     gate = tmp_path / "gate"
-    experiment, trial = create(environment={"environment_variables": [f"GATE={gate}"]})
+    experiment, trial = create(environment=cluster.environment(f"GATE={gate}"))
     cluster.wait_for_epoch(trial, 2)
     cluster.det("experiment", "pause", experiment)
     gate.touch()

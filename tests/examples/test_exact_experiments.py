@@ -35,7 +35,7 @@ def create(cluster, tmp_path_factory):
 
     def make(**changes):
         config = tmp_path_factory.mktemp("config") / "exact.yaml"
-        config.write_text(yaml.safe_dump({**CONFIG, **changes}))
+        config.write_text(yaml.safe_dump({**CONFIG, "environment": cluster.environment(), **changes}))
         experiment = cluster.create(config, folder)
         return experiment, cluster.trial(experiment)
 
@@ -57,7 +57,7 @@ def test_undisturbed_trial_validates_each_epoch(cluster, undisturbed):
 
 def test_paused_and_activated_trial_ends_the_same(cluster, create, undisturbed, tmp_path):
     gate = tmp_path / "gate"
-    experiment, trial = create(environment={"environment_variables": [f"GATE={gate}"]})
+    experiment, trial = create(environment=cluster.environment(f"GATE={gate}"))
     cluster.wait_for_epoch(trial, 2)
     cluster.det("experiment", "pause", experiment)
     gate.touch()

@@ -14,6 +14,6 @@ Tests of the import, of the interpreter's options or of the command line of a pr
 
 from warm.calls import ForkServer, Send
 from warm.processes import Popen, run
-from warm.trials import warm_trials
+from warm.trials import SITE, warm_trials
 
-__all__ = ["ForkServer", "Popen", "Send", "run", "warm_trials"]
+__all__ = ["SITE", "ForkServer", "Popen", "Send", "run", "warm_trials"]

@@ -1,9 +1,9 @@
 """Runs a Python program in a fork of a process that has imported much, as a new interpreter would run it.
 
 What a program may notice: modules are imported already, and hashes of strings are those of the parent. So are the
-values of the variables in `READ_EARLY`, which the interpreter and the libraries read once. Output buffers, `sys.path`,
-`sys.argv`, signal handlers, random numbers, descriptors and the end of the process are those of a new interpreter,
-except that objects are not torn down at the end.
+values of the variables in `READ_EARLY`, which the interpreter and the libraries read once, and how much TensorFlow
+logs. Output buffers, `sys.path`, `sys.argv`, signal handlers, random numbers, descriptors and the end of the process
+are those of a new interpreter, except that objects are not torn down at the end.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import atexit
 import io
 import logging
 import os
+import re
 import runpy
 import shutil
 import signal
@@ -24,7 +25,16 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import NoReturn
 
-__all__ = ["READ_EARLY", "Ground", "is_possible", "program_of", "run_program"]
+__all__ = [
+    "READ_EARLY",
+    "Ground",
+    "become_new",
+    "early_values",
+    "is_possible",
+    "open_descriptors",
+    "program_of",
+    "run_program",
+]
 
 #: Variables that are read when Python starts or a library is imported, and never again.
 READ_EARLY = (
@@ -39,10 +49,12 @@ READ_EARLY = (
     "PYTHONOPTIMIZE",
     "PYTHONUTF8",
     "PYTHONWARNINGS",
-    "TF_CPP_MIN_LOG_LEVEL",
     "TF_ENABLE_ONEDNN_OPTS",
     "TF_USE_LEGACY_KERAS",
 )
+
+# Words that no shell changes. The supervisor adds the `exec` of a shell that a program replaces.
+_SHELL_COMMAND = re.compile(r"(?:exec )?([\w./:=+-]+(?: [\w./:=+-]+)*)")
 
 
 @dataclass(frozen=True)
@@ -62,7 +74,7 @@ class Ground:
     @classmethod
     def here(cls, path: Sequence[str], ours: Collection[int]) -> Ground:
         """Return the ground of this process, of whose descriptors `ours` belong to no library."""
-        return cls(path, _open_descriptors() - {0, 1, 2, *ours}, early_values(os.environ))
+        return cls(path, open_descriptors() - {0, 1, 2, *ours}, early_values(os.environ))
 
 
 def early_values(environment: Mapping[str, str]) -> dict[str, str | None]:
@@ -75,10 +87,14 @@ def early_values(environment: Mapping[str, str]) -> dict[str, str | None]:
 def program_of(argv: Sequence[str], path: str | None) -> list[str] | None:
     """Return the arguments of a command that starts a program with this interpreter; None for another command.
 
+    The command may be a shell's, if all that the shell does is to start the program.
+
     Args:
         argv: the command.
         path: the variable PATH of the process.
     """
+    if list(argv[:2]) == ["sh", "-c"] and len(argv) == 3 and (words := _SHELL_COMMAND.fullmatch(argv[2])):
+        argv = words[1].split()
     found = shutil.which(argv[0], path=path)
     here = Path(sys.executable)
     if found is None or Path(found).parent != here.parent or not Path(found).name.startswith("python"):
@@ -134,7 +150,7 @@ def become_new(
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in _open_descriptors() - {0, 1, 2, *descriptors, *ground.descriptors}:
+    for number in open_descriptors() - {0, 1, 2, *descriptors, *ground.descriptors}:
         os.close(number)
     os.environ.clear()
     os.environ.update(environment)
@@ -149,7 +165,8 @@ def become_new(
         sys.modules["numpy"].random.seed()
 
 
-def _open_descriptors() -> set[int]:
+def open_descriptors() -> set[int]:
+    """Return the descriptors of this process."""
     # The listing's own descriptor is closed when it ends.
     return {int(one.name) for one in list(Path("/proc/self/fd").iterdir()) if one.exists()}
 

@@ -1,16 +1,20 @@
-"""Ranks of a launcher that is itself a fork of the server: forks of the launcher, in place of new interpreters."""
+"""What a program in a fork starts or becomes: the ranks of a launcher are forks of it, in place of new interpreters."""
 
 from __future__ import annotations
 
 import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from det_keras.launch import process_group, rank_group
-from warm.program import Ground, early_values, program_of, run_program
+from warm.program import Ground, early_values, open_descriptors, program_of, run_program
 
 __all__ = ["fork_ranks", "forking", "run_launched"]
+
+_LAUNCHERS = ("det_keras.launch.", "determined.launch.")
+_EXECUTE = os.execvpe
 
 
 class _Rank:
@@ -99,7 +103,23 @@ def run_launched(
     *,
     descriptors: Sequence[int] = (),
 ) -> NoReturn:
-    """Run a program in this fork as `run_program` does; a launcher then forks its ranks."""
-    if arguments[0] == "-m" and arguments[1].startswith(("det_keras.launch.", "determined.launch.")):
+    """Run a program in this fork as `run_program` does; what a launcher starts, or becomes, needs no interpreter."""
+    if arguments[0] == "-m" and arguments[1].startswith(_LAUNCHERS):
         fork_ranks(ground)
+    os.execvpe = execute = _executing(ground)
+    os.execvp = lambda file, argv: execute(file, argv, os.environ)
     run_program(arguments, environment, directory, ground, descriptors=descriptors)
+
+
+def _executing(ground: Ground) -> Callable[..., NoReturn]:
+    """Return an `os.execvpe` for this process, which runs a program of this interpreter without a new one."""
+
+    def execute_program(file: str, argv: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+        arguments = program_of([file, *argv[1:]], environment.get("PATH"))
+        is_alone = len(list(Path("/proc/self/task").iterdir())) == 1
+        if arguments is None or not is_alone or early_values(environment) != ground.early:
+            _EXECUTE(file, argv, environment)
+        kept = [one for one in open_descriptors() if os.get_inheritable(one)]
+        run_launched(arguments, environment, None, ground, descriptors=kept)
+
+    return execute_program

@@ -84,11 +84,12 @@ def entries(directory):
     [
         (["sh", "-c", "python3 task.py a"], True),
         ([sys.executable, "task.py", "a"], True),
+        (["python3", "-m", "determined.launch.tensorflow", "--", "python3", "task.py", "a"], True),
         (["sh", "-c", "cd . && python3 task.py a"], False),
         (["sh", "-c", "python3 task.py $SHLVL a"], False),
         ([sys.executable, "-u", "task.py", "a"], False),
     ],
-    ids=["command", "program", "list", "variable", "option"],
+    ids=["command", "program", "replaced launcher", "list", "variable", "option"],
 )
 def test_task_is_a_fork_if_it_is_a_program_alone(argv, is_warm, start, tmp_path):
     directory = start(argv)
@@ -109,6 +110,7 @@ def test_killed_supervisor_takes_a_forked_task_along(start):
     found = json.loads(entries(directory)[0])
     supervisor = psutil.Process(found["parent"])
     assert supervisor.pid == int((directory / "supervisor.lock").read_text())
-    tasks = [one for one in supervisor.children() if found["warm"]]
+    assert found["warm"]
+    tasks = [one for one in supervisor.children() if os.getpgid(one.pid) == one.pid]
     supervisor.kill()
     assert psutil.wait_procs(tasks, timeout=20)[1] == []

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,18 +15,17 @@ from typing import Any
 from warm import ranks
 from warm.imports import import_all
 
-__all__ = ["prepare", "warm_trials"]
+__all__ = ["SITE", "prepare", "warm_trials"]
 
-_SITE = str(Path(__file__).parent / "site")
-# As the supervisor writes the shell command of a single program; words that no shell changes.
-_SHELL_COMMAND = re.compile(r"exec ([\w./:=+-]+(?: [\w./:=+-]+)*)")
+#: In the PYTHONPATH of a master: its trials are warm.
+SITE = str(Path(__file__).parent / "site")
 
 
 @contextlib.contextmanager
 def warm_trials() -> Iterator[None]:
     """Let the masters that are started meanwhile have warm trials."""
     before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([_SITE, *filter(None, [before])])
+    os.environ["PYTHONPATH"] = os.pathsep.join([SITE, *filter(None, [before])])
     try:
         yield
     finally:
@@ -39,7 +37,7 @@ def warm_trials() -> Iterator[None]:
 
 def prepare() -> None:
     """Import, and let the supervisors that this process forks fork their tasks."""
-    ground = import_all([_SITE], [])
+    ground = import_all([SITE], [])
     from det_keras.launch import supervisor  # the import of the package comes after those of `import_all`
 
     start_group = ranks.forking(supervisor.start_group, ground)
@@ -47,17 +45,12 @@ def prepare() -> None:
     def start(
         argv: Sequence[str], environment: Mapping[str, str], directory: str | None = None, **options: Any
     ) -> Any:
-        return start_group(_without_shell(argv), _without_site(environment), directory, **options)
+        return start_group(argv, _without_site(environment), directory, **options)
 
     supervisor.start_group = start
 
 
-def _without_shell(argv: Sequence[str]) -> list[str]:
-    found = _SHELL_COMMAND.fullmatch(argv[2]) if list(argv[:2]) == ["sh", "-c"] and len(argv) == 3 else None
-    return found[1].split() if found else list(argv)
-
-
 def _without_site(environment: Mapping[str, str]) -> dict[str, str]:
-    folders = [one for one in environment.get("PYTHONPATH", "").split(os.pathsep) if one not in ("", _SITE)]
+    folders = [one for one in environment.get("PYTHONPATH", "").split(os.pathsep) if one not in ("", SITE)]
     found = {**environment, "PYTHONPATH": os.pathsep.join(folders)}
     return found if folders else {name: value for name, value in found.items() if name != "PYTHONPATH"}
