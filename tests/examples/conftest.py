@@ -83,7 +83,7 @@ class Cluster:
 
     def environment(self, *variables):
         """Return the config's section with these variables and what `processes` needs."""
-        self._processes.mkdir(exist_ok=True)
+        self._processes.mkdir(parents=True, exist_ok=True)
         return {"environment_variables": [f"PROCESSES={self._processes}", *variables]}
 
     def processes(self, trial):

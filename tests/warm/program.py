@@ -152,6 +152,8 @@ def become_new(
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in open_descriptors() - {0, 1, 2, *descriptors, *ground.descriptors}:
         os.close(number)
+    # It may be `os.environ` itself.
+    environment = dict(environment)
     os.environ.clear()
     os.environ.update(environment)
     if directory is not None:

@@ -1,4 +1,7 @@
-"""What a program in a fork starts or becomes: the ranks of a launcher are forks of it, in place of new interpreters."""
+"""What a program in a fork starts or becomes: forks of it, or itself, in place of new interpreters.
+
+What the first program has imported, and has registered with `atexit`, stays: launchers register nothing.
+"""
 
 from __future__ import annotations
 

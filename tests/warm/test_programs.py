@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -206,3 +207,20 @@ def test_killed_launcher_takes_its_ranks_along(tmp_path):
     while any(psutil.pid_exists(rank) for rank in ranks):
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_program_that_replaces_itself_by_another_keeps_its_environment_and_what_it_may_inherit(tmp_path):
+    (tmp_path / "second.py").write_text(
+        "import os, sys\nprint('tensorflow' in sys.modules, os.environ['A'], sys.argv, os.read(int(sys.argv[1]), 9))\n"
+    )
+    code = """
+import os, sys
+read, write = os.pipe()
+os.write(write, b"through")
+os.set_inheritable(read, True)
+os.execvp(sys.argv[1], [sys.argv[1], "second.py", str(read)])
+"""
+    environment = {**os.environ, "A": "b"}
+    command = [sys.executable, "-c", code, sys.executable]
+    done = warm.run(command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, check=True)
+    assert re.fullmatch(r"True b \['second.py', '\d+'\] b'through'\n", done.stdout)
