@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 import yaml
 from examples.conftest import Cluster
 
@@ -31,7 +32,7 @@ class Double(Cluster):
         self.called: list[list[str]] = []
         self.violations = self.cluster_home.root / "violations.jsonl"
         self.storage = self.cluster_home.root / "storage"
-        environ = {**self.environ, "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])}
+        environ = {**self.environ, "PYTHONPATH": os.pathsep.join([warm.SITE, str(TESTS.parent), str(TESTS)])}
         self.log = (root / "double.log").open("wb")
         self.process = subprocess.Popen(
             [

@@ -95,7 +95,8 @@ def _change_root(files: dict[str, dict[str, object]], host_path: str | None) -> 
         mount_view._show_in(stage, entry)
     if host_path is not None:
         mount = stage / _MOUNT
-        mount.mkdir()
+        # A task that ran outside a container may have left one on this machine.
+        mount.mkdir(exist_ok=True)
         mount_view._mount(host_path, mount, None, _MS_BIND | _MS_REC)
         # `host_path` is a path of the machine only.
         mount_view._mount("tmpfs", Path(f"{stage}{host_path}"), "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=0700")

@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+import warm
 
 pytestmark = [pytest.mark.process, pytest.mark.kill]
 
@@ -48,9 +49,7 @@ def test_a_killed_script_continues_its_run_and_ends_with_the_same_weights(double
 
     def start(name, output):
         command = [sys.executable, str(tmp_path / "train.py"), str(tmp_path / output), name]
-        return subprocess.Popen(
-            command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        return warm.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
     def trial_of(name):
         every = double.get("/api/v1/experiments")["experiments"]

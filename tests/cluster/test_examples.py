@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from amount import chosen
 from examples.conftest import small_data
-from examples.test_exact_experiments import CONFIG, EPOCHS, STEPS, processes_of
+from examples.test_exact_experiments import CONFIG, EPOCHS, STEPS
 
 from cluster import scripts
 
@@ -131,20 +131,18 @@ def test_killed_and_paused_trials_end_with_the_weights_of_an_undisturbed_one(dou
     first = exact()
     undisturbed = double.trial(first)
     gate = tmp_path / "gate"
-    experiment = exact(environment={"environment_variables": [f"GATE={gate}"]})
+    experiment = exact(environment=double.environment(f"GATE={gate}"))
     trial = double.trial(experiment)
     double.wait_for_epoch(trial, 1)
-    running = [
-        one for one in processes_of(trial, "train.py") if "containers.py" not in " ".join(one.cmdline())
-    ]
+    running = double.processes(trial)
     assert running
-    for one in running:
+    for one in running.values():
         one.kill()
     double.until(lambda: double.get(f"/api/v1/trials/{trial['id']}")["trial"].get("restarts"))
     double.wait_for_epoch(trial, 2)
     double.det("experiment", "pause", experiment)
     gate.touch()
-    double.until(lambda: not processes_of(trial, "train.py"))
+    double.until(lambda: not double.processes(trial))
     double.det("experiment", "activate", experiment)
 
     assert double.wait(experiment) == double.wait(first) == "STATE_COMPLETED"

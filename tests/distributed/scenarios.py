@@ -2,8 +2,8 @@
 
     python scenarios.py FOLDER NAME...
 
-Each scenario leaves ``FOLDER/NAME/rank-<r>.json`` with what it returned, or with its error; the chief leaves the
-model's variables in ``variables.npz``.
+Each scenario leaves ``FOLDER/NAME/rank-<r>.json`` with what it returned, or with its error, and the process's number in
+``rank-<r>.pid``; the chief leaves the model's variables in ``variables.npz``.
 """
 
 from __future__ import annotations
@@ -867,6 +867,7 @@ def main(folder: Path, names: list[str]) -> None:
     rank = int(os.environ.get("HOROVOD_RANK", 0))
     for name in names:
         (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / name / f"rank-{rank}.pid").write_text(str(os.getpid()))
         keras.backend.clear_session(free_memory=False)
         keras.utils.set_random_seed(3)
         try:

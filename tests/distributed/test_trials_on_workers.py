@@ -11,6 +11,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+import warm
 import yaml
 from amount import chosen
 
@@ -83,7 +84,7 @@ def run(folder, trial, workers):
     environ = {
         **os.environ, "DET_KERAS_LOCAL_CONFIG": str(folder / "config.yaml"), "DET_KERAS_LOCAL_RUN_DIR": str(run_dir),
     }  # fmt: skip
-    done = subprocess.run(
+    done = warm.run(
         [*launcher, "--trial", f"model_def:{trial}"], cwd=folder, env=environ, timeout=300, check=False,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip

@@ -6,12 +6,12 @@ import importlib.util
 import json
 import os
 import random
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import warm
 from amount import AMOUNT
 
 import det_keras as det
@@ -48,7 +48,7 @@ def run(folder, workers, *names, engine="builtin", stop_at=None, parts="4"):
         launcher = [sys.executable, "-m", "det_keras.launch.distributed", "--np", str(workers)]
         command = [*launcher, "--engine", engine, "--", *command]
     environment = {**os.environ, "STOP_AT": "" if stop_at is None else str(stop_at), "PARTS": parts}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
+    done = warm.run(command, env=environment, capture_output=True, timeout=900)
     assert done.returncode == (0 if stop_at is None else 9), done.stderr[-4000:]
     return folder
 
@@ -167,7 +167,7 @@ print("one is possible")
 det.keras.init(run_dir=f"{sys.argv[1]}/two", virtual_workers=2)
 """
     command = [sys.executable, "-c", code, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = warm.run(command, capture_output=True, timeout=300)
     assert "one is possible" in done.stdout, done.stderr
     assert done.returncode == 1
     assert "Call `det.keras.init(...)` before" in done.stderr

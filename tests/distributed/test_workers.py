@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import os
@@ -17,6 +16,7 @@ import faults
 import numpy as np
 import psutil
 import pytest
+import warm
 from amount import AMOUNT, chosen
 
 pytestmark = pytest.mark.process
@@ -129,8 +129,8 @@ def start(folder, workers, *names, engine="builtin", launcher_options=(), **envi
             *launcher_options,
         ]
         command = [*launcher, "--", *command]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **environ}
+    return warm.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, **environ}
     )
 
 
@@ -396,16 +396,13 @@ def test_what_ends_one_rank_ends_all_and_the_next_start_goes_on(
     while len(list(checkpoints.glob("*-*/manifest.json"))) < 2:
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    workers = {}
-    for child in psutil.Process(process.pid).children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            if str(SCRIPT) in child.cmdline() and "HOROVOD_RANK" in child.environ():
-                workers[int(child.environ()["HOROVOD_RANK"])] = child
+    workers = [psutil.Process(int((tmp_path / f"relay/rank-{rank}.pid").read_text())) for rank in (0, 1)]
+    assert {one.ppid() for one in workers} == {process.pid}
     workers[rank].send_signal(number)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == code, output
     assert re.search(message, output), output
-    assert not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in workers.values())
+    assert not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in workers)
     run(tmp_path, 2, "relay", engine=engine)
     with (
         np.load(tmp_path / "relay/variables.npz") as ours,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import subprocess
@@ -11,7 +12,9 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
+import warm
 
 from det_keras.connection.masters import open_session
 from det_keras.connection.settings import Settings
@@ -29,12 +32,18 @@ class Cluster:
     def __init__(self, root: Path) -> None:
         self.home = Home(root)
         self.storage = self.home.checkpoints
+        self._processes = root / "processes"
         # Its own: while a master is down, another one may take the usual port, and trials that know only that address
         # are started again.
         self.port = free_port("127.0.0.1")
         self.environ = {**os.environ, "DET_KERAS_HOME": str(root), "DET_KERAS_SLOTS": "2"}
         for name in ("DET_MASTER", "DET_USER", "DET_PASS", "DET_USER_TOKEN"):
             self.environ.pop(name, None)
+
+    def start(self):
+        """Start the master."""
+        with warm.warm_trials():
+            process.start(self.home, port=self.port, slots=2)
 
     def det(self, *arguments, check=True):
         """Run `det` and return what it printed."""
@@ -71,6 +80,21 @@ class Cluster:
             (row["totalBatches"], next(v for k, v in row["metrics"].items() if k != "batch_metrics"))
             for row in rows
         ]
+
+    def environment(self, *variables):
+        """Return the config's section with these variables and what `processes` needs."""
+        self._processes.mkdir(parents=True, exist_ok=True)
+        return {"environment_variables": [f"PROCESSES={self._processes}", *variables]}
+
+    def processes(self, trial):
+        """Return the live processes that train a trial of `slow_train.py` with such an `environment`, by rank."""
+        found = {}
+        for file in self._processes.glob(f"{trial['id']}-*"):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one = psutil.Process(int(file.read_text()))
+                if one.status() != psutil.STATUS_ZOMBIE:
+                    found[int(file.name.split("-")[1])] = one
+        return found
 
     def wait_for_epoch(self, trial, epochs):
         """Return once the trial has validated so many epochs."""
@@ -130,6 +154,6 @@ def small_data(path, shape, samples):
 def cluster(tmp_path_factory, give_database):
     cluster = Cluster(tmp_path_factory.mktemp("cluster"))
     give_database(cluster.home)
-    process.start(cluster.home, port=cluster.port, slots=2)
+    cluster.start()
     yield cluster
     cluster.det("deploy", "local", "cluster-down", "--kill", check=False)

@@ -1,6 +1,7 @@
 """The digits example's model on few samples, with steps slow enough to be interrupted.
 
-With the variable GATE the third epoch does not end before the file of that name exists. With the hyperparameters
+With the variable GATE the third epoch does not end before the file of that name exists. In the folder PROCESSES the
+process leaves a file with its number, named after its trial and rank. With the hyperparameters
 `dropout: 0.0` and `global_batch_size` the weights do not depend on the number of workers.
 """
 
@@ -27,6 +28,9 @@ class Slow(keras.callbacks.Callback):
 
 
 context = det.keras.init()
+if "PROCESSES" in os.environ:
+    name = f"{os.environ['DET_TRIAL_ID']}-{context.distributed.rank}-{os.getpid()}"
+    (Path(os.environ["PROCESSES"]) / name).write_text(str(os.getpid()))
 digits = load_digits()
 x, y = context.wrap_data((digits.data / 16.0).astype("float32")[:640], digits.target[:640])
 model = keras.Sequential(

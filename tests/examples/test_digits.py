@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import warm
 from conftest import EXAMPLES
 
 pytestmark = pytest.mark.process
@@ -39,7 +39,7 @@ def test_follow_prints_one_line_an_epoch_and_how_to_load_the_model(trained):
 
     line = re.search(r"^Load its best model: (.*)$", trained, re.MULTILINE)[1]
     code = f"import keras; print({line}.count_params())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = warm.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert int(done.stdout) > 0
 
 
@@ -60,7 +60,7 @@ def test_downloaded_checkpoint_loads_and_a_flipped_byte_is_refused(cluster, trai
     uuid = re.search(r"Best checkpoint: (\S+)", trained)[1]
     cluster.det("checkpoint", "download", uuid, "-o", tmp_path / "whole")
     code = f"import keras; print(keras.models.load_model({str(tmp_path / 'whole' / 'model.keras')!r}).count_params())"
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    warm.run([sys.executable, "-c", code], check=True, capture_output=True)
     stored = cluster.home.checkpoints / uuid / "model.keras"
     content = stored.read_bytes()
     stored.write_bytes(content[:100] + bytes([content[100] ^ 1]) + content[101:])
@@ -75,9 +75,7 @@ def test_downloaded_checkpoint_loads_and_a_flipped_byte_is_refused(cluster, trai
 
 
 def test_script_runs_alone(tmp_path, own_home):
-    done = subprocess.run(
-        [sys.executable, str(DIGITS / "train.py")], capture_output=True, text=True, cwd=tmp_path, check=True
-    )
+    done = warm.run([sys.executable, str(DIGITS / "train.py")], capture_output=True, cwd=tmp_path, check=True)
     assert float(re.search(r"^accuracy: (0\.\d+)$", done.stdout, re.MULTILINE)[1]) >= 0.97
     assert list(own_home.glob("runs/*/checkpoints/*/model.keras"))
 
@@ -105,9 +103,7 @@ def test_mnist_runs_on_a_small_file_in_the_cache(tmp_path):
         f"{script.split('import det_keras as det')[1]}"
     )
     (tmp_path / "const.yaml").write_bytes((EXAMPLES / "mnist" / "const.yaml").read_bytes())
-    done = subprocess.run(
-        [sys.executable, "train.py"], capture_output=True, text=True, cwd=tmp_path, check=True
-    )
+    done = warm.run([sys.executable, "train.py"], capture_output=True, cwd=tmp_path, check=True)
     assert "accuracy:" in done.stdout
 
 

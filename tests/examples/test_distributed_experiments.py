@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 
-import psutil
 import pytest
 import yaml
 from amount import AMOUNT
@@ -33,7 +31,7 @@ def create(cluster, tmp_path_factory):
     config = tmp_path_factory.mktemp("config") / "two.yaml"
 
     def make(**changes):
-        config.write_text(yaml.safe_dump({**CONFIG, **changes}))
+        config.write_text(yaml.safe_dump({**CONFIG, "environment": cluster.environment(), **changes}))
         experiment = cluster.create(config, folder)
         return experiment, cluster.trial(experiment)
 
@@ -47,19 +45,6 @@ def undisturbed(cluster, create):
     return cluster.final_digest(trial), cluster.metrics(trial, "validation")
 
 
-def ranks_of(trial):
-    """Return the trial's training processes by rank."""
-    found = {}
-    for one in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            environ = one.environ()
-            # The launcher has the same variables, but no rank.
-            is_rank = "HOROVOD_RANK" in environ and one.cmdline()[-1:] == ["slow_train.py"]
-            if is_rank and environ.get("DET_TRIAL_ID") == str(trial["id"]):
-                found[int(environ["HOROVOD_RANK"])] = one
-    return found
-
-
 def test_two_workers_report_once_and_say_which_rank_speaks(cluster, create, undisturbed):
     (steps, _), validations = undisturbed
     assert steps == EPOCHS * STEPS
@@ -68,11 +53,11 @@ def test_two_workers_report_once_and_say_which_rank_speaks(cluster, create, undi
 
 def test_paused_trial_of_two_workers_ends_the_same(cluster, create, undisturbed, tmp_path):
     gate = tmp_path / "gate"
-    experiment, trial = create(environment={"environment_variables": [f"GATE={gate}"]})
+    experiment, trial = create(environment=cluster.environment(f"GATE={gate}"))
     cluster.wait_for_epoch(trial, 2)
     cluster.det("experiment", "pause", experiment)
     gate.touch()
-    cluster.until(lambda: not ranks_of(trial))
+    cluster.until(lambda: not cluster.processes(trial))
     cluster.det("experiment", "activate", experiment)
     assert cluster.wait(experiment) == "STATE_COMPLETED"
     assert (cluster.final_digest(trial), cluster.metrics(trial, "validation")) == undisturbed
@@ -82,7 +67,7 @@ def test_paused_trial_of_two_workers_ends_the_same(cluster, create, undisturbed,
 def test_trial_that_lost_a_rank_is_restarted_and_ends_the_same(cluster, create, undisturbed):
     experiment, trial = create()
     cluster.wait_for_epoch(trial, 2)
-    ranks_of(trial)[1].kill()
+    cluster.processes(trial)[1].kill()
     assert cluster.wait(experiment) == "STATE_COMPLETED"
     assert (cluster.final_digest(trial), cluster.metrics(trial, "validation")) == undisturbed
     assert cluster.get(f"/api/v1/trials/{trial['id']}")["trial"]["restarts"] == 1

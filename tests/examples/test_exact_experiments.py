@@ -35,7 +35,7 @@ def create(cluster, tmp_path_factory):
 
     def make(**changes):
         config = tmp_path_factory.mktemp("config") / "exact.yaml"
-        config.write_text(yaml.safe_dump({**CONFIG, **changes}))
+        config.write_text(yaml.safe_dump({**CONFIG, "environment": cluster.environment(), **changes}))
         experiment = cluster.create(config, folder)
         return experiment, cluster.trial(experiment)
 
@@ -49,16 +49,6 @@ def undisturbed(cluster, create):
     return cluster.final_digest(trial), cluster.metrics(trial, "validation")
 
 
-def processes_of(trial, text):
-    """Return the live processes whose command line or environment belongs to the trial."""
-    found = []
-    for one in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if one.environ().get("DET_TRIAL_ID") == str(trial["id"]) and text in " ".join(one.cmdline()):
-                found.append(one)
-    return found
-
-
 def test_undisturbed_trial_validates_each_epoch(cluster, undisturbed):
     (steps, _), validations = undisturbed
     assert steps == EPOCHS * STEPS
@@ -67,11 +57,11 @@ def test_undisturbed_trial_validates_each_epoch(cluster, undisturbed):
 
 def test_paused_and_activated_trial_ends_the_same(cluster, create, undisturbed, tmp_path):
     gate = tmp_path / "gate"
-    experiment, trial = create(environment={"environment_variables": [f"GATE={gate}"]})
+    experiment, trial = create(environment=cluster.environment(f"GATE={gate}"))
     cluster.wait_for_epoch(trial, 2)
     cluster.det("experiment", "pause", experiment)
     gate.touch()
-    cluster.until(lambda: not processes_of(trial, "slow_train.py"))
+    cluster.until(lambda: not cluster.processes(trial))
     assert cluster.get(f"/api/v1/experiments/{experiment}")["experiment"]["state"] == "STATE_PAUSED"
     cluster.det("experiment", "activate", experiment)
     assert cluster.wait(experiment) == "STATE_COMPLETED"
@@ -84,7 +74,7 @@ def test_killed_training_process_is_restarted_and_ends_the_same(cluster, create,
     experiment, trial = create()
     for epochs in (2, 4):
         cluster.wait_for_epoch(trial, epochs)
-        for one in processes_of(trial, "slow_train.py"):
+        for one in cluster.processes(trial).values():
             with contextlib.suppress(psutil.NoSuchProcess):
                 one.kill()
     assert cluster.wait(experiment) == "STATE_COMPLETED"
@@ -103,7 +93,7 @@ def test_sigterm_saves_and_the_trial_goes_on_without_a_restart(
 ):
     experiment, trial = create(entrypoint=entrypoint, max_restarts=0)
     cluster.wait_for_epoch(trial, 2)
-    training = [one for one in processes_of(trial, "slow_train.py") if one.name().startswith("python")]
+    training = list(cluster.processes(trial).values())
     if receiver == "training":
         training[-1].terminate()
     else:
@@ -120,7 +110,7 @@ def test_killed_supervisor_takes_its_trial_along_and_counts_no_restart(cluster, 
     cluster.wait_for_epoch(trial, 2)
     (supervisor,) = {
         one.parent()
-        for one in processes_of(trial, "slow_train.py")
+        for one in cluster.processes(trial).values()
         if "fork_server" in " ".join(one.parent().cmdline())
     }
     supervisor.kill()
@@ -132,10 +122,10 @@ def test_killed_supervisor_takes_its_trial_along_and_counts_no_restart(cluster, 
 def test_killed_master_comes_back_to_a_trial_that_went_on(cluster, create, undisturbed):
     experiment, trial = create()
     cluster.wait_for_epoch(trial, 2)
-    pids = {one.pid for one in processes_of(trial, "slow_train.py")}
+    pids = {one.pid for one in cluster.processes(trial).values()}
     os.kill(process.find(cluster.home).pid, signal.SIGKILL)
-    assert {one.pid for one in processes_of(trial, "slow_train.py")} == pids
-    process.start(cluster.home, port=cluster.port, slots=2)
+    assert {one.pid for one in cluster.processes(trial).values()} == pids
+    cluster.start()
     assert cluster.wait(experiment) == "STATE_COMPLETED"
     assert cluster.final_digest(trial) == undisturbed[0]
     assert cluster.metrics(trial, "validation") == undisturbed[1]

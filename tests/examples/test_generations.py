@@ -9,6 +9,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+import warm
 import yaml
 from conftest import small_data
 
@@ -277,7 +278,7 @@ def test_script_submits_itself_and_trains(cluster, tmp_path):
         url = session.url
     environ = {**cluster.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "det_keras/compat/path")}
     command = [sys.executable, str(tmp_path / "native.py"), url]
-    done = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
+    done = warm.run(command, capture_output=True, env=environ)
     assert done.returncode == 0, done.stderr[-3000:]
     experiment = int(done.stdout.split("Created experiment ")[1].split()[0])
     trial = cluster.trial(experiment)

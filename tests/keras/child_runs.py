@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fork_server import ForkServer, Send
+from warm import ForkServer, Send
 
 from det_keras.keras.loops.loop import Loop
 

@@ -20,8 +20,8 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from fork_server import ForkServer, Send
 from kinds import KINDS, train
+from warm import ForkServer, Send
 
 import det_keras as det
 from det_keras.core import checkpoint_writer

@@ -18,8 +18,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 from child_runs import ChildRun, Runner, count_batches
-from fork_server import Send
 from script_diffs import SCRIPTS, convert, read_script
+from warm import Send
 
 from det_keras.keras.context import KerasContext
 from det_keras.keras.engine.callback_list import SeamlessCallbackList

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
 import sys
 
 import keras
 import numpy as np
 import pytest
+import warm
 
 import det_keras as det
 from det_keras.errors import ModelMismatchError
@@ -321,7 +321,7 @@ def test_mirrored_strategy_goes_on_with_the_same_weights(tmp_path):
     script.write_text(MIRRORED)
 
     def run(folder, epochs):
-        done = subprocess.run(
+        done = warm.run(
             [sys.executable, script, tmp_path / folder, str(epochs)],
             capture_output=True,
             text=True,

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import tensorflow as tf
+import warm
 import yaml
 from kinds import BATCH, STEPS, Batches, arrays, network
 
@@ -637,9 +638,7 @@ def test_precision_and_determinism_follow_the_config():
         "print(is_op_determinism_enabled(), keras.config.dtype_policy().name, context.seed, random.random())\n"
     )
     printed = [
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        ).stdout.splitlines()[-1]
+        warm.run([sys.executable, "-c", code], capture_output=True, check=True).stdout.splitlines()[-1]
         for _ in range(2)
     ]
     assert printed[0].startswith("True mixed_float16 4 ")
@@ -706,10 +705,8 @@ def test_signal_to_a_script_alone_saves_and_leaves(tmp_path, number, code):
         "options = {'epochs': 50, 'validation_split': 0.2, 'verbose': 0, 'callbacks': [slow]}\n"
         "context.fit(network(optimizer='adam'), *arrays(), **options)\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", script, str(tmp_path), str(Path(__file__).parent)],
-        stdout=subprocess.PIPE,
-        text=True,
+    process = warm.Popen(
+        [sys.executable, "-c", script, str(tmp_path), str(Path(__file__).parent)], stdout=subprocess.PIPE
     )
     assert process.stdout is not None
     next(line for line in process.stdout if line == "b\n")

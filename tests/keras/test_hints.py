@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import warm
 
 from det_keras.keras.hints import hint_for
 
@@ -82,7 +83,7 @@ def test_other_errors_get_none(model):
 def test_hint_comes_after_the_traceback(tmp_path, opening):
     script = tmp_path / "script.py"
     script.write_text(f"import keras\nimport det_keras as det\n{opening}keras.optimizers.Adam(lr=0.1)\n")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, cwd=tmp_path)
+    done = warm.run([sys.executable, script], capture_output=True, cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr.index("Traceback") < done.stderr.index("ValueError") < done.stderr.index("Hint: ")
     assert done.stderr.endswith("`lr` is called `learning_rate` in Keras 3.\n")

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 from amount import AMOUNT, chosen
 from child_runs import Runner, count_batches
-from fork_server import Send
+from warm import Send
 from ways import WAYS, outcome
 
 import det_keras as det

@@ -13,6 +13,7 @@ from pathlib import Path
 import loop_kinds
 import numpy as np
 import pytest
+import warm
 from amount import AMOUNT
 from child_runs import Runner
 
@@ -79,7 +80,7 @@ KILLS = {
 
 def launch(folder, *stories):
     command = [sys.executable, "-m", "det_keras.launch.distributed", "--np", "2", "--", sys.executable]
-    done = subprocess.run(
+    done = warm.run(
         [*command, loop_kinds.__file__, str(folder), *stories],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+import warm
 
 from det_keras.client import Session
 from det_keras.config import CheckpointStorage, load_experiment_config
@@ -75,13 +76,13 @@ class Detached:
             "DET_MASTER": master.running.url,
             "PYTHONPATH": str(Path(__file__).parents[2]),
         }
-        self.processes: list[subprocess.Popen[str]] = []
+        self.processes: list[warm.Popen] = []
 
-    def start(self, *arguments: str, launcher: tuple[str, ...] = ()) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
+    def start(self, *arguments: str, launcher: tuple[str, ...] = ()) -> warm.Popen:
+        process = warm.Popen(
             [sys.executable, *launcher, str(self.root / "train.py"), *arguments],
             env=self.environment,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         self.processes.append(process)
         return process
