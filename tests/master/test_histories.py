@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from amount import AMOUNT
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
-
 from fault_histories.history import run_history
 from fault_histories.oracle import judge
 from fault_histories.plan import Action, Experiment, Fault, Plan, draw_plan

@@ -272,8 +272,8 @@ class World:
 
 def _environment() -> dict[str, str]:
     environment = importable(os.environ)
-    benchmarks = str(Path(__file__).resolve().parents[1])
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (benchmarks, environment.get("PYTHONPATH", ""))))
+    tests = str(Path(__file__).resolve().parents[1])
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (tests, environment.get("PYTHONPATH", ""))))
     return environment
 
 
