@@ -10,6 +10,7 @@ import time
 import zipfile
 from pathlib import Path
 
+import forked_masters
 import numpy as np
 import pytest
 
@@ -130,6 +131,6 @@ def small_data(path, shape, samples):
 def cluster(tmp_path_factory, give_database):
     cluster = Cluster(tmp_path_factory.mktemp("cluster"))
     give_database(cluster.home)
-    process.start(cluster.home, port=cluster.port, slots=2)
+    forked_masters.start(cluster.home, port=cluster.port, slots=2)
     yield cluster
-    cluster.det("deploy", "local", "cluster-down", "--kill", check=False)
+    process.stop(cluster.home, kill_tasks=True)
