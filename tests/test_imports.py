@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import re
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -84,10 +88,34 @@ def room_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imported_modules(path: Path) -> set[str]:
-    """Return the modules that a file imports anywhere in it, also those that only type checkers import."""
+@dataclass(frozen=True)
+class Names:
+    """What a file names; without its syntax tree, so that the trees of all files are not kept.
+
+    Attributes:
+        imported: the modules that it imports anywhere in it, also those that only type checkers import.
+        read: the private names that it reads from objects.
+        own: the names that it gives to its own objects.
+    """
+
+    imported: frozenset[str]
+    read: frozenset[str]
+    own: frozenset[str]
+
+
+@functools.cache
+def names_of(path: Path) -> Names:
+    """Return what a file names; each file is parsed once for all tests."""
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    read, own = attributes(nodes)
+    private = {name for name in read if re.match("_[^_]", name)}
+    return Names(frozenset(modules(nodes)), frozenset(private), frozenset(own))
+
+
+def modules(nodes: list[ast.AST]) -> set[str]:
+    """Return the modules that a file imports."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes:
         if isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func) and node.args:
             names.update(argument.value for argument in node.args[:1] if isinstance(argument, ast.Constant))
         elif isinstance(node, ast.Import):
@@ -98,58 +126,71 @@ def imported_modules(path: Path) -> set[str]:
     return names
 
 
-FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_run_downward(path):
-    room = room_of(path)
-    for name in imported_modules(path):
-        if name.startswith("det_keras."):
-            target = name.split(".")[1]
-            if target in ALLOWED and target != room and target not in BELOW_EVERYTHING:
-                assert target in ALLOWED[room], f"{room} imports {name}"
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_heavy_libraries_stay_in_their_room(path):
-    room = room_of(path)
-    roots = {name.split(".")[0] for name in imported_modules(path)}
-    for owner, libraries in FOREIGN.items():
-        if room != owner:
-            assert not roots & libraries, f"{room} imports {roots & libraries}"
-
-
-PRIVATE_API = PACKAGE / "keras" / "private_api.py"
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_private_names_of_keras_and_tensorflow_are_in_one_file(path):
-    if path != PRIVATE_API:
-        private = [
-            name for name in imported_modules(path) if name.startswith(("keras.src", "tensorflow.python"))
-        ]
-        assert private == []
-
-
-def private_attributes(path: Path) -> tuple[set[str], set[str]]:
-    """Return the private names that a file reads from objects, and those that it gives to its own."""
+def attributes(nodes: list[ast.AST]) -> tuple[set[str], set[str]]:
+    """Return the names that a file reads from objects, and those that it gives to its own."""
     read, own = set(), set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes:
         if isinstance(node, ast.Attribute):
             (read if isinstance(node.ctx, ast.Load) else own).add(node.attr)
         elif isinstance(node, ast.FunctionDef):
             own.add(node.name)
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             own.add(node.target.id)
-    return {name for name in read if re.match("_[^_]", name)}, own
+    return read, own
+
+
+EVERY_FILE = sorted(PACKAGE.rglob("*.py"))
+FILES = [path for path in EVERY_FILE if path != PACKAGE / "__init__.py"]
+
+
+def refuse(paths: Iterable[Path], is_wrong: Callable[[str, str], bool]) -> None:
+    """Fail with every import of which `is_wrong(room, module)` is true."""
+    found = [
+        f"{path.relative_to(PACKAGE)} imports {name}"
+        for path in paths
+        for name in sorted(names_of(path).imported)
+        if is_wrong(room_of(path), name)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_imports_run_downward():
+    def runs_upward(room: str, name: str) -> bool:
+        package, _, rest = name.partition(".")
+        target = rest.partition(".")[0]
+        if package != "det_keras" or target not in ALLOWED:
+            return False
+        return target not in {room, *BELOW_EVERYTHING, *ALLOWED[room]}
+
+    refuse(FILES, runs_upward)
+
+
+def test_heavy_libraries_stay_in_their_room():
+    def is_foreign(room: str, name: str) -> bool:
+        return any(
+            name.partition(".")[0] in libraries for owner, libraries in FOREIGN.items() if owner != room
+        )
+
+    refuse(FILES, is_foreign)
+
+
+PRIVATE_API = PACKAGE / "keras" / "private_api.py"
+
+
+def test_private_names_of_keras_and_tensorflow_are_in_one_file():
+    others = [path for path in FILES if path != PRIVATE_API]
+    refuse(others, lambda _, name: name.startswith(("keras.src", "tensorflow.python")))
 
 
 def test_private_attributes_of_keras_and_tensorflow_are_in_one_file():
     files = [path for path in FILES if PACKAGE / "keras" in path.parents and path != PRIVATE_API]
-    names = {path: private_attributes(path) for path in files}
-    known = set().union(*(own for _, own in names.values())) | {"_exit"}
-    assert {str(path): read - known for path, (read, _) in names.items() if read - known} == {}
+    known = {"_exit"}.union(*(names_of(path).own for path in files))
+    found = [
+        f"{path.relative_to(PACKAGE)} reads {name}"
+        for path in files
+        for name in sorted(names_of(path).read - known)
+    ]
+    assert not found, "\n".join(found)
 
 
 def module_of(path: Path) -> str:
@@ -167,9 +208,9 @@ def rings(arrows: dict[str, set[str]]) -> list[list[str]]:
 
 
 def test_no_ring_of_files():
-    modules = {module_of(path): path for path in PACKAGE.rglob("*.py")}
+    modules = {module_of(path): path for path in EVERY_FILE}
     arrows = {
-        name: {imported for imported in imported_modules(path) if imported in modules}
+        name: {imported for imported in names_of(path).imported if imported in modules}
         - {name, *parents_of(name)}
         for name, path in modules.items()
     }
@@ -193,7 +234,7 @@ def test_arrows_between_the_rooms_of_a_room_run_one_way(room):
             continue
         targets = {
             name.removeprefix(prefix).split(".")[0]
-            for name in imported_modules(path)
+            for name in names_of(path).imported
             if name.startswith(prefix)
         }
         known = {
@@ -203,19 +244,21 @@ def test_arrows_between_the_rooms_of_a_room_run_one_way(room):
     assert rings(arrows) == []
 
 
-@pytest.mark.parametrize(
-    "folder", sorted({path.parent for path in PACKAGE.rglob("*.py")}), ids=lambda path: path.name
-)
-def test_no_folder_is_too_full(folder):
-    assert len([path for path in folder.glob("*.py") if path.name != "__init__.py"]) <= MOST_FILES
+def test_no_folder_is_too_full():
+    files = Counter(path.parent for path in EVERY_FILE if path.name != "__init__.py")
+    too_full = {
+        str(folder.relative_to(PACKAGE)): count for folder, count in files.items() if count > MOST_FILES
+    }
+    assert too_full == {}
 
 
 def test_cli_reaches_into_the_master_only_to_start_one_and_for_its_data():
     reached = tuple(f"det_keras.master.{name}" for name in ("process", "copying", "archive"))
-    for path in (PACKAGE / "cli").rglob("*.py"):
-        for name in imported_modules(path):
-            if name.startswith("det_keras.master."):
-                assert name.startswith(reached), f"{path.name} imports {name}"
+
+    def reaches_too_far(_: str, name: str) -> bool:
+        return name.startswith("det_keras.master.") and not name.startswith(reached)
+
+    refuse((path for path in FILES if room_of(path) == "cli"), reaches_too_far)
 
 
 def loaded_by(code: str) -> set[str]:

@@ -14,10 +14,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 from urllib.parse import urlsplit
 
 from det_keras.errors import DetError
@@ -50,6 +50,23 @@ _ANSWER_S = 5.0
 _LINES_OF_LOG = 15
 # `_is_held` takes the lock for an instant. A master that starts at that moment retries for this long.
 _LOCK_PATIENCE_S = 1.0
+
+
+class Child(Protocol):
+    """A master's process that is starting, as `subprocess.Popen` has it."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    def poll(self) -> int | None:
+        """Return the exit code, None while it runs."""
+
+
+#: Starts the process of a master, given its data root, arguments and environment.
+Spawn = Callable[[Home, Sequence[str], Mapping[str, str]], Child]
 
 
 @dataclass(frozen=True)
@@ -124,6 +141,7 @@ def start(
     timeout_s: float = 60.0,
     *,
     options: MasterOptions | None = None,
+    spawn: Spawn | None = None,
 ) -> RunningMaster:
     """Start a master for a data root, or return the running master. Returns when it is ready.
 
@@ -135,6 +153,8 @@ def start(
         options: how to start it, instead of `port`. They are remembered until `forget`: a later start without options,
             as after a crash, uses them again, except for an address on loopback. The database is remembered beyond
             that, because it has the experiments of this data root.
+        spawn: starts its process, with the arguments and the environment of ``python -m det_keras.master``; None for a
+            new interpreter.
 
     Raises:
         DetError: the master did not start; the message has the end of its log.
@@ -149,7 +169,9 @@ def start(
     if options is None:
         options = MasterOptions(port=port) if port is not None else known
     options = replace(options, db=options.db or database_url(home, os.environ))
-    child = _spawn(home, options.absolute(), slots)
+    arguments, environment = _command_line(home, options.absolute(), slots)
+    home.master_log.touch(mode=0o600)
+    child = (spawn or _spawn)(home, arguments, environment)
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         has_ended = child.poll() is not None
@@ -332,8 +354,10 @@ def _connection(running: RunningMaster) -> http.client.HTTPConnection:
     return http.client.HTTPSConnection(host, address.port, timeout=_ANSWER_S, context=trust)
 
 
-def _spawn(home: Home, options: MasterOptions, slots: int | None) -> subprocess.Popen[bytes]:
+def _command_line(home: Home, options: MasterOptions, slots: int | None) -> tuple[list[str], dict[str, str]]:
+    """Return the arguments of ``python -m det_keras.master``, and its environment."""
     values = [
+        ("--home", home.root),
         ("--host", options.host),
         ("--port", options.port),
         ("--tls-cert", options.tls_cert),
@@ -353,10 +377,13 @@ def _spawn(home: Home, options: MasterOptions, slots: int | None) -> subprocess.
     environment[_DATABASE] = options.db or "sqlite"
     if options.trusted is not None:
         environment["DET_MASTER_CERT_FILE"] = options.trusted
-    home.master_log.touch(mode=0o600)
+    return arguments, environment
+
+
+def _spawn(home: Home, arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     with home.master_log.open("ab") as output:
         return subprocess.Popen(
-            [sys.executable, "-m", "det_keras.master", "--home", str(home.root), *arguments],
+            [sys.executable, "-m", "det_keras.master", *arguments],
             cwd=home.root,
             env=environment,
             stdin=subprocess.DEVNULL,

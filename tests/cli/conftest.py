@@ -13,9 +13,12 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import forked_masters
 import pytest
 
+from det_keras.home import Home
 from det_keras.launch.network import free_port
+from det_keras.master import process
 
 ROOT = Path(__file__).parents[2]
 _NOT_OURS = ("DET_MASTER", "DET_USER", "DET_PASS", "DET_USER_TOKEN", "DET_TASK_TYPE", "DET_KERAS_SLOTS")
@@ -143,7 +146,7 @@ def stub():
 def cluster(tmp_path_factory):
     """`det` with a running master; tests of one module share it."""
     det = Det(tmp_path_factory.mktemp("cluster"), tmp_path_factory.mktemp("work"))
-    done = det("deploy", "local", "cluster-up", "--port", str(free_port("127.0.0.1")), "--slots", "4")
-    assert done.returncode == 0, done.stderr
+    home = Home(det.home)
+    forked_masters.start(home, port=free_port("127.0.0.1"), slots=4)
     yield det
-    det("deploy", "local", "cluster-down", "--kill")
+    process.stop(home, kill_tasks=True)

@@ -92,7 +92,9 @@ def _change_root(files: dict[str, dict[str, object]], host_path: str | None) -> 
     mount_view._mount(None, Path("/"), None, _MS_REC | _MS_SLAVE)
     mount_view._mount("tmpfs", stage, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=0755")
     for entry in Path("/").iterdir():
-        mount_view._show_in(stage, entry)
+        # A machine of a cluster has a folder of this name too, which is not that of the container.
+        if entry.name != _MOUNT:
+            mount_view._show_in(stage, entry)
     if host_path is not None:
         mount = stage / _MOUNT
         # A task that ran outside a container may have left one on this machine.

@@ -10,6 +10,7 @@ import sys
 import time
 from datetime import datetime, timezone
 
+import forked_masters
 import pytest
 from cli.conftest import Det
 from master.conftest import RealMaster
@@ -165,7 +166,7 @@ def test_running_masters_are_not_copied_from_or_to(home, url, tmp_path):
     master.close()
     other = Home(tmp_path / "other")
     assign(other, url)
-    process.start(other, slots=1)
+    forked_masters.start(other, slots=1)
     try:
         with pytest.raises(DetError, match="another master"):
             copy_database(home, "sqlite", url)

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 
+import forked_masters
 import pytest
 from master.conftest import RealMaster
 from master.fakes import eventually
@@ -115,11 +116,11 @@ def test_master_that_was_killed_frees_the_database_at_once(postgresql, url, tmp_
     first, second = (Home(tmp_path / name) for name in ("first", "second"))
     for home in (first, second):
         assign(home, url)
-    killed = process.start(first, slots=1)
+    killed = forked_masters.start(first, slots=1)
     os.kill(killed.pid, signal.SIGKILL)
     began = time.monotonic()
     try:
-        process.start(second, slots=1)
+        forked_masters.start(second, slots=1)
         assert time.monotonic() - began < 10
     finally:
         process.stop(second)
@@ -135,7 +136,7 @@ def test_idle_master_whose_database_was_taken_ends_itself(postgresql, url, tmp_p
     os.kill(loser.running.pid, signal.SIGSTOP)
     postgresql.end_sessions(url)
     try:
-        winner = process.start(second, slots=1)
+        winner = forked_masters.start(second, slots=1)
         os.kill(loser.running.pid, signal.SIGCONT)
         eventually(lambda: process.find(first) is None and not first.master_file.exists(), 20)
         assert "This master ends now: only one may write." in first.master_log.read_text()

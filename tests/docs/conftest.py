@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import forked_masters
 import httpx
 import pytest
 from master.fakes import Client
@@ -21,7 +22,7 @@ CONFIG = "name: digits\nsearcher: {name: single, metric: val_loss}\n"
 def master_with_an_experiment(tmp_path_factory) -> Iterator[Home]:
     """Start a master on which experiment 1 has a trial that reported validations."""
     home = Home(tmp_path_factory.mktemp("master")).create()
-    running = process.start(home, slots=1)
+    running = forked_masters.start(home, slots=1)
     with httpx.Client(base_url=running.url, trust_env=False) as http:
         client = Client(http, home.token_file.read_text().strip())
         experiment_id = client.create(CONFIG, unmanaged=True)

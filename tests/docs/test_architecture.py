@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from test_imports import ALLOWED, BELOW_EVERYTHING, PACKAGE, imported_modules
+from test_imports import ALLOWED, BELOW_EVERYTHING, PACKAGE, names_of
 
 from docs.pages import ROOT
 
@@ -67,7 +67,7 @@ def test_each_module_is_in_a_layer_above_those_that_it_imports(package):
         own = path.relative_to(PACKAGE / package).parts[0].removesuffix(".py")
         if own.startswith("__"):
             continue
-        for name in imported_modules(path):
+        for name in names_of(path).imported:
             target = name.removeprefix(prefix).split(".")[0] if name.startswith(prefix) else own
             if target in level and target != own:
                 assert level[target] < level[own], f"{path.relative_to(PACKAGE)} imports {name}"
@@ -84,5 +84,5 @@ def test_package_never_reads_the_environment(package):
 
 def test_pages_of_the_master_contain_no_sql():
     for path in (PACKAGE / "master" / "web").rglob("*.py"):
-        imported = imported_modules(path)
+        imported = names_of(path).imported
         assert not any(name.split(".")[0] == "sqlalchemy" or ".master.database" in name for name in imported)

@@ -11,6 +11,7 @@ import time
 import zipfile
 from pathlib import Path
 
+import forked_masters
 import numpy as np
 import psutil
 import pytest
@@ -43,7 +44,7 @@ class Cluster:
     def start(self):
         """Start the master."""
         with warm.warm_trials():
-            process.start(self.home, port=self.port, slots=2)
+            forked_masters.start(self.home, port=self.port, slots=2)
 
     def det(self, *arguments, check=True):
         """Run `det` and return what it printed."""
@@ -156,4 +157,4 @@ def cluster(tmp_path_factory, give_database):
     give_database(cluster.home)
     cluster.start()
     yield cluster
-    cluster.det("deploy", "local", "cluster-down", "--kill", check=False)
+    process.stop(cluster.home, kill_tasks=True)

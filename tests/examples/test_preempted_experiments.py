@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import forked_masters
 import pytest
 import yaml
 from conftest import Cluster
@@ -25,7 +26,7 @@ URGENT = {
 def cluster(tmp_path_factory):
     """A master with one slot that preempts by priority."""
     cluster = Cluster(tmp_path_factory.mktemp("preempting"))
-    process.start(cluster.home, slots=1, options=process.MasterOptions(preemption=True))
+    forked_masters.start(cluster.home, slots=1, options=process.MasterOptions(preemption=True))
     yield cluster
     cluster.det("deploy", "local", "cluster-down", "--kill", check=False)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import forked_masters
 import httpx
 import pytest
 from database.server import Given
@@ -74,13 +75,24 @@ def first_start(tmp_path_factory, give_database) -> tuple[Home, Given]:
     return home, given
 
 
-@pytest.fixture
-def used_home(empty_home, first_start, give_database) -> Iterator[Home]:
-    """A data root of the test's own that saw its first start."""
+@pytest.fixture(scope="session")
+def use_home(first_start, give_database):
+    """Return a function that makes an empty data root one that saw its first start, and returns its database."""
     first, template = first_start
-    for path in first.root.iterdir():
-        shutil.copy(path, empty_home.root)
-    given = give_database(empty_home, template)
+
+    def use(home: Home) -> Given:
+        for path in first.root.iterdir():
+            shutil.copy(path, home.root)
+        given: Given = give_database(home, template)
+        return given
+
+    return use
+
+
+@pytest.fixture
+def used_home(empty_home, use_home) -> Iterator[Home]:
+    """A data root of the test's own that saw its first start."""
+    given = use_home(empty_home)
     yield empty_home
     given.drop()
 
@@ -127,7 +139,7 @@ def client(world) -> Client:
 
 
 class RealMaster:
-    """A master in a process of its own."""
+    """A master in a process of its own, which is forked (`forked_masters`)."""
 
     def __init__(self, home: Home, **options: Any) -> None:
         self.home = home
@@ -135,7 +147,7 @@ class RealMaster:
         self.start(**(options or {"port": free_port("127.0.0.1")}))
 
     def start(self, **options: Any) -> None:
-        self.running = process.start(self.home, slots=2, **options)
+        self.running = forked_masters.start(self.home, slots=2, **options)
         self.http = httpx.Client(base_url=self.running.url, timeout=30.0, trust_env=False)
         self.client = Client(self.http, self.home.token_file.read_text())
 
@@ -170,10 +182,10 @@ def real(used_home) -> Iterator[RealMaster]:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory, give_database) -> Iterator[RealMaster]:
+def shared(tmp_path_factory, use_home) -> Iterator[RealMaster]:
     """A master that the tests of a file share; none of them ends it."""
     home = Home(tmp_path_factory.mktemp("shared")).create()
-    give_database(home)
+    use_home(home)
     master = RealMaster(home)
     yield master
     master.close()

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from amount import AMOUNT
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
-
 from fault_histories.history import run_history
 from fault_histories.oracle import judge
 from fault_histories.plan import Action, Experiment, Fault, Plan, draw_plan
-from fault_histories.world import MasterServer, make_template
+from fault_histories.world import make_template
+from forked_masters import MasterServer
 
 from det_keras.home import Home
 
@@ -29,7 +26,7 @@ SEEDS = range(60 if AMOUNT == "all" else 3)
 def run(tmp_path_factory):
     """Return a function that runs a plan in a new folder."""
     folder = tmp_path_factory.mktemp("histories")
-    template, masters = make_template(folder), MasterServer()
+    template, masters = make_template(folder), MasterServer(shifts_clocks=True)
     yield lambda plan: run_history(plan, folder / plan.seed, template, masters, keeps=plan.seed == "quiet")
     masters.close()
 

@@ -219,19 +219,12 @@ def test_queue_in_memory_is_that_of_the_database(make_home, events, seed):
 
 
 @pytest.fixture
-def make_home(tmp_path_factory, first_start, give_database):
-    import shutil
-
+def make_home(tmp_path_factory, use_home):
     from det_keras.home import Home
-
-    first, template = first_start
 
     def make():
         home = Home(tmp_path_factory.mktemp("queue")).create()
-        for path in first.root.iterdir():
-            if path.is_file():
-                shutil.copy(path, home.root)
-        give_database(home, template)
+        use_home(home)
         return home
 
     return make

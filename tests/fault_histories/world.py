@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import signal
 import sqlite3
 import struct
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import psutil
+from forked_masters import MasterServer
 
 from det_keras.client import Session
 from det_keras.errors import DetError
@@ -30,7 +28,7 @@ from fault_histories.disk import Disk
 from fault_histories.plan import Plan
 from fault_histories.proxy import Proxy
 
-__all__ = ["MasterServer", "World", "make_template"]
+__all__ = ["World", "make_template"]
 
 _START_S = 60.0
 _LOOK_S = 0.01
@@ -60,46 +58,6 @@ def make_template(folder: Path) -> Path:
     return home.root
 
 
-class MasterServer:
-    """Forks masters from a process that has imported them; see `master_server`."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "fault_histories.master_server"],
-            env=_environment(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        self._lock = threading.Lock()
-        assert self._read() == "ready"
-
-    def start(self, home: Home, clock: Path, environment: dict[str, str], *arguments: str) -> int:
-        """Start a master; return its process id."""
-        order = {
-            "home": str(home.root),
-            "clock": str(clock),
-            "environment": environment,
-            "arguments": arguments,
-        }
-        with self._lock:
-            assert self._process.stdin is not None
-            self._process.stdin.write(json.dumps(order) + "\n")
-            self._process.stdin.flush()
-            return int(self._read())
-
-    def close(self) -> None:
-        """End it; its masters run on."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
-
-    def _read(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
-
-
 class World:
     """A data root with its master, proxy and disk.
 
@@ -107,7 +65,7 @@ class World:
         folder: an empty folder of the history.
         template: a data root that saw its first start.
         plan: the history.
-        masters: forks masters.
+        masters: forks masters, with clocks that can be shifted.
     """
 
     def __init__(self, folder: Path, template: Path, plan: Plan, masters: MasterServer) -> None:
@@ -247,11 +205,12 @@ class World:
         )
 
     def _variables(self) -> dict[str, str]:
-        return {**_environment(), "DET_KERAS_PROVENANCE": "0", "DET_KERAS_DB": "sqlite"}
+        return {**importable(os.environ), "DET_KERAS_PROVENANCE": "0", "DET_KERAS_DB": "sqlite"}
 
     def _fork(self, port: int) -> RunningMaster | None:
         options = ("--port", str(port), "--slots", str(self._plan.slots), "--advertise", self.proxy.url)
-        pid = self._masters.start(self.home, self._clock, self._variables(), *options)
+        arguments = ("--home", str(self.home.root), *options)
+        pid = self._masters.spawn(self.home, arguments, self._variables(), self._clock).pid
         deadline = time.monotonic() + _START_S
         while time.monotonic() < deadline and _is_alive(pid):
             running = process.find(self.home)
@@ -268,13 +227,6 @@ class World:
             return process.start(self.home, slots=self._plan.slots, options=options)
         except (DetError, OSError):
             return None
-
-
-def _environment() -> dict[str, str]:
-    environment = importable(os.environ)
-    benchmarks = str(Path(__file__).resolve().parents[1])
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (benchmarks, environment.get("PYTHONPATH", ""))))
-    return environment
 
 
 def _is_alive(pid: int) -> bool:
