@@ -28,6 +28,10 @@ Send = Callable[[dict[str, Any]], None]
 class ForkServer:
     """Runs functions in forks; may be used by several threads."""
 
+    def __init__(self) -> None:
+        # Before there are threads that call `run`.
+        server()
+
     def run(
         self, title: str, log: Path, function: Callable[..., dict[str, Any]], *arguments: Any
     ) -> dict[str, Any]:

@@ -103,9 +103,17 @@ class Server:
         return Fork(ours)
 
 
-@functools.cache
+_starting = threading.Lock()
+
+
 def server() -> Server:
     """Return the server of this process, which is started when it is first needed."""
+    with _starting:
+        return _only_server()
+
+
+@functools.cache
+def _only_server() -> Server:
     return Server()
 
 
