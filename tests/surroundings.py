@@ -6,6 +6,7 @@ What a test needs it sets itself; what is removed here is what a shell, a task o
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import MutableMapping
 
 __all__ = ["neutralize"]
@@ -23,7 +24,8 @@ _REMOVED = re.compile(
     r"|(AWS|AZURE|GOOGLE|GCLOUD|GCSFS)_.*|STORAGE_EMULATOR_HOST"
 )
 _PROXY = re.compile(r"(http|https|all|no)_proxy", re.IGNORECASE)
-_LOOPBACK = "localhost,127.0.0.0/8,127.0.0.1,::1"
+# httpx reads the names and addresses, others the network.
+_OURSELVES = ("localhost", "127.0.0.0/8", "127.0.0.1", "::1", socket.gethostname())
 
 
 def neutralize(environment: MutableMapping[str, str]) -> None:
@@ -35,4 +37,4 @@ def neutralize(environment: MutableMapping[str, str]) -> None:
         del environment[name]
     if any(_PROXY.fullmatch(name) for name in environment):
         for name in ("no_proxy", "NO_PROXY"):
-            environment[name] = ",".join(filter(None, (environment.get(name), _LOOPBACK)))
+            environment[name] = ",".join(filter(None, (environment.get(name), *_OURSELVES)))
