@@ -10,10 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import surroundings
 import tiers
 import times
 from database import server
 
+surroundings.neutralize(os.environ)
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Tests start many processes. Without the compiled files each would compile TensorFlow's Python code again, which takes
 # longer than most of the trainings.

@@ -72,8 +72,11 @@ class Times:
             return
         _RUNS.mkdir(parents=True, exist_ok=True)
         passed = sorted(name for name, outcome in self._outcomes.items() if outcome == "passed")
-        content = {"files": dict(_longest_first(self._seconds)), "passed": passed}
-        (_RUNS / f"{self._name}.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
+        path = _RUNS / f"{self._name}.json"
+        # A run of a part does not remove what is known of the others.
+        files = {**_read(path).get("files", {}), **self._seconds}
+        content = {"files": dict(_longest_first(files)), "passed": passed}
+        path.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
 def kept_times(name: str) -> dict[str, float]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import shlex
 import shutil
 import subprocess
 
@@ -54,7 +55,7 @@ def test_tab_offers_what_fits_without_starting_python(scripts, shell, typed):
     if program is None:
         pytest.skip(f"{shell} is not installed")
     preamble = "compdef() { }\n" if shell == "zsh" else ""
-    code = f"{preamble}source {scripts / shell}\n{PROGRAMS[shell]}"
+    code = f"{preamble}source {shlex.quote(str(scripts / shell))}\n{PROGRAMS[shell]}"
     words = () if shell == "fish" else (shell, *typed.split(" "))
     # An empty search path: the shell finds no other program.
     environ = {"PATH": "/nowhere", "typed": typed}

@@ -82,6 +82,9 @@ class PostgresServer:
             self.port = listener.getsockname()[1]
         secret = folder / "secret"
         secret.write_text(PASSWORD)
+        if self._prefix:
+            # Under the umask 077 only root could read it.
+            shutil.chown(secret, "postgres", "postgres")
         options = ["--auth-local=trust", "--auth-host=scram-sha-256", f"--pwfile={secret}", "--no-sync"]
         # An order of texts that is not that of their bytes, which is SQLite's.
         order = ["--encoding=UTF8", "--locale=C.UTF-8", "--locale-provider=icu", "--icu-locale=en"]
@@ -178,8 +181,9 @@ def running(*, is_durable: bool = False) -> Iterator[PostgresServer | None]:
     if programs is None:
         yield None
         return
-    # Not below pytest's folders, which only their owner may enter.
-    folder = Path(tempfile.mkdtemp(prefix="det_keras-pg-"))
+    # Not below pytest's folders or TMPDIR: the user `postgres` has to enter it, a socket's path has at most 107
+    # characters, and it is in URLs as it is.
+    folder = Path(tempfile.mkdtemp(prefix="det_keras-pg-", dir="/tmp"))
     try:
         server = PostgresServer(programs, folder, is_durable=is_durable)
         try:
