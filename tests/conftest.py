@@ -16,6 +16,7 @@ import times
 from database import server
 
 surroundings.neutralize(os.environ)
+surroundings.allow_slow_examples()
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Tests start many processes. Without the compiled files each would compile TensorFlow's Python code again, which takes
 # longer than most of the trainings.

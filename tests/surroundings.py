@@ -1,4 +1,4 @@
-"""What a machine has or lacks that must change no result: variables, above all.
+"""What a machine has or lacks that must change no result: variables, and its speed.
 
 What a test needs it sets itself; what is removed here is what a shell, a task of a cluster or a desktop may have set.
 """
@@ -9,7 +9,7 @@ import re
 import socket
 from collections.abc import MutableMapping
 
-__all__ = ["neutralize"]
+__all__ = ["allow_slow_examples", "neutralize"]
 
 _REMOVED = re.compile(
     # Of tasks and of users of a cluster; DET_KERAS_TEST_* choose what is tested.
@@ -38,3 +38,13 @@ def neutralize(environment: MutableMapping[str, str]) -> None:
     if any(_PROXY.fullmatch(name) for name in environment):
         for name in ("no_proxy", "NO_PROXY"):
             environment[name] = ",".join(filter(None, (environment.get(name), *_OURSELVES)))
+
+
+def allow_slow_examples() -> None:
+    """Let Hypothesis take its time: by default an example fails after 200 ms, which a loaded machine needs."""
+    try:
+        from hypothesis import HealthCheck, settings
+    except ImportError:  # the tests of the built package need only pytest
+        return
+    settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("any machine")
