@@ -53,9 +53,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the fast tests, and begin with the files that take longest; the others keep their order."""
     config.stash[tiers.COLLECTED] = frozenset(item.nodeid for item in items)
-    pilots = tiers.pilots()
+    pilots, slow = tiers.pilots(), times.slow_tests()
     for item in items:
-        if tiers.is_fast(item, pilots):
+        if tiers.is_fast(item, pilots, slow):
             item.add_marker("fast")
     run = config.getoption("--without-passed")
     if run:

@@ -1,7 +1,8 @@
 """The two tiers of the tests: `fast`, which runs with each change, and the rest.
 
-A test is fast if it runs in the process of the tests alone: it starts no process, browser or server. Besides, each
-promise has pilots: a few tests that show with real processes that it holds at all. ``docs/promises.md`` names them.
+A test is fast if it runs in the process of the tests alone, that is, starts no process, browser or server, and takes at
+most two seconds. Besides, each promise has pilots: a few tests, mostly with real processes, that show that it holds at
+all. ``docs/promises.md`` names them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["COLLECTED", "PAGE", "Row", "is_fast", "pilots", "rows"]
+__all__ = ["COLLECTED", "PAGE", "PROCESS_MARKERS", "Row", "is_fast", "pilots", "rows"]
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "promises.md"
 
@@ -21,7 +22,7 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "promises.md"
 COLLECTED = pytest.StashKey[frozenset[str]]()
 
 #: What says that a test needs more than its own process: markers, fixtures, and parameters.
-_MARKERS = ("browser", "kill", "packaging", "process", "stock")
+PROCESS_MARKERS = frozenset({"browser", "kill", "packaging", "process", "stock"})
 _SERVERS = ("bucket", "machines", "on_two_hosts", "postgresql")
 _STORES = ("azure", "gcs", "s3")
 _CODE = re.compile(r"`(tests/[^`]+)`")
@@ -57,17 +58,18 @@ def pilots() -> frozenset[str]:
     return frozenset(name for row in rows() for name in row.pilots)
 
 
-def is_fast(item: pytest.Item, pilot_names: frozenset[str]) -> bool:
+def is_fast(item: pytest.Item, pilot_names: frozenset[str], slow: frozenset[str]) -> bool:
     """Return whether a test belongs to the fast tier.
 
     Args:
         item: the test; its name begins with the path from the root of the repository.
         pilot_names: as from `pilots`.
+        slow: names of tests that take too long.
     """
     name = item.nodeid
-    if pilot_names & {name, name.partition("[")[0], name.partition("::")[0]}:
+    if name in pilot_names:
         return True
-    if any(item.get_closest_marker(marker) for marker in _MARKERS):
+    if name in slow or any(item.get_closest_marker(marker) for marker in PROCESS_MARKERS):
         return False
     callspec = getattr(item, "callspec", None)
     values = (

@@ -1,14 +1,16 @@
 """The wall time of each test file: printed at the end of a run, kept for the next one, and used to order the files.
 
 A run writes what it measured to ``build/test-times/NAME.json``, where NAME is that of the tox environment. ``python
-tests/times.py keep`` copies the figures of these runs to ``benchmarks/test_times.json``, which is in the repository. At
-the end of a run each file is shown beside the figure that is kept, so a change shows what it adds.
+tests/times.py show`` prints these figures again, and ``keep`` copies them to ``benchmarks/test_times.json``, which is
+in the repository. Each file is shown beside the figure that is kept, so a change shows what it adds.
 
 The order of the files follows from the figures, too: processes that share the tests file by file begin with the longest
 and end with short ones, so that none is left with minutes of work alone.
 
 The times of one file add up, whichever process of the run it was in. With two processes the run takes about half of the
 sum.
+
+Tests that start no process and yet take some seconds are kept by name: they are not in the fast tier (`tiers.py`).
 """
 
 from __future__ import annotations
@@ -16,19 +18,23 @@ from __future__ import annotations
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tiers import PROCESS_MARKERS
 
-__all__ = ["Times", "kept_times", "last_times", "passed_tests"]
+__all__ = ["Times", "kept_times", "last_times", "passed_tests", "slow_tests"]
 
 _ROOT = Path(__file__).resolve().parents[1]
 _KEPT = _ROOT / "benchmarks" / "test_times.json"
 _RUNS = _ROOT / "build" / "test-times"
 #: Shorter files are not shown, and keep their order.
 _SHOWN_S = 1.0
+#: Tests that take longer are slow.
+_SLOW_S = 2.0
+_SLOW = "slow tests"
 
 
 class Times:
@@ -42,12 +48,15 @@ class Times:
         self._name = name
         self._seconds: dict[str, float] = defaultdict(float)
         self._outcomes: dict[str, str] = {}
+        self._tests: dict[str, float] = defaultdict(float)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add the time of the setup, the call or the teardown of a test to that of its file."""
         # With `--dist loadgroup` a test's name ends with its group.
         name = report.nodeid.partition("@")[0]
         self._seconds[name.partition("::")[0]] += report.duration
+        if not PROCESS_MARKERS & set(report.keywords):
+            self._tests[name] += report.duration
         if report.when == "call" or report.outcome != "passed":
             # A failure of the teardown replaces a success of the call.
             self._outcomes[name] = report.outcome
@@ -56,15 +65,9 @@ class Times:
         """Print the times of the files, longest first."""
         if not self._outcomes:
             return
-        kept = kept_times(self._name)
         terminalreporter.section("wall time by file, in seconds")
-        for path, seconds in _longest_first(self._seconds):
-            if seconds < _SHOWN_S:
-                break
-            change = f"{seconds - kept[path]:+8.1f}" if path in kept else "     new" if kept else ""
-            terminalreporter.write_line(f"{seconds:8.1f} {change} {path}")
-        total = f"{sum(self._seconds.values()):.1f} s in {len(self._seconds)} files"
-        terminalreporter.write_line(f"{total}; {sum(kept.values()):.1f} s are kept" if kept else total)
+        for line in _table(self._name, self._seconds):
+            terminalreporter.write_line(line)
 
     def pytest_sessionfinish(self) -> None:
         """Store the times, and the tests that passed."""
@@ -75,7 +78,12 @@ class Times:
         path = _RUNS / f"{self._name}.json"
         # A run of a part does not remove what is known of the others.
         files = {**_read(path).get("files", {}), **self._seconds}
-        content = {"files": dict(_longest_first(files)), "passed": passed}
+        tests = {**_read(path).get("tests", {}), **self._tests}
+        content = {
+            "files": dict(_longest_first(files)),
+            "passed": passed,
+            "tests": dict(_longest_first(tests)),
+        }
         path.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
@@ -87,8 +95,15 @@ def kept_times(name: str) -> dict[str, float]:
 def last_times(name: str) -> dict[str, float]:
     """Return the seconds of each file in the last run of this name, else those that are kept for it or for any run."""
     kept = _read(_KEPT)
-    any_run = {path: seconds for files in kept.values() for path, seconds in files.items()}
+    any_run = {
+        path: seconds for run, files in kept.items() if run != _SLOW for path, seconds in files.items()
+    }
     return _read(_RUNS / f"{name}.json").get("files") or kept.get(name) or any_run
+
+
+def slow_tests() -> frozenset[str]:
+    """Return the tests that start no process and take more than two seconds, by the figures that are kept."""
+    return frozenset(_read(_KEPT).get(_SLOW, ()))
 
 
 def passed_tests(name: str) -> frozenset[str]:
@@ -109,20 +124,43 @@ def _read(path: Path) -> dict[str, Any]:
     return found
 
 
+def _table(name: str, seconds_of: Mapping[str, float]) -> Iterator[str]:
+    """Yield a line for each file of a run, longest first, with the difference from the figure that is kept."""
+    kept = kept_times(name)
+    for path, seconds in _longest_first(seconds_of):
+        if seconds < _SHOWN_S:
+            break
+        change = f"{seconds - kept[path]:+8.1f}" if path in kept else "     new" if kept else ""
+        yield f"{seconds:8.1f} {change} {path}"
+    total = f"{sum(seconds_of.values()):.1f} s in {len(seconds_of)} files"
+    yield f"{total}; {sum(kept.values()):.1f} s are kept" if kept else total
+
+
 def _longest_first(seconds: Mapping[str, float]) -> list[tuple[str, float]]:
     return sorted(((path, round(value, 1)) for path, value in seconds.items()), key=lambda row: -row[1])
 
 
 def _keep() -> None:
     kept = _read(_KEPT)
+    slow = kept.pop(_SLOW, {})
     for run in sorted(_RUNS.glob("*.json")):
-        files = _read(run)["files"]
+        files, tests = _read(run)["files"], _read(run)["tests"]
+        slow = {name: seconds for name, seconds in {**slow, **tests}.items() if seconds > _SLOW_S}
         kept[run.stem] = {path: seconds for path, seconds in files.items() if seconds >= _SHOWN_S}
         print(f"{run.stem}: {sum(files.values()):.0f} s in {len(files)} files")
+    kept[_SLOW] = dict(sorted(slow.items()))
     _KEPT.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
+def _show() -> None:
+    for run in sorted(_RUNS.glob("*.json")):
+        print(
+            f"== {run.stem}: wall time by file, in seconds", *_table(run.stem, _read(run)["files"]), sep="\n"
+        )
+
+
 if __name__ == "__main__":
-    if sys.argv[1:] != ["keep"]:
-        sys.exit("Usage: python tests/times.py keep")
-    _keep()
+    commands = {"keep": _keep, "show": _show}
+    if len(sys.argv) != 2 or sys.argv[1] not in commands:
+        sys.exit("Usage: python tests/times.py keep | show")
+    commands[sys.argv[1]]()
