@@ -264,15 +264,18 @@ def record(only: str) -> None:
         base = _record_of(path)
         if only not in str(path) or base.with_suffix(".json").exists():
             continue
-        for old in RECORDS.glob(f"{_flat(path)}-*"):
+        for old in RECORDS.glob(f"{base.name.rpartition('-')[0]}-*"):
             old.unlink()
         begin = time.monotonic()
         os.environ["COVERAGE_FILE"] = str(base.with_suffix(".coverage"))
         options = ["--cov=det_keras", "--cov-context=test", "--cov-report=", "--timeout=120"]
-        code = run_tests(
-            [*options, "-m", CONFIG["markers"], str(path)], base.with_suffix(".log"), limit_s=1800
-        )
+        code = run_tests([*options, "-m", markers(), str(path)], base.with_suffix(".log"), limit_s=1800)
         print(f"{path}: exit code {code}, {time.monotonic() - begin:.0f} s", flush=True)
+
+
+def markers() -> str:
+    """Return which tests are recorded."""
+    return f"fast and {CONFIG['markers']}" if CONFIG["only_fast"] else CONFIG["markers"]
 
 
 def _test_files() -> list[Path]:
@@ -289,7 +292,8 @@ def _flat(path: Path) -> str:
 
 
 def _record_of(path: Path) -> Path:
-    return RECORDS / f"{_flat(path)}-{hashlib.sha256((TREE / path).read_bytes()).hexdigest()[:12]}"
+    tier = "fast-" if CONFIG["only_fast"] else ""
+    return RECORDS / f"{tier}{_flat(path)}-{hashlib.sha256((TREE / path).read_bytes()).hexdigest()[:12]}"
 
 
 class Record:
@@ -397,13 +401,15 @@ def _run_one(mutation: MutationSpec, recorded: Record) -> WorkResult:
     hangs = [f"--timeout={20 + 3 * max(durations):.0f}"] if tests else []
     path = str(mutation.module_path)
     others = [test for part, names in CONFIG["others"].items() if part in path for test in names]
-    runs = [([*hangs, *tests], 30 + 3 * sum(durations))] * bool(tests) + [(others, 600.0)] * bool(others)
+    tier = ["-m", "fast"] if CONFIG["only_fast"] else []
+    runs = [([*hangs, *tests], 30 + 3 * sum(durations))] * bool(tests)
+    runs += [([*tier, *others], 600.0)] * bool(others)
     log = WORK / "last.log"
     log.with_suffix(".json").unlink(missing_ok=True)
     with applied(mutation) as change:
         for names, limit_s in runs:
             code = run_tests(["-x", "-q", *names], log, limit_s)
-            if code != 0:
+            if code not in (0, pytest.ExitCode.NO_TESTS_COLLECTED):
                 return WorkResult(WorkerOutcome.NORMAL, _reason(code, log), TestOutcome.KILLED, change)
     if not runs:
         return WorkResult(WorkerOutcome.NO_TEST, "no test executes it", TestOutcome.SURVIVED, change)
@@ -451,7 +457,9 @@ def main() -> None:
         "--tests", default="", metavar="TEXT", help="record tests with this text in their path"
     )
     parser.add_argument("--again", action="store_true", help="run those that survived again")
+    parser.add_argument("--fast", action="store_true", help="record and run the fast tests only")
     arguments = parser.parse_args()
+    CONFIG["only_fast"] = arguments.fast
     steps = arguments.steps or ["draw", "record", "run", "report"]
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if "draw" in steps:
