@@ -53,7 +53,8 @@ def test_core_script_reports_checkpoints_and_resumes_after_a_pause(cluster, subm
                 time.sleep(0.02)
         assert "tensorflow" not in sys.modules
     """
-    experiment = submit(script)
+    # With an option it is a new interpreter, in which nothing is imported yet.
+    experiment = submit(script, entrypoint="python3 -u script.py")
     trial = cluster.trial(experiment)
     cluster.until(lambda: cluster.metrics(trial, "my_group"))
     cluster.det("experiment", "pause", experiment)
