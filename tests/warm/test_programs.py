@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 import warm
+from warm.program import READ_EARLY
 
 pytestmark = pytest.mark.process
 
@@ -84,9 +85,8 @@ def test_program_sees_what_it_would_see_in_an_interpreter(kind, variables, tmp_p
     monkeypatch.chdir(tmp_path)
     start = {"script": ["state.py"], "module": ["-m", "state"], "code": ["-c", STATE]}[kind]
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": "elsewhere", "A": "b", **variables}
-    environment |= {
-        name: os.environ[name] for name in ("TF_CPP_MIN_LOG_LEVEL", "HOME", "LANG") if name in os.environ
-    }
+    kept = (*READ_EARLY, "TF_CPP_MIN_LOG_LEVEL", "HOME", "LANG")
+    environment |= {name: os.environ[name] for name in kept if name in os.environ}
     found = [
         json.loads(
             runner(

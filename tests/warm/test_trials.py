@@ -14,8 +14,12 @@ import pytest
 import warm
 from det_keras.launch.fork_server import ForkServer
 from det_keras.launch.importable import importable
+from warm.program import READ_EARLY
 
 pytestmark = pytest.mark.process
+
+#: What a task needs to be a fork, as far as this machine sets it.
+KEPT = {"TF_CPP_MIN_LOG_LEVEL", *READ_EARLY} & set(os.environ)
 
 SCRIPT = """
 import json, os, sys, time
@@ -34,7 +38,7 @@ sys.exit(5)
 def server():
     with warm.warm_trials():
         environment = importable(os.environ)
-    assert "site" not in os.environ.get("PYTHONPATH", "")
+    assert warm.SITE not in os.environ.get("PYTHONPATH", "")
     server = ForkServer(environment)
     yield server, environment
     server.close()
@@ -51,7 +55,7 @@ def start(server, tmp_path):
         work.mkdir()
         (work / "task.py").write_text(SCRIPT)
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        variables = {name: environment[name] for name in ("PYTHONPATH", "TF_CPP_MIN_LOG_LEVEL")}
+        variables = {name: environment[name] for name in ("PYTHONPATH", *KEPT)}
         spec = {
             "argv": argv,
             "environment": {**variables, "PATH": path},
@@ -100,8 +104,8 @@ def test_task_is_a_fork_if_it_is_a_program_alone(argv, is_warm, start, tmp_path)
     assert (found["argv"][0], found["argv"][-1]) == ("task.py", "a")
     assert found["path"] == found["folder"] == str(tmp_path / "work")
     assert found["leads"] == (argv[-1] != "cd . && python3 task.py a")
-    assert "site" not in (found["python path"] or "")
-    assert set(found["variables"]) - {"PWD", "OLDPWD", "SHLVL", "_"} == {"PATH", "TF_CPP_MIN_LOG_LEVEL"}
+    assert warm.SITE not in (found["python path"] or "")
+    assert set(found["variables"]) - {"PWD", "OLDPWD", "SHLVL", "_"} == {"PATH", *KEPT}
 
 
 def test_killed_supervisor_takes_a_forked_task_along(start):
