@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
+
+from master.fakes import file_entry
 
 from det_keras.errors import MasterError, MasterUnavailableError
 from det_keras.protocol.values import timestamp
@@ -164,7 +165,7 @@ class Client(threading.Thread):
         return None
 
     def _create_experiment(self, experiment: Experiment) -> int:
-        files = [_file(path, content) for path, content in trial_files(experiment.script).items()]
+        files = [file_entry(path, content) for path, content in trial_files(experiment.script).items()]
         config = config_of_plan(experiment, str(self._world.notes))
         answer = self._api.experiments.create(config, files, activate=experiment.is_active)
         return int(answer["experiment"]["id"])
@@ -250,18 +251,6 @@ def settle(world: World, give_up: Callable[[], bool]) -> list[str]:
                 names = [f"experiment {shape['id']} is {shape['state']}" for shape in open_ones]
                 return names + [f"job {job_id} has not ended" for job_id in jobs]
             time.sleep(0.05)
-
-
-def _file(path: str, content: bytes) -> dict[str, Any]:
-    return {
-        "path": path,
-        "type": 48,
-        "content": base64.b64encode(content).decode(),
-        "mtime": "1767323045",
-        "mode": 33188,
-        "uid": 0,
-        "gid": 0,
-    }
 
 
 def _expiring(seconds: float) -> Callable[[], bool]:
