@@ -10,6 +10,7 @@ from typing import NoReturn
 from urllib.parse import urlsplit
 
 import pytest
+import warm
 from master.conftest import RealMaster
 from playwright.sync_api import Browser, BrowserContext, Error, Page, Playwright, expect, sync_playwright
 
@@ -111,15 +112,27 @@ def site(tmp_path_factory) -> Iterator[RealMaster]:
 
 
 @pytest.fixture
+def trainer(tmp_path_factory) -> Iterator[RealMaster]:
+    """A master for trials that train with Keras: they are forks, which do not import TensorFlow again."""
+    with warm.warm_trials():
+        master = RealMaster(Home(tmp_path_factory.mktemp("trainer")).create())
+    yield master
+    master.close()
+
+
+@pytest.fixture
 def new_page(browser: Browser, site: RealMaster) -> Iterator[Callable[..., Page]]:
-    """Open pages of visitors of their own; none of them may log an error or ask another host."""
+    """Open pages of visitors of their own; none of them may log an error or ask another host.
+
+    They are pages of `site`, if no other master is named.
+    """
     opened: list[tuple[BrowserContext, Watch]] = []
 
-    def open_page(**options: object) -> Page:
+    def open_page(master: RealMaster = site, **options: object) -> Page:
         options = {"viewport": {"width": 1440, "height": 900}, **options}
-        context = browser.new_context(base_url=site.running.url, accept_downloads=True, **options)
+        context = browser.new_context(base_url=master.running.url, accept_downloads=True, **options)
         context.set_default_timeout(_TIMEOUT_MS)
-        opened.append((context, Watch(context, urlsplit(site.running.url).netloc)))
+        opened.append((context, Watch(context, urlsplit(master.running.url).netloc)))
         page = context.new_page()
         page.watch = opened[-1][1]
         return page

@@ -32,7 +32,9 @@ class Double(Cluster):
         self.called: list[list[str]] = []
         self.violations = self.cluster_home.root / "violations.jsonl"
         self.storage = self.cluster_home.root / "storage"
-        environ = {**self.environ, "PYTHONPATH": os.pathsep.join([warm.SITE, str(TESTS.parent), str(TESTS)])}
+        with warm.warm_trials():
+            path = [os.environ["PYTHONPATH"], str(TESTS.parent), str(TESTS)]
+            environ = {**os.environ, **self.environ, "PYTHONPATH": os.pathsep.join(path)}
         self.log = (root / "double.log").open("wb")
         self.process = subprocess.Popen(
             [

@@ -142,13 +142,15 @@ def run(folder, workers, *names, **options):
     return folder
 
 
-def needed(request, names):
-    """Return those of the scenarios that the selected tests need."""
+def needed(request, names, engine=None):
+    """Return those of the scenarios that the selected tests need; with an engine, those that need them over it."""
     wanted = set()
     for item in request.session.items:
         if item.path != request.path or not {"two", "four"} & set(item.fixturenames):
             continue
         params = item.callspec.params if hasattr(item, "callspec") else {}
+        if engine not in (None, params.get("engine")):
+            continue
         if "name" not in params:
             return names
         wanted |= {params["name"], params.get("undisturbed")}
@@ -168,12 +170,12 @@ def one(request, tmp_path_factory):
 @pytest.fixture(scope="module")
 def two(request, engine, tmp_path_factory):
     names = [*ON_TWO, *ONLY_HOROVOD] if engine == "horovod" else ON_TWO
-    return run(tmp_path_factory.mktemp("two"), 2, *needed(request, names), engine=engine)
+    return run(tmp_path_factory.mktemp("two"), 2, *needed(request, names, engine), engine=engine)
 
 
 @pytest.fixture(scope="module")
 def four(request, engine, tmp_path_factory):
-    return run(tmp_path_factory.mktemp("four"), 4, *needed(request, ON_FOUR), engine=engine)
+    return run(tmp_path_factory.mktemp("four"), 4, *needed(request, ON_FOUR, engine), engine=engine)
 
 
 def result(folder, name, rank=0):

@@ -108,11 +108,9 @@ def test_sigterm_saves_and_the_trial_goes_on_without_a_restart(
 def test_killed_supervisor_takes_its_trial_along_and_counts_no_restart(cluster, create, undisturbed):
     experiment, trial = create()
     cluster.wait_for_epoch(trial, 2)
-    (supervisor,) = {
-        one.parent()
-        for one in cluster.processes(trial).values()
-        if "fork_server" in " ".join(one.parent().cmdline())
-    }
+    (supervisor,) = {one.parent() for one in cluster.processes(trial).values()}
+    # It leads its session, and so does the training, which is no child of a shell.
+    assert os.getsid(supervisor.pid) == supervisor.pid
     supervisor.kill()
     assert cluster.wait(experiment) == "STATE_COMPLETED"
     assert cluster.final_digest(trial) == undisturbed[0]

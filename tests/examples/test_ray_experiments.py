@@ -37,7 +37,8 @@ TEAM = {
 def on_ray(machines, tmp_path_factory):
     cluster = Cluster(tmp_path_factory.mktemp("on-ray"))
     process.start(cluster.home, options=process.MasterOptions(ray=machines.address))
-    yield cluster
+    with machines.warm_tasks():
+        yield cluster
     cluster.det("deploy", "local", "cluster-down", "--kill", check=False)
 
 

@@ -16,7 +16,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+import warm
 from amount import AMOUNT
+from warm.program import READ_EARLY
 
 from det_keras.launch.distributed import INSTALL_COMMAND, rank_environments
 from det_keras.launch.network import host_name_problem
@@ -46,18 +48,23 @@ eventually = functools.partial(waiting.eventually, timeout_s=20.0)
 
 
 class Launched:
-    """A launcher and what it printed."""
+    """A launcher and what it printed.
 
-    def __init__(self, root: Path, arguments: list[str], environment: dict[str, str]) -> None:
+    Args:
+        root: a directory of its own.
+        arguments: of the launcher.
+        environment: its variables.
+        is_warm: it and its ranks are forks of a process that has imported TensorFlow, which the ranks need.
+    """
+
+    def __init__(
+        self, root: Path, arguments: list[str], environment: dict[str, str], *, is_warm: bool
+    ) -> None:
         self._files = {name: root / name for name in ("stdout", "stderr")}
+        start = warm.Popen if is_warm else functools.partial(subprocess.Popen, start_new_session=True)
         with self._files["stdout"].open("wb") as out, self._files["stderr"].open("wb") as err:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", MODULE, *arguments],
-                env=environment,
-                stdout=out,
-                stderr=err,
-                start_new_session=True,
-            )
+            command = [sys.executable, "-m", MODULE, *arguments]
+            self.process = start(command, env=environment, stdout=out, stderr=err)
 
     @property
     def stdout(self) -> str:
@@ -81,7 +88,9 @@ def environment():
     """An environment in which ranks use the builtin engine, whether or not Horovod is installed."""
     paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     ours = ("DET_", "HOROVOD_", "OMP_", "TF_NUM", "PYTHON")
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith(ours) or name in READ_EARLY
+    }
     chosen = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "DET_KERAS_ENGINE": "builtin"}
     return {**inherited, **chosen}
 
@@ -95,10 +104,12 @@ def launch(tmp_path, environment):
         code: str | None = None,
         variables: dict[str, str] | None = None,
         root: str = ".",
+        is_warm: bool = False,
     ) -> Launched:
         command = [] if code is None else ["--", sys.executable, "-c", code]
         (tmp_path / root).mkdir(exist_ok=True)
-        launched = Launched(tmp_path / root, [*arguments, *command], {**environment, **(variables or {})})
+        variables = {**environment, **(variables or {})}
+        launched = Launched(tmp_path / root, [*arguments, *command], variables, is_warm=is_warm)
         started.append(launched.process)
         return launched
 
@@ -293,10 +304,11 @@ def test_a_rank_that_waits_does_not_hang_as_long_as_its_heart_beats(launch):
 
 
 def test_a_rank_that_works_without_a_heartbeat_does_not_hang(launch):
-    # The only thread that ever gets to run: no other may take its turn.
+    # The only thread that ever gets to run: no other may take its turn. One rank that works is enough.
     code = (
         BEATS
-        + "import sys; sys.setswitchinterval(100)\nend = time.monotonic() + 3\nwhile time.monotonic() < end: pass"
+        + "import sys; sys.setswitchinterval(100)\n"
+        + "end = time.monotonic() + 3\nwhile rank == 0 and time.monotonic() < end: pass"
     )
     assert launch("--np", "2", "--hang-timeout-seconds", "1.5", code=code).finish() == 0
 
@@ -307,10 +319,18 @@ def test_a_rank_that_sleeps_and_never_had_a_heartbeat_does_not_hang(launch):
     )
 
 
-def test_the_last_words_of_a_rank_come_before_the_note_of_its_end(launch):
-    launched = launch(
-        "--np", "2", code=RANK + "import time; time.sleep(0 if rank else 60); raise ValueError('why')"
+def test_the_last_words_of_a_rank_come_before_the_note_of_its_end(launch, tmp_path):
+    code = (
+        RANK
+        + f"""
+import time
+if rank == 1:
+    raise ValueError("why")
+while "Rank 1 exited" not in open({str(tmp_path / "stderr")!r}).read():
+    time.sleep(0.01)
+"""
     )
+    launched = launch("--np", "2", code=code)
     assert launched.finish() == 1
     lines = launched.stderr.splitlines()
     assert lines.index("[rank=1] ValueError: why") < next(
@@ -530,7 +550,7 @@ listening = [c.laddr.ip for c in psutil.Process().net_connections("inet") if c.s
 assert set(listening) <= {"127.0.0.1"}, listening
 """
     )
-    launched = launch("--np", "2", "--engine", "horovod", code=code)
+    launched = launch("--np", "2", "--engine", "horovod", code=code, is_warm=True)
     assert launched.finish(180) == 0, launched.stderr
     assert sorted(launched.stdout.splitlines()) == [
         f"[rank={rank}] gathered [0, 10] 2 1" for rank in range(2)
@@ -540,7 +560,7 @@ assert set(listening) <= {"127.0.0.1"}, listening
 @needs_horovod
 def test_a_rank_that_dies_in_an_exchange_is_the_one_that_is_named(launch):
     code = ALLGATHER + "import os; hvd.rank() and os.kill(os.getpid(), 9); hvd.allgather_object(1)"
-    launched = launch("--np", "2", "--engine", "horovod", code=code)
+    launched = launch("--np", "2", "--engine", "horovod", code=code, is_warm=True)
     assert launched.finish(180) == 137
     assert "Rank 1 was ended by SIGKILL" in launched.stderr
 

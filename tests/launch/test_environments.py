@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ pytestmark = [
     pytest.mark.skipif(find_uv(os.environ["PATH"]) is None, reason="needs uv: the extra `environments`"),
 ]
 SHOW = "import {0}; print({0}.VERSION, {0}.__file__)"
+ARCHIVED_PIP = "pip install"
 
 
 class World:
@@ -75,6 +77,12 @@ class World:
         """Return the processes that built that package."""
         return [int(mark.name) for mark in self.marks.iterdir() if mark.name != "go"]
 
+    def install_pip(self, unpacked: Path) -> None:
+        """Let the interpreter have a pip of its own, as `unpacked` has it; without it, a task has Python's archive."""
+        library = next((self.root / "master").glob("lib/*/site-packages"))
+        for one in unpacked.iterdir():
+            (library / one.name).symlink_to(one)
+
     def version(self, name: str) -> str:
         """Return the version of a package that the interpreter itself has."""
         code = f"import importlib.metadata as m; print(m.version('{name}'))"
@@ -89,6 +97,19 @@ def world(tmp_path):
     yield world
     for task in world.tasks:
         task.process.kill()
+
+
+@pytest.fixture(scope="module")
+def unpacked_pip(tmp_path_factory):
+    """Return a directory with the pip that comes with Python, unpacked: compiled when it is first used.
+
+    Each use of the archive compiles it again, which takes twice as long as the rest of what pip does.
+    """
+    folder = tmp_path_factory.mktemp("pip")
+    bare = make_interpreter(tmp_path_factory.mktemp("bare") / "environment")
+    if wheel := Interpreter.ask(str(bare), dict(os.environ)).pip_wheel:
+        zipfile.ZipFile(wheel).extractall(folder)
+    return folder
 
 
 def test_task_imports_what_it_asks_for_beside_what_the_interpreter_has(world):
@@ -308,10 +329,12 @@ def test_task_can_be_killed_while_its_environment_is_built(world, number, code):
 
 @pytest.mark.parametrize(
     "command",
-    ["pip install", "pip3 install", "python -m pip install", f"{find_uv(os.environ['PATH'])} pip install"],
+    [ARCHIVED_PIP, "pip3 install", "python -m pip install", f"{find_uv(os.environ['PATH'])} pip install"],
     ids=["pip", "pip3", "python -m pip", "uv pip"],
 )
-def test_hook_changes_only_its_own_task(world, command):
+def test_hook_changes_only_its_own_task(world, command, unpacked_pip):
+    if command != ARCHIVED_PIP:
+        world.install_pip(unpacked_pip)
     write_wheel(world.wheels, "shade", "0.5")
     mine = importlib.metadata.version("pydantic")
     hook = f"{command} -q --no-index --find-links {world.wheels} 'shade<1'\n"
@@ -324,7 +347,8 @@ def test_hook_changes_only_its_own_task(world, command):
     assert not task.work.exists()
 
 
-def test_hook_cannot_install_for_the_user(world):
+def test_hook_cannot_install_for_the_user(world, unpacked_pip):
+    world.install_pip(unpacked_pip)
     write_wheel(world.wheels, "shade", "0.5")
     hook = f"pip install --user --no-index --find-links {world.wheels} 'shade<1'\n"
     task = world.start("pass", files={"startup-hook.sh": hook})
@@ -333,7 +357,8 @@ def test_hook_cannot_install_for_the_user(world):
     assert not list(world.root.glob(".local/**/shade*"))
 
 
-def test_hook_works_on_top_of_the_cached_environment_and_does_not_change_it(world):
+def test_hook_works_on_top_of_the_cached_environment_and_does_not_change_it(world, unpacked_pip):
+    world.install_pip(unpacked_pip)
     for version in ("0.5", "2.0"):
         write_wheel(world.wheels, "shade", version)
     request = {"pip": ["shade>=2"]}
@@ -345,7 +370,8 @@ def test_hook_works_on_top_of_the_cached_environment_and_does_not_change_it(worl
     assert "Building" not in later.notes()
 
 
-def test_script_that_installs_does_not_change_the_cache_either(world):
+def test_script_that_installs_does_not_change_the_cache_either(world, unpacked_pip):
+    world.install_pip(unpacked_pip)
     for version in ("0.5", "2.0"):
         write_wheel(world.wheels, "shade", version)
     install = f"pip install -q --no-index --find-links {world.wheels} 'shade<1'"

@@ -16,7 +16,9 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+import warm
 from amount import AMOUNT
+from warm.program import READ_EARLY
 
 from det_keras.cluster_info import ClusterInfo
 from det_keras.launch.link import Link, present
@@ -35,10 +37,16 @@ SCENARIOS = Path(__file__).parents[1] / "distributed" / "scenarios.py"
 ADDRESSES = ["127.0.0.2", "127.0.0.3"]
 # A container has its info files at a fixed place; these two share a file system.
 CONTAINER = """
-import sys
+import os, sys
 from pathlib import Path
 from det_keras import cluster_info
+usual = cluster_info.INFO_DIRECTORY
 cluster_info.INFO_DIRECTORY = Path(sys.argv[1])
+def forget():
+    cluster_info.INFO_DIRECTORY = usual
+    cluster_info.get_cluster_info.cache_clear()
+# Ranks look at the usual place, where nothing is: also those that are forks of this process.
+os.register_at_fork(after_in_child=forget)
 from det_keras.launch import rank_group
 # Most of these ranks only sleep: they would use all of the time in which they may end by themselves.
 rank_group._GRACE_S = 0.5
@@ -51,12 +59,27 @@ eventually = functools.partial(waiting.eventually, timeout_s=60.0)
 
 
 class Allocation:
-    """Containers of one allocation, and what their launchers print."""
+    """Containers of one allocation, and what their launchers print.
 
-    def __init__(self, root: Path, environment: dict[str, str], slots: tuple[int, ...] = (2, 2)) -> None:
+    Args:
+        root: a directory of its own.
+        environment: variables of the containers.
+        slots: how many each container has.
+        is_warm: launchers and ranks are forks of a process that has imported TensorFlow, which ranks need.
+    """
+
+    def __init__(
+        self, root: Path, environment: dict[str, str], slots: tuple[int, ...], *, is_warm: bool
+    ) -> None:
         self.root, self._environment, self.slots = root, environment, slots
         self.id = f"1.{uuid.uuid4()}.1"
-        self.launchers: dict[int, subprocess.Popen[bytes]] = {}
+        # Ranks that only sleep are new interpreters: those start as fast, and need no process to be forked from.
+        self._start = (
+            functools.partial(warm.Popen, is_launcher=True)
+            if is_warm
+            else functools.partial(subprocess.Popen, start_new_session=True)
+        )
+        self.launchers: dict[int, subprocess.Popen[bytes] | warm.Popen] = {}
 
     @property
     def info(self) -> ClusterInfo:
@@ -78,9 +101,9 @@ class Allocation:
         (directory / "rendezvous.json").write_text(json.dumps({**meeting, **changes}))
         command = ["--", sys.executable, "-c", code] if code else []
         with (self.root / f"{node}.out").open("wb") as out, (self.root / f"{node}.err").open("wb") as err:
-            self.launchers[node] = subprocess.Popen(
+            self.launchers[node] = self._start(
                 [sys.executable, "-c", CONTAINER, str(directory), *arguments, *command],
-                env=self._environment, stdout=out, stderr=err, start_new_session=True,
+                env=self._environment, stdout=out, stderr=err,
             )  # fmt: skip
 
     def start_all(self, *arguments: str, code: str = "") -> None:
@@ -107,14 +130,16 @@ class Allocation:
 def allocate(tmp_path):
     paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     ours = ("DET_", "HOROVOD_", "OMP_", "TF_NUM", "PYTHON", "INTER_TRAIN")
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith(ours) or name in READ_EARLY
+    }
     inherited |= {"DET_KERAS_HOME": os.environ["DET_KERAS_HOME"], "DET_SESSION_TOKEN": "secret"}
     started = []
 
-    def make(slots: tuple[int, ...] = (2, 2), **variables: str) -> Allocation:
+    def make(slots: tuple[int, ...] = (2, 2), *, is_warm: bool = False, **variables: str) -> Allocation:
         environment = {**inherited, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **variables}
         environment["DET_KERAS_ENGINE"] = "builtin"
-        started.append(Allocation(tmp_path, environment, slots))
+        started.append(Allocation(tmp_path, environment, slots, is_warm=is_warm))
         return started[-1]
 
     yield make
@@ -182,13 +207,13 @@ def test_two_nodes_train_the_weights_of_one_node_bit_for_bit(engine, allocate, t
     # The builtin engine adds on each node first, and then over nodes; Horovod does not tell nodes apart.
     # The number of threads decides the order of TensorFlow's sums.
     threads = dict.fromkeys(("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"), "1")
-    pair = allocate((2, 2) if engine == "builtin" else (1, 1), **threads)
+    pair = allocate((2, 2) if engine == "builtin" else (1, 1), is_warm=True, **threads)
     script = [sys.executable, str(SCENARIOS)]
     pair.start_all("--engine", engine, "--", *script, str(tmp_path / "two"), "arrays_sgd", "embedding")
     assert pair.finish(180) == [0, 0], pair.err(0) + pair.err(1)
     launcher = [sys.executable, "-m", "det_keras.launch.distributed", "--np", str(sum(pair.slots))]
     one = [*launcher, "--engine", engine, "--", *script]
-    done = subprocess.run(
+    done = warm.run(
         [*one, str(tmp_path / "one"), "arrays_sgd", "embedding"],
         env={**os.environ, **threads},
         timeout=180,
@@ -219,7 +244,7 @@ print('same', np.array_equal(total, tree_sum(parts, np.add)))
 
 @pytest.mark.parametrize("slots", [pytest.param((2, 2), marks=only_in_long_mode), (1, 3)], ids=str)
 def test_sum_of_parts_has_the_same_bits_however_ranks_are_divided_between_nodes(slots, allocate):
-    pair = allocate(slots)
+    pair = allocate(slots, is_warm=True)
     pair.start_all("--engine", "builtin", code=IN_A_TREE)
     assert pair.finish(120) == [0, 0], pair.err(0) + pair.err(1)
     assert sorted(pair.out(0) + pair.out(1)) == [f"[rank={rank}] same True" for rank in range(4)]
@@ -238,7 +263,8 @@ exchange.allgather(1)
 
 
 @pytest.mark.parametrize("engine", ["builtin", pytest.param("horovod", marks=with_horovod)])
-def test_rank_that_is_killed_in_an_exchange_ends_all_nodes_and_is_named(engine, pair):
+def test_rank_that_is_killed_in_an_exchange_ends_all_nodes_and_is_named(engine, allocate):
+    pair = allocate(is_warm=True)
     pair.start_all("--engine", engine, code=IN_AN_EXCHANGE)
     assert pair.finish(120) == [137, 137], pair.err(0) + pair.err(1)
     assert "[rank=0] gathered [0, 1, 2, 3] [0, 1]" in pair.out(0)

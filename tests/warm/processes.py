@@ -28,6 +28,8 @@ class Popen:
         cwd: working directory; None for that of this process.
         stdout: a descriptor or file, PIPE, or None for that of this process.
         stderr: the same, or STDOUT.
+        is_launcher: the program becomes a launcher, whose ranks are forks too. That of the launcher's own module always
+            does.
 
     Attributes:
         args: the command.
@@ -48,6 +50,7 @@ class Popen:
         cwd: str | os.PathLike[str] | None = None,
         stdout: int | IO[Any] | None = None,
         stderr: int | IO[Any] | None = None,
+        is_launcher: bool = False,
     ) -> None:
         environment = dict(os.environ if env is None else env)
         self.args = [os.fspath(one) for one in argv]
@@ -59,7 +62,8 @@ class Popen:
         self.stdout, out = _output(stdout, 1)
         self.stderr, err = (None, out) if stderr == STDOUT else _output(stderr, 2)
         directory = os.fspath(cwd) if cwd is not None else str(Path.cwd())
-        self._fork = server().fork(_be_program, arguments, environment, directory, outputs=[out, err])
+        call = (arguments, environment, directory, is_launcher)
+        self._fork = server().fork(_be_program, *call, outputs=[out, err])
         self.pid = self._fork.pid
         for descriptor, is_ours in ((out, stdout == PIPE), (err, stderr == PIPE)):
             if is_ours:
@@ -193,6 +197,11 @@ def _check_early(environment: Mapping[str, str]) -> None:
 
 
 def _be_program(
-    ground: Ground, _: list[int], arguments: list[str], environment: dict[str, str], directory: str
+    ground: Ground,
+    _: list[int],
+    arguments: list[str],
+    environment: dict[str, str],
+    directory: str,
+    is_launcher: bool,
 ) -> NoReturn:
-    run_launched(arguments, environment, directory, ground)
+    run_launched(arguments, environment, directory, ground, is_launcher=is_launcher)

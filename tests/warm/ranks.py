@@ -105,9 +105,13 @@ def run_launched(
     ground: Ground,
     *,
     descriptors: Sequence[int] = (),
+    is_launcher: bool = False,
 ) -> NoReturn:
-    """Run a program in this fork as `run_program` does; what a launcher starts, or becomes, needs no interpreter."""
-    if arguments[0] == "-m" and arguments[1].startswith(_LAUNCHERS):
+    """Run a program in this fork as `run_program` does; what a launcher starts, or becomes, needs no interpreter.
+
+    A program that is not one of the launchers' modules becomes a launcher if `is_launcher` says so.
+    """
+    if is_launcher or (arguments[0] == "-m" and arguments[1].startswith(_LAUNCHERS)):
         fork_ranks(ground)
     os.execvpe = execute = _executing(ground)
     os.execvp = lambda file, argv: execute(file, argv, os.environ)

@@ -195,6 +195,17 @@ def test_ranks_of_a_launcher_are_forks_with_output_and_exit_codes(failing, tmp_p
     assert done.stderr.count("INFO") == 0
 
 
+@pytest.mark.parametrize("is_launcher", [False, True])
+def test_program_that_says_that_it_becomes_a_launcher_forks_its_ranks(is_launcher):
+    code = "import sys\nfrom det_keras.launch.distributed import main\nsys.exit(main(sys.argv[1:]))\n"
+    rank = [sys.executable, "-c", "import sys; print('tensorflow' in sys.modules)"]
+    command = [sys.executable, "-c", code, "--np", "2", "--engine", "builtin", "--", *rank]
+    with warm.Popen(command, stdout=subprocess.PIPE, is_launcher=is_launcher) as launcher:
+        out, _ = launcher.communicate(timeout=60)
+    assert launcher.returncode == 0
+    assert sorted(out.splitlines()) == [f"[rank={rank}] {is_launcher}" for rank in range(2)]
+
+
 def test_killed_launcher_takes_its_ranks_along(tmp_path):
     code = "import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)\n"
     command = [sys.executable, "-m", "det_keras.launch.distributed", "--np", "2", "--engine", "builtin", "--"]
