@@ -15,6 +15,7 @@ import warm
 from det_keras.launch.fork_server import ForkServer
 from det_keras.launch.importable import importable
 from warm.program import READ_EARLY
+from warm.trials import variables
 
 pytestmark = pytest.mark.process
 
@@ -46,19 +47,19 @@ def server():
 
 @pytest.fixture
 def start(server, tmp_path):
-    """Start a command, and return the directory of its supervisor."""
+    """Start a command, by the warm server or by another one, and return the directory of its supervisor."""
 
-    def start_command(argv):
-        fork_server, environment = server
+    def start_command(argv, by=server):
+        fork_server, environment = by
         directory, work = tmp_path / "allocation", tmp_path / "work"
         directory.mkdir()
         work.mkdir()
         (work / "task.py").write_text(SCRIPT)
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        variables = {name: environment[name] for name in ("PYTHONPATH", *KEPT)}
+        kept = {name: environment[name] for name in ("PYTHONPATH", *KEPT)}
         spec = {
             "argv": argv,
-            "environment": {**variables, "PATH": path},
+            "environment": {**kept, "PATH": path},
             "directory": str(work),
             "context": None,
         }
@@ -106,6 +107,17 @@ def test_task_is_a_fork_if_it_is_a_program_alone(argv, is_warm, start, tmp_path)
     assert found["leads"] == (argv[-1] != "cd . && python3 task.py a")
     assert warm.SITE not in (found["python path"] or "")
     assert set(found["variables"]) - {"PWD", "OLDPWD", "SHLVL", "_"} == {"PATH", *KEPT}
+
+
+def test_where_no_door_is_open_the_fork_server_is_a_usual_one(start, tmp_path):
+    environment = importable({**os.environ, **variables(tmp_path / "none")})
+    usual = ForkServer(environment)
+    try:
+        directory = start(["python3", "task.py"], by=(usual, environment))
+        wait_for(directory / "exit.json")
+    finally:
+        usual.close()
+    assert not json.loads(entries(directory)[0])["warm"]
 
 
 def test_killed_supervisor_takes_a_forked_task_along(start):
