@@ -33,7 +33,7 @@ _RUNS = _ROOT / "build" / "test-times"
 #: Shorter files are not shown, and keep their order.
 _SHOWN_S = 1.0
 #: Tests that take longer are slow.
-_SLOW_S = 3.0
+_SLOW_S = 2.0
 _SLOW = "slow tests"
 
 
@@ -102,7 +102,7 @@ def last_times(name: str) -> dict[str, float]:
 
 
 def slow_tests() -> frozenset[str]:
-    """Return the tests that start no process and take more than three seconds, by the figures that are kept."""
+    """Return the tests that start no process and take more than two seconds, by the figures that are kept."""
     return frozenset(_read(_KEPT).get(_SLOW, ()))
 
 
