@@ -106,9 +106,12 @@ def own_home(tmp_path_factory, monkeypatch):
     return home
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def machines():
-    """Two machines of two slots each, of a Ray cluster; tests that take one away add another."""
+    """Two machines of two slots each, of a Ray cluster; tests that take one away add another.
+
+    Not for the whole session: idle, Ray's processes take a twentieth of two cores.
+    """
     pytest.importorskip("ray")
     from ray_machines import Machines
 
