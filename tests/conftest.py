@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="RUN",
         help="leave out the tests that passed in the last run of this tox environment, on the same code",
     )
+    parser.addoption(
+        "--share",
+        metavar="NUMBER",
+        type=int,
+        help="run one share of the files, as many as take half an hour; the next number takes another share",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -57,13 +64,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if tiers.is_fast(item, pilots, slow):
             item.add_marker("fast")
-    run = config.getoption("--without-passed")
+    run, share = config.getoption("--without-passed"), config.getoption("--share")
     if run:
         passed = times.passed_tests(run)
-        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in passed])
-        items[:] = [item for item in items if item.nodeid not in passed]
+        _keep(config, items, lambda item: item.nodeid not in passed)
+    if share is not None:
+        files = times.share_of({_file(item) for item in items}, share, times.kept_times(_RUN))
+        _keep(config, items, lambda item: _file(item) in files)
     seconds = times.last_times(_RUN)
-    items.sort(key=lambda item: -seconds.get(item.nodeid.partition("::")[0], 0.0))
+    items.sort(key=lambda item: -seconds.get(_file(item), 0.0))
+
+
+def _file(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
+
+
+def _keep(config: pytest.Config, items: list[pytest.Item], is_kept: Callable[[pytest.Item], bool]) -> None:
+    config.hook.pytest_deselected(items=[item for item in items if not is_kept(item)])
+    items[:] = filter(is_kept, items)
 
 
 def pytest_collection_finish() -> None:

@@ -1,7 +1,7 @@
 """The two tiers of the tests: `fast`, which runs with each change, and the rest.
 
 A test is fast if it runs in the process of the tests alone, that is, starts no process, browser or server, and takes
-at most two seconds. Besides, each promise has pilots: a few tests, mostly with real processes, that show that it
+at most a second. Besides, each promise has pilots: a few tests, mostly with real processes, that show that it
 holds at all. ``docs/promises.md`` names them.
 """
 

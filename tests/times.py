@@ -10,22 +10,27 @@ and end with short ones, so that none is left with minutes of work alone.
 The times of one file add up, whichever process of the run it was in. With two processes the run takes about half of the
 sum.
 
-Tests that start no process and yet take some seconds are kept by name: they are not in the fast tier (`tiers.py`).
+Tests that start no process and yet take more than a second are kept by name: they are not in the fast tier
+(`tiers.py`).
+
+Continuous integration has a limit of time, and the suite grows. So each of its runs takes one share of the files that
+are not fast, and the next commit another one; how many shares there are follows from the figures.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tiers import PROCESS_MARKERS
 
-__all__ = ["Times", "kept_times", "last_times", "passed_tests", "slow_tests"]
+__all__ = ["Times", "kept_times", "last_times", "passed_tests", "share_of", "slow_tests"]
 
 _ROOT = Path(__file__).resolve().parents[1]
 _KEPT = _ROOT / "benchmarks" / "test_times.json"
@@ -33,8 +38,10 @@ _RUNS = _ROOT / "build" / "test-times"
 #: Shorter files are not shown, and keep their order.
 _SHOWN_S = 1.0
 #: Tests that take longer are slow.
-_SLOW_S = 2.0
+_SLOW_S = 1.0
 _SLOW = "slow tests"
+#: What the files of a share take at most: half an hour with three processes.
+_SHARE_S = 5400.0
 
 
 class Times:
@@ -102,8 +109,27 @@ def last_times(name: str) -> dict[str, float]:
 
 
 def slow_tests() -> frozenset[str]:
-    """Return the tests that start no process and take more than two seconds, by the figures that are kept."""
+    """Return the tests that start no process and take more than a second, by the figures that are kept."""
     return frozenset(_read(_KEPT).get(_SLOW, ()))
+
+
+def share_of(files: Collection[str], number: int, seconds: Mapping[str, float]) -> frozenset[str]:
+    """Return the files of one of the shares, which take about the same time and have no file in common.
+
+    Args:
+        files: all of them.
+        number: of the share, counted on without end: with two shares, 0, 2 and 4 are the same one.
+        seconds: that the files take; those that are not known take one.
+    """
+    times = {path: seconds.get(path, 1.0) for path in sorted(files)}
+    shares = [0.0] * max(1, math.ceil(sum(times.values()) / _SHARE_S))
+    found = set()
+    for path, value in _longest_first(times):
+        smallest = shares.index(min(shares))
+        shares[smallest] += value
+        if smallest == number % len(shares):
+            found.add(path)
+    return frozenset(found)
 
 
 def passed_tests(name: str) -> frozenset[str]:
