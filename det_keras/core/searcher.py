@@ -4,7 +4,7 @@
         train(until=operation.length)
         operation.report_completed(metric)
 
-`context.fit` needs none of this; see `det_keras.keras.engine.injected.searcher`.
+`context.fit` needs none of this; see `det_keras.keras.training.boundaries.searcher`.
 """
 
 from __future__ import annotations

@@ -25,13 +25,9 @@ from det_keras.keras.checkpoint.variables import build_for_evaluation
 from det_keras.keras.data import DataContext
 from det_keras.keras.distributed.gradients import GradientExchange
 from det_keras.keras.distributed.shared_step import SharedStep
-from det_keras.keras.engine import inference
-from det_keras.keras.engine.arguments import FitArguments
-from det_keras.keras.engine.capture import CodeArchive
-from det_keras.keras.engine.fit import FitRun
-from det_keras.keras.engine.phase import PhaseRecord
-from det_keras.keras.engine.resume import ResumePoint, find_phase_end, find_resume_point, find_warm_start
-from det_keras.keras.engine.settings import FitSettings
+from det_keras.keras.fit import inference
+from det_keras.keras.fit.arguments import FitArguments
+from det_keras.keras.fit.fit import FitRun
 from det_keras.keras.history import FitHistory
 from det_keras.keras.loops.calls import LoopCalls
 from det_keras.keras.loops.loop import Loop
@@ -39,7 +35,11 @@ from det_keras.keras.loops.tracked import TrackedObjects
 from det_keras.keras.media import MediaLog
 from det_keras.keras.optimizer import OptimizerRegistry
 from det_keras.keras.process_setup import check_eager
-from det_keras.keras.training import TrainingInfo
+from det_keras.keras.training.phase import PhaseRecord
+from det_keras.keras.training.resume import ResumePoint, find_phase_end, find_resume_point, find_warm_start
+from det_keras.keras.training.settings import FitSettings
+from det_keras.keras.training.snapshot import CodeArchive
+from det_keras.keras.training_info import TrainingInfo
 
 __all__ = ["KerasContext"]
 

@@ -25,7 +25,6 @@ from det_keras.keras.context import KerasContext
 from det_keras.keras.current import set_current
 from det_keras.keras.detached import DetachedRequest, open_run
 from det_keras.keras.distributed.exchange import EngineExchange
-from det_keras.keras.engine.settings import FitSettings
 from det_keras.keras.local_events import EventWriter
 from det_keras.keras.process_setup import (
     check_eager,
@@ -33,7 +32,8 @@ from det_keras.keras.process_setup import (
     prepare_process,
     prepare_virtual_workers,
 )
-from det_keras.keras.training import HParams, TrainingInfo
+from det_keras.keras.training.settings import FitSettings
+from det_keras.keras.training_info import HParams, TrainingInfo
 from det_keras.protocol.engines import AUTO
 from det_keras.storage import Storage
 

@@ -83,5 +83,5 @@ def test_named_file_exists(page, name):
 
 
 def test_names_of_files_are_found():
-    assert {"keras/engine/fit.py", "core/backend/"} <= set(files_named("docs/architecture.md"))
-    assert not exists("keras/engine/nothing.py", "docs/architecture.md")
+    assert {"keras/fit/fit.py", "core/backend/"} <= set(files_named("docs/architecture.md"))
+    assert not exists("keras/fit/nothing.py", "docs/architecture.md")

@@ -22,7 +22,7 @@ from script_diffs import SCRIPTS, convert, read_script
 from warm import Send
 
 from det_keras.keras.context import KerasContext
-from det_keras.keras.engine.callback_list import SeamlessCallbackList
+from det_keras.keras.fit.callback_list import SeamlessCallbackList
 
 __all__ = ["SHUFFLED", "UNLIKE_PLAIN", "ScriptRunner"]
 

@@ -27,7 +27,7 @@ import det_keras as det
 from det_keras.cluster_info import get_cluster_info
 from det_keras.errors import DetError, ModelMismatchError
 from det_keras.keras import FitHistory
-from det_keras.keras.engine.phase import check_signature, phase_signature
+from det_keras.keras.training.phase import check_signature, phase_signature
 
 
 @pytest.fixture

@@ -12,17 +12,17 @@ import pytest
 from det_keras.config import Length, Unit
 from det_keras.core.backend import Operation
 from det_keras.errors import DetError, InvalidHP
-from det_keras.keras.engine.injected.base import Boundary
-from det_keras.keras.engine.injected.checkpoint import CheckpointCallback
-from det_keras.keras.engine.injected.metrics import MetricsCallback
-from det_keras.keras.engine.injected.preemption import PreemptionCallback
-from det_keras.keras.engine.injected.progress import ProgressCallback
-from det_keras.keras.engine.injected.searcher import SearcherCallback
-from det_keras.keras.engine.injected.validation import ValidationCallback
-from det_keras.keras.engine.injected.workers import DivergenceCallback
-from det_keras.keras.engine.position import Position, Target
-from det_keras.keras.engine.progress import Progress, Validation
-from det_keras.keras.engine.settings import FitSettings
+from det_keras.keras.training.boundaries.base import Boundary
+from det_keras.keras.training.boundaries.checkpoint import CheckpointCallback
+from det_keras.keras.training.boundaries.metrics import MetricsCallback
+from det_keras.keras.training.boundaries.preemption import PreemptionCallback
+from det_keras.keras.training.boundaries.progress import ProgressCallback
+from det_keras.keras.training.boundaries.searcher import SearcherCallback
+from det_keras.keras.training.boundaries.validation import ValidationCallback
+from det_keras.keras.training.boundaries.workers import DivergenceCallback
+from det_keras.keras.training.position import Position, Target
+from det_keras.keras.training.progress import Progress, Validation
+from det_keras.keras.training.settings import FitSettings
 
 STEPS = 4
 

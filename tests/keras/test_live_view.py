@@ -11,7 +11,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from det_keras.keras.engine.callback_list import overrides
+from det_keras.keras.fit.callback_list import overrides
 from det_keras.keras.history import FitHistory
 from det_keras.keras.live_view import LiveView, live_views
 

@@ -10,7 +10,7 @@ from kinds import InterruptAt, Interrupted, train
 
 import det_keras as det
 from det_keras.errors import CheckpointMissingError
-from det_keras.keras.engine.resume import find_resume_point
+from det_keras.keras.training.resume import find_resume_point
 
 
 @pytest.fixture

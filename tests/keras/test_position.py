@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from det_keras.keras.data.order import EpochLengths
-from det_keras.keras.engine.position import Position, Segment, Target, next_segment
+from det_keras.keras.training.position import Position, Segment, Target, next_segment
 
 
 def walk(position, target, steps):

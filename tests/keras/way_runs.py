@@ -13,7 +13,7 @@ from warm import Send
 from ways import WAYS, outcome
 
 import det_keras as det
-from det_keras.keras.engine.callback_list import SeamlessCallbackList
+from det_keras.keras.fit.callback_list import SeamlessCallbackList
 
 __all__ = ["KILLED", "WayRunner"]
 

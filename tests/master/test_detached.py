@@ -343,7 +343,7 @@ def test_exception_that_leaves_a_with_block_is_a_failure(open_backend, client, k
     backend = open_backend()
     context = Context(backend, backend._place.storage)
     if kind == "keras":
-        settings = pytest.importorskip("det_keras.keras.engine.settings").FitSettings()
+        settings = pytest.importorskip("det_keras.keras.training.settings").FitSettings()
         from det_keras.keras.context import KerasContext
 
         context = KerasContext(context, None, settings, seed=0, config_data={}, on_close=lambda: None)

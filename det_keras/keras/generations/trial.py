@@ -24,11 +24,11 @@ from det_keras.config import Length, Unit
 from det_keras.errors import DetError
 from det_keras.keras.callbacks.callback import Callback
 from det_keras.keras.context import KerasContext
-from det_keras.keras.engine.metric_values import metrics_text
 from det_keras.keras.generations.sequences import SequenceAdapter
 from det_keras.keras.generations.trial_context import TFKerasTrialContext
 from det_keras.keras.history import FitHistory
 from det_keras.keras.init import init
+from det_keras.keras.training.metric_values import metrics_text
 
 __all__ = ["TFKerasTrial", "length_as_epochs", "load_trial_class", "train"]
 

@@ -24,18 +24,6 @@ from det_keras.errors import DetError
 from det_keras.keras.checkpoint.training_state import RestoredState
 from det_keras.keras.data import plan_seed
 from det_keras.keras.data.waiting import DataWait
-from det_keras.keras.engine.injected.base import Boundary
-from det_keras.keras.engine.metric_values import LazyMetrics, plain_value
-from det_keras.keras.engine.phase import (
-    PhaseRecord,
-    check_data_unchanged,
-    check_signature,
-    phase_signature,
-)
-from det_keras.keras.engine.position import Position
-from det_keras.keras.engine.progress import Progress
-from det_keras.keras.engine.resume import ResumePoint
-from det_keras.keras.engine.run import TrainingContext
 from det_keras.keras.history import FitHistory
 from det_keras.keras.loops.passes import (
     Batches,
@@ -52,6 +40,18 @@ from det_keras.keras.loops.tracked import TrackedObjects
 from det_keras.keras.loops.values import ReportedValues, result_of
 from det_keras.keras.loops.workers import LoopWorkers
 from det_keras.keras.private_api import creation_mark, creation_number
+from det_keras.keras.training.boundaries.base import Boundary
+from det_keras.keras.training.metric_values import LazyMetrics, plain_value
+from det_keras.keras.training.phase import (
+    PhaseRecord,
+    check_data_unchanged,
+    check_signature,
+    phase_signature,
+)
+from det_keras.keras.training.position import Position
+from det_keras.keras.training.progress import Progress
+from det_keras.keras.training.resume import ResumePoint
+from det_keras.keras.training.run import TrainingContext
 
 __all__ = ["Loop"]
 

@@ -9,18 +9,18 @@ from typing import Any
 from det_keras.config import Unit
 from det_keras.core.preempt import StopSignals
 from det_keras.keras.checkpoint.random_ops import warn_of_random_functions
-from det_keras.keras.engine.injected.base import Boundary, InjectedCallback
-from det_keras.keras.engine.injected.checkpoint import CheckpointCallback
-from det_keras.keras.engine.injected.metrics import MetricsCallback
-from det_keras.keras.engine.injected.preemption import PreemptionCallback
-from det_keras.keras.engine.injected.progress import ProgressCallback
-from det_keras.keras.engine.injected.searcher import SearcherCallback
-from det_keras.keras.engine.injected.workers import DivergenceCallback
-from det_keras.keras.engine.progress import Validation
-from det_keras.keras.engine.validations import is_best_validation
+from det_keras.keras.fit.validations import is_best_validation
 from det_keras.keras.loops.passes import Pass
 from det_keras.keras.loops.state import LoopCheckpoints, LoopParts
 from det_keras.keras.private_api import traced_names
+from det_keras.keras.training.boundaries.base import Boundary, InjectedCallback
+from det_keras.keras.training.boundaries.checkpoint import CheckpointCallback
+from det_keras.keras.training.boundaries.metrics import MetricsCallback
+from det_keras.keras.training.boundaries.preemption import PreemptionCallback
+from det_keras.keras.training.boundaries.progress import ProgressCallback
+from det_keras.keras.training.boundaries.searcher import SearcherCallback
+from det_keras.keras.training.boundaries.workers import DivergenceCallback
+from det_keras.keras.training.progress import Validation
 
 __all__ = ["LoopRun"]
 

@@ -18,15 +18,15 @@ from det_keras.core.checkpoint_writer import CheckpointWriter
 from det_keras.keras.checkpoint.model_file import ModelFile
 from det_keras.keras.checkpoint.random_state import capture_streams, restore_streams
 from det_keras.keras.checkpoint.training_state import RestoredState, TrainingState
-from det_keras.keras.engine.capture import CodeArchive, checkpoint_metadata
-from det_keras.keras.engine.phase import PhaseRecord
-from det_keras.keras.engine.progress import Progress
-from det_keras.keras.engine.settings import FitSettings
 from det_keras.keras.history import FitHistory, pack_history
 from det_keras.keras.loops.passes import Pass, SavedPass
 from det_keras.keras.loops.tracked import TrackedObjects
 from det_keras.keras.loops.values import ReportedValues
 from det_keras.keras.loops.workers import LoopWorkers
+from det_keras.keras.training.phase import PhaseRecord
+from det_keras.keras.training.progress import Progress
+from det_keras.keras.training.settings import FitSettings
+from det_keras.keras.training.snapshot import CodeArchive, checkpoint_metadata
 
 __all__ = ["LoopCheckpoints", "LoopParts", "LoopState"]
 

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from det_keras.keras.engine.metric_values import plain_value
+from det_keras.keras.training.metric_values import plain_value
 
 __all__ = ["ReportedValues", "result_of"]
 

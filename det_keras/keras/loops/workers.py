@@ -26,9 +26,9 @@ from det_keras.keras.distributed.exchange import broadcast, sum_over_workers
 from det_keras.keras.distributed.replica import check_equal, check_metrics
 from det_keras.keras.distributed.shared_step import Share, SharedStep
 from det_keras.keras.distributed.worker_replica import RANK_STRIDE, average_over_workers, spread_seeds
-from det_keras.keras.engine.progress import Progress
-from det_keras.keras.engine.team import WorkerStates
+from det_keras.keras.fit.team import WorkerStates
 from det_keras.keras.loops.tracked import TrackedObjects
+from det_keras.keras.training.progress import Progress
 
 __all__ = ["LoopWorkers"]
 

@@ -9,13 +9,13 @@ from typing import Any
 from det_keras.core import Context
 from det_keras.keras.checkpoint.trained_model import TrainedModel
 from det_keras.keras.data import DataSource
-from det_keras.keras.engine.callback_state import CallbackStates
-from det_keras.keras.engine.phase import PhaseRecord
-from det_keras.keras.engine.progress import Progress
-from det_keras.keras.engine.settings import FitSettings
-from det_keras.keras.engine.team import Team
-from det_keras.keras.engine.validations import Validations
+from det_keras.keras.fit.callback_state import CallbackStates
+from det_keras.keras.fit.team import Team
+from det_keras.keras.fit.validations import Validations
 from det_keras.keras.history import FitHistory
+from det_keras.keras.training.phase import PhaseRecord
+from det_keras.keras.training.progress import Progress
+from det_keras.keras.training.settings import FitSettings
 
 __all__ = ["FitParts"]
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from det_keras.keras.engine.callback_list import SeamlessCallbackList
-from det_keras.keras.engine.injected.base import Boundary, InjectedCallback
-from det_keras.keras.engine.parts import FitParts
-from det_keras.keras.engine.position import Segment, next_segment
-from det_keras.keras.engine.resume_plan import ResumePlan
-from det_keras.keras.engine.run import Run
+from det_keras.keras.fit.callback_list import SeamlessCallbackList
+from det_keras.keras.fit.parts import FitParts
+from det_keras.keras.fit.resume_plan import ResumePlan
 from det_keras.keras.private_api import metric_results
+from det_keras.keras.training.boundaries.base import Boundary, InjectedCallback
+from det_keras.keras.training.position import Segment, next_segment
+from det_keras.keras.training.run import Run
 
 __all__ = ["SegmentRunner"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from det_keras.keras.engine.injected.base import Boundary, InjectedCallback
-from det_keras.keras.engine.run import Run
+from det_keras.keras.training.boundaries.base import Boundary, InjectedCallback
+from det_keras.keras.training.run import Run
 
 __all__ = ["ProgressCallback"]
 

@@ -21,7 +21,7 @@ import keras
 
 from det_keras.keras.callbacks.callback import hooks
 from det_keras.keras.checkpoint.attributes import PlainState
-from det_keras.keras.engine.callback_list import overrides
+from det_keras.keras.fit.callback_list import overrides
 
 __all__ = ["CallbackStates", "changes_weights_at_end", "prepare_callbacks"]
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from det_keras.errors import InvalidHP
-from det_keras.keras.engine.injected.base import Boundary, InjectedCallback
-from det_keras.keras.engine.metric_values import plain_logs
-from det_keras.keras.engine.progress import Validation
-from det_keras.keras.engine.run import Run
+from det_keras.keras.training.boundaries.base import Boundary, InjectedCallback
+from det_keras.keras.training.metric_values import plain_logs
+from det_keras.keras.training.progress import Validation
+from det_keras.keras.training.run import Run
 
 __all__ = ["MetricsCallback"]
 

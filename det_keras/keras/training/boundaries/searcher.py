@@ -7,9 +7,9 @@ import logging
 from det_keras.config import Length, Unit
 from det_keras.core.backend import Operation
 from det_keras.errors import DetError
-from det_keras.keras.engine.injected.base import Boundary, InjectedCallback
-from det_keras.keras.engine.position import Target
-from det_keras.keras.engine.run import Run
+from det_keras.keras.training.boundaries.base import Boundary, InjectedCallback
+from det_keras.keras.training.position import Target
+from det_keras.keras.training.run import Run
 
 __all__ = ["SearcherCallback"]
 

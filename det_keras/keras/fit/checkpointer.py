@@ -6,10 +6,10 @@ import logging
 
 from det_keras.core.checkpoint_writer import CheckpointWriter
 from det_keras.keras.checkpoint.random_ops import warn_of_stateful_random_ops
-from det_keras.keras.engine.callback_list import SeamlessCallbackList
-from det_keras.keras.engine.callback_state import changes_weights_at_end
-from det_keras.keras.engine.capture import StateCapture
-from det_keras.keras.engine.parts import FitParts
+from det_keras.keras.fit.callback_list import SeamlessCallbackList
+from det_keras.keras.fit.callback_state import changes_weights_at_end
+from det_keras.keras.fit.capture import StateCapture
+from det_keras.keras.fit.parts import FitParts
 
 __all__ = ["Checkpointer"]
 

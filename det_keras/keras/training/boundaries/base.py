@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from det_keras.keras.engine.progress import Validation
-from det_keras.keras.engine.run import Run
+from det_keras.keras.training.progress import Validation
+from det_keras.keras.training.run import Run
 
 __all__ = ["Boundary", "InjectedCallback"]
 

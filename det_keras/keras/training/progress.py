@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from det_keras.keras.engine.metric_values import plain_logs, plain_value
-from det_keras.keras.engine.position import Position, Target
+from det_keras.keras.training.metric_values import plain_logs, plain_value
+from det_keras.keras.training.position import Position, Target
 
 __all__ = ["Progress", "Validation"]
 

@@ -17,32 +17,32 @@ from det_keras.keras.checkpoint.trained_model import TrainedModel
 from det_keras.keras.checkpoint.training_state import RestoredState
 from det_keras.keras.data import plan_seed
 from det_keras.keras.data.waiting import DataWait
-from det_keras.keras.engine.arguments import FitArguments
-from det_keras.keras.engine.callback_list import SeamlessCallbackList
-from det_keras.keras.engine.callback_state import CallbackStates, prepare_callbacks
-from det_keras.keras.engine.capture import StateCapture
-from det_keras.keras.engine.checkpointer import Checkpointer
-from det_keras.keras.engine.injected.base import InjectedCallback
-from det_keras.keras.engine.injected.checkpoint import CheckpointCallback
-from det_keras.keras.engine.injected.metrics import MetricsCallback
-from det_keras.keras.engine.injected.preemption import PreemptionCallback
-from det_keras.keras.engine.injected.progress import ProgressCallback
-from det_keras.keras.engine.injected.searcher import SearcherCallback
-from det_keras.keras.engine.injected.validation import ValidationCallback
-from det_keras.keras.engine.injected.workers import DivergenceCallback
-from det_keras.keras.engine.injected.workload import workload_callbacks
-from det_keras.keras.engine.parts import FitParts
-from det_keras.keras.engine.phase import PhaseRecord, check_signature, phase_signature
-from det_keras.keras.engine.position import Position
-from det_keras.keras.engine.progress import Progress, Validation
-from det_keras.keras.engine.resume import ResumePoint
-from det_keras.keras.engine.resume_plan import ResumePlan
-from det_keras.keras.engine.run import TrainingContext
-from det_keras.keras.engine.segments import SegmentRunner
-from det_keras.keras.engine.team import Team
-from det_keras.keras.engine.validations import Validations
+from det_keras.keras.fit.arguments import FitArguments
+from det_keras.keras.fit.callback_list import SeamlessCallbackList
+from det_keras.keras.fit.callback_state import CallbackStates, prepare_callbacks
+from det_keras.keras.fit.capture import StateCapture
+from det_keras.keras.fit.checkpointer import Checkpointer
+from det_keras.keras.fit.parts import FitParts
+from det_keras.keras.fit.resume_plan import ResumePlan
+from det_keras.keras.fit.segments import SegmentRunner
+from det_keras.keras.fit.team import Team
+from det_keras.keras.fit.validations import Validations
 from det_keras.keras.history import FitHistory
 from det_keras.keras.live_view import live_views
+from det_keras.keras.training.boundaries.base import InjectedCallback
+from det_keras.keras.training.boundaries.checkpoint import CheckpointCallback
+from det_keras.keras.training.boundaries.metrics import MetricsCallback
+from det_keras.keras.training.boundaries.preemption import PreemptionCallback
+from det_keras.keras.training.boundaries.progress import ProgressCallback
+from det_keras.keras.training.boundaries.searcher import SearcherCallback
+from det_keras.keras.training.boundaries.validation import ValidationCallback
+from det_keras.keras.training.boundaries.workers import DivergenceCallback
+from det_keras.keras.training.boundaries.workload import workload_callbacks
+from det_keras.keras.training.phase import PhaseRecord, check_signature, phase_signature
+from det_keras.keras.training.position import Position
+from det_keras.keras.training.progress import Progress, Validation
+from det_keras.keras.training.resume import ResumePoint
+from det_keras.keras.training.run import TrainingContext
 
 __all__ = ["FitContext", "FitRun"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from det_keras.config import ExperimentConfig, Length, Unit
 from det_keras.keras.data.order import EpochLengths
-from det_keras.keras.engine.position import Target
+from det_keras.keras.training.position import Target
 from det_keras.protocol.metrics import is_better
 
 __all__ = ["FitSettings"]

@@ -14,7 +14,7 @@ import keras
 from det_keras.core.distributed import DistributedContext
 from det_keras.keras.data import DataSource, is_arrays, open_source, split_arrays, whole_data
 from det_keras.keras.data.tfdata import TfDataSource
-from det_keras.keras.engine.validator import Validator, unpack
+from det_keras.keras.fit.validator import Validator, unpack
 
 __all__ = ["FitArguments", "checked_count"]
 

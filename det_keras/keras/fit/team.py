@@ -27,8 +27,8 @@ from det_keras.keras.distributed.replica import Replica
 from det_keras.keras.distributed.replicas import make_replica
 from det_keras.keras.distributed.shared_step import SharedStep
 from det_keras.keras.distributed.support import check_support
-from det_keras.keras.engine.metric_values import LazyMetrics
-from det_keras.keras.engine.progress import Progress
+from det_keras.keras.training.metric_values import LazyMetrics
+from det_keras.keras.training.progress import Progress
 
 __all__ = ["Team", "WorkerStates"]
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from det_keras.keras.callbacks.callback import hooks
-from det_keras.keras.engine.injected.base import Boundary, InjectedCallback
-from det_keras.keras.engine.run import Run
+from det_keras.keras.training.boundaries.base import Boundary, InjectedCallback
+from det_keras.keras.training.run import Run
 
 __all__ = ["WorkloadBegin", "WorkloadEnd", "workload_callbacks"]
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from det_keras.core import Context
 from det_keras.keras.checkpoint.trained_model import TrainedModel
-from det_keras.keras.engine.metric_values import plain_value
-from det_keras.keras.engine.progress import Progress, Validation
-from det_keras.keras.engine.settings import FitSettings
-from det_keras.keras.engine.team import Team
-from det_keras.keras.engine.validator import Validator
+from det_keras.keras.fit.team import Team
+from det_keras.keras.fit.validator import Validator
+from det_keras.keras.training.metric_values import plain_value
+from det_keras.keras.training.progress import Progress, Validation
+from det_keras.keras.training.settings import FitSettings
 
 __all__ = ["Validations", "is_best_validation"]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from det_keras.keras.engine.parts import FitParts
-from det_keras.keras.engine.phase import check_signature
-from det_keras.keras.engine.position import Position
-from det_keras.keras.engine.resume import ResumePoint
+from det_keras.keras.fit.parts import FitParts
+from det_keras.keras.training.phase import check_signature
+from det_keras.keras.training.position import Position
+from det_keras.keras.training.resume import ResumePoint
 
 __all__ = ["ResumePlan"]
 

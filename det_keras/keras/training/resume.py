@@ -11,7 +11,7 @@ from det_keras.core.backend import CheckpointRecord
 from det_keras.core.checkpoint import DownloadMode
 from det_keras.errors import CheckpointError, CheckpointMissingError
 from det_keras.keras.checkpoint.training_state import RestoredState
-from det_keras.keras.engine.phase import PhaseRecord
+from det_keras.keras.training.phase import PhaseRecord
 
 __all__ = ["ResumePoint", "find_phase_end", "find_resume_point", "find_warm_start"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from det_keras.keras.engine.injected.base import Boundary, InjectedCallback
-from det_keras.keras.engine.progress import Validation
-from det_keras.keras.engine.run import Run
+from det_keras.keras.training.boundaries.base import Boundary, InjectedCallback
+from det_keras.keras.training.progress import Validation
+from det_keras.keras.training.run import Run
 
 __all__ = ["CheckpointCallback"]
 

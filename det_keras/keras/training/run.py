@@ -10,10 +10,10 @@ from typing import Any, Protocol
 from det_keras.core import Context
 from det_keras.core.checkpoint_writer import CheckpointWriter
 from det_keras.keras.distributed.shared_step import SharedStep
-from det_keras.keras.engine.capture import CodeArchive
-from det_keras.keras.engine.phase import PhaseRecord
-from det_keras.keras.engine.progress import Progress, Validation
-from det_keras.keras.engine.settings import FitSettings
+from det_keras.keras.training.phase import PhaseRecord
+from det_keras.keras.training.progress import Progress, Validation
+from det_keras.keras.training.settings import FitSettings
+from det_keras.keras.training.snapshot import CodeArchive
 
 __all__ = ["Run", "TrainingContext"]
 

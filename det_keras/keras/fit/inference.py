@@ -15,8 +15,8 @@ from det_keras.keras.data.pydataset import standardize_batch
 from det_keras.keras.data.wrap import is_sharded
 from det_keras.keras.distributed.replicas import make_replica
 from det_keras.keras.distributed.shared_step import SharedStep
-from det_keras.keras.engine.arguments import checked_count
-from det_keras.keras.engine.validator import Validator
+from det_keras.keras.fit.arguments import checked_count
+from det_keras.keras.fit.validator import Validator
 
 __all__ = ["evaluate", "predict"]
 

@@ -7,8 +7,8 @@ import signal
 from typing import NoReturn
 
 from det_keras.core.preempt import StopSignals
-from det_keras.keras.engine.injected.base import Boundary, InjectedCallback
-from det_keras.keras.engine.run import Run
+from det_keras.keras.training.boundaries.base import Boundary, InjectedCallback
+from det_keras.keras.training.run import Run
 
 __all__ = ["PreemptionCallback"]
 
