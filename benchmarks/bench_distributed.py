@@ -145,7 +145,7 @@ def measure_size(context: Any, name: str, width: int, steps: int) -> None:
         "bare": median(of_bare.epochs[COLD_EPOCHS:]) / steps,
         "own": median(of_ours.epochs[COLD_EPOCHS:]) / steps,
         "check": median(checks[1:]),
-        "period": context.settings.divergence_check_period,
+        "period": context._script.settings.divergence_check_period,
         "validated": median(of_ours.validations[1:]),
         "summed": median(of_ours.reductions[1:]),
     }

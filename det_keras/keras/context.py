@@ -6,42 +6,30 @@ import atexit
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import keras
 
-from det_keras import core as det_core
 from det_keras import notebook
 from det_keras.core.checkpoint import DownloadMode
-from det_keras.core.checkpoint_writer import CheckpointWriter
-from det_keras.core.media.content import Content
 from det_keras.core.uncaught import UncaughtHook
 from det_keras.display import flat_hparams
 from det_keras.errors import CheckpointError, DetError, InvalidHP, NotATrainingJobError
 from det_keras.keras.checkpoint.load import load_model, open_checkpoint
-from det_keras.keras.checkpoint.variables import build_for_evaluation
 from det_keras.keras.data import DataContext
-from det_keras.keras.distributed.gradients import GradientExchange
-from det_keras.keras.distributed.shared_step import SharedStep
 from det_keras.keras.fit import inference
 from det_keras.keras.fit.arguments import FitArguments
-from det_keras.keras.fit.fit import FitRun
+from det_keras.keras.fit.fit import Fit
 from det_keras.keras.history import FitHistory
 from det_keras.keras.loops.calls import LoopCalls
-from det_keras.keras.loops.loop import Loop
-from det_keras.keras.loops.tracked import TrackedObjects
 from det_keras.keras.media import MediaLog
-from det_keras.keras.optimizer import OptimizerRegistry
 from det_keras.keras.process_setup import check_eager
-from det_keras.keras.training.phase import PhaseRecord
-from det_keras.keras.training.resume import ResumePoint, find_phase_end, find_resume_point, find_warm_start
-from det_keras.keras.training.settings import FitSettings
-from det_keras.keras.training.snapshot import CodeArchive
+from det_keras.keras.script import Script
 from det_keras.keras.training_info import TrainingInfo
 
-__all__ = ["KerasContext"]
+__all__ = ["KerasContext", "script_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -50,10 +38,8 @@ class KerasContext(LoopCalls, MediaLog):
     """The API of training scripts.
 
     Args:
-        core: the framework-free context.
+        script: the trainings of the script.
         training: hyperparameters and ids of this training run; None outside one.
-        settings: how often to report, validate and save.
-        seed: the seed of all random operations.
         config_data: the config's ``data`` field.
         master: address of the master that a detached run reports to; None for that of the environment.
         on_close: called when the context is closed.
@@ -64,62 +50,31 @@ class KerasContext(LoopCalls, MediaLog):
         distributed: rank, size and small exchanges.
         config_data: the config's ``data`` field.
         seed: the seed of all random operations.
-        settings: how often to report, validate and save.
-        phases: the finished `fit` calls.
-        writer: writes checkpoints in the background.
-        validated_at: batches trained in the script at its newest validation, None before the first.
-        code: the submitted code.
-        shared_step: the state that the workers exchange with each step; None on one worker without virtual ones.
     """
 
     def __init__(
         self,
-        core: det_core.Context,
+        script: Script,
         training: TrainingInfo | None,
-        settings: FitSettings,
         *,
-        seed: int,
         config_data: Mapping[str, Any],
-        skip_missing_checkpoints: bool = False,
         master: str | None = None,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
+        super().__init__(script)
+        core = script.core
         self.core = core
-        self.settings = settings
-        self.seed = seed
+        self.seed = script.seed
         self.config_data = dict(config_data)
         self.distributed = core.distributed
         self.data = DataContext(core.distributed)
-        self.phases: list[PhaseRecord] = []
-        self.writer = CheckpointWriter(core.checkpoint, before=core.media.flush)
-        self.code = CodeArchive(core)
         self._training = training
-        self.shared_step = None if core.distributed.is_alone else SharedStep()
-        exchange = None
-        if self.shared_step is not None:
-            exchange = GradientExchange(self.shared_step, half=settings.compress_gradients)
-        self._optimizers = OptimizerRegistry(
-            settings.aggregation_frequency,
-            average=settings.average_aggregated_gradients,
-            exchange=exchange,
-        )
-        self._loop: Loop | None = None
-        self._tracked: dict[str, Any] = {}
-        self._num_early_batches = 0
-        self._has_failed = False
-        self._files = ExitStack()
         self._master = master
-        self._skip_missing_checkpoints = skip_missing_checkpoints
-        self._run: FitRun | None = None
-        self._point: ResumePoint | None = None
-        self._looked_for_point = False
-        self._has_resumed = False
-        self._has_logged_evaluation = False
-        self.validated_at: int | None = None
+        self._has_failed = False
         self._on_close = on_close
         self._is_closed = False
         core.preempt.start()
-        if settings.profiling:
+        if script.settings.profiling:
             core.start_profiler()
         core.report_provenance()
         atexit.register(self.close)
@@ -141,7 +96,8 @@ class KerasContext(LoopCalls, MediaLog):
 
     def _repr_html_(self) -> str:
         """Return HTML with the place of the run, its hyperparameters, and the results of the last finished `fit`."""
-        known: dict[str, Any] = {"seed": self.seed, "batches": sum(phase.batches for phase in self.phases)}
+        phases = self._script.phases
+        known: dict[str, Any] = {"seed": self.seed, "batches": sum(phase.batches for phase in phases)}
         if self.distributed.size > 1:
             known["workers"] = f"rank {self.distributed.rank} of {self.distributed.size}"
         training = self._training
@@ -150,7 +106,7 @@ class KerasContext(LoopCalls, MediaLog):
         parts = [notebook.facts(known)]
         if training is not None and training.hparams:
             parts.append(notebook.table(("hyperparameter", "value"), flat_hparams(training.hparams)))
-        newest = self.phases[-1].history if self.phases else {"epoch": [], "history": {}}
+        newest = phases[-1].history if phases else {"epoch": [], "history": {}}
         return notebook.history_card("Keras context", newest["epoch"], newest["history"], *parts)
 
     def wrap_data(self, *data: Any, shard: bool = True, per_worker_batches: bool = False) -> Any:
@@ -209,15 +165,7 @@ class KerasContext(LoopCalls, MediaLog):
             ```
         """
         self._end_left_loop()
-        return self._optimizers.wrap(optimizer)
-
-    def optimizers_of(self, model: Any) -> list[Any]:
-        """Return every optimizer that trains `model`."""
-        return self._optimizers.of_model(model)
-
-    def prepare_optimizers(self, model: Any) -> None:
-        """Make every optimizer that trains `model` exchange gradients between workers; see `OptimizerRegistry`."""
-        self._optimizers.prepare(model)
+        return self._script.optimizers.wrap(optimizer)
 
     def fit(
         self,
@@ -304,15 +252,13 @@ class KerasContext(LoopCalls, MediaLog):
             validation_batch_size=validation_batch_size, validation_freq=validation_freq,
             x_val=x_val, y_val=y_val, validate=validate, on_nan=on_nan,
         )  # fmt: skip
-        self._check_open("fit")
+        self._script.check_open("fit")
         _check_model(model, "fit")
         self._begin_training("fit")
-        run = self._run = FitRun(self, model, arguments)
-        try:
-            return self._execute(run, model)
-        finally:
-            self._run = None
-            run.close()
+        fit = Fit(self._script, model, arguments)
+        with fit.running():
+            start = self._script.start(fit)
+            return fit.run.history if start.is_skipped else fit.train(start.restored)
 
     def evaluate(
         self,
@@ -345,12 +291,13 @@ class KerasContext(LoopCalls, MediaLog):
             ValueError: `report` has another value, this batch already has a validation, or the data is empty.
             DetError: the context is closed.
         """
-        self._check_open("evaluate")
+        script = self._script
+        script.check_open("evaluate")
         if report not in ("test", "validation"):
             raise ValueError(f"`report` is 'test' or 'validation'. Received: {report!r}.")
         _check_model(model, "evaluate")
-        batches = self._trained_batches
-        if report == "validation" and batches == self.validated_at:
+        batches = script.trained_batches
+        if report == "validation" and batches == script.validated_at and not script.is_repeating:
             raise ValueError(f"Batch {batches} has a validation already: report to the group 'test' instead.")
         options = {"verbose": 0, "batch_size": batch_size, **options}
         if self.distributed.is_alone:
@@ -359,17 +306,17 @@ class KerasContext(LoopCalls, MediaLog):
             metrics = inference.evaluate(model, x, y, self.distributed, **options)
         if not metrics:
             raise ValueError("The data to evaluate on is empty: not one batch came of it.")
-        if self._training is None or self._is_catching_up() or self._is_repeating:
+        if self._training is None or script.is_catching_up() or script.is_repeating:
             return metrics
-        if report == "validation" and self._loop is not None and self._loop.is_open:
-            self._loop.report_validation(metrics)
+        if report == "validation" and (loop := self._running_loop) is not None:
+            loop.report_validation(metrics)
             return metrics
         if self.distributed.is_chief:
             prefix = "val_" if report == "validation" else ""
             named = {f"{prefix}{name}": value for name, value in metrics.items()}
             self.core.train.report_metrics(report, batches, named)
         if report == "validation":
-            self.validated_at = batches
+            script.validated_at = batches
         return metrics
 
     def predict(
@@ -424,20 +371,12 @@ class KerasContext(LoopCalls, MediaLog):
         with self._open_checkpoint(trial_id, checkpoint_uuid, best) as directory:
             return load_model(directory, custom_objects)
 
-    def phase_finished(self, record: PhaseRecord) -> None:
-        """Record a finished `fit` call."""
-        self.phases.append(record)
-        self._optimizers.forget()
-
     def close(self) -> None:
         """Write every checkpoint, send every report, and allow another context to be opened."""
         if self._is_closed:
             return
         self._is_closed = True
-        if self._loop is not None:
-            self._loop.abandon(save=not self._has_failed)
-        self.writer.close()
-        self._files.close()
+        self._script.close(save=not self._has_failed)
         self.core.close()
         atexit.unregister(self.close)
         self._uncaught.remove()
@@ -453,125 +392,6 @@ class KerasContext(LoopCalls, MediaLog):
         if error is not None:
             # If the script does not catch the exception, the hook prints the hint after the traceback.
             self._uncaught.install()
-
-    @property
-    def _is_logging(self) -> bool:
-        self._check_open("log_...")
-        return self.distributed.is_chief
-
-    @property
-    def _trained_batches(self) -> int:
-        if self._run is not None:
-            return self._run.progress.trained_batches
-        if self._loop is not None and self._loop.is_open:
-            return self._loop.trained_batches
-        return sum(phase.batches for phase in self.phases)
-
-    @property
-    def _is_repeating(self) -> bool:
-        """Whether a loop repeats a part of an epoch that an earlier process has run and reported."""
-        return self._loop is not None and self._loop.is_open and self._loop.is_before_position
-
-    def _store_media(self, name: str, step: int, content: Content) -> None:
-        if self._is_repeating:
-            return
-        self.core.media.put(name, step, content)
-
-    def _check_open(self, what: str) -> None:
-        if self._is_closed:
-            raise DetError(
-                f"`{what}` was called on a context that is closed. Call `det.keras.init()` for a new one; it "
-                "continues from the newest checkpoint of its `run_dir`."
-            )
-
-    def _is_catching_up(self) -> bool:
-        """Return whether the script has not yet reached the `fit` that resumes from a checkpoint."""
-        if self._find_point() is None or self._has_resumed:
-            return False
-        if not self._has_logged_evaluation:
-            self._has_logged_evaluation = True
-            logger.info(
-                "What `evaluate` finds before the `fit` that continues from the checkpoint is not reported: the run "
-                "before has done that."
-            )
-        return True
-
-    def _find_point(self) -> ResumePoint | None:
-        if not self._looked_for_point:
-            self._looked_for_point = True
-            self._point = find_resume_point(
-                self.core, self._files, skip_missing=self._skip_missing_checkpoints
-            )
-        return self._point
-
-    def _execute(self, run: FitRun, model: Any) -> FitHistory:
-        """Train or resume, or skip what an earlier process finished."""
-        point = self._find_point()
-        index = len(self.phases)
-        if point is not None and index < point.phase_index:
-            return self._finished_phase(run, point.phases[index])
-        if point is not None and index == point.phase_index:
-            self._has_resumed = True
-            return run.execute(point)
-        if point is None and index == 0:
-            if find_warm_start(self.core) is not None:
-                build_for_evaluation(model, run.source.element_spec)
-            self._warm_start(model)
-        return run.execute(None)
-
-    def _finished_phase(self, run: FitRun, record: PhaseRecord) -> FitHistory:
-        """Skip a `fit` that an earlier process finished, and restore the state of its model at its end."""
-        parts = run.parts
-        batches = parts.progress.batches_before + record.batches
-        with ExitStack() as stack:
-            end = find_phase_end(
-                self.core,
-                stack,
-                parts.phase_index,
-                batches,
-                skip_missing=self._skip_missing_checkpoints,
-            )
-            parts.trained.build(parts.source.element_spec)
-            return run.skip_phase(record, end)
-
-    def _wrapped_optimizers(self) -> list[Any]:
-        return self._optimizers.wrapped
-
-    def _make_loop(self, tracked: TrackedObjects, epochs: int, on_nan: str) -> Loop:
-        return Loop(self, tracked, epochs=epochs, on_nan=on_nan)
-
-    def _run_loop(self, loop: Loop) -> Iterator[int]:
-        for optimizer in loop.parts.tracked.optimizers.values():
-            self._optimizers.check_wrapped(optimizer)
-        point, index = self._find_point(), len(self.phases)
-        if point is not None and index < point.phase_index:
-            batches = loop.progress.batches_before + point.phases[index].batches
-            with ExitStack() as stack:
-                skip = self._skip_missing_checkpoints
-                end = find_phase_end(self.core, stack, index, batches, skip_missing=skip)
-                loop.skip(point.phases[index], end)
-            return
-        is_resumed = point is not None and index == point.phase_index
-        if is_resumed:
-            self._has_resumed = True
-        elif point is None and index == 0:
-            models = (part for part in loop.parts.tracked.layers.values() if isinstance(part, keras.Model))
-            self._warm_start(next(models, None))
-        yield from loop.epochs(point if is_resumed else None)
-
-    def _warm_start(self, model: Any) -> None:
-        """Load the weights of another trial's checkpoint, if the trial is to begin with them."""
-        uuid = find_warm_start(self.core)
-        if uuid is None or model is None:
-            return
-        with self.core.checkpoint.restore_path(uuid, DownloadMode.NoSharedDownload) as directory:
-            try:
-                model.load_weights(directory / "model.keras")
-            except (ValueError, OSError) as error:
-                raise CheckpointError(
-                    f"The weights of checkpoint `{uuid}` do not fit this model: {error}"
-                ) from error
-        logger.info("The weights are those of checkpoint %s; all other state is new.", uuid)
 
     @contextmanager
     def _open_checkpoint(self, trial_id: int | None, uuid: str | None, best: bool) -> Iterator[Path]:
@@ -618,3 +438,8 @@ def _check_model(model: Any, what: str) -> None:
             "The model was made under a tf.distribute strategy. Make it outside, and start several workers with "
             "`python3 -m det_keras.launch.distributed`."
         )
+
+
+def script_of(context: KerasContext) -> Script:
+    """Return what is below a context, for older interfaces that are built on it."""
+    return context._script

@@ -22,7 +22,7 @@ from det_keras.core.distributed import DistributedContext
 from det_keras.core.tensorboard import TensorboardMode
 from det_keras.errors import ClusterInfoError, DetError
 from det_keras.keras.context import KerasContext
-from det_keras.keras.current import set_current
+from det_keras.keras.current import Opened, opened, set_opened
 from det_keras.keras.detached import DetachedRequest, open_run
 from det_keras.keras.distributed.exchange import EngineExchange
 from det_keras.keras.local_events import EventWriter
@@ -32,6 +32,7 @@ from det_keras.keras.process_setup import (
     prepare_process,
     prepare_virtual_workers,
 )
+from det_keras.keras.script import Script
 from det_keras.keras.training.settings import FitSettings
 from det_keras.keras.training_info import HParams, TrainingInfo
 from det_keras.protocol.engines import AUTO
@@ -40,8 +41,6 @@ from det_keras.storage import Storage
 __all__ = ["init"]
 
 logger = logging.getLogger(__name__)
-
-_current: tuple[KerasContext, tuple[Any, ...]] | None = None
 
 
 def init(
@@ -103,7 +102,6 @@ def init(
         (0.01, 42)
         ```
     """
-    global _current
     if on_missing_checkpoint not in ("fail", "restart"):
         raise ValueError(
             f"`on_missing_checkpoint` must be 'fail' or 'restart'. Received: {on_missing_checkpoint!r}."
@@ -112,13 +110,14 @@ def init(
     values = (*names.values(), virtual_workers)
     arguments = (_comparable(config), _comparable(hparams), _comparable(run_dir), seed, *values)
     is_bare = all(argument is None for argument in arguments)
-    if _current is not None:
-        context, opened_with = _current
-        if context.core.info is None and not is_bare and arguments != opened_with:
+    known = opened()
+    if known is not None:
+        if known.core.info is None and not is_bare and arguments != known.arguments:
             raise DetError(
                 "A context with other arguments is open in this process. Call `context.close()` on it first."
             )
-        return context
+        found: KerasContext = known.context
+        return found
     # Check before a run directory is locked, so that a corrected call can use it.
     check_eager()
     info = get_cluster_info()
@@ -133,17 +132,14 @@ def init(
         context = _init_local(
             config, hparams, run_dir, seed, detached, virtual_workers, skip_missing_checkpoints=skip_missing
         )
-    _current = context, arguments
-    set_current(context.core)
+    set_opened(Opened(context.core, context, arguments))
     _write_events(context)
     return context
 
 
 def _forget() -> None:
     """Allow another context to be opened, after the current one was closed."""
-    global _current
-    _current = None
-    set_current(None)
+    set_opened(None)
 
 
 def _write_events(context: KerasContext) -> None:
@@ -176,7 +172,7 @@ def _init_on_cluster(info: ClusterInfo, *, skip_missing_checkpoints: bool) -> Ke
         backend, store = share_backend(workers, lambda: open_backend(None))
         core = det_core.Context(backend, store, distributed=workers, info=info)
         data = info.task_config.get("data") or {}
-        return KerasContext(core, None, FitSettings(), seed=seed, config_data=data, on_close=_forget)
+        return KerasContext(Script(core, FitSettings(), seed=seed), None, config_data=data, on_close=_forget)
     configure_logs(debug=trial.debug)
     prepare_process(trial.trial_seed, config, workers)
     backend, store = share_backend(workers, lambda: open_backend(info))
@@ -192,15 +188,8 @@ def _init_on_cluster(info: ClusterInfo, *, skip_missing_checkpoints: bool) -> Ke
         latest_checkpoint=info.latest_checkpoint,
         max_length=settings.max_length,
     )
-    return KerasContext(
-        core,
-        training,
-        settings,
-        seed=trial.trial_seed,
-        config_data=config.data,
-        skip_missing_checkpoints=skip_missing_checkpoints,
-        on_close=_forget,
-    )
+    script = Script(core, settings, seed=trial.trial_seed, skip_missing_checkpoints=skip_missing_checkpoints)
+    return KerasContext(script, training, config_data=config.data, on_close=_forget)
 
 
 def _init_local(
@@ -247,13 +236,11 @@ def _init_local(
         latest_checkpoint=next((record.uuid for record in backend.checkpoints()), None),
         max_length=settings.max_length,
     )
+    script = Script(core, settings, seed=run.seed, skip_missing_checkpoints=skip_missing_checkpoints)
     return KerasContext(
-        core,
+        script,
         training,
-        settings,
-        seed=run.seed,
         config_data=loaded.config.data,
-        skip_missing_checkpoints=skip_missing_checkpoints,
         master=None if detached is None else detached.settings.master,
         on_close=_forget,
     )

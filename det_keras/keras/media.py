@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,12 +12,13 @@ from det_keras.core.media.charts import confusion_matrix_content, histogram_cont
 from det_keras.core.media.content import Content, figure_content, file_content, text_content
 from det_keras.core.media.images import image_content
 from det_keras.core.media.tables import table_content
+from det_keras.keras.script import Script
 from det_keras.protocol.media import LONGEST_CAPTION, LONGEST_NAME
 
 __all__ = ["MediaLog"]
 
 
-class MediaLog(abc.ABC):
+class MediaLog:
     """Logs media of a training, which the pages of a trial show by name and step.
 
     The chief logs, and calls on other ranks have no effect. An item is stored in the background, beside the
@@ -26,6 +26,8 @@ class MediaLog(abc.ABC):
     An item may have 10 MB, a trial 10,000 items of 1 GB in all: what exceeds this is dropped with a warning, and so is
     what the storage refuses.
     """
+
+    _script: Script
 
     def log_image(self, name: str, value: Any, step: int | None = None, caption: str | None = None) -> None:
         """Log an image, or a batch of images as a grid.
@@ -190,29 +192,16 @@ class MediaLog(abc.ABC):
         """
         self._log(name, step, lambda: confusion_matrix_content(y_true, y_pred, labels))
 
-    @property
-    @abc.abstractmethod
-    def _is_logging(self) -> bool:
-        """Whether this process stores media.
-
-        Raises:
-            DetError: the context is closed.
-        """
-
-    @property
-    @abc.abstractmethod
-    def _trained_batches(self) -> int:
-        """The number of batches trained so far."""
-
-    @abc.abstractmethod
-    def _store_media(self, name: str, step: int, content: Content) -> None:
-        """Store an item in the background."""
-
     def _log(self, name: str, step: int | None, make: Callable[[], Content]) -> None:
-        if self._is_logging:
-            _check_name(name)
-            at = self._trained_batches if step is None else _checked_step(step)
-            self._store_media(name, at, make())
+        script = self._script
+        script.check_open("log_...")
+        if not script.core.distributed.is_chief:
+            return
+        _check_name(name)
+        at = script.trained_batches if step is None else _checked_step(step)
+        content = make()
+        if not script.is_repeating:
+            script.core.media.put(name, at, content)
 
 
 def _check_name(name: object) -> None:

@@ -642,7 +642,7 @@ def flipped_bit(folder: Path) -> Any:
 def skipped_exchange(folder: Path) -> Any:
     def forget(context: Any, optimizer: Any) -> Any:
         context.wrap_optimizer(optimizer)
-        exchange = context._optimizers._exchange
+        exchange = context._script.optimizers._exchange
         exchange.average = lambda gradients, name: gradients
         return optimizer
 
@@ -662,7 +662,7 @@ def skip_exchange_of(index: int) -> Callable[[Any, Any], Any]:
 
     def wrap(context: Any, optimizer: Any) -> Any:
         context.wrap_optimizer(optimizer)
-        exchange = context._optimizers._exchange
+        exchange = context._script.optimizers._exchange
         average = exchange.average
 
         def skipping(gradients: list[Any], name: str) -> list[Any]:

@@ -194,7 +194,7 @@ class StopAt(keras.callbacks.Callback):
 def finish(context: Any, model: Any, history: Any, **more: Any) -> dict[str, Any]:
     """Return what is to be the same: digests of all variables, and the numbers."""
     variables = [*model.variables]
-    for optimizer in context._optimizers.of_model(model):
+    for optimizer in context._script.optimizers.of_model(model):
         variables += optimizer.variables
     digests = {
         f"{index} {variable.path}": hashlib.sha256(np.asarray(variable.value).tobytes()).hexdigest()[:12]

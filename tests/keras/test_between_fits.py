@@ -79,9 +79,9 @@ def test_a_signal_in_the_last_moment_of_a_fit_is_obeyed(tmp_path, moment, number
         # Begun again, the first call is over and the second one trains.
         model = network(optimizer="adam")
         assert fit(context, model).epoch == [0, 1]
-        assert model.optimizer.iterations == context.phases[0].batches
+        assert model.optimizer.iterations == context._script.phases[0].batches
         fit(context, model, epochs=3)
-        assert model.optimizer.iterations == sum(phase.batches for phase in context.phases) > 0
+        assert model.optimizer.iterations == sum(phase.batches for phase in context._script.phases) > 0
 
 
 def label_and_train_on(context, *callbacks):
@@ -138,7 +138,7 @@ def test_an_evaluation_before_the_point_of_resuming_is_not_reported_again(tmp_pa
     with pytest.raises(InterruptedError), opened(tmp_path) as context:
         script(context, Crash(2))
     first = reports(context, "test")
-    assert [one["steps_completed"] for one in first] == [0, context.phases[0].batches]
+    assert [one["steps_completed"] for one in first] == [0, context._script.phases[0].batches]
     assert "is not reported" not in caplog.text
     with opened(tmp_path) as context:
         last = script(context)
@@ -172,7 +172,7 @@ def test_a_closed_context_says_so(tmp_path):
     with pytest.raises(DetError, match=r"`evaluate` was called on a context that is closed"):
         context.evaluate(model, x, y)
     with pytest.raises(CheckpointError, match="closed"):
-        context.writer.submit({}, None, lambda uuid: None)
+        context._script.writer.submit({}, None, lambda uuid: None)
 
 
 def test_an_epoch_without_a_batch_is_refused(tmp_path):

@@ -199,7 +199,7 @@ class Sweep:
 
     def _let_it_end(self, context: Any) -> None:
         try:
-            context.writer.wait()
+            context._script.writer.wait()
             given_up = False
         except CheckpointError:
             given_up = True
@@ -257,7 +257,7 @@ def interrupted(tmp_path_factory):
     batches = itertools.count()
 
     def leave(context: Any) -> None:
-        context.writer.wait()
+        context._script.writer.wait()
         if next(batches) == 9:
             raise KeyboardInterrupt
 

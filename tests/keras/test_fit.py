@@ -119,7 +119,7 @@ def test_numbers_without_a_meaning_are_refused_with_their_value(context):
     for name, value, shown in refused:
         with pytest.raises(ValueError, match=f"`{name}` .*Received: {re.escape(repr(shown))}"):
             context.fit(model, *arrays(), validation_split=0.2, **{name: value})
-    assert context.phases == []
+    assert context._script.phases == []
 
 
 def test_numpys_numbers_are_as_good_as_pythons(context):

@@ -84,6 +84,9 @@ class FakeRun:
         self.progress.is_stopped = True
         self.events.append("stop")
 
+    def aim_at(self, target):
+        self.progress.target = target
+
     def validate(self):
         self.events.append("validate")
         validation = Validation(self.progress.total_batches, {"val_loss": 0.5}, True)

@@ -53,7 +53,7 @@ class Notes(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         self.context.log_text("batch end", str(batch))
         self.context.log_histogram("weights", self.model.get_weights()[0])
-        if self.stop_at is not None and self.context._trained_batches == self.stop_at:
+        if self.stop_at is not None and self.context._script.trained_batches == self.stop_at:
             # What a kill would leave: everything logged so far is stored.
             self.context.core.media.flush()
             raise InterruptedError
@@ -189,7 +189,7 @@ def test_closed_context_logs_no_more(tmp_path):
 def test_ranks_other_than_the_chief_log_nothing(tmp_path, monkeypatch):
     with det.keras.init(run_dir=tmp_path, seed=1) as context:
         with monkeypatch.context() as patch:
-            patch.setattr(context, "distributed", Other.__new__(Other))
+            patch.setattr(context.core, "distributed", Other.__new__(Other))
             # Not even converted, which takes time.
             context.log_image("i", "nowhere.png")
             context.log_text("t", "of rank 1")
@@ -211,6 +211,6 @@ def test_failing_media_do_not_end_a_training(tmp_path, caplog):
             make_model(), X, Y, batch_size=10, epochs=1, validate=False, verbose=0,
             callbacks=[Notes(context)],
         )  # fmt: skip
-        assert context._trained_batches == 4
+        assert context._script.trained_batches == 4
     warned = [record for record in caplog.records if "could not be stored" in record.getMessage()]
     assert [record.levelname for record in warned if record.levelname == "WARNING"] == ["WARNING"]

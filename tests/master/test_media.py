@@ -236,7 +236,7 @@ with det.keras.init() as context:
             weights = self.model.get_weights()[0]
             context.log_histogram("weights", weights)
             context.log_image("weights", np.clip(np.abs(weights), 0, 1), caption=f"batch {batch}")
-            if dies and context._trained_batches == 11:
+            if dies and context._script.trained_batches == 11:
                 context.core.media.flush()
                 context.core.backend.flush()
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -13,7 +13,7 @@ import keras
 from det_keras.core import Context
 from det_keras.errors import DetError
 from det_keras.keras.callbacks.callback import Callback
-from det_keras.keras.current import current_core
+from det_keras.keras.current import opened
 
 __all__ = ["CoreTensorBoard", "TFKerasTensorBoard", "TensorBoard"]
 
@@ -38,9 +38,9 @@ class TensorBoard(keras.callbacks.TensorBoard, Callback):  # type: ignore[misc]
 
     def set_model(self, model: Any) -> None:
         """Set the directory of the context that trains, which is known only when training begins."""
-        core = current_core()
-        if core is not None:
-            self.log_dir = str(core.train.get_tensorboard_path())
+        context = opened()
+        if context is not None:
+            self.log_dir = str(context.core.train.get_tensorboard_path())
         super().set_model(model)
 
     def get_state(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import functools
 import inspect
 import logging
 import pickle
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ import keras
 from det_keras.keras.callbacks.callback import hooks
 from det_keras.keras.checkpoint.attributes import PlainState
 from det_keras.keras.fit.callback_list import overrides
+from det_keras.keras.training.parts import Part, Saved
 
 __all__ = ["CallbackStates", "changes_weights_at_end", "prepare_callbacks"]
 
@@ -52,14 +54,16 @@ _HARMLESS_AT_END = (
 )
 
 
-class CallbackStates:
-    """The states of the user's callbacks in one `fit`.
+class CallbackStates(Part):
+    """The states of the user's callbacks in one `fit`, and the files that they add to a checkpoint.
 
     Args:
         callbacks: the user's callbacks.
     """
 
     def __init__(self, callbacks: Sequence[Any]) -> None:
+        self._has_begun = False
+        self._listeners = hooks(callbacks, "on_checkpoint_end")
         self._callbacks = {
             f"{index}-{type(callback).__name__}": callback for index, callback in enumerate(callbacks)
         }
@@ -71,10 +75,11 @@ class CallbackStates:
 
     def begin(self) -> None:
         """Record the attributes after ``on_train_begin``: those that differ later are state."""
+        self._has_begun = True
         for plain in self._plain.values():
             plain.begin()
 
-    def capture(self) -> dict[str, Callable[[], bytes]]:
+    def pickles(self) -> dict[str, Callable[[], bytes]]:
         """Return, by name, functions that pickle the state of each stateful callback.
 
         The functions may run later in another thread: values that may change until then are copied here.
@@ -93,14 +98,22 @@ class CallbackStates:
                 states[name] = functools.partial(pickle.dumps, state)
         return states
 
-    def restore(self, states: Mapping[str, Any], *, has_begun: bool = True) -> None:
-        """Restore the states that `capture` stored.
+    def files(self) -> tempfile.TemporaryDirectory[str] | None:
+        """Return a directory with the files that callbacks add to this checkpoint, None if no callback has the hook."""
+        if not self._listeners:
+            return None
+        folder = tempfile.TemporaryDirectory(prefix="det-callbacks-", ignore_cleanup_errors=True)
+        for listener in self._listeners:
+            listener(folder.name)
+        return folder
 
-        Args:
-            states: the unpickled states by name.
-            has_begun: ``on_train_begin``, which resets callbacks, was already called; False for a `fit` that an
-                earlier process finished.
+    def restore(self, saved: Saved) -> None:
+        """Restore the states that `pickles` returned.
+
+        Without `begin`, the `fit` was finished by an earlier process, and ``on_train_begin``, which resets callbacks,
+        is not called.
         """
+        states = saved.pickles()
         for name, callback in self._callbacks.items():
             if name not in states:
                 continue
@@ -110,7 +123,7 @@ class CallbackStates:
                 state = dict(states[name])
                 plain = state.pop(_PLAIN, None)
                 if plain is not None and name in self._plain:
-                    self._plain[name].load(plain, has_begun=has_begun)
+                    self._plain[name].load(plain, has_begun=self._has_begun)
                 for attribute, value in state.items():
                     setattr(callback, attribute, value)
 

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import tensorflow as tf
 
 from det_keras.cluster_info import get_cluster_info
 from det_keras.errors import DetError
+from det_keras.keras.context import script_of
 from det_keras.keras.generations.trial import length_as_epochs
 from det_keras.keras.generations.trial_context import TFKerasTrialContext
 from det_keras.keras.init import init as init_context
@@ -64,9 +64,9 @@ class NativeContext(TFKerasTrialContext):
         if validation is not None:
             wrapped = self._wrapped(*_as_tuple(validation))
             options["validation_data"] = wrapped
-        records = context.settings.records_per_epoch
+        records = script_of(context).settings.records_per_epoch
         if records:
-            context.settings = replace(context.settings, epochs_wrap_around=True)
+            script_of(context).configure(epochs_wrap_around=True)
             options["steps_per_epoch"] = max(records // self.get_global_batch_size(), 1)
         length = length_as_epochs(context)
         if length is not None:
@@ -111,7 +111,7 @@ def init(
     if local or test:
         context = init_context(config=config)
         if test:
-            context.settings = replace(context.settings, batch_limit=1)
+            script_of(context).configure(batch_limit=1)
         return NativeContext(context)
     raise SystemExit(_submit(config, context_dir, command, master_url))
 

@@ -13,17 +13,16 @@ import importlib
 import logging
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from det_keras.config import Length, Unit
+from det_keras.config import Unit
 from det_keras.errors import DetError
 from det_keras.keras.callbacks.callback import Callback
-from det_keras.keras.context import KerasContext
+from det_keras.keras.context import KerasContext, script_of
 from det_keras.keras.generations.sequences import SequenceAdapter
 from det_keras.keras.generations.trial_context import TFKerasTrialContext
 from det_keras.keras.history import FitHistory
@@ -100,12 +99,12 @@ def train(trial_class: type[TFKerasTrial], context: KerasContext) -> FitHistory:
     epochs = length_as_epochs(context)
     if epochs is None:
         raise DetError("A TFKerasTrial trains as long as the config says: set `searcher.max_length`.")
-    context.settings = replace(
-        context.settings,
+    script = script_of(context)
+    script.configure(
         epochs_wrap_around=True,
         validates_at_end=context.core.backend.current_operation() is None,
     )
-    records, batch = context.settings.records_per_epoch, trial_context.get_global_batch_size()
+    records, batch = script.settings.records_per_epoch, trial_context.get_global_batch_size()
     chosen = trial_context.fit_configuration
     is_arrays = not isinstance(x, keras.utils.PyDataset | tf.data.Dataset)
     callbacks = [*trial.keras_callbacks(), _StopIfAsked(trial_context)]
@@ -122,7 +121,7 @@ def train(trial_class: type[TFKerasTrial], context: KerasContext) -> FitHistory:
         # Never at epochs' ends.
         validation_freq=(),
         epochs=epochs,
-        steps_per_epoch=_steps_per_epoch(x, records // batch, context.settings.scheduling_unit),
+        steps_per_epoch=_steps_per_epoch(x, records // batch, script.settings.scheduling_unit),
         class_weight=chosen.class_weight,
         shuffle=chosen.shuffle,
         callbacks=callbacks,
@@ -230,19 +229,19 @@ def length_as_epochs(context: KerasContext) -> int | None:
     Returns:
         The number of epochs; None if neither defines a length.
     """
-    length: Length | None = context.settings.max_length
+    script = script_of(context)
+    settings = script.settings
+    length = settings.max_length
     if context.core.info is not None:
         has_length = length is not None or context.core.backend.current_operation() is not None
         return _UNLIMITED_EPOCHS if has_length else None
     if length is None:
         return None
-    if length.unit is Unit.EPOCHS and not context.settings.records_per_epoch:
+    if length.unit is Unit.EPOCHS and not settings.records_per_epoch:
         return length.value
-    batches = length.to_batches(context.settings.global_batch_size, context.settings.records_per_epoch)
-    limit = context.settings.batch_limit
-    context.settings = replace(
-        context.settings, batch_limit=batches if limit is None else min(batches, limit)
-    )
+    batches = length.to_batches(settings.global_batch_size, settings.records_per_epoch)
+    limit = settings.batch_limit
+    script.configure(batch_limit=batches if limit is None else min(batches, limit))
     return _UNLIMITED_EPOCHS
 
 

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from det_keras.core.distributed import DistributedContext
-from det_keras.keras.context import KerasContext
+from det_keras.keras.context import KerasContext, script_of
 
 __all__ = ["FitConfiguration", "TFKerasExperimentalContext", "TFKerasTrialContext"]
 
@@ -72,10 +72,10 @@ class TFKerasTrialContext:
         self._models: list[Any] = []
         self._stop_requested = False
         # The batches that are really trained, and a report for each workload.
-        context.settings = replace(
-            context.settings,
+        script = script_of(context)
+        script.configure(
             global_batch_size=self.get_global_batch_size(),
-            report_period=context.settings.scheduling_unit,
+            report_period=script.settings.scheduling_unit,
         )
 
     def get_hparam(self, name: str) -> Any:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Iterator
 from typing import Any
 
-from det_keras.core.distributed import DistributedContext
 from det_keras.keras.loops.loop import Loop
 from det_keras.keras.loops.passes import Batches, PassOptions
 from det_keras.keras.loops.tracked import TrackedObjects, named_objects
+from det_keras.keras.script import Script
 
 __all__ = ["LoopCalls"]
 
 
-class LoopCalls(abc.ABC):
+class LoopCalls:
     """Makes a loop written by hand resume exactly: what it changes is tracked, and it takes its batches from a plan.
 
     The body of an epoch may run again from its top when a process resumes inside of that epoch; what it did before the
@@ -22,10 +21,11 @@ class LoopCalls(abc.ABC):
     or metrics, and take the number of a batch from `Batches.step`.
     """
 
-    distributed: DistributedContext
-    _loop: Loop | None
-    _tracked: dict[str, Any]
-    _num_early_batches: int
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._loop: Loop | None = None
+        self._tracked: dict[str, Any] = {}
+        self._num_early_batches = 0
 
     def track(self, **objects: Any) -> None:
         """Track objects that a loop changes: they are what its checkpoints contain.
@@ -49,9 +49,9 @@ class LoopCalls(abc.ABC):
             >>> context.track(model=model, optimizer=optimizer)
             ```
         """
-        self._check_open("track")
+        self._script.check_open("track")
         self._end_left_loop()
-        if self._loop is not None and self._loop.is_open:
+        if self._running_loop is not None:
             raise ValueError(
                 "Call `context.track(...)` before `for epoch in context.epochs(...)`, not inside."
             )
@@ -101,7 +101,7 @@ class LoopCalls(abc.ABC):
             1
             ```
         """
-        self._check_open("epochs")
+        self._script.check_open("epochs")
         if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
             raise ValueError(f"`epochs` must be a whole number, at least 1. Received: {epochs!r}.")
         if on_nan not in ("report", "stop"):
@@ -111,7 +111,7 @@ class LoopCalls(abc.ABC):
                 "Nothing is tracked, so nothing could be restored. First call "
                 "`context.track(model=model, optimizer=optimizer)` with all that the loop changes."
             )
-        if self.distributed.has_virtual:
+        if self._script.core.distributed.has_virtual:
             raise ValueError(
                 "Virtual workers need `context.fit`: a loop written by hand runs its step once for each worker. Leave "
                 "out `virtual_workers`."
@@ -150,12 +150,12 @@ class LoopCalls(abc.ABC):
         Raises:
             TypeError, ValueError: the data or an argument is invalid. Some errors come with the first batch.
         """
-        self._check_open("batches")
+        self._script.check_open("batches")
         if not data or data[0] is None:
             raise TypeError("`batches` needs data: x; x and y; a PyDataset; or a tf.data.Dataset.")
         options = PassOptions(batch_size, training if shuffle is None else shuffle, steps_per_epoch, training)
-        if self._loop is not None and self._loop.is_open:
-            return self._loop.make_batches(name, data, options, self._open_loop)
+        if self._running_loop is not None:
+            return self._running_loop.make_batches(name, data, options, self._open_loop)
         self._num_early_batches += 1
         key = name or f"batches before the loop {self._num_early_batches}"
         return Batches(self._open_loop, key, data, options)
@@ -189,15 +189,23 @@ class LoopCalls(abc.ABC):
 
     def _iterate(self, epochs: int, on_nan: str) -> Iterator[int]:
         self._begin_training("epochs")
-        loop = self._loop = self._make_loop(
-            TrackedObjects(self._tracked, self._wrapped_optimizers()), epochs, on_nan
-        )
-        yield from self._run_loop(loop)
+        script = self._script
+        tracked = TrackedObjects(self._tracked, script.optimizers.wrapped)
+        loop = self._loop = Loop(script, tracked, epochs=epochs, on_nan=on_nan)
+        for optimizer in tracked.optimizers.values():
+            script.optimizers.check_wrapped(optimizer)
+        start = script.start(loop)
+        if not start.is_skipped:
+            yield from loop.epochs(start.restored)
+
+    @property
+    def _running_loop(self) -> Loop | None:
+        return self._loop if self._loop is not None and self._loop.is_open else None
 
     def _open_loop(self, call: str = "batches") -> Loop:
-        if self._loop is None or not self._loop.is_open:
+        if self._running_loop is None:
             raise ValueError(f"`context.{call}` belongs inside of `for epoch in context.epochs(...)`.")
-        return self._loop
+        return self._running_loop
 
     def _end_left_loop(self) -> None:
         """End a loop that the script has left with `break`."""
@@ -211,24 +219,8 @@ class LoopCalls(abc.ABC):
             ValueError: a loop is running.
         """
         self._end_left_loop()
-        if self._loop is not None and self._loop.is_open:
+        if self._running_loop is not None:
             raise ValueError(
                 f"`context.{call}` was called inside of `for epoch in context.epochs(...)`. A process that resumes "
                 "could not continue both trainings. End the loop first."
             )
-
-    @abc.abstractmethod
-    def _check_open(self, what: str) -> None:
-        """Raise DetError if the context is closed."""
-
-    @abc.abstractmethod
-    def _wrapped_optimizers(self) -> list[Any]:
-        """Return the optimizers that were wrapped for the next training."""
-
-    @abc.abstractmethod
-    def _make_loop(self, tracked: TrackedObjects, epochs: int, on_nan: str) -> Loop:
-        """Return the loop that follows the trainings so far."""
-
-    @abc.abstractmethod
-    def _run_loop(self, loop: Loop) -> Iterator[int]:
-        """Run a loop, or skip it if an earlier process has finished it."""

@@ -15,16 +15,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
-from types import SimpleNamespace
 from typing import Any
 
 import keras
 
 from det_keras.errors import DetError
 from det_keras.keras.checkpoint.training_state import RestoredState
-from det_keras.keras.data import plan_seed
 from det_keras.keras.data.waiting import DataWait
-from det_keras.keras.history import FitHistory
 from det_keras.keras.loops.passes import (
     Batches,
     Pass,
@@ -35,23 +32,19 @@ from det_keras.keras.loops.passes import (
     seed_of,
 )
 from det_keras.keras.loops.run import LoopRun
-from det_keras.keras.loops.state import LoopCheckpoints, LoopParts, LoopState
+from det_keras.keras.loops.state import LoopState
 from det_keras.keras.loops.tracked import TrackedObjects
-from det_keras.keras.loops.values import ReportedValues, result_of
-from det_keras.keras.loops.workers import LoopWorkers
+from det_keras.keras.loops.values import result_of
 from det_keras.keras.private_api import creation_mark, creation_number
+from det_keras.keras.script import Script
 from det_keras.keras.training.boundaries.base import Boundary
 from det_keras.keras.training.metric_values import LazyMetrics, plain_value
 from det_keras.keras.training.phase import (
     PhaseRecord,
     check_data_unchanged,
     check_signature,
-    phase_signature,
 )
 from det_keras.keras.training.position import Position
-from det_keras.keras.training.progress import Progress
-from det_keras.keras.training.resume import ResumePoint
-from det_keras.keras.training.run import TrainingContext
 
 __all__ = ["Loop"]
 
@@ -59,65 +52,29 @@ logger = logging.getLogger(__name__)
 
 
 class Loop:
-    """One loop over epochs, from the point of view of the script; `LoopRun` is that of the injected callbacks.
+    """One loop over epochs, from the point of view of the script.
 
     Args:
-        context: the training context.
+        script: the trainings of the script.
         tracked: the objects that it changes.
         epochs: its length in a local run.
         on_nan: what to do if the reported ``loss`` is not finite, as in `fit`.
 
     Attributes:
-        core: the framework-free context.
-        settings: the settings from the config.
-        progress: the current progress.
-        history: the metrics of finished epochs.
+        run: the training.
+        is_open: whether the script iterates over its epochs.
+        is_left: whether the script has left it with `break`.
     """
 
-    def __init__(
-        self, context: TrainingContext, tracked: TrackedObjects, *, epochs: int, on_nan: str
-    ) -> None:
-        self._context = context
-        self.core = context.core
-        self.settings = context.settings
-        self.history = FitHistory()
-        # Keras puts the history into the model as well, and a loop may have any number of models.
-        self.history.set_model(SimpleNamespace())
-        self.history.on_train_begin()
-        phase_index = len(context.phases)
-        batches_before = sum(phase.batches for phase in context.phases)
-        target = self.settings.first_target(epochs, 0, None, batches_before)
-        self.progress = Progress(batches_before, Position(), target)
-        self._seed = plan_seed(context.seed, phase_index)
+    def __init__(self, script: Script, tracked: TrackedObjects, *, epochs: int, on_nan: str) -> None:
+        self._script = script
+        self.run = LoopRun(script, tracked, epochs=epochs, on_nan=on_nan)
+        self._progress = self.run.progress
         self._tracked = tracked
-        self._workers = LoopWorkers(self.core.distributed, context.shared_step, tracked, self.progress)
-        has_own_length = self.core.info is None or self.settings.max_length is None
-        self.parts = LoopParts(
-            core=self.core,
-            settings=self.settings,
-            phase_index=phase_index,
-            finished_phases=list(context.phases),
-            signature=phase_signature(
-                epochs=epochs if has_own_length else None,
-                initial_epoch=0,
-                data={"kind": "loop", "tracked objects": tracked.kinds()},
-                trainable=[],
-            ),
-            tracked=tracked,
-            progress=self.progress,
-            history=self.history,
-            values=ReportedValues(),
-            passes={},
-            current=None,
-            epoch_draws={},
-            records=0,
-            workers=self._workers,
-        )
-        self._checkpoints = LoopCheckpoints(self.parts, context.writer, context.code)
-        self._run = LoopRun(self.parts, self._checkpoints, on_nan)
-        self._run.validated_at = context.validated_at
+        self._workers = self.run.workers
+        self._data = self.run.data
         self._reading, self._running = ExitStack(), ExitStack()
-        self._point: ResumePoint | None = None
+        self._restored: RestoredState | None = None
         # The state to restore at the batches at which an earlier process stopped; None from there on.
         self._pending_state: LoopState | None = None
         self._created_before_epoch = 0
@@ -142,21 +99,21 @@ class Loop:
     def trained_batches(self) -> int:
         """Batches trained in the script so far, with the one that the script is at."""
         is_trained = self._in_batch is not None and self._in_batch.options.is_training
-        return self.progress.total_batches + int(is_trained)
+        return self._progress.total_batches + int(is_trained)
 
-    def epochs(self, point: ResumePoint | None) -> Iterator[int]:
+    def epochs(self, restored: RestoredState | None) -> Iterator[int]:
         """Yield the numbers of the epochs, from 0.
 
         Args:
-            point: the checkpoint of this loop to resume from; None to begin it.
+            restored: the checkpoint of this loop to resume from; None to begin it.
         """
-        self._begin(point)
+        self._begin(restored)
         # Inside of the generator, so that leaving the loop puts the handlers back at once.
-        with self._run.signals:
+        with self.run.signals:
             try:
-                while not self._run.is_ending:
+                while not self.run.is_ending:
                     self._begin_epoch()
-                    yield self.progress.position.epoch
+                    yield self._progress.position.epoch
                     self._end_epoch()
             except GeneratorExit:
                 self.is_left = True
@@ -177,7 +134,7 @@ class Loop:
 
     def report(self, values: Mapping[str, Any]) -> None:
         """Add values to the training metrics of the epoch."""
-        if self.is_before_position:
+        if self.is_repeating:
             return
         for name, value in values.items():
             # Not at each batch: looking through all layers takes as long as a short step.
@@ -189,7 +146,7 @@ class Loop:
                     f"The metric `{name}` is not tracked, and would begin anew in a process that resumes. Pass it to "
                     "`context.track(...)` before the loop."
                 )
-        self.parts.values.add(values, self._rows)
+        self.run.values.add(values, self._rows)
         self._num_reports += 1
 
     def report_validation(self, values: Mapping[str, Any]) -> None:
@@ -198,30 +155,28 @@ class Loop:
         Raises:
             ValueError: this batch has one already.
         """
-        if self.is_before_position:
+        if self.is_repeating:
             return
         self._count_batch()
         self._count_reports()
-        if self.progress.current_validation is not None or (
-            self._run.validated_at == self.progress.total_batches and self.progress.total_batches
+        if self._progress.current_validation is not None or (
+            self._script.validated_at == self._progress.total_batches and self._progress.total_batches
         ):
             raise ValueError(
-                f"Batch {self.progress.total_batches} has a validation already. Report all its values in one call of "
+                f"Batch {self._progress.total_batches} has a validation already. Report all its values in one call of "
                 "`report_validation`."
             )
-        self._run.record_validation(self._agreed(values))
+        self.run.record_validation(self._agreed(values))
 
     def end(self) -> None:
         """End the loop: the next training of the script may begin."""
         if not self.is_open:
             return
-        self.is_open = False
+        self.is_open, self._script.running = False, None
         self._workers.average()
-        self._run.end()
+        self.run.end()
         self._close()
-        batches = self.progress.position.batches
-        self._context.validated_at = self._run.validated_at
-        self._context.phase_finished(PhaseRecord(self.parts.signature, self.history.get_state(), batches, {}))
+        self.run.finish({})
 
     def abandon(self, *, save: bool) -> None:
         """Leave a loop whose script has left it, with `break` or an exception.
@@ -231,16 +186,15 @@ class Loop:
         """
         if not self.is_open:
             return
-        self.is_open = False
+        self.is_open, self._script.running = False, None
         try:
             self._leave_pass()
-            if save and (self.parts.current is not None or self.progress.position.step == 0):
-                self._checkpoints.save()
-                self._checkpoints.wait()
+            if save and (self._data.current is not None or self._progress.position.step == 0):
+                self.run.save_and_wait()
         except Exception:
             # The context is being closed: its other files and reports must not be lost with this checkpoint.
             logger.exception(
-                "The loop was left at batch %s, which is not saved.", self.progress.total_batches
+                "The loop was left at batch %s, which is not saved.", self._progress.total_batches
             )
         finally:
             self._close()
@@ -250,7 +204,7 @@ class Loop:
         if self.is_open:
             logger.info(
                 "The loop was left in epoch %s. What follows is a new training, with the models as they are.",
-                self.progress.position.epoch + 1,
+                self._progress.position.epoch + 1,
             )
             # The script may have prepared its models for the next training since.
             self._tracked.keep_only(self._variables_at_boundary)
@@ -267,19 +221,24 @@ class Loop:
         Raises:
             ModelMismatchError: the script changed.
         """
-        check_signature(self.parts.phase_index, record.signature, self.parts.signature)
+        check_signature(self.run.phase_index, record.signature, self.run.signature())
         logger.info("An earlier process has finished this loop: it trains nothing again.")
-        self.history.load_state(record.history)
+        self.run.history.load_state(record.history)
         if end is not None:
             self._tracked.build(end.state["loop"]["objects"], end.variables)
-            LoopState(self.parts, end).assign(draws_of_epoch=False)
-        self._context.phase_finished(record)
+            self.run.state(end).restore(draws_of_epoch=False)
+        self._script.phase_finished(record)
+
+    def model_to_warm_start(self) -> Any:
+        """Return the first tracked model; None without one."""
+        models = (layer for layer in self._tracked.layers.values() if isinstance(layer, keras.Model))
+        return next(models, None)
 
     # The passes of the script; see `PassReader`.
 
     def open_pass(self, batches: Batches) -> Pass:
         """Return the pass of some batches, with its data open."""
-        passes = self.parts.passes
+        passes = self._data.passes
         if batches.key not in passes:
             self._add_pass(batches.key)
         data_pass = passes[batches.key]
@@ -299,20 +258,20 @@ class Loop:
             return None
         data_pass.is_open = True
         # After the data is open, whose own functions are traced with it.
-        self._run.before_tracing()
+        self.run.before_tracing()
         if not data_pass.options.is_training:
             self._reading.enter_context(self._workers.averaged())
             return data_pass
-        self.parts.current = data_pass.key
+        self._data.current = data_pass.key
         self._num_reports = 0
-        self._run.is_after_pass = False
-        if self._run.is_ending:
+        self.run.is_after_pass = False
+        if self.run.is_ending:
             self._is_cut = True
             return None
-        self.core.watch(
-            DataWait(data_pass.source, lambda: data_pass.step if self.progress.is_in_epoch else None)
+        self.run.core.watch(
+            DataWait(data_pass.source, lambda: data_pass.step if self._progress.is_in_epoch else None)
         )
-        self._run.plan_boundary()
+        self.run.enter_epoch()
         self._reading_pass = data_pass
         return data_pass
 
@@ -332,13 +291,13 @@ class Loop:
         if not data_pass.options.is_training:
             return True
         is_last = data_pass.steps is not None and data_pass.step >= data_pass.steps
-        if self._run.is_ending:
+        if self.run.is_ending:
             self._is_cut = not is_last
             return False
         # After its last batch the loop acts at the end of the epoch, or after the next batch of another pass.
-        if not is_last and self._run.is_boundary_due:
+        if not is_last and self.run.is_boundary_due:
             self._visit(Boundary(at_epoch_end=False, logs=LazyMetrics(self._results)))
-            if self._run.is_ending:
+            if self.run.is_ending:
                 self._is_cut = True
                 return False
         return True
@@ -349,7 +308,7 @@ class Loop:
         if not data_pass.options.is_training:
             # It may be read again in this epoch.
             data_pass.end_epoch()
-        self._run.is_after_pass = self._run.is_after_pass or data_pass.options.is_training
+        self.run.is_after_pass = self.run.is_after_pass or data_pass.options.is_training
 
     def leave_pass(self, data_pass: Pass) -> None:
         """Record that nothing more is read of a pass now."""
@@ -358,68 +317,60 @@ class Loop:
 
     # Execution.
 
-    def _begin(self, point: ResumePoint | None) -> None:
-        tracked, progress = self._tracked, self.progress
+    def _begin(self, restored: RestoredState | None) -> None:
+        run, settings = self.run, self.run.settings
         self.is_open = True
-        self._point = point
-        if not self.settings.validation_period.is_unlimited or self.settings.initial_validation:
+        self._script.running = self
+        self._restored = restored
+        if not settings.validation_period.is_unlimited or settings.initial_validation:
             logger.warning(
                 "`min_validation_period` and `perform_initial_validation` have no effect on a loop written by hand: it "
                 "decides itself when it calls `context.report_validation`."
             )
-        if point is None:
-            self._workers.begin(self._context.seed)
+        if restored is None:
+            self._workers.begin(self._script.seed)
         else:
-            state = point.restored.state
-            check_signature(self.parts.phase_index, state["phase"]["signature"], self.parts.signature)
-            tracked.build(state["loop"]["objects"], point.restored.variables)
-            self.history.load_state(state["history"])
-            self.parts.records = state["loop"]["records"]
+            state = restored.state
+            check_signature(run.phase_index, state["phase"]["signature"], run.signature())
+            self._tracked.build(state["loop"]["objects"], restored.variables)
             # In their order: the first one has the seed that `fit` would have.
             for name in state["loop"]["passes"]:
                 self._add_pass(name)
-            progress.position = Position(**state["position"])
-            progress.load_state(state)
-            progress.is_resumed = True
-            if state["validations"]:
-                self._run.validated_at = progress.batches_before + progress.last_validation_batch
-            self._checkpoints.is_saved()
-            self.core.backend.rewind(progress.total_batches)
+            run.resume_at(state)
         self._running.enter_context(self._workers.at_work())
         self._variables_at_boundary = self._variable_ids()
-        self._run.begin()
-        if point is not None:
-            is_in_epoch = progress.position.step > 0
-            self._pending_state = self._checkpoint_state()
-            self._pending_state.assign(draws_of_epoch=is_in_epoch)
+        run.begin()
+        if restored is not None:
+            is_in_epoch = self._progress.position.step > 0
+            self._pending_state = run.state(restored)
+            self._pending_state.restore(draws_of_epoch=is_in_epoch)
             if is_in_epoch:
-                self.parts.epoch_draws = self._pending_state.epoch_draws
+                run.draws.of_epoch = self._pending_state.epoch_draws
             else:
                 self._pending_state = None
-            self._run.restored()
+            run.restored()
 
     def _begin_epoch(self) -> None:
-        progress = self.progress
+        progress = self._progress
         if self._pending_state is None:
             if progress.position.step:
                 # The searcher has made the target longer, inside of an epoch.
-                self._pending_state = LoopState(self.parts)
-                self._pending_state.assign(draws_of_epoch=True)
+                self._pending_state = self.run.state()
+                self._pending_state.restore(draws_of_epoch=True)
             else:
-                self.parts.epoch_draws = self.parts.draws()
-                self.parts.current = None
+                self.run.draws.begin_epoch()
+                self._data.current = None
         if self._pending_state is not None:
             position = self._pending_state.position
-            progress.position = Position(position.epoch, 0, position.batches - position.step)
+            self.run.move_to(Position(position.epoch, 0, position.batches - position.step))
         self._created_before_epoch = creation_mark()
         self._num_calls = {True: 0, False: 0}
         self._num_reports = 0
         self._is_cut = False
-        self._run.plan_boundary()
-        progress.is_in_epoch = True
+        self.run.enter_epoch()
 
     def _end_epoch(self) -> None:
-        progress = self.progress
+        progress = self._progress
         if self._pending_state is not None:
             raise DetError(
                 f"The checkpoint was taken in the batches `{self._name_of_current()}` of epoch "
@@ -430,27 +381,27 @@ class Loop:
         self._count_reports()
         if progress.position.step == 0:
             self._advance()
-        progress.is_in_epoch = False
+        self.run.leave_epoch()
         logs = self._results()
         is_whole = not self._is_cut
         if is_whole:
-            for data_pass in self.parts.passes.values():
+            for data_pass in self._data.passes.values():
                 data_pass.end_epoch()
-            self.parts.values.begin_epoch()
-            self.parts.current = None
-            self._run.is_after_pass = False
-            epoch, progress.position = progress.position.epoch, progress.position.next_epoch()
-            progress.logs_of_boundary = logs
-            if progress.current_validation is None and self.settings.metric in logs:
+            self.run.values.begin_epoch()
+            self._data.current = None
+            self.run.is_after_pass = False
+            epoch = progress.position.epoch
+            self.run.end_epoch(logs)
+            if progress.current_validation is None and self.run.settings.metric in logs:
                 # The searcher's metric is one of the training.
-                self._run.record_validation(logs)
+                self.run.record_validation(logs)
             validation = progress.current_validation
-            self.history.on_epoch_end(epoch, {**logs, **(validation.metrics if validation else {})})
+            self.run.history.on_epoch_end(epoch, {**logs, **(validation.metrics if validation else {})})
         self._visit(Boundary(at_epoch_end=is_whole, logs=logs))
 
     def _visit(self, boundary: Boundary) -> None:
         self._variables_at_boundary = self._variable_ids()
-        self._run.visit(boundary)
+        self.run.visit(boundary)
 
     def _variable_ids(self) -> set[int]:
         return {id(item.variable) for item in self._tracked.variables().tracked}
@@ -463,26 +414,26 @@ class Loop:
         data_pass.step += 1
         self._workers.end_batch(self._rows if data_pass.options.is_training else 0)
         if data_pass.options.is_training:
-            self.parts.records += self._all_rows
+            self._data.records += self._all_rows
             self._advance()
 
     def _count_reports(self) -> None:
         """Count the reports of an epoch that has taken no batches from `batches`."""
-        if self.parts.current is None:
+        if self._data.current is None:
             for _ in range(self._num_reports):
                 self._advance()
         self._num_reports = 0
 
     def _add_pass(self, key: str) -> None:
-        passes = self.parts.passes
-        seed = seed_of(key, self._seed, is_first=not passes)
-        passes[key] = Pass(key, seed, self.core.distributed)
-        if self._point is not None:
-            passes[key].await_state(self._checkpoint_state().pass_state(key))
+        passes = self._data.passes
+        seed = seed_of(key, self.run.seed, is_first=not passes)
+        passes[key] = Pass(key, seed, self.run.core.distributed)
+        if self._restored is not None:
+            passes[key].await_state(self.run.state(self._restored).pass_state(key))
 
     def _advance(self) -> None:
-        position = self.progress.position
-        self.progress.position = position.at_step(position.step + 1)
+        position = self._progress.position
+        self.run.move_to(position.at_step(position.step + 1))
 
     def _find_place(self, data_pass: Pass) -> bool:
         """Bring a pass to where it is to be read; return False if it gives nothing more in this epoch."""
@@ -490,10 +441,10 @@ class Loop:
         if saved is not None:
             if trains:
                 check_data_unchanged(
-                    self.parts.phase_index, saved.state["describe"], data_pass.source.describe()
+                    self.run.phase_index, saved.state["describe"], data_pass.source.describe()
                 )
             if pending is not None and saved.is_current:
-                left = self.progress.epochs_left(data_pass.steps)
+                left = self._progress.epochs_left(data_pass.steps)
                 self._reach_position(without=data_pass.resume(saved, epochs_left=left))
                 return True
             data_pass.skip(saved)
@@ -509,7 +460,7 @@ class Loop:
                 f"The batches `{data_pass.key}` were read in this epoch already. Call `context.batches(...)` again for "
                 "another pass, with a name of its own if it has one."
             )
-        elif data_pass.key != self.parts.current:
+        elif data_pass.key != self._data.current:
             return False
         else:
             # The epoch continues in this process, because the searcher has made the target longer.
@@ -527,22 +478,18 @@ class Loop:
         """Restore the state of the batches at which training stopped, now that the script asks for them."""
         state, self._pending_state = self._pending_state, None
         assert state is not None
-        state.assign(draws_of_epoch=False, without=without)
-        self.progress.position = state.position
-
-    def _checkpoint_state(self) -> LoopState:
-        assert self._point is not None
-        return LoopState(self.parts, self._point.restored)
+        state.restore(draws_of_epoch=False, without=without)
+        self.run.move_to(state.position)
 
     @property
-    def is_before_position(self) -> bool:
+    def is_repeating(self) -> bool:
         """Whether the script is in a part of the epoch that an earlier process has run and reported."""
         return self._pending_state is not None
 
     def _name_of_current(self) -> str | None:
-        if self._point is None:
-            return self.parts.current
-        passes = self._point.restored.state["loop"]["passes"]
+        if self._restored is None:
+            return self._data.current
+        passes = self._restored.state["loop"]["passes"]
         return next((name for name, state in passes.items() if state["is_current"]), None)
 
     def _agreed(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -555,14 +502,14 @@ class Loop:
         return {name if name.startswith("val_") else f"val_{name}": value for name, value in plain.items()}
 
     def _results(self) -> dict[str, Any]:
-        return self.parts.values.results(self._workers.add_up)
+        return self.run.values.results(self._workers.add_up)
 
     def _is_made_in_epoch(self, dataset: Any) -> bool:
         return creation_number(dataset) > self._created_before_epoch
 
     def _close(self) -> None:
-        self.core.watch(None)
+        self.run.core.watch(None)
         self._reading.close()
         self._running.close()
-        for data_pass in self.parts.passes.values():
+        for data_pass in self._data.passes.values():
             data_pass.close()

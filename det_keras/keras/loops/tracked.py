@@ -150,6 +150,18 @@ class TrackedObjects:
         found = [variable for layer in self.layers.values() for variable in layer.trainable_variables]
         return list({id(variable): variable for variable in found}.values())
 
+    def own_variables(self) -> list[Any]:
+        """Return every variable that may differ between workers: all but weights and the state of optimizers."""
+        shared = {id(variable) for variable in self.trainable_variables()}
+        statistics = {id(variable) for variable in [*self.statistics(), *self.seeds()]}
+        return [
+            item.variable
+            for item in self.variables().tracked
+            if item.group != "optimizer"
+            and id(item.variable) not in shared
+            and (item.group != "model" or id(item.variable) in statistics)
+        ]
+
     def all_metrics(self) -> list[Any]:
         """Return the tracked metrics, and those that the tracked models hold."""
         held = [metric for layer in self.layers.values() for metric in getattr(layer, "metrics", ())]

@@ -7,13 +7,8 @@ states; moving statistics are averaged where they are validated or stored. On on
 
 from __future__ import annotations
 
-import io
-import json
-import pickle
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -21,21 +16,18 @@ import numpy as np
 import tensorflow as tf
 
 from det_keras.core.distributed import DistributedContext
-from det_keras.keras.checkpoint.random_state import capture_streams, restore_streams
 from det_keras.keras.distributed.exchange import broadcast, sum_over_workers
 from det_keras.keras.distributed.replica import check_equal, check_metrics
 from det_keras.keras.distributed.shared_step import Share, SharedStep
 from det_keras.keras.distributed.worker_replica import RANK_STRIDE, average_over_workers, spread_seeds
-from det_keras.keras.fit.team import WorkerStates
 from det_keras.keras.loops.tracked import TrackedObjects
 from det_keras.keras.training.progress import Progress
+from det_keras.keras.training.workers import Workers
 
 __all__ = ["LoopWorkers"]
 
-_STATE_NAME, _VALUES_NAME, _OBJECTS_NAME = "worker.json", "worker.npz", "worker.pkl"
 
-
-class LoopWorkers:
+class LoopWorkers(Workers):
     """What a loop shares with the loops of other workers.
 
     Args:
@@ -43,6 +35,9 @@ class LoopWorkers:
         step: the share that the optimizers use; None on one worker.
         tracked: the tracked objects.
         progress: the progress of the loop.
+
+    Attributes:
+        trained_rows: rows that this worker has trained on.
     """
 
     def __init__(
@@ -52,19 +47,13 @@ class LoopWorkers:
         tracked: TrackedObjects,
         progress: Progress,
     ) -> None:
-        self._workers = workers
-        self._step = step
+        super().__init__(workers, step)
         self._tracked = tracked
         self._progress = progress
         # Variables, because the user's functions are traced once: what they read changes with each batch.
         self._counts = [tf.Variable(count, dtype=tf.int64, trainable=False) for count in (1, workers.size)]
-        self._trained = 0
+        self.trained_rows = 0
         self._undone: list[tuple[Any, Any]] | None = None
-
-    @property
-    def is_single(self) -> bool:
-        """Whether there is one worker."""
-        return self._step is None
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -99,14 +88,8 @@ class LoopWorkers:
             return
         variables = self._tracked.variables()
         described = [[item["path"].split("/")[-1], *item["shape"]] for item in variables.describe()]
-        for name, value in (("seed", seed), ("tracked objects", [self._tracked.kinds(), described])):
-            gathered = self._workers.allgather(value)
-            different = [rank for rank, other in enumerate(gathered) if other != gathered[0]]
-            if different:
-                raise ValueError(
-                    f"The {name} of rank {', '.join(map(str, different))} differ from those of rank 0. Every worker "
-                    "runs the same script and tracks the same objects."
-                )
+        facts = {"seed": seed, "tracked objects": [self._tracked.kinds(), described]}
+        self.check_alike(facts, "Every worker runs the same script and tracks the same objects.")
         for index, item in enumerate(variables.tracked):
             item.variable.assign(broadcast(item.variable.value, name=f"initial.{index}"))
         self._spread()
@@ -130,7 +113,7 @@ class LoopWorkers:
 
     def end_batch(self, rows: int) -> None:
         """Undo the effects of a batch without rows of this worker, after its step."""
-        self._trained += rows
+        self.trained_rows += rows
         for variable, value in self._undone or ():
             variable.assign(value)
         self._undone = None
@@ -140,9 +123,9 @@ class LoopWorkers:
         if self._step is not None:
             self._set_counts(1, self._workers.size)
 
-    def any(self, flag: bool) -> bool:
-        """Return whether any worker has set its flag; all workers must make this call."""
-        return flag if self._step is None else any(self.gather("whether to stop", flag))
+    def should_leave(self, is_asked: bool) -> bool:
+        """Return whether any worker was asked to stop; all workers must make this call."""
+        return is_asked if self._step is None else any(self.gather("whether to stop", is_asked))
 
     def add_up(self, values: Sequence[Any]) -> list[Any]:
         """Return the sums of numbers or arrays over all workers, the same on each; all workers must make this call."""
@@ -212,122 +195,25 @@ class LoopWorkers:
             for variable, value in zip(self._tracked.statistics(), self._averages(), strict=True):
                 variable.assign(value)
 
-    # Checkpoints.
-
-    def gather_state(
-        self, save_passes: Callable[[Path], dict[str, Any]], epoch_draws: Mapping[str, Any]
-    ) -> WorkerStates:
-        """Return what differs between workers; all of them must make this call, only the chief uses the result.
-
-        Args:
-            save_passes: stores the positions of the passes in a directory, and returns the JSON values beside it.
-            epoch_draws: the states of what draws random numbers, as they were when the epoch began.
-        """
-        if self._step is None:
-            return WorkerStates()
+    def shared_values(self) -> Mapping[int, Any]:
+        """Return the sums of metrics and the averages of statistics, by id of their variable."""
         summed = zip(self._metric_variables(), self._sums_of_metrics(), strict=True)
         averaged = zip(self._tracked.statistics(), self._averages(), strict=True)
-        values = {id(variable): value for pairs in (summed, averaged) for variable, value in pairs}
-        gathered = self._workers.gather(self._own_files(save_passes, epoch_draws)) or []
-        return WorkerStates(
-            {
-                f"rank-{rank}/{name}": content
-                for rank, own in enumerate(gathered)
-                for name, content in own.items()
-            },
-            values,
-        )
+        return {id(variable): value for pairs in (summed, averaged) for variable, value in pairs}
 
-    def own_document(self, state: Mapping[str, Any], folder: Path) -> tuple[Mapping[str, Any] | None, Path]:
-        """Return the JSON values of this rank in a checkpoint, and its folder; None if it has none of this rank.
-
-        Args:
-            state: the checkpoint's training state.
-            folder: the checkpoint's ``training_state`` directory.
-        """
-        own = folder / f"rank-{self._workers.rank}"
-        if self._step is None or state["workers"] != self._workers.size:
-            return None, own
-        return json.loads((own / _STATE_NAME).read_text(encoding="utf-8")), own
-
-    def restore_own(self, document: Mapping[str, Any] | None, own: Path) -> None:
-        """Restore what only this worker has, after what all have in common; arguments from `own_document`."""
+    def begin_anew(self) -> None:
+        """Begin from the chief's state when the number of workers has changed: metrics continue on the chief only."""
+        self.trained_rows = 0
         if self._step is None:
             return
-        if document is None:
-            # There is another number of workers: metrics continue on the chief only.
-            self._trained = 0
-            if not self._workers.is_chief:
-                for metric in self._tracked.all_metrics():
-                    metric.reset_state()
-            self._spread()
-            return
-        self._trained = document["trained"]
-        with np.load(own / _VALUES_NAME) as arrays:
-            for index, variable in enumerate(self._own_variables()):
-                variable.assign(arrays[f"arr_{index}"])
-        self._tracked.load_pickles(pickle.loads((own / _OBJECTS_NAME).read_bytes()))
-        self._tracked.assign_generators(document["generators"])
-
-    def restore_streams(
-        self,
-        state: Mapping[str, Any],
-        document: Mapping[str, Any] | None,
-        *,
-        without: frozenset[str] = frozenset(),
-    ) -> None:
-        """Restore the random streams of this worker.
-
-        Args:
-            state: the streams of the chief.
-            document: the JSON values of this rank; None if there are none.
-            without: names of streams that are not restored.
-        """
-        restore_streams(state if document is None else document["random"], without=without)
+        if not self._workers.is_chief:
+            for metric in self._tracked.all_metrics():
+                metric.reset_state()
+        self._spread()
 
     def _set_counts(self, rows: int, all_rows: int) -> None:
         for variable, count in zip(self._counts, (rows, all_rows), strict=True):
             variable.assign(count)
-
-    def _own_files(
-        self, save_passes: Callable[[Path], dict[str, Any]], epoch_draws: Mapping[str, Any]
-    ) -> dict[str, bytes]:
-        files: dict[str, bytes] = {}
-        document = {
-            "trained": self._trained,
-            "random": capture_streams(),
-            "generators": self._tracked.generator_states(),
-            "epoch_draws": epoch_draws,
-        }
-        if not self._workers.is_chief:
-            with tempfile.TemporaryDirectory(prefix="det-state-") as folder:
-                document["passes"] = save_passes(Path(folder) / "data")
-                files = {
-                    path.relative_to(folder).as_posix(): path.read_bytes()
-                    for path in sorted(Path(folder).rglob("*"))
-                    if path.is_file()
-                }
-        values = io.BytesIO()
-        np.savez(values, *(np.asarray(variable.value) for variable in self._own_variables()))
-        pickled = {name: pickle.loads(dump()) for name, dump in self._tracked.pickles().items()}
-        return {
-            **files,
-            _STATE_NAME: json.dumps(document).encode(),
-            _VALUES_NAME: values.getvalue(),
-            _OBJECTS_NAME: pickle.dumps(pickled),
-        }
-
-    def _own_variables(self) -> list[Any]:
-        """Return every variable that may differ between workers: all but weights and the state of optimizers."""
-        shared = {id(variable) for variable in self._tracked.trainable_variables()}
-        statistics = {id(variable) for variable in [*self._tracked.statistics(), *self._tracked.seeds()]}
-        return [
-            item.variable
-            for item in self._tracked.variables().tracked
-            if item.group != "optimizer"
-            and id(item.variable) not in shared
-            and (item.group != "model" or id(item.variable) in statistics)
-        ]
 
     def _metric_variables(self) -> list[Any]:
         return [variable for metric in self._tracked.all_metrics() for variable in metric.variables]
@@ -338,7 +224,7 @@ class LoopWorkers:
 
     def _averages(self) -> list[np.ndarray[Any, Any]]:
         own = [np.asarray(variable.value) for variable in self._tracked.statistics()]
-        return average_over_workers(own, self._trained, self._workers)
+        return average_over_workers(own, self.trained_rows, self._workers)
 
     def _spread(self) -> None:
         """Change the random streams of tracked objects, which are those of the chief, to this rank's own."""

@@ -1,8 +1,11 @@
-"""What every checkpoint of a training contains besides its state: its metadata and the submitted code."""
+"""Saves a training between two batches: its parts, the metadata and the submitted code."""
 
 from __future__ import annotations
 
 import logging
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -11,11 +14,15 @@ import tensorflow as tf
 from det_keras.about import __version__
 from det_keras.core import Context
 from det_keras.core.backend.base import ENGINE_FORMAT
+from det_keras.core.checkpoint_writer import CheckpointWriter
 from det_keras.errors import DetError
+from det_keras.keras.checkpoint.training_state import TrainingState
+from det_keras.keras.training.parts import Part, WeightsPart, captured
+from det_keras.keras.training.phase import PhaseRecord
 from det_keras.keras.training.progress import Progress
-from det_keras.keras.training.settings import FitSettings
+from det_keras.keras.training.workers import Workers
 
-__all__ = ["CodeArchive", "checkpoint_metadata"]
+__all__ = ["CodeArchive", "Snapshots"]
 
 logger = logging.getLogger(__name__)
 
@@ -45,30 +52,135 @@ class CodeArchive:
             return b""
 
 
-def checkpoint_metadata(
-    core: Context, settings: FitSettings, progress: Progress, phase_index: int
-) -> dict[str, Any]:
-    """Return the content of ``metadata.json`` of a checkpoint at the newest boundary.
+class Snapshots:
+    """Saves the state of a training in the background, each boundary at most once.
 
     Args:
-        core: knows the trial.
-        settings: the searcher's metric.
+        core: the framework-free context.
+        writer: writes the files.
+        code: the content of ``code/``.
+        phases: the earlier trainings of the script.
+        signature: returns the values that identify this training in a later process.
+        metric: name of the searcher's metric.
         progress: the progress of the training.
-        phase_index: number of the training in the script, from 0.
+        weights: the part with the variables.
+        parts: all parts, in the order in which they are restored.
+        workers: the workers of the training.
     """
-    trial = core.info.trial if core.info is not None else None
-    validation = progress.current_validation
-    metrics = dict(validation.metrics) if validation is not None else {}
-    return {
-        "steps_completed": progress.total_batches,
-        "epoch": progress.position.epoch,
-        "framework": f"tensorflow-{tf.__version__}",
-        "keras": keras.__version__,
-        "det_keras": __version__,
-        "format": ENGINE_FORMAT,
-        "phase": phase_index,
-        "metrics": metrics,
-        "searcher_metric": metrics.get(settings.metric),
-        "trial_id": trial.trial_id if trial is not None else None,
-        "experiment_id": trial.experiment_id if trial is not None else None,
-    }
+
+    def __init__(
+        self,
+        core: Context,
+        writer: CheckpointWriter,
+        code: CodeArchive,
+        *,
+        phases: Sequence[PhaseRecord],
+        signature: Callable[[], Mapping[str, Any]],
+        metric: str,
+        progress: Progress,
+        weights: WeightsPart,
+        parts: Sequence[Part],
+        workers: Workers,
+    ) -> None:
+        self._core = core
+        self._writer = writer
+        self._code = code
+        self._phases = phases
+        self._signature = signature
+        self._metric = metric
+        self._progress = progress
+        self._weights = weights
+        self._parts = parts
+        self._workers = workers
+        self._saved_at: tuple[int, int] | None = None
+        self._is_end_saved = False
+
+    def save(self, *, is_end: bool, has_changed: bool) -> None:
+        """Save the state of this boundary, unless it is already saved; all workers must make this call.
+
+        Args:
+            is_end: training has ended with this state, and cannot continue from it.
+            has_changed: the state of this boundary may have changed since it was saved.
+        """
+        place = self._place()
+        if self._saved_at == place and (self._is_end_saved or not has_changed):
+            return
+        self._saved_at, self._is_end_saved = place, is_end
+        states = self._workers.gather_state(self._parts)
+        if not self._core.distributed.is_chief:
+            return
+        # The pickles of a part and its files belong to one moment.
+        pickles = {name: dump for part in self._parts for name, dump in part.pickles().items()}
+        files = [folder for part in self._parts if (folder := part.files()) is not None]
+        rank_files = tempfile.TemporaryDirectory(prefix="det-state-", ignore_cleanup_errors=True)
+        variables = self._weights.variables()
+        models = self._weights.model_files(variables)
+        names = list(models)
+        first = models[names[0]] if names else None
+        state = {
+            **captured(self._parts, Path(rank_files.name)),
+            "phases": [phase.to_dict() for phase in self._phases],
+            "phase": {"index": len(self._phases), "signature": self._signature(), "finished": is_end},
+            "workers": self._core.distributed.size,
+        }
+        taken = TrainingState(
+            model_file=first,
+            places={} if first is None else first.places,
+            values=[
+                value if (shared := states.values.get(id(item.variable))) is None else tf.constant(shared)
+                for item, value in zip(variables.tracked, variables.copy(), strict=True)
+            ],
+            variables=variables.describe(),
+            state=state,
+            callback_states=pickles,
+            rank_directory=rank_files,
+            callback_files=files[0] if files else None,
+            worker_files=states.files,
+            code=self._code,
+            further_models={f"{name}.keras": models[name] for name in names[1:]},
+        )
+        self._writer.submit(self._metadata(), taken, _log_saved)
+
+    def is_saved(self) -> None:
+        """Record that the state of this boundary is in a checkpoint: it was restored from one."""
+        self._saved_at = self._place()
+
+    def prepare(self) -> None:
+        """Allocate memory for the copies of all variables in the background; called after the first batch."""
+        if self._core.distributed.is_chief:
+            self._writer.prepare(self._weights.variables().size_bytes)
+
+    def wait(self) -> None:
+        """Wait until every checkpoint is written.
+
+        Raises:
+            CheckpointError: the newest checkpoint could not be written.
+        """
+        self._core.distributed.on_chief(self._writer.wait)
+
+    def _place(self) -> tuple[int, int]:
+        position = self._progress.position
+        return position.epoch, position.batches
+
+    def _metadata(self) -> dict[str, Any]:
+        """Return the content of ``metadata.json``."""
+        trial = self._core.info.trial if self._core.info is not None else None
+        validation = self._progress.current_validation
+        metrics = dict(validation.metrics) if validation is not None else {}
+        return {
+            "steps_completed": self._progress.total_batches,
+            "epoch": self._progress.position.epoch,
+            "framework": f"tensorflow-{tf.__version__}",
+            "keras": keras.__version__,
+            "det_keras": __version__,
+            "format": ENGINE_FORMAT,
+            "phase": len(self._phases),
+            "metrics": metrics,
+            "searcher_metric": metrics.get(self._metric),
+            "trial_id": trial.trial_id if trial is not None else None,
+            "experiment_id": trial.experiment_id if trial is not None else None,
+        }
+
+
+def _log_saved(uuid: str) -> None:
+    logger.debug("Checkpoint %s is saved.", uuid)

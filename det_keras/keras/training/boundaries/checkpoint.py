@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from det_keras.keras.training.boundaries.base import Boundary, InjectedCallback
+from det_keras.keras.training.boundaries.base import Boundary, BoundaryCallback, Run
 from det_keras.keras.training.progress import Validation
-from det_keras.keras.training.run import Run
 
 __all__ = ["CheckpointCallback"]
 
 
-class CheckpointCallback(InjectedCallback):
+class CheckpointCallback(BoundaryCallback):
     """Saves checkpoints after validations by policy, by period, at epochs' ends, and at the end of training.
 
     Args:

@@ -8,17 +8,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from det_keras.errors import InvalidHP
-from det_keras.keras.training.boundaries.base import Boundary, InjectedCallback
+from det_keras.keras.training.boundaries.base import Boundary, BoundaryCallback, Run
 from det_keras.keras.training.metric_values import plain_logs
 from det_keras.keras.training.progress import Validation
-from det_keras.keras.training.run import Run
 
 __all__ = ["MetricsCallback"]
 
 logger = logging.getLogger(__name__)
 
 
-class MetricsCallback(InjectedCallback):
+class MetricsCallback(BoundaryCallback):
     """Reports Keras's running training metrics, once per epoch or periodically, and the results of validations.
 
     Args:

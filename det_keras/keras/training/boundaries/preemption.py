@@ -7,15 +7,14 @@ import signal
 from typing import NoReturn
 
 from det_keras.core.preempt import StopSignals
-from det_keras.keras.training.boundaries.base import Boundary, InjectedCallback
-from det_keras.keras.training.run import Run
+from det_keras.keras.training.boundaries.base import Boundary, BoundaryCallback, Run
 
 __all__ = ["PreemptionCallback"]
 
 logger = logging.getLogger(__name__)
 
 
-class PreemptionCallback(InjectedCallback):
+class PreemptionCallback(BoundaryCallback):
     """Saves a checkpoint and ends the process when the master, SIGTERM or Ctrl-C requests it.
 
     Args:

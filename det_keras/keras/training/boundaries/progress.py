@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 
-from det_keras.keras.training.boundaries.base import Boundary, InjectedCallback
-from det_keras.keras.training.run import Run
+from det_keras.keras.training.boundaries.base import Boundary, BoundaryCallback, Run
 
 __all__ = ["ProgressCallback"]
 
@@ -13,7 +12,7 @@ _REPORTS_PER_EPOCH = 20
 _SHORTEST_S = 0.5
 
 
-class ProgressCallback(InjectedCallback):
+class ProgressCallback(BoundaryCallback):
     """Reports progress at most about 20 times per epoch and every half second, and at each epoch's end."""
 
     def __init__(self) -> None:

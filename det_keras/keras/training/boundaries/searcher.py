@@ -7,16 +7,15 @@ import logging
 from det_keras.config import Length, Unit
 from det_keras.core.backend import Operation
 from det_keras.errors import DetError
-from det_keras.keras.training.boundaries.base import Boundary, InjectedCallback
+from det_keras.keras.training.boundaries.base import Boundary, BoundaryCallback, Run
 from det_keras.keras.training.position import Target
-from det_keras.keras.training.run import Run
 
 __all__ = ["SearcherCallback"]
 
 logger = logging.getLogger(__name__)
 
 
-class SearcherCallback(InjectedCallback):
+class SearcherCallback(BoundaryCallback):
     """Sets a trial's length from the searcher's operations, otherwise from the config, otherwise from `epochs`.
 
     Args:
@@ -53,7 +52,7 @@ class SearcherCallback(InjectedCallback):
     def _set_target(self, run: Run) -> None:
         if self._operation is None:
             if self._max_length is not None:
-                run.progress.target = self._target(run, self._max_length)
+                run.aim_at(self._target(run, self._max_length))
             return
         if self._operation.completed:
             # The trial has no operation left, but it is not finished: the search may give it another one later, and
@@ -62,7 +61,7 @@ class SearcherCallback(InjectedCallback):
             run.stop()
             return
         unit = self._max_length.unit if self._max_length is not None else Unit.EPOCHS
-        run.progress.target = self._target(run, Length(unit, self._operation.length))
+        run.aim_at(self._target(run, Length(unit, self._operation.length)))
 
     def _target(self, run: Run, length: Length) -> Target:
         """Return a length in epochs as epochs of the data, unless `records_per_epoch` is set; others in batches."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from det_keras.keras.training.boundaries.base import Boundary, InjectedCallback
+from det_keras.keras.training.boundaries.base import Boundary, BoundaryCallback, Run
 from det_keras.keras.training.progress import Validation
-from det_keras.keras.training.run import Run
 
 __all__ = ["ValidationCallback"]
 
 
-class ValidationCallback(InjectedCallback):
+class ValidationCallback(BoundaryCallback):
     """Validates before the first batch, when `period` has passed without a validation, and at the end of training.
 
     The validation at the end runs only if the settings or a searcher request it. It runs before the checkpoint of the

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from det_keras.keras.training.boundaries.base import Boundary, InjectedCallback
-from det_keras.keras.training.run import Run
+from det_keras.keras.training.boundaries.base import Boundary, BoundaryCallback, Run
 
 __all__ = ["DivergenceCallback"]
 
@@ -28,7 +27,7 @@ class Peers(Protocol):
         """
 
 
-class DivergenceCallback(InjectedCallback):
+class DivergenceCallback(BoundaryCallback):
     """Stops the workers together, and compares their weights after the first batch and then periodically.
 
     Args:

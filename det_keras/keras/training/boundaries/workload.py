@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from det_keras.keras.callbacks.callback import hooks
-from det_keras.keras.training.boundaries.base import Boundary, InjectedCallback
-from det_keras.keras.training.run import Run
+from det_keras.keras.training.boundaries.base import Boundary, BoundaryCallback, Run
 
 __all__ = ["WorkloadBegin", "WorkloadEnd", "workload_callbacks"]
 
 
-class WorkloadEnd(InjectedCallback):
+class WorkloadEnd(BoundaryCallback):
     """Ends a workload after every `unit` batches, before each validation, and at the end of training.
 
     Args:
@@ -50,7 +49,7 @@ class WorkloadEnd(InjectedCallback):
             listener(run.progress.total_batches, dict(logs))
 
 
-class WorkloadBegin(InjectedCallback):
+class WorkloadBegin(BoundaryCallback):
     """Begins the next workload, after all other injected callbacks have acted at the boundary.
 
     Args:
@@ -88,7 +87,7 @@ class WorkloadBegin(InjectedCallback):
 
 def workload_callbacks(
     unit: int, callbacks: Sequence[Any]
-) -> tuple[list[InjectedCallback], list[InjectedCallback]]:
+) -> tuple[list[BoundaryCallback], list[BoundaryCallback]]:
     """Return the injected callbacks to put first and last in the list; both are empty if no callback has a hook.
 
     Args:

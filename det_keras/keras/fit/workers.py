@@ -1,25 +1,15 @@
-"""Coordination of the workers of a `fit`: equal initial state, common decisions, and a joint checkpoint state.
-
-A `fit` on one worker has a `Team` as well. Its decisions are local, and nothing is exchanged.
-"""
+"""Coordination of the workers of a `fit`: equal initial state, common decisions, and a joint checkpoint state."""
 
 from __future__ import annotations
 
 import functools
-import io
-import json
-import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from det_keras.core.distributed import DistributedContext
-from det_keras.keras.checkpoint.random_state import capture_random_state, restore_random_state
 from det_keras.keras.checkpoint.trained_model import TrainedModel
 from det_keras.keras.data import DataSource
 from det_keras.keras.distributed.exchange import sum_over_workers
@@ -29,26 +19,12 @@ from det_keras.keras.distributed.shared_step import SharedStep
 from det_keras.keras.distributed.support import check_support
 from det_keras.keras.training.metric_values import LazyMetrics
 from det_keras.keras.training.progress import Progress
+from det_keras.keras.training.workers import Workers
 
-__all__ = ["Team", "WorkerStates"]
-
-_STATE_NAME, _VALUES_NAME = "worker.json", "worker.npz"
-
-
-@dataclass(frozen=True)
-class WorkerStates:
-    """The state that differs between workers, in the form in which a checkpoint stores it.
-
-    Attributes:
-        files: relative path below ``training_state/`` -> content.
-        values: id of a variable -> the value that the shared part of the checkpoint stores for it.
-    """
-
-    files: Mapping[str, bytes] = field(default_factory=dict)
-    values: Mapping[int, Any] = field(default_factory=dict)
+__all__ = ["FitWorkers"]
 
 
-class Team:
+class FitWorkers(Workers):
     """The workers of one `fit`, from the point of view of one worker.
 
     Args:
@@ -72,8 +48,7 @@ class Team:
         seed: int,
         may_lack_rows: bool,
     ) -> None:
-        self._workers = workers
-        self._step = step
+        super().__init__(workers, step)
         self._trained = trained
         self._source = source
         self._progress = progress
@@ -85,9 +60,9 @@ class Team:
             self._step.is_in_fit = True
 
     @property
-    def is_single(self) -> bool:
-        """Whether there is one worker, without virtual ones."""
-        return self._workers.is_alone
+    def replica(self) -> Replica | None:
+        """The model of this worker, while several workers train; None otherwise."""
+        return self._replica
 
     @contextmanager
     def at_work(self, *, is_new: bool) -> Iterator[None]:
@@ -176,7 +151,7 @@ class Team:
         return logs if self._replica is None else LazyMetrics(functools.partial(self._replica.metrics, logs))
 
     @contextmanager
-    def ready_to_validate(self) -> Iterator[None]:
+    def averaged(self) -> Iterator[None]:
         """Average the model's statistics over the workers inside the block, so that all validate the same model."""
         if self._replica is None:
             yield
@@ -184,7 +159,7 @@ class Team:
         with self._replica.averaged():
             yield
 
-    def end(self) -> None:
+    def average(self) -> None:
         """Assign the averaged statistics on every worker, so that all workers end with the same model."""
         if self._replica is not None:
             for variable, value in zip(self._replica.statistics, self._replica.averages(), strict=True):
@@ -202,91 +177,13 @@ class Team:
         if self._replica is not None:
             self._replica.check_equal(self._progress.total_batches, checked_at)
 
-    def gather_state(self) -> WorkerStates:
-        """Return the state that differs between workers; every worker must call it, only the chief uses the result."""
+    def shared_values(self) -> Mapping[int, Any]:
+        """Return the sums of metrics and the averages of statistics, by id of their variable."""
         replica = self._replica
-        if replica is None:
-            return WorkerStates()
+        assert replica is not None
         summed = zip(self._trained.model.metrics_variables, replica.sum_metrics(), strict=True)
         averaged = zip(replica.statistics, replica.averages(), strict=True)
-        values = {id(variable): value for pairs in (summed, averaged) for variable, value in pairs}
-        gathered = self._workers.gather(self._own_files()) or []
-        files = {
-            f"rank-{rank}/{name}": content
-            for rank, own in enumerate(gathered)
-            for name, content in own.items()
-        }
-        return WorkerStates(files, values)
-
-    def source_state(self, state: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any], Path]:
-        """Return the state of this worker's data and the directory of its files.
-
-        Args:
-            state: the checkpoint's training state.
-            folder: the checkpoint's ``training_state`` directory.
-        """
-        own = folder / f"rank-{self._workers.rank}"
-        if state.get("workers", 1) != self._workers.size:
-            # The data is divided differently between the workers now: it is read again up to the position.
-            kept = ("dataset", "ended")
-            return {name: value for name, value in state["source"].items() if name in kept}, own / "data"
-        if self._workers.is_chief:
-            return state["source"], own / "data"
-        source = json.loads((own / _STATE_NAME).read_text(encoding="utf-8"))["source"]
-        return source, own / "data"
-
-    def restore(
-        self, state: Mapping[str, Any], folder: Path, *, without: Collection[str] = frozenset()
-    ) -> None:
-        """Restore the state that differs between workers, after the shared state was restored.
-
-        Args:
-            state: the checkpoint's training state.
-            folder: the checkpoint's ``training_state`` directory.
-            without: names of random streams that are already restored.
-        """
-        restore_random_state(self._trained.model, state["random"], without=without)
-        if self._replica is None:
-            return
-        if state.get("workers", 1) != self._workers.size:
-            self._replica.begin_anew()
-            return
-        own, document = self._own_document(folder)
-        with np.load(own / _VALUES_NAME) as arrays:
-            values = [arrays[f"arr_{index}"] for index in range(len(arrays.files))]
-        self._replica.load_state({"trained": document["trained"], "values": values})
-        if not self._workers.is_chief:
-            restore_random_state(self._trained.model, document["random"], without=without)
-
-    def restore_random(self, state: Mapping[str, Any], folder: Path) -> None:
-        """Restore only the random states; arguments as in `restore`."""
-        restore_random_state(self._trained.model, state["random"])
-        if not self._workers.is_chief and state.get("workers", 1) == self._workers.size:
-            _, document = self._own_document(folder)
-            restore_random_state(self._trained.model, document["random"])
-
-    def _own_document(self, folder: Path) -> tuple[Path, dict[str, Any]]:
-        own = folder / f"rank-{self._workers.rank}"
-        document: dict[str, Any] = json.loads((own / _STATE_NAME).read_text(encoding="utf-8"))
-        return own, document
-
-    def _own_files(self) -> dict[str, bytes]:
-        assert self._replica is not None
-        state = self._replica.get_state()
-        document: dict[str, Any] = {"trained": state["trained"]}
-        files: dict[str, bytes] = {}
-        if not self._workers.is_chief:
-            with tempfile.TemporaryDirectory(prefix="det-state-") as folder:
-                document["source"] = self._source.save_state(Path(folder) / "data")
-                files = {
-                    path.relative_to(folder).as_posix(): path.read_bytes()
-                    for path in sorted(Path(folder).rglob("*"))
-                    if path.is_file()
-                }
-            document["random"] = capture_random_state(self._trained.model)
-        values = io.BytesIO()
-        np.savez(values, *state["values"])
-        return {**files, _STATE_NAME: json.dumps(document).encode(), _VALUES_NAME: values.getvalue()}
+        return {id(variable): value for pairs in (summed, averaged) for variable, value in pairs}
 
     def _check_alike(self) -> None:
         """Raise ValueError if the seed, the data or the model differs between the workers."""
@@ -297,17 +194,4 @@ class Team:
             "content of the data": self._source.fingerprint(),
             "model": [[variable["path"].split("/")[-1], *variable["shape"]] for variable in described],
         }
-        for name, value in facts.items():
-            gathered = self._workers.allgather(value)
-            different = [rank for rank, other in enumerate(gathered) if other != gathered[0]]
-            if different:
-                raise ValueError(
-                    f"The {name} of rank {', '.join(map(str, different))} differs from that of rank 0: "
-                    f"{_short(gathered[different[0]])} instead of {_short(gathered[0])}. Every worker runs the same "
-                    "script on the same data; `wrap_data` shares it."
-                )
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 120 else f"{text[:117]}..."
+        self.check_alike(facts, "Every worker runs the same script on the same data; `wrap_data` shares it.")

@@ -1,0 +1,264 @@
+"""The parts of a training whose state its checkpoints contain, and their order when they are restored.
+
+A training has a list of parts. A checkpoint asks each for its state, and a resume restores them in the order of the
+list. The values of variables are held apart from the rest, because they are large.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import keras
+
+from det_keras.core.distributed import DistributedContext
+from det_keras.keras.checkpoint.model_file import ModelFile
+from det_keras.keras.checkpoint.variables import VariableSet
+from det_keras.keras.history import FitHistory, pack_history
+from det_keras.keras.training.progress import Progress
+
+__all__ = [
+    "HistoryPart",
+    "InMemory",
+    "Part",
+    "ProgressPart",
+    "Saved",
+    "SavedState",
+    "WeightsPart",
+    "captured",
+    "own_files",
+]
+
+#: The file with the entries of one worker.
+_OWN_NAME = "worker.json"
+
+
+class SavedState(Protocol):
+    """A state to restore: that of a checkpoint, or one that is held in memory."""
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        """The entries of all parts."""
+
+    @property
+    def folder(self) -> Path:
+        """The directory of the training state's files."""
+
+    def values(self) -> Sequence[Any]:
+        """Return the values of all variables, in order."""
+
+    def pickles(self) -> Mapping[str, Any]:
+        """Return the unpickled states by name."""
+
+
+class Saved:
+    """A state that is restored, from the point of view of one worker.
+
+    Args:
+        found: the state.
+        workers: the workers of this process.
+
+    Attributes:
+        state: the entries of all parts.
+        drawn: names of the random streams that a part has already brought to where they were.
+    """
+
+    def __init__(self, found: SavedState, workers: DistributedContext) -> None:
+        self.state = found.state
+        self.drawn: frozenset[str] = frozenset()
+        self._found = found
+        self._is_alike = self.state.get("workers", 1) == workers.size
+        self._folder = found.folder / f"rank-{workers.rank}"
+
+    @property
+    def is_of_other_workers(self) -> bool:
+        """Whether another number of workers saved it."""
+        return not self._is_alike
+
+    @cached_property
+    def own(self) -> Mapping[str, Any] | None:
+        """The entries of this worker; None if there was one worker, or another number of them."""
+        path = self._folder / _OWN_NAME
+        if not self._is_alike or not path.exists():
+            return None
+        entries: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return entries
+
+    def own_file(self, name: str) -> Path:
+        """Return the path of a file or directory of this worker."""
+        return self._folder / name
+
+    def data_state(self, shared: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what of a data source's state holds for this number of workers.
+
+        With another one the data is divided differently: it is read again up to the position.
+        """
+        if self._is_alike:
+            return dict(shared)
+        return {name: value for name, value in shared.items() if name in ("dataset", "ended")}
+
+    def values(self) -> Sequence[Any]:
+        """Return the values of all variables, in order."""
+        return self._found.values()
+
+    def pickles(self) -> Mapping[str, Any]:
+        """Return the unpickled states by name."""
+        return self._found.pickles()
+
+
+class Part:
+    """A part of a training whose state the next step depends on; every method does nothing by default."""
+
+    def capture(self, directory: Path) -> Mapping[str, Any]:
+        """Return entries of the training state, as JSON values.
+
+        Args:
+            directory: for files, which belong to the chief.
+        """
+        return {}
+
+    def capture_own(self, directory: Path) -> Mapping[str, Any]:
+        """Return entries that differ between workers, as JSON values; called only if there are several.
+
+        Args:
+            directory: for files of this worker.
+        """
+        return {}
+
+    def pickles(self) -> Mapping[str, Callable[[], bytes]]:
+        """Return functions that pickle objects, by name; they may run later, in another thread."""
+        return {}
+
+    def files(self) -> tempfile.TemporaryDirectory[str] | None:
+        """Return a directory with files that the checkpoint contains as well; it is deleted with the object."""
+        return None
+
+    def restore(self, saved: Saved) -> None:
+        """Restore what `capture`, `capture_own` and `pickles` returned in another process."""
+
+
+class WeightsPart(Part):
+    """All variables that training changes, and the files of the models that have them.
+
+    Args:
+        variables: returns the variables that exist now.
+        models: the models by name; the first is the ``model.keras`` of a checkpoint.
+        optimizers: returns the optimizers.
+    """
+
+    def __init__(
+        self,
+        variables: Callable[[], VariableSet],
+        models: Mapping[str, Any],
+        optimizers: Callable[[], Iterable[Any]],
+    ) -> None:
+        self.variables = variables
+        self._models = models
+        self._optimizers = optimizers
+        self._files: dict[str, ModelFile] = {}
+
+    def model_files(self, variables: VariableSet) -> dict[str, ModelFile]:
+        """Return the files of the models with their present values beside variables, the first model's first."""
+        found = [item.variable for item in variables.tracked]
+        for name, model in self._models.items():
+            if isinstance(model, keras.Model) and model.variables:
+                known = self._files.get(name)
+                if known is None or not known.has_variables(found):
+                    known = ModelFile(model, found, self._optimizers())
+                self._files[name] = known.refreshed()
+        return self._files
+
+    def restore(self, saved: Saved) -> None:
+        self.variables().assign(saved.values())
+
+
+class HistoryPart(Part):
+    """The metrics of finished epochs."""
+
+    def __init__(self, history: FitHistory) -> None:
+        self._history = history
+
+    def capture(self, directory: Path) -> Mapping[str, Any]:
+        return {"history": pack_history(self._history.get_state())}
+
+    def restore(self, saved: Saved) -> None:
+        self._history.load_state(saved.state["history"])
+
+
+class ProgressPart(Part):
+    """The progress of the training; on a resume the position is set before.
+
+    Args:
+        progress: the progress.
+        with_logs: returns whether a process that resumes here needs the running training metrics.
+    """
+
+    def __init__(self, progress: Progress, with_logs: Callable[[], bool]) -> None:
+        self._progress = progress
+        self._with_logs = with_logs
+
+    def capture(self, directory: Path) -> Mapping[str, Any]:
+        return self._progress.get_state(with_logs=self._with_logs())
+
+    def restore(self, saved: Saved) -> None:
+        self._progress.load_state(saved.state)
+
+
+class InMemory:
+    """The state of some parts of this process, as it is now, for a restore in the same process.
+
+    Args:
+        parts: the parts; they need no files.
+        weights: one of them.
+        workers: the workers of this process.
+    """
+
+    folder = Path(os.devnull)
+
+    def __init__(self, parts: Sequence[Part], weights: WeightsPart, workers: DistributedContext) -> None:
+        self.state = {**captured(parts, self.folder), "workers": workers.size}
+        self._values = weights.variables().copy()
+        self._pickles = {
+            name: pickle.loads(dump()) for part in parts for name, dump in part.pickles().items()
+        }
+
+    def values(self) -> Sequence[Any]:
+        """Return the values of all variables, in order."""
+        return self._values
+
+    def pickles(self) -> Mapping[str, Any]:
+        """Return the objects by name."""
+        return self._pickles
+
+
+def captured(parts: Iterable[Part], directory: Path) -> dict[str, Any]:
+    """Return the entries of all parts; entries of one name are joined."""
+    return _joined(part.capture(directory) for part in parts)
+
+
+def own_files(parts: Iterable[Part]) -> dict[str, bytes]:
+    """Return the files of this worker by their path in its directory."""
+    with tempfile.TemporaryDirectory(prefix="det-state-") as name:
+        folder = Path(name)
+        entries = _joined(part.capture_own(folder) for part in parts)
+        (folder / _OWN_NAME).write_text(json.dumps(entries), encoding="utf-8")
+        return {
+            path.relative_to(folder).as_posix(): path.read_bytes()
+            for path in sorted(folder.rglob("*"))
+            if path.is_file()
+        }
+
+
+def _joined(groups: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    joined: dict[str, Any] = {}
+    for entries in groups:
+        for name, value in entries.items():
+            known = joined.get(name)
+            joined[name] = {**known, **value} if isinstance(known, dict) else value
+    return joined
