@@ -25,9 +25,9 @@ from det_keras.core.train import TrainContext
 from det_keras.core.uncaught import UncaughtHook
 from det_keras.errors import InvalidHP
 from det_keras.home import Home
-from det_keras.protocol.exit_codes import code_of_rejection
 from det_keras.protocol.origin import origin_of
 from det_keras.provenance.capture import is_enabled
+from det_keras.workers.exit_codes import code_of_rejection
 
 if TYPE_CHECKING:
     from det_keras.core.backend.trial import LoadReporter

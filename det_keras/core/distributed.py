@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from det_keras import strategy_hook
 from det_keras.cluster_info import ChiefInfo, WorkerInfo
-from det_keras.core.exchange import LOOPBACK, Exchange, LocalExchange, SocketExchange, own_key
 from det_keras.errors import DetError
 from det_keras.home import Home
+from det_keras.workers.exchange import LOOPBACK, Exchange, LocalExchange, SocketExchange, own_key
 
 __all__ = ["DistributedContext", "reversed_bits"]
 

@@ -37,17 +37,15 @@ from det_keras.cluster_info import ClusterInfo, get_cluster_info
 from det_keras.compat import with_determined
 from det_keras.errors import ClusterInfoError, DetError
 from det_keras.launch.command import become, cannot_start
-from det_keras.launch.heartbeat import Heartbeats
 from det_keras.launch.meeting import Connections, derive_key, host, join, meeting_ports
 from det_keras.launch.network import LOOPBACK_INTERFACE, find_interface, free_port, host_name_problem, listen
 from det_keras.launch.nodes import Nodes
 from det_keras.launch.placement import Placement
 from det_keras.launch.rank_group import RankGroup
-from det_keras.launch.rendezvous import LOOPBACK, Rendezvous
-from det_keras.launch.shared_memory import SharedMemory
-from det_keras.protocol.ends import CHANNELS, ENDS_VARIABLE, Ends
 from det_keras.protocol.engines import AUTO, BUILTIN, ENGINE_VARIABLE, ENGINES, HOROVOD, named_engine
-from det_keras.protocol.heartbeat import ADDRESS_VARIABLE
+from det_keras.workers.heartbeat import ADDRESS_VARIABLE, Heartbeats
+from det_keras.workers.inherited import CHANNELS, ENDS_VARIABLE, Ends, SharedMemory
+from det_keras.workers.rendezvous import LOOPBACK, Rendezvous
 
 __all__ = ["main", "rank_environments"]
 

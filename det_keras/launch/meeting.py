@@ -6,7 +6,7 @@ knows: the task's token and the id of the allocation. So they need no exchange b
 another allocation, an earlier one of the same trial too, is not accepted.
 
 A launcher connects twice: one connection carries the events of `launch/nodes.py`, the other the calls of
-`launch/rendezvous.py`.
+`workers/rendezvous.py`.
 
 A single thread does all of this, since the launcher forks afterwards.
 """
@@ -25,8 +25,8 @@ from typing import Any
 
 from det_keras.cluster_info import ClusterInfo
 from det_keras.errors import DetError
-from det_keras.launch.link import Greeting, Link, present
 from det_keras.launch.placement import Placement
+from det_keras.workers.channel import Channel, Greeting, present
 
 __all__ = ["CALLS", "EVENTS", "Connections", "derive_key", "host", "join", "meeting_ports"]
 
@@ -55,8 +55,8 @@ class Connections:
         terms: what the chief's launcher decided for all.
     """
 
-    events: dict[int, Link] = field(default_factory=dict)
-    calls: dict[int, Link] = field(default_factory=dict)
+    events: dict[int, Channel] = field(default_factory=dict)
+    calls: dict[int, Channel] = field(default_factory=dict)
     terms: dict[str, Any] = field(default_factory=dict)
 
     def close(self) -> None:
@@ -191,7 +191,7 @@ def _admit_all(
                 else:
                     _admit(selector, greetings, event.data, placement, found)
         for greeting in greetings:
-            greeting.link.close()
+            greeting.channel.close()
 
 
 def _missing(placement: Placement, found: Connections) -> list[int]:
@@ -210,7 +210,7 @@ def _greet(
         if len(greetings) == _MOST_GREETINGS:
             connected.close()
             return
-        link = Link(connected, silence_s)
+        link = Channel(connected, silence_s)
         try:
             greeting = Greeting(link, key)
         except OSError:
@@ -228,7 +228,7 @@ def _admit(
     found: Connections,
 ) -> None:
     try:
-        messages = greeting.link.read()
+        messages = greeting.channel.read()
         if not messages:
             return
         hello = greeting.check(messages[0])
@@ -241,18 +241,18 @@ def _admit(
     except (OSError, ValueError, KeyError, TypeError) as error:
         _refuse(selector, greetings, greeting, str(error))
         return
-    selector.unregister(greeting.link)
+    selector.unregister(greeting.channel)
     del greetings[greeting]
-    links[node] = greeting.link
+    links[node] = greeting.channel
 
 
 def _refuse(
     selector: selectors.BaseSelector, greetings: dict[Greeting, float], greeting: Greeting, why: str
 ) -> None:
     logger.warning("A connection to this launcher was refused: %s.", why)
-    selector.unregister(greeting.link)
+    selector.unregister(greeting.channel)
     del greetings[greeting]
-    greeting.link.close()
+    greeting.channel.close()
 
 
 def _connect(
@@ -263,7 +263,7 @@ def _connect(
     deadline: float,
     timeout_s: float,
     silence_s: float,
-) -> Link:
+) -> Channel:
     where = placement.describe_node(0)
     remind_at = time.monotonic() + 1.0
     while True:
@@ -271,7 +271,7 @@ def _connect(
         for port in ports:
             try:
                 connected = socket.create_connection((placement.chief_address, port), timeout=_ANSWER_S)
-                link = Link(connected, silence_s)
+                link = Channel(connected, silence_s)
             except OSError as error:
                 problems.append(f"port {port}: {error.strerror or error}")
                 continue
@@ -293,7 +293,7 @@ def _connect(
         time.sleep(_RETRY_S)
 
 
-def _terms(placement: Placement, link: Link, deadline: float) -> dict[str, Any]:
+def _terms(placement: Placement, link: Channel, deadline: float) -> dict[str, Any]:
     where = placement.describe_node(0)
     logger.info("Connected with the launcher of %s; waiting for those of all nodes.", where)
     try:

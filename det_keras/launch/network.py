@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 from det_keras.errors import DetError
 from det_keras.launch.placement import Placement
-from det_keras.launch.rendezvous import LOOPBACK
 from det_keras.protocol.addresses import is_loopback
+from det_keras.workers.rendezvous import LOOPBACK
 
 __all__ = ["LOOPBACK_INTERFACE", "find_interface", "free_port", "host_name_problem", "listen"]
 

@@ -5,7 +5,7 @@ rank failed anywhere. At the end each launcher waits for the others: all exit wi
 failure.
 
 A rank that hangs is found by the launcher of its own node, which reports it like a failure. A node that is switched off
-or cut off is found by the kernel, which ends the connections to it; see `launch/link.py`.
+or cut off is found by the kernel, which ends the connections to it; see `workers/channel.py`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from det_keras.launch.link import Link
 from det_keras.launch.placement import Placement
-from det_keras.protocol.exit_codes import REJECTS_HPARAMS
+from det_keras.workers.channel import Channel
+from det_keras.workers.exit_codes import REJECTS_HPARAMS
 
 __all__ = ["Failure", "Nodes", "precedence"]
 
@@ -61,7 +61,7 @@ class Nodes:
         links: a connection to each of the other launchers on the chief's node, to the chief's elsewhere.
     """
 
-    def __init__(self, placement: Placement, links: Mapping[int, Link] | None = None) -> None:
+    def __init__(self, placement: Placement, links: Mapping[int, Channel] | None = None) -> None:
         self.placement = placement
         self._links = dict(links or {})
         self._ended: set[int] = set()
@@ -69,7 +69,7 @@ class Nodes:
         self._is_decided = False
 
     @property
-    def links(self) -> list[Link]:
+    def links(self) -> list[Channel]:
         """The connections that are open."""
         return [link for link in self._links.values() if not link.is_closed]
 
@@ -77,7 +77,7 @@ class Nodes:
         """Tell the other launchers of a failure."""
         self._send_all({"failure": asdict(failure)})
 
-    def hear(self, link: Link) -> list[Failure]:
+    def hear(self, link: Channel) -> list[Failure]:
         """Read what has arrived on a connection, and return the failures in it.
 
         If the connection has ended, `link.is_closed` is true afterwards.
@@ -136,7 +136,7 @@ class Nodes:
     def _has_all_ends(self) -> bool:
         return all(node in self._ended or link.is_closed for node, link in self._links.items())
 
-    def _send_all(self, message: dict[str, Any], *, but: Link | None = None) -> None:
+    def _send_all(self, message: dict[str, Any], *, but: Channel | None = None) -> None:
         for link in self.links:
             if link is not but:
                 # A launcher that is gone is noticed where its connection is read.

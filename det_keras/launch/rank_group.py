@@ -22,8 +22,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 
-from det_keras.launch.heartbeat import Heartbeats
-from det_keras.launch.link import Link
 from det_keras.launch.nodes import Failure, Nodes, precedence
 from det_keras.launch.process_group import (
     GroupReaper,
@@ -33,7 +31,9 @@ from det_keras.launch.process_group import (
     start_group,
 )
 from det_keras.launch.rank_output import OutputStream, RankLines
-from det_keras.protocol.exit_codes import REJECTS_HPARAMS
+from det_keras.workers.channel import Channel
+from det_keras.workers.exit_codes import REJECTS_HPARAMS
+from det_keras.workers.heartbeat import Heartbeats
 
 __all__ = ["RankGroup", "exit_code"]
 
@@ -162,7 +162,7 @@ class RankGroup:
             if key.fileobj is self._heartbeats:
                 self._heartbeats.receive()
                 continue
-            if isinstance(key.fileobj, Link):
+            if isinstance(key.fileobj, Channel):
                 self._hear(selector, key.fileobj)
                 continue
             data = os.read(key.fd, _READ_BYTES)
@@ -214,7 +214,7 @@ class RankGroup:
             return f" Ending all {self._nodes.placement.size} ranks."
         return f" Ending the other {others} of {len(self._environments)} ranks." if others else ""
 
-    def _hear(self, selector: selectors.BaseSelector, link: Link) -> None:
+    def _hear(self, selector: selectors.BaseSelector, link: Channel) -> None:
         failures = self._nodes.hear(link)
         if link.is_closed:
             # In this order: the reaper has a copy of the descriptor, so that closing ours would not end its events.

@@ -23,11 +23,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from det_keras.core.collective import Collective, tree_sum
-from det_keras.core.exchange import Star
 from det_keras.errors import DetError
-from det_keras.launch.shared_memory import SharedMemory
-from det_keras.protocol.ends import ENDS_VARIABLE, SLOT_BYTES, Ends
+from det_keras.workers.collective import Collective, tree_sum
+from det_keras.workers.exchange import Star
+from det_keras.workers.inherited import ENDS_VARIABLE, SLOT_BYTES, Ends, SharedMemory
 
 pytestmark = pytest.mark.process
 
@@ -297,7 +296,7 @@ def test_memory_that_was_not_inherited_is_refused(tmp_path):
     memory = SharedMemory(1)
     text = Ends.to_text([memory.ends(0)])
     code = (
-        "import os\nfrom det_keras.core.collective import Collective\nfrom det_keras.protocol.ends import Ends\n"
+        "import os\nfrom det_keras.workers.collective import Collective\nfrom det_keras.workers.inherited import Ends\n"
         f"file = os.open({str(tmp_path / 'other')!r}, os.O_CREAT)\n"
         f"os.dup2(file, {memory.ends(0).memory})\n"
         f"Collective(0, 1, Ends.from_text(os.environ[{ENDS_VARIABLE!r}])[0])"

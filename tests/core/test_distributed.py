@@ -14,10 +14,10 @@ from ranks import on_ranks
 
 from det_keras.cluster_info import WorkerInfo
 from det_keras.core import DistributedContext
-from det_keras.core.exchange import SocketExchange, own_key
 from det_keras.errors import ClusterInfoError, DetError
 from det_keras.home import Home
 from det_keras.launch.network import free_port
+from det_keras.workers.exchange import SocketExchange, own_key
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
@@ -56,7 +56,7 @@ def test_local_calls_stay_on_the_machine():
         worker = WorkerInfo(rank, 4, local_rank, 2, cross_rank, 2)
         # Both "machines" are this one: the second's local port must not be the first's.
         exchange = SocketExchange.__new__(SocketExchange)
-        from det_keras.core.exchange import Star
+        from det_keras.workers.exchange import Star
 
         exchange._all = Star(rank, 4, "127.0.0.1", port, key, 30)
         exchange._local = Star(local_rank, 2, "127.0.0.1", local_ports[cross_rank], key, 30)
@@ -105,7 +105,7 @@ def test_worker_without_the_key_is_refused_and_nothing_of_it_is_unpickled(monkey
     thread.join(10)
     assert found, "strangers kept the job from starting"
     assert not bomb.exists()
-    assert "does not know the job's key" in caplog.text
+    assert "does not know the key of this job" in caplog.text
     for one in (right, found[0], connected, silent):
         one.close()
 

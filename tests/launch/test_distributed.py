@@ -274,7 +274,7 @@ time.sleep(600)
 HANGS = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
 BEATS = """
 import os, signal, time
-from det_keras.core.heartbeat import beat_for_ever
+from det_keras.workers.heartbeat import beat_for_ever
 rank = int(os.environ["HOROVOD_RANK"])
 beat_for_ever(rank, os.environ)
 """
@@ -482,8 +482,8 @@ def test_engine_is_chosen_without_horovod(options, variables, code, told, enviro
 ENDS_ALONE = """
 import os
 import numpy as np
-from det_keras.core.collective import Collective
-from det_keras.protocol.ends import Ends
+from det_keras.workers.collective import Collective
+from det_keras.workers.inherited import Ends
 ends = Ends.from_text(os.environ["DET_KERAS_COLLECTIVE"])[0]
 collective = Collective(rank, 3, ends)
 collective.sum(np.ones(3))

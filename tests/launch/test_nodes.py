@@ -21,10 +21,10 @@ from amount import AMOUNT
 from warm.program import READ_EARLY
 
 from det_keras.cluster_info import ClusterInfo
-from det_keras.launch.link import Link, present
 from det_keras.launch.meeting import derive_key, meeting_ports
 from det_keras.launch.network import host_name_problem
 from det_keras.launch.placement import Placement
+from det_keras.workers.channel import Channel, present
 
 from . import waiting
 from .waiting import is_dead
@@ -232,7 +232,7 @@ import os
 import numpy as np
 import tensorflow as tf
 from det_keras.cluster_info import WorkerInfo
-from det_keras.core.collective import tree_sum
+from det_keras.workers.collective import tree_sum
 from det_keras.keras.distributed.exchange import EngineExchange, sum_over_parts
 worker = WorkerInfo.from_environment(os.environ)
 EngineExchange(worker)
@@ -335,15 +335,15 @@ def test_stranger_is_refused_and_delays_no_start(pair):
         loud.sendall(b"GET / HTTP/1.1\r\n\r\n")
         hello = {"node": 1, "counts": [2, 2], "addresses": ADDRESSES, "purpose": "events"}
         with pytest.raises(OSError, match="closed the connection"):
-            present(Link(lying, 30), b"guessed", hello, 10)
+            present(Channel(lying, 30), b"guessed", hello, 10)
         key = derive_key(pair.info, "launchers").encode()
         with pytest.raises(OSError, match="closed the connection"):
-            present(Link(early, 30), key + b"of an earlier allocation", hello, 10)
+            present(Channel(early, 30), key + b"of an earlier allocation", hello, 10)
         # A first one says nothing, and is still connected.
         pair.start(1, code=RANK + "print(rank)")
         assert pair.finish() == [0, 0]
     assert pair.err(0).count("it does not know the key of this job") == 2
-    assert "the other end sent no message of a launcher" in pair.err(0)
+    assert "the other end sent no message of a job" in pair.err(0)
     assert sorted(pair.out(0) + pair.out(1)) == [f"[rank={rank}] {rank}" for rank in range(4)]
 
 

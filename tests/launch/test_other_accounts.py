@@ -11,9 +11,8 @@ from collections.abc import Callable
 
 import pytest
 
-from det_keras.launch.heartbeat import Heartbeats
-from det_keras.launch.rendezvous import Rendezvous
-from det_keras.protocol.heartbeat import format_beat, socket_address
+from det_keras.workers.heartbeat import Heartbeats, format_beat, socket_address
+from det_keras.workers.rendezvous import Rendezvous
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another account")
 

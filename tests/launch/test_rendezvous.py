@@ -8,7 +8,7 @@ import socket
 import psutil
 import pytest
 
-from det_keras.launch.rendezvous import Rendezvous
+from det_keras.workers.rendezvous import Rendezvous
 
 
 @pytest.fixture

@@ -13,14 +13,14 @@ from typing import Any
 import tensorflow as tf
 
 from det_keras.cluster_info import WorkerInfo
-from det_keras.core.collective import tree_sum
-from det_keras.core.exchange import Exchange
 from det_keras.keras.distributed.engines.alone import AloneEngine
 from det_keras.keras.distributed.engines.base import Engine
 from det_keras.keras.distributed.engines.builtin import BuiltinEngine
 from det_keras.keras.distributed.engines.horovod import HorovodEngine, import_problem
-from det_keras.protocol.ends import ENDS_VARIABLE
 from det_keras.protocol.engines import AUTO, BUILTIN, HOROVOD, named_engine
+from det_keras.workers.collective import tree_sum
+from det_keras.workers.exchange import Exchange
+from det_keras.workers.inherited import ENDS_VARIABLE
 
 # Alignment of TensorFlow's memory.
 _ALIGNMENT_BYTES = 64

@@ -34,7 +34,7 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def sum_in_tree(self, flat: tf.Tensor, *, name: str) -> tf.Tensor:
-        """Return the sum of a tensor over all workers: that of `core.collective.tree_sum`, to the last bit.
+        """Return the sum of a tensor over all workers: that of `workers.collective.tree_sum`, to the last bit.
 
         Args:
             flat: (size,), with the same size and dtype on every worker.

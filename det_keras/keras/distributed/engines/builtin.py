@@ -1,4 +1,4 @@
-"""The engine that needs nothing installed: `core/collective.py`, called from TensorFlow's graphs."""
+"""The engine that needs nothing installed: `workers/collective.py`, called from TensorFlow's graphs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy as np
 import tensorflow as tf
 
 from det_keras.cluster_info import ChiefInfo, WorkerInfo
-from det_keras.core.collective import Collective, tree_sum
-from det_keras.core.exchange import Star
-from det_keras.core.heartbeat import beat_for_ever
 from det_keras.errors import DetError
 from det_keras.keras.distributed.engines.array_calls import ArrayCalls
 from det_keras.keras.distributed.engines.base import Engine
-from det_keras.protocol.ends import ENDS_VARIABLE, Ends
 from det_keras.protocol.engines import BUILTIN
+from det_keras.workers.collective import Collective, tree_sum
+from det_keras.workers.exchange import Star
+from det_keras.workers.heartbeat import beat_for_ever
+from det_keras.workers.inherited import ENDS_VARIABLE, Ends
 
 __all__ = ["BuiltinEngine"]
 

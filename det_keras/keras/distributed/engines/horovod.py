@@ -9,12 +9,12 @@ import numpy as np
 import tensorflow as tf
 
 from det_keras.cluster_info import WorkerInfo
-from det_keras.core.collective import tree_sum
-from det_keras.core.heartbeat import beat_for_ever
 from det_keras.errors import DetError
 from det_keras.keras.distributed.engines.array_calls import ArrayCalls
 from det_keras.keras.distributed.engines.base import Engine
 from det_keras.protocol.engines import HOROVOD
+from det_keras.workers.collective import tree_sum
+from det_keras.workers.heartbeat import beat_for_ever
 
 __all__ = ["HorovodEngine", "import_problem"]
 

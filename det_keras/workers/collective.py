@@ -25,9 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from det_keras.core.exchange import Star
 from det_keras.errors import DetError
-from det_keras.protocol.ends import HEADER_BYTES, SLOT_BYTES, Ends, memory_bytes
+from det_keras.workers.exchange import Star
+from det_keras.workers.inherited import HEADER_BYTES, SLOT_BYTES, Ends, memory_bytes
 
 __all__ = ["Collective", "tree_sum"]
 

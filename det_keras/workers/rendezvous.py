@@ -26,7 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from det_keras.launch.link import Link
+from det_keras.workers.channel import Channel
 
 __all__ = ["LOOPBACK", "Rendezvous"]
 
@@ -52,7 +52,7 @@ class Rendezvous:
         port: the port on which it listens.
     """
 
-    def __init__(self, *, chief: Link | None = None, guests: Iterable[Link] = ()) -> None:
+    def __init__(self, *, chief: Channel | None = None, guests: Iterable[Channel] = ()) -> None:
         self._values: _Values | _RemoteValues = _Values() if chief is None else _RemoteValues(chief)
         self._server = _Server((LOOPBACK, 0), _Handler, self._values)
         self._guests = list(guests)
@@ -106,7 +106,7 @@ class _RemoteValues:
         link: the connection to it; used for nothing else.
     """
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Channel) -> None:
         self._link = link
         self._lock = threading.Lock()
 
@@ -126,7 +126,7 @@ class _RemoteValues:
             return self._link.receive(None)
 
 
-def _answer_calls(link: Link, values: _Values | _RemoteValues) -> None:
+def _answer_calls(link: Channel, values: _Values | _RemoteValues) -> None:
     """Answer the calls of another launcher until its connection ends, which `launch/nodes.py` notices too."""
     try:
         while True:

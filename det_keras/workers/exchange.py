@@ -1,7 +1,7 @@
 """The exchange of small Python objects between the workers of a job.
 
 Every worker makes the same calls in the same order. Objects are pickled, and unpickling can run code: nothing is
-unpickled from a connection before both ends have proved that they know the job's key.
+unpickled before both ends of a `Channel` have proved that they know the job's key.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ import abc
 import contextlib
 import logging
 import os
+import pickle
 import secrets
 import socket
 import tempfile
 import threading
 import time
 from collections.abc import Callable
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from pathlib import Path
 from typing import Any
 
 from det_keras.cluster_info import WorkerInfo
 from det_keras.errors import DetError
 from det_keras.home import Home
+from det_keras.workers.channel import Channel, Greeting, present
 
 __all__ = ["Exchange", "LocalExchange", "SocketExchange", "Star", "own_key"]
 
@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 LOOPBACK = "127.0.0.1"
 _PATIENCE_S = 600.0
 _RETRY_S = 0.05
+# How long a client that has connected may be silent.
+_GREETING_S = 60.0
 
 
 class Exchange(abc.ABC):
@@ -114,7 +116,7 @@ class Star:
         listener: socket.socket | None = None,
     ) -> None:
         self._place, self._size = place, size
-        self._others: dict[int, Connection] = {}
+        self._others: dict[int, Channel] = {}
         if size == 1:
             return
         deadline = time.monotonic() + patience_s
@@ -147,14 +149,14 @@ class Star:
 
     def _send(self, place: int, value: object) -> None:
         try:
-            self._others[place].send(value)
+            self._others[place].send_bytes(pickle.dumps(value))
         except (OSError, KeyError) as error:
             raise _gone(place) from error
 
     def _receive(self, place: int) -> Any:
         try:
-            return self._others[place].recv()
-        except (OSError, EOFError, KeyError) as error:
+            return pickle.loads(self._others[place].receive_bytes(None))
+        except (OSError, KeyError) as error:
             raise _gone(place) from error
 
 
@@ -173,32 +175,29 @@ def own_key(home: Home) -> bytes:
     return path.read_bytes()
 
 
-def _accept(listener: socket.socket, size: int, key: bytes, deadline: float) -> dict[int, Connection]:
+def _accept(listener: socket.socket, size: int, key: bytes, deadline: float) -> dict[int, Channel]:
     address, port = listener.getsockname()[:2]
     listener.settimeout(4 * _RETRY_S)
-    found: dict[int, Connection] = {}
+    found: dict[int, Channel] = {}
     changed = threading.Condition()
 
     def greet(connected: socket.socket) -> None:
         # On its own thread: a client that connects and sends nothing must not block the other workers.
-        connection = _connection(connected)
+        channel = Channel(connected)
         try:
-            deliver_challenge(connection, key)
-            answer_challenge(connection, key)
-            place = connection.recv()
-        except (AuthenticationError, AssertionError, OSError, EOFError, ValueError) as error:
-            logger.warning(
-                "A connection to port %s was refused: it does not know the job's key (%s).", port, error
-            )
-            connection.close()
+            greeting = Greeting(channel, key)
+            place = greeting.check(channel.receive(_GREETING_S)).get("place")
+        except OSError as error:
+            logger.warning("A connection to port %s was refused: %s.", port, error)
+            channel.close()
             return
         with changed:
             if isinstance(place, int) and 1 <= place < size and place not in found:
-                found[place] = connection
+                found[place] = channel
                 changed.notify_all()
                 return
         logger.warning("An unexpected or second rank %r of %s was refused at port %s.", place, size, port)
-        connection.close()
+        channel.close()
 
     while len(found) < size - 1:
         if time.monotonic() > deadline:
@@ -210,13 +209,6 @@ def _accept(listener: socket.socket, size: int, key: bytes, deadline: float) -> 
             with changed:
                 changed.wait_for(lambda: len(found) == size - 1, timeout=_RETRY_S)
     return found
-
-
-def _connection(connected: socket.socket) -> Connection:
-    connected.settimeout(None)
-    # A message is sent as its length and its content: with a delay between them, each would take 40 ms.
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return Connection(connected.detach())
 
 
 def _listen(address: str, port: int, size: int) -> socket.socket:
@@ -234,7 +226,7 @@ def _listen(address: str, port: int, size: int) -> socket.socket:
     return listener
 
 
-def _connect(place: int, address: str, port: int, key: bytes, deadline: float) -> Connection:
+def _connect(place: int, address: str, port: int, key: bytes, deadline: float) -> Channel:
     while True:
         try:
             connected = socket.create_connection(
@@ -245,19 +237,15 @@ def _connect(place: int, address: str, port: int, key: bytes, deadline: float) -
             if time.monotonic() > deadline:
                 raise DetError(f"Rank 0 could not be reached at {address}:{port}: {error}.") from error
             time.sleep(_RETRY_S)
-    connection = _connection(connected)
+    channel = Channel(connected)
     try:
-        if not connection.poll(max(deadline - time.monotonic(), 0.0)):
-            raise EOFError("it does not answer")
-        answer_challenge(connection, key)
-        deliver_challenge(connection, key)
-        connection.send(place)
-    except (AuthenticationError, AssertionError, OSError, EOFError) as error:
-        connection.close()
+        present(channel, key, {"place": place}, max(deadline - time.monotonic(), 0.1))
+    except OSError as error:
+        channel.close()
         raise DetError(
             f"Rank 0 at {address}:{port} does not know the key of this job. Every worker needs the same DET_CHIEF_KEY."
         ) from error
-    return connection
+    return channel
 
 
 def _gone(place: int) -> DetError:

@@ -1,9 +1,9 @@
-"""Detects ranks that hang, by the absence of signs of life.
+"""Detects ranks that hang, by the absence of signs of life; both ends, the rank's and its launcher's.
 
 A rank that is stopped or swapped out does not end and does not answer: the other ranks would wait for it for ever.
 So the launcher checks every rank a few times before the timeout. Each of these is a sign of life:
 
-- a heartbeat: the datagram of `protocol.heartbeat` on the launcher's socket, sent by a separate thread of the rank;
+- a heartbeat: a datagram ``<rank> <pid>`` on the launcher's abstract Unix socket, sent by a thread of the rank;
 - processor time used, even without a heartbeat: slow work that lets no other thread run is not a hang;
 - not being stopped, if the rank has never sent a heartbeat: a program that sends none may be asleep.
 
@@ -17,14 +17,23 @@ import os
 import secrets
 import socket
 import struct
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from det_keras.protocol.heartbeat import parse_beat, socket_address
+__all__ = ["ADDRESS_VARIABLE", "Heartbeats", "beat_for_ever", "format_beat", "parse_beat", "socket_address"]
 
-__all__ = ["Heartbeats"]
+#: The environment variable with the address of the launcher's socket; a leading ``@`` stands for its null byte.
+ADDRESS_VARIABLE = "DET_HEARTBEAT_ADDRESS"
+
+# Launchers check ranks six times within their timeout, which is 30 s by default.
+_PERIOD_S = 0.5
+
+# Acquired by the first call and never released. A forked child inherits it in this state, but not the thread: the child
+# sends no heartbeats in the name of its parent's rank.
+_started = threading.Lock()
 
 _CHECKS = 6
 # Share of the time between two checks: a process that thrashes in swap uses less.
@@ -34,6 +43,60 @@ _LONGEST_MESSAGE_BYTES = 64
 _CREDENTIALS = struct.Struct("3i")
 _STOPPED = "T"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def socket_address(text: str) -> str:
+    """Return the address to bind or to send to, from the text of the variable."""
+    return f"\0{text[1:]}" if text.startswith("@") else text
+
+
+def format_beat(rank: int, pid: int) -> bytes:
+    """Return the datagram of a rank's process."""
+    return f"{rank} {pid}".encode()
+
+
+def parse_beat(datagram: bytes) -> tuple[int, int]:
+    """Return the rank and the process number of a datagram.
+
+    Raises:
+        ValueError: it does not hold two numbers; any process of the machine can write to the socket.
+    """
+    rank, pid = map(int, datagram.split())
+    return rank, pid
+
+
+def beat_for_ever(rank: int, environ: Mapping[str, str]) -> None:
+    """Send the launcher a datagram twice a second, until the process ends.
+
+    A second call has no effect. Without a launcher's address, no call has an effect.
+
+    Args:
+        rank: of this process.
+        environ: with the launcher's address.
+    """
+    address = environ.get(ADDRESS_VARIABLE)
+    if not address or not _started.acquire(blocking=False):
+        return
+    where = socket_address(address)
+    beats = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    beats.setblocking(False)
+    # The first one is sent at once: it tells the launcher the pid.
+    _beat(beats, rank, where)
+    threading.Thread(
+        target=_beat_until_exit, args=(beats, rank, where), name="heartbeat", daemon=True
+    ).start()
+
+
+def _beat_until_exit(beats: socket.socket, rank: int, address: str) -> None:
+    pause = threading.Event()
+    while not pause.wait(_PERIOD_S):
+        _beat(beats, rank, address)
+
+
+def _beat(beats: socket.socket, rank: int, address: str) -> None:
+    # Training does not depend on a launcher that is busy or has ended. The socket does not block.
+    with contextlib.suppress(OSError):
+        beats.sendto(format_beat(rank, os.getpid()), address)
 
 
 @dataclass

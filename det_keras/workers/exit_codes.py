@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from det_keras.protocol.heartbeat import ADDRESS_VARIABLE
+from det_keras.workers.heartbeat import ADDRESS_VARIABLE
 
 __all__ = ["REJECTS_HPARAMS", "code_of_rejection"]
 
