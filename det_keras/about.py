@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["LOG_FORMAT", "__version__"]
-
 __version__ = "0.1.0"
 
 #: The format of the package's own log lines, for `logging.basicConfig`.

@@ -30,15 +30,6 @@ from det_keras.errors import CheckpointError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = [
-    "MODEL_NAME",
-    "STATE_NAME",
-    "VARIABLES_NAME",
-    "VERSION",
-    "WEIGHTS_NAME",
-    "StoredState",
-]
-
 VERSION = 1
 MODEL_NAME = "model.keras"
 #: The member of `MODEL_NAME` with the weights, and the file that replaces it.

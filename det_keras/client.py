@@ -20,8 +20,6 @@ from det_keras.errors import MasterError, MasterUnavailableError
 from det_keras.protocol.addresses import is_loopback
 from det_keras.protocol.api import Api
 
-__all__ = ["Session"]
-
 _RETRIED_STATUSES = frozenset({502, 503, 504})
 # A master says by it that it did nothing. A proxy says by the others that it got no answer: the master may have handled
 # the call.

@@ -19,8 +19,6 @@ from urllib.parse import urlsplit
 
 from det_keras.errors import ClusterInfoError
 
-__all__ = ["ChiefInfo", "ClusterInfo", "LocalOverrides", "TrialInfo", "WorkerInfo", "get_cluster_info"]
-
 INFO_DIRECTORY = Path("/run/determined/info")
 
 _LOOPBACK = "127.0.0.1"

@@ -11,20 +11,6 @@ from typing import Any
 
 from det_keras.protocol.values import parse_timestamp
 
-__all__ = [
-    "duration_text",
-    "flat_hparams",
-    "hparams_text",
-    "metric_text",
-    "number_text",
-    "parse_time",
-    "percent_text",
-    "seconds_text",
-    "size_text",
-    "state_text",
-    "time_text",
-]
-
 _NOTHING = "-"
 
 

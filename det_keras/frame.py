@@ -7,8 +7,6 @@ from typing import Any
 
 from det_keras.errors import DetError
 
-__all__ = ["metrics_frame"]
-
 _INT64 = range(-(2**63), 2**63)
 
 

@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Home", "private_temporary_folder"]
-
 
 @dataclass(frozen=True)
 class Home:

@@ -13,8 +13,6 @@ from typing import Any
 
 from det_keras.display import metric_text, number_text
 
-__all__ = ["card", "curves", "facts", "history_card", "live_card", "table"]
-
 _MAX_LENGTH = 200
 _MAX_POINTS = 240
 _MAX_LINES = 4

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["make_strategy", "set_strategy_maker"]
-
 _maker: Callable[[Mapping[str, str]], Any] | None = None
 
 

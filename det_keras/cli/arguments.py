@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-__all__ = ["add_json", "add_overrides", "add_yes", "confirm", "id_list", "positive"]
-
 if TYPE_CHECKING:
     #: The object to which a noun adds its parser; argparse has no public name for it.
     Nouns = argparse._SubParsersAction[argparse.ArgumentParser]

@@ -9,8 +9,6 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["Command", "Option", "command_tree"]
-
 
 @dataclass(frozen=True)
 class Option:

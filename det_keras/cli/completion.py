@@ -13,8 +13,6 @@ from det_keras.connection.settings import Settings
 if TYPE_CHECKING:
     from det_keras.cli.arguments import Nouns
 
-__all__ = ["add_parsers"]
-
 
 def add_parsers(nouns: Nouns, root: argparse.ArgumentParser) -> None:
     """Add the command to the command line with the parser `root`."""

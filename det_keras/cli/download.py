@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from det_keras.client import Session
 from det_keras.protocol.metrics import rank
 
-__all__ = ["best_first", "default_target", "download", "fetch_checkpoint", "local_directory"]
-
 _DOWNLOADABLE = ("STATE_COMPLETED", "STATE_PARTIALLY_DELETED")
 _LOCAL_TYPES = ("directory", "shared_fs")
 # The storage's own list of files that were deleted from a checkpoint.

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from det_keras.cli.command_tree import command_tree
 
-__all__ = ["HELP_TEXTS", "HelpText", "add_help_texts"]
-
 
 @dataclass(frozen=True)
 class HelpText:

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     Run = Callable[[argparse.Namespace, Settings], int]
 
-__all__ = ["command_parser", "main"]
-
 _INTERRUPTED = 130
 # The exit code that a shell reports for a process that a closed pipe ended.
 _BROKEN_PIPE = 141

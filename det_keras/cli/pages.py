@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from det_keras.client import Session
 
-__all__ = ["determined_page", "page_hint"]
-
 
 def determined_page(url: str, experiment_id: int | None = None) -> str:
     """Return the address of a page of a Determined master: of an experiment, or the first."""

@@ -10,34 +10,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from det_keras.display import (
-    duration_text,
-    hparams_text,
-    metric_text,
-    number_text,
-    parse_time,
-    percent_text,
-    size_text,
-    state_text,
-    time_text,
-)
-
-__all__ = [
-    "duration_text",
-    "hparams_text",
-    "metric_text",
-    "number_text",
-    "parse_time",
-    "percent_text",
-    "print_facts",
-    "print_json",
-    "print_table",
-    "printable",
-    "size_text",
-    "state_text",
-    "time_text",
-]
-
 # Wide enough that nothing is wrapped in files and pipes.
 _PIPE_COLUMNS = 10_000
 _SHORTEST_ID = 20

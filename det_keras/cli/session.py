@@ -11,8 +11,6 @@ from det_keras.connection.settings import Settings
 if TYPE_CHECKING:
     from det_keras.client import Session
 
-__all__ = ["find_url", "open_session"]
-
 
 def open_session(settings: Settings) -> Session:
     """Return a session with the master that the user means.

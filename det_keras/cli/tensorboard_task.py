@@ -16,8 +16,6 @@ from det_keras.cli.commands.tensorboard import events_of, launch, link_events, r
 from det_keras.cli.session import open_session
 from det_keras.connection.settings import Settings
 
-__all__ = ["main"]
-
 _SERVES = re.compile(r"TensorBoard \S+ at http://127\.0\.0\.1:(\d+)/")
 
 

@@ -25,18 +25,6 @@ from det_keras.cli.submission.config_file import ExperimentFile
 from det_keras.cli.submission.local_run import command_of, environment_of
 from det_keras.errors import DetError
 
-__all__ = [
-    "BATCHES",
-    "KILLS",
-    "TrialRuns",
-    "differences",
-    "digest",
-    "on_workers",
-    "steps_of",
-    "trial_runs",
-    "verify_resume",
-]
-
 #: Batches that the script trains.
 BATCHES = 60
 #: How often it is killed.

@@ -13,8 +13,6 @@ from pathlib import Path
 from det_keras.cli.submission.config_file import ExperimentFile
 from det_keras.cli.verify import BATCHES, KILLS, TrialRuns, differences, digest, steps_of, trial_runs
 
-__all__ = ["parse_numbers", "verify_workers"]
-
 
 def parse_numbers(text: str) -> list[int]:
     """Return the numbers of workers that the user named, such as ``1,2,4``.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-__all__ = ["replaced_fields"]
-
 # By section: groups of alternatives, of which a config has one.
 _ALTERNATIVES: Mapping[str, tuple[tuple[frozenset[str], ...], ...]] = {
     "": ((frozenset({"entrypoint"}), frozenset({"entrypoint_script"})),),

@@ -47,8 +47,6 @@ from det_keras.config.secrets import masked
 from det_keras.config.section import Section, SectionKind, optional, setting
 from det_keras.errors import ConfigProblem
 
-__all__ = ["BUILTIN_LAYER", "ExperimentConfig"]
-
 #: The lowest layer; it contains the defaults of fields that merge item by item.
 BUILTIN_LAYER: Mapping[str, Any] = {"log_policies": [dict(policy) for policy in BUILTIN_LOG_POLICIES]}
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from det_keras.errors import ConfigProblem
 
-__all__ = ["Folding", "as_int", "section_of"]
-
 
 @dataclass
 class Folding:

@@ -16,8 +16,6 @@ from det_keras.config.legacy import fold_job
 from det_keras.config.secrets import masked
 from det_keras.config.section import Section, SectionKind, optional, setting
 
-__all__ = ["JobConfig"]
-
 
 @dataclass(frozen=True)
 class JobConfig(Section):

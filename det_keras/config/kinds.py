@@ -19,24 +19,6 @@ from det_keras.config.searching.space import Space
 from det_keras.config.yaml_text import to_plain
 from det_keras.errors import ConfigError, ConfigProblem
 
-__all__ = [
-    "Anything",
-    "Boolean",
-    "Choice",
-    "Integer",
-    "Kind",
-    "LengthKind",
-    "ListOf",
-    "MapOf",
-    "Number",
-    "Place",
-    "PlainMapping",
-    "PowerOfTwo",
-    "SpaceKind",
-    "Text",
-    "shown",
-]
-
 T = TypeVar("T")
 
 

@@ -16,8 +16,6 @@ from det_keras.config.folding import Folding, as_int, section_of
 from det_keras.config.kinds import shown
 from det_keras.config.portable import fold_extensions
 
-__all__ = ["fold_experiment", "fold_job", "settle_name"]
-
 _DEFAULT_STEP = 100
 _STEP_LENGTHS = {"max_steps": "max_length", "target_trial_steps": "max_length", "step_budget": "budget"}
 _STEP_FIELDS = (*_STEP_LENGTHS, "steps_per_round")

@@ -26,8 +26,6 @@ from det_keras.config.section import Section
 from det_keras.config.yaml_text import dump_yaml, ensure_tree, load_yaml, to_plain
 from det_keras.errors import ConfigError, ConfigProblem
 
-__all__ = ["LoadedConfig", "load_experiment_config", "load_job_config", "portable_changes"]
-
 ConfigT = TypeVar("ConfigT", bound=Section)
 
 _LARGEST_GRID = 100_000

@@ -13,8 +13,6 @@ from det_keras.config.searching.searcher import Searcher
 from det_keras.config.section import TaggedSection
 from det_keras.config.yaml_text import key_text
 
-__all__ = ["merge_layers"]
-
 
 def merge_layers(higher: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[str, Any]:
     """Return `higher` completed with values of `lower`; null counts as absent.

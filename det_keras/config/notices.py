@@ -11,8 +11,6 @@ from det_keras.config.fields.resources import BindMount
 from det_keras.config.job import JobConfig
 from det_keras.config.kinds import Place
 
-__all__ = ["experiment_notices", "job_notices"]
-
 _LARGE_GRID = 2000
 # Parts of the names of metrics for which larger is better.
 _LARGER_IS_BETTER = ("acc", "auc", "f1", "precision", "recall", "iou")

@@ -12,8 +12,6 @@ from det_keras.config.searching.lengths import LENGTH_PATHS
 from det_keras.config.yaml_text import ensure_tree, key_text, load_yaml, parse_scalar
 from det_keras.errors import ConfigError
 
-__all__ = ["apply_overrides"]
-
 
 def apply_overrides(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """Return a copy of `raw` with `overrides` applied in order.

@@ -16,8 +16,6 @@ from typing import Any
 from det_keras.config.folding import Folding, section_of
 from det_keras.config.yaml_text import parse_scalar
 
-__all__ = ["TASK_CONFIG_VARIABLE", "fold_extensions", "generic_task", "given_part", "move_extensions"]
-
 #: The variable with the config of a job, as JSON.
 TASK_CONFIG_VARIABLE = "DET_TASK_CONFIG"
 

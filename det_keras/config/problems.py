@@ -9,8 +9,6 @@ from typing import Any
 
 from det_keras.errors import ConfigError, ConfigProblem
 
-__all__ = ["Problems", "did_you_mean"]
-
 
 class Problems(list[ConfigProblem]):
     """A growing list of problems."""

@@ -8,8 +8,6 @@ from typing import Any
 
 from det_keras.config.yaml_text import dump_yaml, load_yaml
 
-__all__ = ["MASK", "hide_arguments", "hide_secrets", "masked", "without_secret_variables"]
-
 # Does not match `PWD` and `OLDPWD`, which shells set to directories.
 _SECRET_NAME = re.compile(
     r"TOKEN|SECRET|PASS|CREDENTIAL|(?:API|ACCESS|PRIVATE|AUTH)_?KEY|(?:^|_)KEY\s*$|(?<!^OLD)(?<!^)PWD",

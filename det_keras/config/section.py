@@ -16,8 +16,6 @@ from det_keras.config.kinds import Choice, Kind, Place, shown
 from det_keras.config.problems import Problems, did_you_mean
 from det_keras.errors import ConfigError, ConfigProblem
 
-__all__ = ["Section", "SectionKind", "TaggedSection", "optional", "setting"]
-
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")

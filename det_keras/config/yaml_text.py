@@ -17,8 +17,6 @@ import yaml
 
 from det_keras.errors import ConfigError, ConfigProblem
 
-__all__ = ["dump_yaml", "ensure_tree", "key_text", "load_yaml", "parse_scalar", "to_plain"]
-
 _FLOAT_TAG = "tag:yaml.org,2002:float"
 _INT_TAG = "tag:yaml.org,2002:int"
 _MERGE_TAG = "tag:yaml.org,2002:merge"

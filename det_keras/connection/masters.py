@@ -15,8 +15,6 @@ from det_keras.home import Home
 if TYPE_CHECKING:
     from det_keras.client import Session
 
-__all__ = ["DEFAULT_USER", "embedded_url", "find_cert_file", "find_url", "log_in", "open_session"]
-
 #: The user that the embedded master creates for the owner of the machine's account.
 DEFAULT_USER = "determined"
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from det_keras.errors import DetError
 from det_keras.home import Home
 
-__all__ = ["Settings"]
-
 
 @dataclass(frozen=True)
 class Settings:

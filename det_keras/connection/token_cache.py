@@ -11,8 +11,6 @@ from urllib.parse import urlsplit
 
 from det_keras.home import Home
 
-__all__ = ["TokenCache", "canonical_address"]
-
 
 def canonical_address(url: str) -> str:
     """Return the same text for every way to write a master's address: case of the host, default port, last slash."""

@@ -13,8 +13,6 @@ import os
 
 import numpy as np
 
-__all__ = ["Buffer", "BufferPool", "open_buffer_pool"]
-
 
 class Buffer:
     """The part of a buffer pool that holds one state.

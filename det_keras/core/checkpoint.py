@@ -22,8 +22,6 @@ from det_keras.protocol.origin import METADATA_NAME, with_origin
 from det_keras.storage import Storage
 from det_keras.storage.manifest import MANIFEST_NAME
 
-__all__ = ["CheckpointContext", "DownloadMode"]
-
 Selector = Callable[[str], bool]
 
 

@@ -37,8 +37,6 @@ from det_keras.core.file_plan import FilePlan, store_files
 from det_keras.core.writer_messages import Answer, Order, receive, send
 from det_keras.errors import CheckpointError, StorageError
 
-__all__ = ["CheckpointWriter", "State"]
-
 logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 3

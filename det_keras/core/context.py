@@ -32,8 +32,6 @@ from det_keras.workers.exit_codes import code_of_rejection
 if TYPE_CHECKING:
     from det_keras.core.backend.trial import LoadReporter
 
-__all__ = ["Context", "fresh_run_directory", "init", "open_backend", "share_backend"]
-
 logger = logging.getLogger(__name__)
 
 # Where a container of a Determined cluster finds the `host_path` of a `shared_fs` storage.

@@ -14,8 +14,6 @@ from det_keras.errors import DetError
 from det_keras.home import Home
 from det_keras.workers.exchange import LOOPBACK, Exchange, LocalExchange, SocketExchange, own_key
 
-__all__ = ["DistributedContext", "reversed_bits"]
-
 T = TypeVar("T")
 
 

@@ -18,8 +18,6 @@ from typing import IO, cast
 from det_keras.storage import Storage
 from det_keras.storage.base import FileStream
 
-__all__ = ["FilePlan", "Piece", "Slice", "store_files"]
-
 # For smaller checkpoints, starting threads takes longer than it saves.
 _LARGE_BYTES = 32 << 20
 

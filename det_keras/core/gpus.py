@@ -7,8 +7,6 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Gpus", "load_nvml", "open_gpus"]
-
 logger = logging.getLogger(__name__)
 
 

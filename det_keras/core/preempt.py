@@ -14,8 +14,6 @@ from det_keras.core.backend.base import Backend
 from det_keras.core.distributed import DistributedContext
 from det_keras.errors import DetError
 
-__all__ = ["PreemptContext", "PreemptMode", "StopSignals"]
-
 logger = logging.getLogger(__name__)
 
 _POLL_S = 60.0

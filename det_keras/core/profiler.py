@@ -9,8 +9,6 @@ from typing import Protocol
 
 from det_keras.core.gpus import load_nvml, open_gpus
 
-__all__ = ["Probe", "Profiler", "Sampler", "sampler_of"]
-
 logger = logging.getLogger(__name__)
 
 _PERIOD_S = 10.0

@@ -16,8 +16,6 @@ from typing import Any
 from det_keras.core.backend.base import Backend, Operation
 from det_keras.core.distributed import DistributedContext
 
-__all__ = ["SearcherContext", "SearcherMode", "SearcherOperation", "Unit"]
-
 
 class Unit(enum.Enum):
     """The unit of a searcher's lengths."""

@@ -9,8 +9,6 @@ from typing import Any
 
 from det_keras.storage.manifest import hash_file
 
-__all__ = ["Listing", "copy_files", "join_files", "join_metadata", "list_shard"]
-
 #: Relative path -> (size in bytes, SHA-256) of a file; (0, "") of a directory, whose path ends with ``/``.
 Listing = dict[str, tuple[int, str]]
 

@@ -17,8 +17,6 @@ import psutil
 
 from det_keras.core.gpus import Gpus
 
-__all__ = ["SystemSampler", "process_tree"]
-
 _GIGA = 1e9
 _LOOPBACK = "lo"
 

@@ -19,8 +19,6 @@ from det_keras.cluster_info import ClusterInfo
 from det_keras.storage import Storage
 from det_keras.storage.tensorboard_events import events_prefix
 
-__all__ = ["EventFiles", "TensorboardMode", "prefix_of"]
-
 logger = logging.getLogger(__name__)
 
 _PERIOD_S = 5.0

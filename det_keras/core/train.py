@@ -13,8 +13,6 @@ from det_keras.core.distributed import DistributedContext
 from det_keras.core.tensorboard import EventFiles
 from det_keras.protocol.metrics import PROFILER_GROUPS
 
-__all__ = ["EarlyExitReason", "TrainContext"]
-
 logger = logging.getLogger(__name__)
 
 

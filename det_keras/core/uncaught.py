@@ -7,8 +7,6 @@ import threading
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-__all__ = ["HINTS", "ExitListener", "UncaughtHook"]
-
 #: Functions that return a hint for an exception, or None. `det_keras.keras` adds one for API of Keras 2.
 HINTS: list[Callable[[BaseException], str | None]] = []
 

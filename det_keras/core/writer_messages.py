@@ -14,8 +14,6 @@ from det_keras.core.file_plan import FilePlan
 from det_keras.errors import StorageError
 from det_keras.storage import Storage
 
-__all__ = ["Answer", "Order", "receive", "send"]
-
 
 @dataclass(frozen=True)
 class Order:

@@ -19,8 +19,6 @@ from det_keras.core.file_plan import store_files
 from det_keras.core.writer_messages import Answer, Order, receive, send
 from det_keras.errors import StorageError
 
-__all__ = ["main"]
-
 _PR_SET_PDEATHSIG = 1
 _NICENESS = 10
 

@@ -10,8 +10,6 @@ from det_keras.client import Session
 from det_keras.display import metric_text, size_text, state_text
 from det_keras.protocol.metrics import number, rank
 
-__all__ = ["Checkpoint", "best_checkpoints", "top_checkpoint"]
-
 
 class Checkpoint:
     """The state of a checkpoint when it was fetched.

@@ -16,8 +16,6 @@ from det_keras.experimental.waiting import wait_for_end
 from det_keras.protocol.metrics import VALIDATION, rank
 from det_keras.protocol.states import is_over
 
-__all__ = ["Experiment"]
-
 _ROWS_SHOWN = 5
 _POINTS_SHOWN = 200
 

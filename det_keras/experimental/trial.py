@@ -16,8 +16,6 @@ from det_keras.experimental.waiting import wait_for_end
 from det_keras.frame import metrics_frame
 from det_keras.protocol.metrics import VALIDATION, best_metric, group_of
 
-__all__ = ["Trial", "TrialMetrics", "reports_frame"]
-
 # These values locate a report; they are not measurements.
 _PLACES = frozenset({"batches", "epoch", "epochs", "records"})
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")

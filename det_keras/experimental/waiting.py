@@ -7,8 +7,6 @@ from typing import Protocol
 
 from det_keras.protocol.states import PAUSED, is_over
 
-__all__ = ["wait_for_end"]
-
 
 class _Stateful(Protocol):
     state: str

@@ -29,8 +29,6 @@ from det_keras.keras.process_setup import check_eager
 from det_keras.keras.script import Script
 from det_keras.keras.training_info import TrainingInfo
 
-__all__ = ["KerasContext", "script_of"]
-
 logger = logging.getLogger(__name__)
 
 

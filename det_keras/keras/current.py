@@ -7,8 +7,6 @@ from typing import Any
 
 from det_keras.core import Context
 
-__all__ = ["Opened", "opened", "set_opened"]
-
 
 @dataclass(frozen=True)
 class Opened:

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from det_keras.client import Session
     from det_keras.core.backend.detached import DetachedBackend
 
-__all__ = ["DetachedRequest", "DetachedRun", "open_run"]
-
 logger = logging.getLogger(__name__)
 
 # The fields of a storage that are no secrets: the log is sent to the master.

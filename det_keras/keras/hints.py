@@ -13,8 +13,6 @@ import sysconfig
 from pathlib import Path
 from types import TracebackType
 
-__all__ = ["hint_for"]
-
 _LOADING = (
     "Keras 3 asks the dataset itself: `super().__init__(workers=..., use_multiprocessing=..., max_queue_size=...)` in "
     "your `keras.utils.PyDataset`."

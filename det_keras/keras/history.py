@@ -12,8 +12,6 @@ import numpy as np
 from det_keras import notebook
 from det_keras.frame import metrics_frame
 
-__all__ = ["FitHistory", "Score", "pack_history"]
-
 # Doubles, little-endian on every machine.
 _PACKED = "<f8"
 

@@ -38,8 +38,6 @@ from det_keras.keras.training_info import HParams, TrainingInfo
 from det_keras.protocol.engines import AUTO
 from det_keras.storage import Storage
 
-__all__ = ["init"]
-
 logger = logging.getLogger(__name__)
 
 

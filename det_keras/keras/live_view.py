@@ -13,8 +13,6 @@ import keras
 from det_keras import notebook
 from det_keras.keras.history import FitHistory
 
-__all__ = ["LiveView", "live_views"]
-
 logger = logging.getLogger(__name__)
 
 _PERIOD_S = 1.0

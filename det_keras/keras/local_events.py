@@ -9,8 +9,6 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["EventWriter"]
-
 # `tf.summary.scalar` needs TensorBoard installed to say no more than this.
 _SCALAR = tf.compat.v1.SummaryMetadata()
 _SCALAR.plugin_data.plugin_name = "scalars"

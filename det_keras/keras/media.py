@@ -15,8 +15,6 @@ from det_keras.core.media.tables import table_content
 from det_keras.keras.script import Script
 from det_keras.protocol.media import LONGEST_CAPTION, LONGEST_NAME
 
-__all__ = ["MediaLog"]
-
 
 class MediaLog:
     """Logs media of a training, which the pages of a trial show by name and step.

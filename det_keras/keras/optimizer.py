@@ -8,8 +8,6 @@ import keras
 
 from det_keras.keras.distributed.gradients import GradientExchange
 
-__all__ = ["OptimizerRegistry"]
-
 
 class OptimizerRegistry:
     """The optimizers whose state is stored in checkpoints.

@@ -20,7 +20,7 @@ import tensorflow as tf
 from keras.src.backend.common import global_state
 from keras.src.backend.common.variables import Variable as KerasVariable
 from keras.src.losses import loss as keras_loss
-from keras.src.random.seed_generator import global_seed_generator as keras_seed_generator
+from keras.src.random.seed_generator import global_seed_generator
 from keras.src.saving import saving_lib
 from keras.src.trainers.data_adapters import (
     array_slicing,
@@ -34,59 +34,6 @@ from tensorflow.core.framework.model_pb2 import ModelProto, NodeClass
 from tensorflow.python.eager import context as tf_context
 from tensorflow.python.framework import config as tf_config
 from tensorflow.python.ops import summary_ops_v2
-
-__all__ = [
-    "RESULTS_OR_LOGS",
-    "AssetStore",
-    "WeightsStore",
-    "all_layers",
-    "arrays_in",
-    "cache_filename",
-    "convert_array",
-    "copied_thread_state",
-    "creation_mark",
-    "creation_number",
-    "current_group",
-    "eager_random_stream",
-    "existing_keras_seed_generator",
-    "forget_initial_epoch",
-    "generator_dataset",
-    "given_losses",
-    "has_buffered_batch",
-    "input_datasets",
-    "is_cache",
-    "is_op_determinism_enabled",
-    "is_shuffle",
-    "is_torch_loader",
-    "keras_seed_generator",
-    "layer_losses",
-    "map_arrays",
-    "map_functions",
-    "mask_weights",
-    "metric_results",
-    "model_documents",
-    "noticed_assignments",
-    "num_rows",
-    "ops_of",
-    "own_trainable_variables",
-    "progress_bar_of",
-    "repeat_count",
-    "replaced_reduction",
-    "save_state",
-    "seed_generators",
-    "separate_stacks",
-    "split_rows",
-    "stop_threads",
-    "take_rows",
-    "tensor_spec",
-    "trace_train_step",
-    "traced_functions",
-    "traced_names",
-    "variable_dtype",
-    "variables_trained_by",
-    "variant_of",
-    "wait_for_threads",
-]
 
 #: Writes and reads the weights file of a model, group by group; `store.make(path)` returns the group of a layer.
 WeightsStore: Any = saving_lib.H5IOStore
@@ -316,6 +263,11 @@ def forget_initial_epoch(model: Any) -> None:
 def existing_keras_seed_generator() -> Any:
     """Return Keras's global seed generator, None if there is none yet: creating it would draw from Python's stream."""
     return global_state.get_global_attribute("global_seed_generator")
+
+
+def keras_seed_generator() -> Any:
+    """Return Keras's global seed generator, which is made by the first call."""
+    return global_seed_generator()
 
 
 def eager_random_stream() -> Any:

@@ -13,8 +13,6 @@ from det_keras.config import ExperimentConfig
 from det_keras.core.distributed import DistributedContext
 from det_keras.errors import DetError
 
-__all__ = ["check_eager", "configure_logs", "prepare_process", "prepare_virtual_workers"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -24,8 +24,6 @@ from det_keras.keras.training.resume import ResumePoint, find_phase_end, find_re
 from det_keras.keras.training.settings import FitSettings
 from det_keras.keras.training.snapshot import CodeArchive
 
-__all__ = ["Driver", "Script", "Start"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -9,8 +9,6 @@ import yaml
 
 from det_keras.config import Length
 
-__all__ = ["HParams", "TrainingInfo"]
-
 
 class HParams(dict[str, Any]):
     """Hyperparameter values; the error for a missing name lists the existing names."""

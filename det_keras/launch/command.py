@@ -8,8 +8,6 @@ import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["become", "cannot_start"]
-
 logger = logging.getLogger(__name__)
 
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127

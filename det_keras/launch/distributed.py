@@ -47,8 +47,6 @@ from det_keras.workers.heartbeat import ADDRESS_VARIABLE, Heartbeats
 from det_keras.workers.inherited import CHANNELS, ENDS_VARIABLE, Ends, SharedMemory
 from det_keras.workers.rendezvous import LOOPBACK, Rendezvous
 
-__all__ = ["main", "rank_environments"]
-
 logger = logging.getLogger("det_keras.launch.distributed")
 
 INSTALL_COMMAND = "python3 -m det_keras.launch.horovod_build"

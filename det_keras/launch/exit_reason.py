@@ -9,8 +9,6 @@ from typing import Any
 
 from det_keras.protocol.log_levels import TracebackReader
 
-__all__ = ["ExitReason"]
-
 _MOST_LINES = 12
 _LONGEST_TRACEBACK_LINES = 200
 _LONGEST_REASON = 8_000

@@ -30,8 +30,6 @@ from pathlib import Path
 
 from det_keras.launch.supervisor import supervise
 
-__all__ = ["ForkServer", "main"]
-
 # The longest path that Linux takes is 4,096 bytes.
 _MOST_BYTES = 8192
 _STARTED = b"s"

@@ -4,7 +4,5 @@ import sys
 
 from det_keras.launch.distributed import main
 
-__all__ = ["main"]
-
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -7,8 +7,6 @@ import site
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["importable"]
-
 
 def importable(environment: Mapping[str, str]) -> dict[str, str]:
     """Return `environment` changed so that this package can be imported, even if it is not installed.

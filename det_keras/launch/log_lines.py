@@ -9,8 +9,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["LogFile"]
-
 _NEWLINE = b"\n"
 
 

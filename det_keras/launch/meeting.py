@@ -28,8 +28,6 @@ from det_keras.errors import DetError
 from det_keras.launch.placement import Placement
 from det_keras.workers.channel import Channel, Greeting, present
 
-__all__ = ["CALLS", "EVENTS", "Connections", "derive_key", "host", "join", "meeting_ports"]
-
 # The same name when the launcher runs as `__main__`.
 logger = logging.getLogger("det_keras.launch")
 

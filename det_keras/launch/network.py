@@ -13,8 +13,6 @@ from det_keras.launch.placement import Placement
 from det_keras.protocol.addresses import is_loopback
 from det_keras.workers.rendezvous import LOOPBACK
 
-__all__ = ["LOOPBACK_INTERFACE", "find_interface", "free_port", "host_name_problem", "listen"]
-
 # The network interface that connects the ranks of one machine; other machines cannot reach it.
 LOOPBACK_INTERFACE = "lo"
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from det_keras.cluster_info import ClusterInfo, WorkerInfo
 
-__all__ = ["Placement"]
-
 _LOOPBACK = "127.0.0.1"
 
 

@@ -16,17 +16,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-__all__ = [
-    "GroupReaper",
-    "child_signals",
-    "die_with_parent",
-    "ending_signal",
-    "has_exited",
-    "has_members",
-    "signal_group",
-    "start_group",
-]
-
 _PR_SET_PDEATHSIG = 1
 
 

@@ -35,8 +35,6 @@ from det_keras.workers.channel import Channel
 from det_keras.workers.exit_codes import REJECTS_HPARAMS
 from det_keras.workers.heartbeat import Heartbeats
 
-__all__ = ["RankGroup", "exit_code"]
-
 # The same name when the launcher runs as `__main__`.
 logger = logging.getLogger("det_keras.launch")
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import select
 
-__all__ = ["OutputStream", "RankLines"]
-
 _NEWLINE = b"\n"
 # A longer line is split, so that a rank that prints no newline does not fill the memory.
 _LONGEST_LINE_BYTES = 1 << 20

@@ -71,8 +71,6 @@ from det_keras.launch.process_group import (
 )
 from det_keras.protocol.log_lines import LineSplitter
 
-__all__ = ["main", "supervise"]
-
 _READ_BYTES = 1 << 16
 # A process that the task left running may keep its output open. The wait for it is limited.
 _DRAIN_S = 2.0

@@ -18,8 +18,6 @@ from det_keras.about import LOG_FORMAT
 from det_keras.compat import with_determined
 from det_keras.launch.command import become
 
-__all__ = ["main"]
-
 
 def main(arguments: Sequence[str]) -> int:
     """Replace this process by the command in `arguments`; return only on failure, with an exit code."""

@@ -49,8 +49,6 @@ from det_keras.master.web.provenance import checkpoint
 from det_keras.master.web.rendering import error_page
 from det_keras.master.wire import validation_text
 
-__all__ = ["create_app"]
-
 logger = logging.getLogger(__name__)
 
 _BY_STATUS = {

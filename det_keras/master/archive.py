@@ -22,8 +22,6 @@ from det_keras.home import Home
 from det_keras.master import process
 from det_keras.master.database.engines import SQLITE
 
-__all__ = ["Backup", "back_up", "restore"]
-
 _CODE = re.compile(r"contexts/[0-9a-f]{64}\.tar\.gz")
 
 

@@ -24,8 +24,6 @@ from det_keras.master.database.models import Base, Json, SettingRow
 from det_keras.master.database.notifier import Notifier
 from det_keras.master.database.store import Store
 
-__all__ = ["CopiedTable", "copy_database"]
-
 _ROWS_AT_ONCE = 1000
 _DIGEST_BITS = 256
 

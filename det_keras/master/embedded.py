@@ -42,8 +42,6 @@ from det_keras.master.tasks.task_environment import Identity
 from det_keras.protocol.addresses import is_loopback
 from det_keras.protocol.values import now
 
-__all__ = ["EmbeddedMaster", "open_store"]
-
 
 class EmbeddedMaster:
     """One master: its parts, and the order in which they start and stop.

@@ -6,19 +6,6 @@ import errno
 
 from det_keras.errors import DetError
 
-__all__ = [
-    "AlreadyExistsError",
-    "ApiError",
-    "DiskFullError",
-    "FailedPreconditionError",
-    "InvalidArgumentError",
-    "NotFoundError",
-    "PermissionDeniedError",
-    "UnauthenticatedError",
-    "UnavailableError",
-    "UnimplementedError",
-]
-
 
 class ApiError(DetError):
     """A refused call, and the error fields of its response.

@@ -24,17 +24,6 @@ from det_keras.protocol.states import (
     TERMINAL,
 )
 
-__all__ = [
-    "Ending",
-    "Exit",
-    "ExitedRun",
-    "Verdict",
-    "experiment_may_become",
-    "judge_exit",
-    "terminal_of",
-    "trial_may_become",
-]
-
 # A run lost with its supervisor, or ended by a signal of the machine, does not count as a restart. The limit stops a
 # task that kills its own supervisor, or sends itself the signal, each time.
 _MOST_LOST_RUNS = 20

@@ -23,8 +23,6 @@ from det_keras.protocol.media import (
 from det_keras.protocol.values import now
 from det_keras.storage.media_files import media_prefix
 
-__all__ = ["MediaGroup", "MediaReport", "find_media", "folder_of", "groups", "report_media"]
-
 
 @dataclass(frozen=True)
 class MediaReport:

@@ -24,22 +24,6 @@ from det_keras.errors import DetError
 from det_keras.home import Home
 from det_keras.launch.importable import importable
 
-__all__ = [
-    "REFUSED",
-    "MasterOptions",
-    "RunningMaster",
-    "database_url",
-    "find",
-    "forget",
-    "hold",
-    "lock_file",
-    "options_file",
-    "remember",
-    "remembered",
-    "start",
-    "stop",
-]
-
 #: The exit code of a master that cannot start for a reason that the user can change; EX_CONFIG of sysexits.h.
 REFUSED = 78
 

@@ -15,17 +15,6 @@ from pydantic_core import from_json
 from det_keras.master.errors import InvalidArgumentError
 from det_keras.protocol.values import finite, parse_timestamp
 
-__all__ = [
-    "Message",
-    "decode_json",
-    "encode_json",
-    "fits_64_bits",
-    "from_timestamp",
-    "int64_map",
-    "parse_message",
-    "validation_text",
-]
-
 MessageT = TypeVar("MessageT", bound="Message")
 
 # Created once: creating it takes as long as encoding a small response.

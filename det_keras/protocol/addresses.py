@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 
-__all__ = ["is_loopback"]
-
 
 def is_loopback(host: str) -> bool:
     """Return whether a name or address is of this machine alone: other machines cannot reach what listens there."""

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 from det_keras.errors import DetError
 
-__all__ = ["AUTO", "BUILTIN", "ENGINES", "ENGINE_VARIABLE", "HOROVOD", "named_engine"]
-
 #: Overrides `optimizations.collective_engine`, and tells a rank which engine its launcher chose.
 ENGINE_VARIABLE = "DET_KERAS_ENGINE"
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["LevelReader", "TracebackReader"]
-
 _BEGIN = re.compile(r"\s*(?:\+ )?(?:Exception Group )?Traceback \(most recent call last\):")
 # The lines between two tracebacks of one chain.
 _CHAIN = ("During handling of the above exception", "The above exception was the direct cause")

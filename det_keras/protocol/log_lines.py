@@ -9,8 +9,6 @@ from typing import Any
 
 from det_keras.protocol.log_levels import LevelReader
 
-__all__ = ["LineSplitter", "split_text"]
-
 # As in the original: a longer line becomes several entries.
 _LONGEST_LINE_BYTES = 8 * 1024
 _MARKS = re.compile(r"(?:\[rank=(\d{1,9})\] )?(?:(TRACE|DEBUG|INFO|WARNING|ERROR|CRITICAL): )?")

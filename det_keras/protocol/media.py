@@ -6,19 +6,6 @@ import hashlib
 import re
 from collections.abc import Mapping
 
-__all__ = [
-    "EXTENSIONS",
-    "LONGEST_CAPTION",
-    "LONGEST_NAME",
-    "MEDIA_TYPES",
-    "MOST_ITEMS",
-    "MOST_ITEM_BYTES",
-    "MOST_TRIAL_BYTES",
-    "download_name",
-    "file_name",
-    "is_file_of",
-]
-
 #: Kind -> extensions of its files.
 EXTENSIONS: Mapping[str, tuple[str, ...]] = {
     "image": ("png", "jpg", "gif", "webp"),

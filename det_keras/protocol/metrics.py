@@ -6,19 +6,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = [
-    "DATA_WAIT",
-    "PROFILER_GROUPS",
-    "TRAINING",
-    "VALIDATION",
-    "best_metric",
-    "group_of",
-    "is_better",
-    "number",
-    "rank",
-    "summary_name",
-]
-
 TRAINING = "training"
 VALIDATION = "validation"
 #: Groups of samples of a machine's load. They belong to no batch.

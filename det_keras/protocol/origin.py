@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-__all__ = ["METADATA_NAME", "allocation_in", "origin_of", "with_origin"]
-
 #: The file of a checkpoint that holds its metadata.
 METADATA_NAME = "metadata.json"
 _KEY = "origin"

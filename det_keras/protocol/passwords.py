@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 
-__all__ = ["hash_password"]
-
 # Fixed by Determined's protocol, so that every client sends the same text for a password.
 _SALT = "GubPEmmotfiK9TMD6Zdw"
 

@@ -5,24 +5,6 @@ Source: the tables of Determined 0.38.1's protocol.
 
 from __future__ import annotations
 
-__all__ = [
-    "ACTIVE",
-    "CANCELED",
-    "COMPLETED",
-    "DELETED",
-    "DELETE_FAILED",
-    "DELETING",
-    "ERROR",
-    "PAUSED",
-    "STOPPING_CANCELED",
-    "STOPPING_COMPLETED",
-    "STOPPING_ERROR",
-    "STOPPING_KILLED",
-    "TERMINAL",
-    "is_over",
-    "is_stopping",
-]
-
 ACTIVE = "ACTIVE"
 PAUSED = "PAUSED"
 STOPPING_COMPLETED = "STOPPING_COMPLETED"

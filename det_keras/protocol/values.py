@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-__all__ = ["finite", "now", "parse_timestamp", "timestamp"]
-
 _TIME = re.compile(r"(.*?)(?:\.(\d+))?(Z|z|[+-]\d\d:\d\d)?")
 
 

@@ -8,8 +8,6 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["MOST_RECORD_BYTES", "Capture", "is_enabled"]
-
 logger = logging.getLogger(__name__)
 
 #: A master accepts no longer record, as JSON.

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from importlib.metadata import Distribution
 
-__all__ = ["installed_packages"]
-
 _NAME = re.compile(r"^Name:[ \t]*(\S+)", re.MULTILINE)
 _VERSION = re.compile(r"^Version:[ \t]*(\S+)", re.MULTILINE)
 #: Setuptools and Ray, once imported, add folders of theirs to the path, with copies of packages for them alone.

@@ -16,8 +16,6 @@ from det_keras.config.secrets import hide_arguments
 from det_keras.protocol.values import now, timestamp
 from det_keras.provenance.packages import installed_packages
 
-__all__ = ["describe_process"]
-
 
 def describe_process(argv: Sequence[str], directory: Path | str) -> dict[str, Any]:
     """Return what a process is: its command, machine, user, directory, Python and packages.

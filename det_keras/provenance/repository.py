@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-__all__ = ["MOST_DIFF_BYTES", "read_repository"]
-
 #: A longer diff is cut after the last whole line.
 MOST_DIFF_BYTES = 256 << 10
 _MOST_STATUS_BYTES = 1 << 20

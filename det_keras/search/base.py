@@ -16,22 +16,6 @@ from typing import Any
 
 from det_keras.config import RandomStream, Space
 
-__all__ = [
-    "WORST",
-    "Action",
-    "Close",
-    "Create",
-    "Draw",
-    "ExitedReason",
-    "FilledRung",
-    "SearchMethod",
-    "Shutdown",
-    "Stop",
-    "ValidateAfter",
-    "WorkDone",
-    "refused_too_often",
-]
-
 #: The metric of a trial that failed or diverged: it ranks after every measured metric.
 WORST = sys.float_info.max
 

@@ -22,8 +22,6 @@ from det_keras.search.base import (
 )
 from det_keras.search.rungs import BracketPlan
 
-__all__ = ["Bracket", "Rung"]
-
 
 class Rung:
     """The results at one length, best first."""

@@ -14,8 +14,6 @@ from typing import Any
 from det_keras.config import Space
 from det_keras.config.searching.hyperparameters import Categorical, Const, Hyperparameter, LogRange
 
-__all__ = ["coordinates_of", "point_at", "varying_leaves"]
-
 
 def varying_leaves(space: Space) -> dict[str, Hyperparameter]:
     """Return all leaves that are not const, by position."""

@@ -8,8 +8,6 @@ from typing import Any
 
 from det_keras.search.base import Action, Close, Draw, SearchMethod, ValidateAfter, WorkDone
 
-__all__ = ["GridSearch"]
-
 
 class GridSearch(SearchMethod):
     """Trains every point, at most `max_concurrent_trials` at a time, from the end of the list.

@@ -8,8 +8,6 @@ from typing import Any
 from det_keras.search.base import Action, Create, Draw, ExitedReason, FilledRung, SearchMethod, WorkDone
 from det_keras.search.bracket import Bracket
 
-__all__ = ["HalvingSearch"]
-
 
 class HalvingSearch(SearchMethod):
     """Spends most of the training on the trials that do best.

@@ -19,8 +19,6 @@ from det_keras.search.searcher import Searcher
 from det_keras.search.stopping import StoppingBracket
 from det_keras.search.tpe import TpeSearch
 
-__all__ = ["from_config"]
-
 # Lengths are integers, so more rungs than this would only repeat the shortest length.
 _MOST_RUNGS = 100
 

@@ -9,8 +9,6 @@ from det_keras.config import ExperimentConfig
 from det_keras.search.methods import from_config
 from det_keras.search.simulate import Outcome, seeded_curve, simulate
 
-__all__ = ["Preview", "preview"]
-
 # Simulating a larger search would take too long for a request.
 _MOST_SIMULATED_TRIALS = 5000
 

@@ -15,8 +15,6 @@ from det_keras.search.base import WORST, Action, Draw, ValidateAfter
 from det_keras.search.bracket import Bracket
 from det_keras.search.rungs import BracketPlan
 
-__all__ = ["PromotionBracket"]
-
 
 class PromotionBracket(Bracket):
     """Promotes a trial once it is in the top 1/divisor of the trials that reached its rung.

@@ -18,8 +18,6 @@ from det_keras.search.base import (
     refused_too_often,
 )
 
-__all__ = ["RandomSearch", "SingleSearch"]
-
 
 class RandomSearch(SearchMethod):
     """Trains `max_trials` samples of the space, at most `max_concurrent_trials` at a time.

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 
 from det_keras.config.searching.budget import bracket_rungs
 
-__all__ = ["BracketPlan", "adaptive_brackets", "plan_bracket", "plan_brackets", "rung_lengths"]
-
 
 @dataclass(frozen=True)
 class BracketPlan:

@@ -25,8 +25,6 @@ from det_keras.search.base import (
     WorkDone,
 )
 
-__all__ = ["Operation", "Searcher"]
-
 _SETS = ("requested", "created", "closed", "exited", "failed", "cancelled", "invalid", "reopened")
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from det_keras.search.base import WORST, Action, Draw, ValidateAfter
 from det_keras.search.bracket import Bracket
 
-__all__ = ["StoppingBracket"]
-
 
 class StoppingBracket(Bracket):
     """Stops a trial at the first rung where it is not among the best 1/divisor of the results so far.

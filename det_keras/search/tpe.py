@@ -23,8 +23,6 @@ from det_keras.search.base import WORST, Action, Create, Draw, ExitedReason
 from det_keras.search.coordinates import coordinates_of, point_at, varying_leaves
 from det_keras.search.random_search import RandomSearch
 
-__all__ = ["TpeSearch"]
-
 
 class TpeSearch(RandomSearch):
     """Random search at first; later every new trial is proposed from the results so far.

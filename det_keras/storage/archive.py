@@ -10,8 +10,6 @@ import tarfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
-__all__ = ["unpack", "unpack_chunks"]
-
 
 def unpack(archive: tarfile.TarFile, directory: Path) -> None:
     """Unpack `archive` into `directory`.

@@ -20,8 +20,6 @@ from det_keras.storage.object_client import (
 )
 from det_keras.storage.object_storage import ObjectStorage
 
-__all__ = ["AzureClient", "AzureStorage"]
-
 _PIECE_BYTES = 4 << 20
 _KINDS = {
     "ContainerNotFound": FaultKind.NO_BUCKET,

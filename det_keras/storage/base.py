@@ -17,8 +17,6 @@ from typing import Protocol
 from det_keras.storage.archive import unpack
 from det_keras.storage.streamed_file import StreamedFile
 
-__all__ = ["CheckpointTarget", "DirectoryTarget", "FileStream", "Orphan", "Storage"]
-
 
 class FileStream(Protocol):
     """A new file of a checkpoint, written sequentially; as a context manager it completes the file at its end."""

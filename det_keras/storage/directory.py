@@ -31,8 +31,6 @@ from det_keras.storage.names import (
     relative_name,
 )
 
-__all__ = ["DirectoryStorage"]
-
 logger = logging.getLogger(__name__)
 
 _STAGING_PREFIX = ".staging-"

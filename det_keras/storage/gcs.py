@@ -30,8 +30,6 @@ from det_keras.storage.object_client import (
 )
 from det_keras.storage.object_storage import ObjectStorage
 
-__all__ = ["GcsClient", "GcsStorage"]
-
 _CHUNK_BYTES = 1 << 20
 _COMPOSED_AT_ONCE = 32
 _TIMEOUT_S = 60.0

@@ -16,20 +16,6 @@ from typing import Any
 
 from det_keras.errors import CheckpointError
 
-__all__ = [
-    "DELETED_NAME",
-    "MANIFEST_NAME",
-    "deleted_names",
-    "fsync_directory",
-    "hash_file",
-    "list_files",
-    "manifest_content",
-    "read_manifest",
-    "verify_file",
-    "verify_manifest",
-    "write_manifest",
-]
-
 MANIFEST_NAME = "manifest.json"
 #: Lists the files that were deleted on purpose; without them a checkpoint is not corrupt.
 DELETED_NAME = ".deleted"

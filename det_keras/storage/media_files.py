@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-__all__ = ["media_prefix"]
-
 
 def media_prefix(cluster_id: str, experiment_id: int, trial_id: int | None = None) -> str:
     """Return the prefix of the media of an experiment or of one of its trials.

@@ -12,16 +12,6 @@ from uuid import UUID
 from det_keras.errors import CheckpointError
 from det_keras.storage.manifest import DELETED_NAME
 
-__all__ = [
-    "checkpoint_name",
-    "is_alive",
-    "is_checkpoint_name",
-    "is_relative",
-    "machine_name",
-    "matching_files",
-    "relative_name",
-]
-
 # Linux's PROC_PID_INIT_INO.
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC
 

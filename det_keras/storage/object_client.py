@@ -16,19 +16,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = [
-    "ChecksumMismatchError",
-    "Fault",
-    "FaultKind",
-    "ObjectClient",
-    "StoredObject",
-    "UnfinishedUpload",
-    "broken_connection",
-    "check_md5",
-    "content_md5",
-    "retry_after_s",
-]
-
 _DELETED_IN_PARALLEL = 16
 
 

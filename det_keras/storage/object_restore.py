@@ -16,8 +16,6 @@ from det_keras.storage.names import is_relative
 from det_keras.storage.object_client import ChecksumMismatchError
 from det_keras.storage.requests import Requests
 
-__all__ = ["fetch_files"]
-
 _RANGE_BYTES = 32 << 20
 _PARALLEL = 8
 

@@ -46,8 +46,6 @@ from det_keras.storage.object_restore import fetch_files
 from det_keras.storage.object_upload import ObjectUpload
 from det_keras.storage.requests import MissingObjectError, Requests
 
-__all__ = ["ObjectStorage"]
-
 logger = logging.getLogger(__name__)
 
 _UPLOADS = ".uploads/"

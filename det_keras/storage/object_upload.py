@@ -24,8 +24,6 @@ from det_keras.storage.base import CheckpointTarget
 from det_keras.storage.manifest import MANIFEST_NAME, list_files, manifest_content
 from det_keras.storage.requests import Requests
 
-__all__ = ["ObjectStream", "ObjectUpload"]
-
 _BUFFERS = 4
 _CHUNK_BYTES = 1 << 20
 

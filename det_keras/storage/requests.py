@@ -18,8 +18,6 @@ from typing import Any, TypeVar
 from det_keras.errors import StorageError
 from det_keras.storage.object_client import Fault, FaultKind, ObjectClient
 
-__all__ = ["MissingObjectError", "Requests"]
-
 logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 8

@@ -21,8 +21,6 @@ from det_keras.storage.object_client import (
 )
 from det_keras.storage.object_storage import ObjectStorage
 
-__all__ = ["S3Client", "S3Storage"]
-
 _CHUNK_BYTES = 1 << 20
 _DELETED_AT_ONCE = 1000
 _KINDS = {

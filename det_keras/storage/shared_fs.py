@@ -8,8 +8,6 @@ from pathlib import Path
 from det_keras.errors import ConfigError
 from det_keras.storage.directory import DirectoryStorage
 
-__all__ = ["SharedFsStorage"]
-
 
 class SharedFsStorage(DirectoryStorage):
     """Stores checkpoints below `host_path`, or below `storage_path` inside it.

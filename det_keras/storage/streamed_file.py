@@ -15,8 +15,6 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-__all__ = ["StreamedFile"]
-
 # A multiple of all common block sizes, as direct I/O requires, and small enough for the processor's cache.
 _BLOCK_BYTES = 1 << 20
 # Blocks of closed files: for a small file, the page faults of a new one would take longer than writing it.

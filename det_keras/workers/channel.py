@@ -17,8 +17,6 @@ import struct
 from collections import deque
 from typing import Any
 
-__all__ = ["Channel", "Greeting", "present"]
-
 _RECEIVE_BYTES = 1 << 18
 _LENGTH = struct.Struct("!I")
 # What a peer may send before it has proved that it knows the key.

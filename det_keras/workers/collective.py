@@ -29,8 +29,6 @@ from det_keras.errors import DetError
 from det_keras.workers.exchange import Star
 from det_keras.workers.inherited import HEADER_BYTES, SLOT_BYTES, Ends, memory_bytes
 
-__all__ = ["Collective", "tree_sum"]
-
 # What a slot begins with: the length of the name of the call, the name, and a number of the call.
 _HEADER = struct.Struct("=H240sq")
 # Below this, every process adds everything itself, instead of a part that it then shares.

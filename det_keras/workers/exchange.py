@@ -25,8 +25,6 @@ from det_keras.errors import DetError
 from det_keras.home import Home
 from det_keras.workers.channel import Channel, Greeting, present
 
-__all__ = ["Exchange", "LocalExchange", "SocketExchange", "Star", "own_key"]
-
 logger = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"

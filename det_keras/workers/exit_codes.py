@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 from det_keras.workers.heartbeat import ADDRESS_VARIABLE
 
-__all__ = ["REJECTS_HPARAMS", "code_of_rejection"]
-
 #: A rank's script raised `InvalidHP`. With 0, the launcher would wait for the other ranks, which wait for this one.
 REJECTS_HPARAMS = 79
 

@@ -23,8 +23,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ADDRESS_VARIABLE", "Heartbeats", "beat_for_ever", "format_beat", "parse_beat", "socket_address"]
-
 #: The environment variable with the address of the launcher's socket; a leading ``@`` stands for its null byte.
 ADDRESS_VARIABLE = "DET_HEARTBEAT_ADDRESS"
 

@@ -8,8 +8,6 @@ import socket
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-__all__ = ["CHANNELS", "ENDS_VARIABLE", "HEADER_BYTES", "SLOT_BYTES", "Ends", "SharedMemory", "memory_bytes"]
-
 #: Ways between the ranks that do not wait for each other: for the training, and for pipelines that read ahead of it.
 CHANNELS = 2
 

@@ -28,8 +28,6 @@ from typing import Any
 
 from det_keras.workers.channel import Channel
 
-__all__ = ["LOOPBACK", "Rendezvous"]
-
 LOOPBACK = "127.0.0.1"
 
 # A silent client blocks one thread, not the job.

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from det_keras.cli.render import printable
 
-__all__ = ["Finding", "Outcome"]
-
 
 class Outcome(str, enum.Enum):
     """How a check ended."""

@@ -12,8 +12,6 @@ from det_keras.cli.checking.finding import Finding, Outcome
 from det_keras.client import Session
 from det_keras.errors import ConfigError, DetError, MasterError
 
-__all__ = ["find_features", "find_login", "find_slots", "find_storage", "find_version"]
-
 # The release whose master every call was tried with.
 _TRIED_VERSION = "0.38.1"
 

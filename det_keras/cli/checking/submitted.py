@@ -15,8 +15,6 @@ from det_keras.config import apply_overrides, dump_yaml, load_experiment_config
 from det_keras.errors import DetError, MasterError, MasterUnavailableError
 from det_keras.protocol.states import is_over
 
-__all__ = ["find_training"]
-
 T = TypeVar("T")
 
 _EPOCHS = 20

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from det_keras.cli.arguments import Nouns
     from det_keras.client import Session
 
-__all__ = ["add_parsers"]
-
 
 def add_parsers(nouns: Nouns) -> None:
     """Add the nouns and their verbs to the command line."""

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from det_keras import display
 from det_keras.cli import render
 from det_keras.cli.arguments import add_json, add_yes, confirm, positive
 from det_keras.cli.download import default_target, download, fetch_checkpoint
@@ -16,8 +17,6 @@ from det_keras.errors import DetError
 
 if TYPE_CHECKING:
     from det_keras.cli.arguments import Nouns
-
-__all__ = ["add_parsers", "checkpoint_rows", "print_checkpoints"]
 
 # Longer than any upload takes: what is younger may belong to a process that still writes.
 _ORPHAN_HOURS = 24.0
@@ -79,11 +78,11 @@ def checkpoint_rows(checkpoints: list[dict[str, Any]]) -> list[list[str]]:
         [
             checkpoint["uuid"],
             str(checkpoint["training"].get("trialId") or "-"),
-            render.number_text((checkpoint.get("metadata") or {}).get("steps_completed")),
-            render.state_text(checkpoint["state"]),
-            render.metric_text(checkpoint["training"].get("searcherMetric")),
-            render.size_text(sum(int(size) for size in checkpoint["resources"].values())),
-            render.time_text(checkpoint.get("reportTime")),
+            display.number_text((checkpoint.get("metadata") or {}).get("steps_completed")),
+            display.state_text(checkpoint["state"]),
+            display.metric_text(checkpoint["training"].get("searcherMetric")),
+            display.size_text(sum(int(size) for size in checkpoint["resources"].values())),
+            display.time_text(checkpoint.get("reportTime")),
         ]
         for checkpoint in checkpoints
     ]
@@ -119,18 +118,18 @@ def _describe(args: argparse.Namespace, settings: Settings) -> int:
     render.print_facts(
         {
             "Checkpoint": record["uuid"],
-            "State": render.state_text(record["state"]),
+            "State": display.state_text(record["state"]),
             "Experiment": str(training.get("experimentId") or "-"),
             "Trial": str(training.get("trialId") or "-"),
-            "Reported": render.time_text(record.get("reportTime")),
-            **{name: render.number_text(value) for name, value in (record.get("metadata") or {}).items()},
-            **{name: render.metric_text(value) for name, value in metrics.items()},
+            "Reported": display.time_text(record.get("reportTime")),
+            **{name: display.number_text(value) for name, value in (record.get("metadata") or {}).items()},
+            **{name: display.metric_text(value) for name, value in metrics.items()},
         }
     )
     print()
     files = {name: int(size) for name, size in record["resources"].items() if not name.endswith("/")}
     render.print_table(
-        ["File", "Size>"], [[name, render.size_text(size)] for name, size in sorted(files.items())]
+        ["File", "Size>"], [[name, display.size_text(size)] for name, size in sorted(files.items())]
     )
     return 0
 
@@ -193,7 +192,7 @@ def _print_orphans(swept: dict[str, Any]) -> None:
         print("No unfinished checkpoints were found.")
         return
     rows = [
-        [orphan["name"], render.size_text(int(orphan["sizeBytes"])), f"{orphan['ageS'] / 3600.0:.1f} h"]
+        [orphan["name"], display.size_text(int(orphan["sizeBytes"])), f"{orphan['ageS'] / 3600.0:.1f} h"]
         for orphan in swept["orphans"]
     ]
     render.print_table(["Place", "Size>", "Age>"], rows)

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from det_keras.cli.checking.finding import Finding
     from det_keras.client import Session
 
-__all__ = ["add_parsers"]
-
 
 def add_parsers(nouns: Nouns) -> None:
     """Add the noun and its verbs to the command line."""

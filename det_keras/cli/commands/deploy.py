@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 # The master's modules are imported inside of the functions, so that `det --help` stays fast.
 
-__all__ = ["add_parsers"]
-
 _LOG_PERIOD_S = 0.25
 
 

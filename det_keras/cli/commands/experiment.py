@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from det_keras import display
 from det_keras.cli import render
 from det_keras.cli.arguments import add_json, add_yes, confirm, id_list, positive
 from det_keras.cli.commands import report
@@ -26,8 +27,6 @@ from det_keras.protocol.states import TERMINAL
 if TYPE_CHECKING:
     from det_keras.cli.arguments import Nouns
     from det_keras.client import Session
-
-__all__ = ["add_parsers"]
 
 _WAIT_PERIOD_S = 1.0
 _ACTIONS = {
@@ -138,11 +137,11 @@ def _experiment_row(experiment: dict[str, Any]) -> list[str]:
     return [
         str(experiment["id"]),
         experiment["name"],
-        render.state_text(experiment["state"]),
-        render.percent_text(experiment.get("progress")),
+        display.state_text(experiment["state"]),
+        display.percent_text(experiment.get("progress")),
         str(experiment["numTrials"]),
-        render.time_text(start),
-        render.duration_text(start, end),
+        display.time_text(start),
+        display.duration_text(start, end),
         experiment["username"],
     ]
 
@@ -164,10 +163,10 @@ def _print_experiment(session: Session, experiment: dict[str, Any]) -> None:
     searcher = experiment["config"].get("searcher") or {}
     facts = {
         "Experiment": f"{experiment['id']} {experiment['name']}",
-        "State": render.state_text(experiment["state"]),
-        "Progress": render.percent_text(experiment.get("progress")),
-        "Started": render.time_text(experiment["startTime"]),
-        "Ended": render.time_text(experiment.get("endTime")),
+        "State": display.state_text(experiment["state"]),
+        "Progress": display.percent_text(experiment.get("progress")),
+        "Started": display.time_text(experiment["startTime"]),
+        "Ended": display.time_text(experiment.get("endTime")),
         "Searcher": f"{searcher.get('name')} on {searcher.get('metric')}",
     }
     if experiment.get("waitReason"):
@@ -180,10 +179,10 @@ def _print_experiment(session: Session, experiment: dict[str, Any]) -> None:
     best = best_validation(experiment, trials)
     if best is not None and is_search(experiment):
         facts["Best trial"] = (
-            f"{best.trial_id}, {best.metric} {render.metric_text(best.value)} at batch {best.batches}"
+            f"{best.trial_id}, {best.metric} {display.metric_text(best.value)} at batch {best.batches}"
         )
         hparams = next(trial["hparams"] for trial in trials if trial["id"] == best.trial_id)
-        facts["Hyperparameters"] = render.hparams_text(hparams)
+        facts["Hyperparameters"] = display.hparams_text(hparams)
     render.print_facts(facts)
     print()
     _print_trials(experiment, best_first(experiment, trials) if is_search(experiment) else trials)
@@ -212,14 +211,14 @@ def _logs(args: argparse.Namespace, settings: Settings) -> int:
 def _wait(args: argparse.Namespace, settings: Settings) -> int:
     with open_session(settings) as session:
         state = follow.wait(session, args.experiment_id, _WAIT_PERIOD_S)
-    print(f"Experiment {args.experiment_id} is {render.state_text(state)}")
+    print(f"Experiment {args.experiment_id} is {display.state_text(state)}")
     return 0 if state == "STATE_COMPLETED" else 1
 
 
 def _act(args: argparse.Namespace, settings: Settings) -> int:
     with open_session(settings) as session:
         if args.verb in _ENDINGS:
-            state = render.state_text(_fetch(session, args.experiment_id)["state"])
+            state = display.state_text(_fetch(session, args.experiment_id)["state"])
             if state in TERMINAL:
                 print(f"Experiment {args.experiment_id} has already ended: {state}")
                 return 0
@@ -269,13 +268,13 @@ def _trial_row(experiment: Mapping[str, Any], trial: Mapping[str, Any]) -> list[
     start, end = trial["startTime"], trial.get("endTime")
     return [
         str(trial["id"]),
-        render.state_text(trial["state"]),
+        display.state_text(trial["state"]),
         str(trial["totalBatchesProcessed"]),
         str(trial["restarts"]),
-        render.metric_text(metric_of(experiment, trial)),
-        render.time_text(start),
-        render.duration_text(start, end),
-        render.hparams_text(trial["hparams"]),
+        display.metric_text(metric_of(experiment, trial)),
+        display.time_text(start),
+        display.duration_text(start, end),
+        display.hparams_text(trial["hparams"]),
     ]
 
 

@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from det_keras import display
 from det_keras.cli import render
 from det_keras.cli.arguments import add_json, add_overrides, positive
 from det_keras.cli.following import logs
@@ -21,8 +22,6 @@ from det_keras.errors import DetError
 if TYPE_CHECKING:
     from det_keras.cli.arguments import Nouns
     from det_keras.client import Session
-
-__all__ = ["add_parsers"]
 
 _INTERRUPTED = 130
 _FULL_ID = 36
@@ -115,9 +114,9 @@ def _list(args: argparse.Namespace, settings: Settings) -> int:
         [
             job["id"],
             job["description"],
-            render.state_text(job["state"]),
+            display.state_text(job["state"]),
             job.get("exitStatus") or "-",
-            render.time_text(job["startTime"]),
+            display.time_text(job["startTime"]),
             job["username"],
         ]
         for job in jobs
@@ -156,7 +155,7 @@ def _queue(args: argparse.Namespace, settings: Settings) -> int:
             str(entry.get("priority")),
             f"{entry.get('weight', 1):g}",
             f"{entry['allocatedSlots']}/{entry['requestedSlots']}",
-            render.state_text(entry["summary"]["state"]),
+            display.state_text(entry["summary"]["state"]),
             entry.get("waitReason") or "-",
         ]
         for place, entry in enumerate(entries)

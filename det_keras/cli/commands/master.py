@@ -16,8 +16,6 @@ from det_keras.display import size_text
 if TYPE_CHECKING:
     from det_keras.cli.arguments import Nouns
 
-__all__ = ["add_parsers"]
-
 
 def add_parsers(nouns: Nouns) -> None:
     """Add the nouns and their verbs to the command line."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from det_keras import display
 from det_keras.cli import render
 from det_keras.cli.arguments import add_json, add_overrides
 from det_keras.cli.session import open_session
@@ -14,8 +15,6 @@ from det_keras.connection.settings import Settings
 
 if TYPE_CHECKING:
     from det_keras.cli.arguments import Nouns
-
-__all__ = ["add_parsers"]
 
 
 def add_parsers(nouns: Nouns) -> None:
@@ -60,5 +59,5 @@ def _simulation_text(simulation: dict[str, Any]) -> str:
     unit = endings[0]["unit"]["name"]
     text = f"Simulated with made-up metrics: {count} trials train {simulation['totalLength']} {unit} in all"
     if saved > 0:
-        text += f", {render.percent_text(saved)} less than in full; they end {spread}"
+        text += f", {display.percent_text(saved)} less than in full; they end {spread}"
     return f"{text}. At most {simulation['mostAtOnce']} train at the same time."

@@ -16,8 +16,6 @@ from det_keras.errors import DetError
 if TYPE_CHECKING:
     from det_keras.client import Session
 
-__all__ = ["add_arguments", "report"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command; the argument with the experiment's number exists already."""

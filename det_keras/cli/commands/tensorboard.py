@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     # A storage, and the prefix of files in it.
     Events = tuple[Storage, str]
 
-__all__ = ["add_parsers", "events_of", "launch", "link_events", "refresh_until_end"]
-
 _REFRESH_S = 5.0
 _END_S = 5.0
 

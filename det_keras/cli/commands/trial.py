@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from det_keras import display
 from det_keras.cli import render
 from det_keras.cli.arguments import add_json, positive
 from det_keras.cli.download import best_first, default_target, download
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from det_keras.cli.arguments import Nouns
-
-__all__ = ["add_parsers"]
 
 
 def add_parsers(nouns: Nouns) -> None:
@@ -64,15 +63,15 @@ def _describe(args: argparse.Namespace, settings: Settings) -> int:
             {
                 "Trial": str(trial["id"]),
                 "Experiment": str(trial["experimentId"]),
-                "State": render.state_text(trial["state"]),
+                "State": display.state_text(trial["state"]),
                 **waiting,
                 "Activity": trial.get("runnerState") or "-",
-                "Started": render.time_text(trial["startTime"]),
-                "Ended": render.time_text(trial.get("endTime")),
+                "Started": display.time_text(trial["startTime"]),
+                "Ended": display.time_text(trial.get("endTime")),
                 "Restarts": str(trial["restarts"]),
                 "Batches": str(trial["totalBatchesProcessed"]),
-                "Best metric": render.metric_text(metric_of(experiment, trial)),
-                "Hyperparameters": render.hparams_text(trial["hparams"]),
+                "Best metric": display.metric_text(metric_of(experiment, trial)),
+                "Hyperparameters": display.hparams_text(trial["hparams"]),
             }
         )
         print()

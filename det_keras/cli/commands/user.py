@@ -19,8 +19,6 @@ from det_keras.errors import DetError, MasterError
 if TYPE_CHECKING:
     from det_keras.cli.arguments import Nouns
 
-__all__ = ["add_parsers"]
-
 
 def add_parsers(nouns: Nouns) -> None:
     """Add the noun and its verbs to the command line."""

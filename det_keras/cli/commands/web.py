@@ -14,8 +14,6 @@ from det_keras.connection.settings import Settings
 if TYPE_CHECKING:
     from det_keras.cli.arguments import Nouns
 
-__all__ = ["add_parsers"]
-
 
 def add_parsers(nouns: Nouns) -> None:
     """Add the command to the command line."""

@@ -17,14 +17,13 @@ from det_keras.cli.following.logs import PATIENCE_S
 from det_keras.cli.following.progress import Snapshot, best_validation, report_line
 from det_keras.cli.following.trial_table import end_line, is_search, trial_table
 from det_keras.cli.pages import page_hint
-from det_keras.cli.render import hparams_text, metric_text, printable, state_text
+from det_keras.cli.render import printable
+from det_keras.display import hparams_text, metric_text, state_text
 from det_keras.errors import MasterError, MasterUnavailableError
 from det_keras.protocol.states import is_over
 
 if TYPE_CHECKING:
     from det_keras.client import Session
-
-__all__ = ["first_trial", "follow", "wait"]
 
 T = TypeVar("T")
 

@@ -12,8 +12,6 @@ from det_keras.errors import MasterUnavailableError
 if TYPE_CHECKING:
     from det_keras.protocol.api.tasks import Logs
 
-__all__ = ["follow_log", "print_log"]
-
 _PAUSE_S = 0.5
 #: How long a master may be unavailable before a command that follows a task fails.
 PATIENCE_S = 120.0

@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from det_keras.cli.render import metric_text, number_text
+from det_keras.display import metric_text, number_text
 from det_keras.protocol.metrics import rank
 from det_keras.protocol.states import is_over
-
-__all__ = ["COUNTERS", "Best", "Snapshot", "best_validation", "named_metrics", "report_line"]
 
 #: Reported together with the metrics: how much was trained.
 COUNTERS = ("batches", "epochs", "records")

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from det_keras.cli.render import hparams_text, metric_text, number_text, percent_text, printable, state_text
+from det_keras.cli.render import printable
+from det_keras.display import hparams_text, metric_text, number_text, percent_text, state_text
 from det_keras.protocol.metrics import best_metric, rank
 from det_keras.protocol.states import is_over
-
-__all__ = ["best_first", "end_line", "is_search", "metric_of", "trial_rows", "trial_table"]
 
 _WAITING = "STATE_QUEUED"
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from det_keras import display
 from det_keras.cli import render
 from det_keras.cli.following.progress import COUNTERS, named_metrics
 
 if TYPE_CHECKING:
     from det_keras.client import Session
-
-__all__ = ["print_workloads"]
 
 
 def print_workloads(session: Session, trial_id: int, *, title: str | None = None) -> None:
@@ -44,12 +43,12 @@ def _row(batch: int, reports: dict[str, Any]) -> list[str]:
     times = [report["endTime"] for report in reports.values() if report.get("endTime")]
     return [
         str(batch),
-        render.number_text(epochs),
-        render.time_text(max(times, default=None)),
+        display.number_text(epochs),
+        display.time_text(max(times, default=None)),
         _metrics(metrics.get("training", {})),
         _metrics(metrics.get("validation", {})),
         checkpoint.get("uuid") or "-",
-        render.state_text(checkpoint.get("state")),
+        display.state_text(checkpoint.get("state")),
     ]
 
 

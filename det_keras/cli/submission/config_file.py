@@ -12,8 +12,6 @@ from det_keras.errors import DetError
 if TYPE_CHECKING:
     from det_keras.config import ExperimentConfig, JobConfig
 
-__all__ = ["ExperimentFile", "JobFile", "read_changes", "read_experiment", "read_job"]
-
 
 @dataclass(frozen=True)
 class ExperimentFile:

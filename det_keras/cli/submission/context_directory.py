@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from det_keras.cli.render import size_text
 from det_keras.cli.submission.ignore_rules import IgnoreRules
+from det_keras.display import size_text
 from det_keras.errors import DetError
-
-__all__ = ["LARGEST_BYTES", "ContextFiles", "bundle"]
 
 #: Limit for the files of a context directory.
 LARGEST_BYTES = 95 * 1024 * 1024

@@ -17,8 +17,6 @@ from det_keras.connection.settings import Settings
 if TYPE_CHECKING:
     from det_keras.client import Session
 
-__all__ = ["add_arguments", "continue_"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""

@@ -20,8 +20,6 @@ from det_keras.connection.settings import Settings
 from det_keras.errors import DetError
 from det_keras.provenance.capture import Capture
 
-__all__ = ["add_arguments", "create"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from det_keras.cli.render import printable, size_text
+from det_keras.cli.render import printable
 from det_keras.cli.submission.context_directory import ContextFiles, bundle
-
-__all__ = ["print_notices", "read_files"]
+from det_keras.display import size_text
 
 
 def read_files(directory: str) -> ContextFiles:

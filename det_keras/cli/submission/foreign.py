@@ -14,8 +14,6 @@ from typing import Any
 from det_keras.cli.submission.config_file import ExperimentFile, JobFile
 from det_keras.errors import DetError
 
-__all__ = ["PACKAGES", "check_method", "experiment_text", "import_notices", "job_text"]
-
 #: Why the packages that a config asks for have no effect there.
 PACKAGES = (
     "on a Determined cluster: a container has the packages of its image. Install them in `environment.image`, or by a "

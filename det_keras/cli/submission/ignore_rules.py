@@ -12,8 +12,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["IgnoreRules"]
-
 _POSIX_CLASSES = {
     "alnum": "a-zA-Z0-9",
     "alpha": "a-zA-Z",

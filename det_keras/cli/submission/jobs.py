@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from det_keras.client import Session
     from det_keras.protocol.api import Api
 
-__all__ = ["MasterJobs", "jobs_of"]
-
 
 class MasterJobs(abc.ABC):
     """The jobs of one master.

@@ -16,8 +16,6 @@ from det_keras.protocol.engines import ENGINE_VARIABLE
 if TYPE_CHECKING:
     import subprocess
 
-__all__ = ["command_of", "environment_of", "run_locally"]
-
 #: The variable from which `det.keras.init()` reads the path of the config in a local run.
 CONFIG_VARIABLE = "DET_KERAS_LOCAL_CONFIG"
 

@@ -10,8 +10,6 @@ from det_keras.errors import DetError
 if TYPE_CHECKING:
     from det_keras.config import Environment
 
-__all__ = ["check_requirements", "notice_without_effect"]
-
 _FIELDS = ("python", "pip", "requirements")
 
 

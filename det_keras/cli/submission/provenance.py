@@ -9,8 +9,6 @@ from typing import Any
 
 from det_keras.provenance.capture import Capture, is_enabled
 
-__all__ = ["PATIENCE_S", "capture_submission"]
-
 #: How long a submission waits for its record, which usually is complete before.
 PATIENCE_S = 1.0
 

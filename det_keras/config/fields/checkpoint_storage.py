@@ -11,8 +11,6 @@ from det_keras.config.kinds import Choice, Integer, Kind, Place, Text
 from det_keras.config.section import TaggedSection, optional, setting
 from det_keras.errors import ConfigProblem
 
-__all__ = ["CheckpointStorage"]
-
 _TYPES = ("directory", "shared_fs", "s3", "gcs", "azure")
 _HDFS_KEYS = ("hdfs_url", "hdfs_path", "user")
 _REMOVED = "`hdfs` was removed; use `shared_fs` for a directory that all machines mount."

@@ -7,8 +7,6 @@ from typing import Any
 
 from det_keras.config.kinds import Kind, ListOf, Place, Text, shown
 
-__all__ = ["Entrypoint", "EntrypointKind", "as_command", "command", "trial_class"]
-
 Entrypoint = str | tuple[str, ...]
 
 _TRIAL_CLASS = re.compile(r"[A-Za-z0-9_.]+:[A-Za-z0-9_.]+")

@@ -16,15 +16,6 @@ from det_keras.config.kinds import Boolean, Integer, Kind, ListOf, MapOf, Place,
 from det_keras.config.section import Section, SectionKind, optional, setting
 from det_keras.errors import ConfigError, ConfigProblem
 
-__all__ = [
-    "DEVICES",
-    "RESERVED_VARIABLES",
-    "Environment",
-    "EnvironmentVariables",
-    "ProxyPort",
-    "RegistryAuth",
-]
-
 _FILE_OPTION = re.compile(r"-(?:[rce](?![a-z])|-requirements?|-constraints?|-editable)")
 
 #: The devices in a mapping by device.

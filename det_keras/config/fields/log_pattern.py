@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re2
 
-__all__ = ["LogPattern", "LogPatternError"]
-
 _SYNTAX = "https://github.com/google/re2/wiki/Syntax"
 
 

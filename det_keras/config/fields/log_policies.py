@@ -12,8 +12,6 @@ from det_keras.config.problems import Problems
 from det_keras.config.section import Section, SectionKind, optional
 from det_keras.errors import ConfigProblem
 
-__all__ = ["BUILTIN_LOG_POLICIES", "LogPoliciesKind", "LogPolicy"]
-
 #: Used unless the config has an item with the same name.
 BUILTIN_LOG_POLICIES: Sequence[Mapping[str, Any]] = (
     {"name": "CUDA OOM", "pattern": ".*CUDA out of memory.*"},

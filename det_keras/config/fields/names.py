@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 
-__all__ = ["generated_name"]
-
 _WORDS = tuple(
     words.split()
     for words in (

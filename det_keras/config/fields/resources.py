@@ -11,8 +11,6 @@ from det_keras.config.kinds import Boolean, Integer, Kind, ListOf, Number, Place
 from det_keras.config.section import Section, SectionKind, optional, setting
 from det_keras.errors import ConfigProblem
 
-__all__ = ["BindMount", "Device", "JobResources", "Resources"]
-
 _SIZE = re.compile(r"([0-9]*[.])?[0-9]+ ?(([kmgtpKMGTP]([iI]?[bB])?)|[bB])?")
 
 

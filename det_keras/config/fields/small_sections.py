@@ -13,17 +13,6 @@ from det_keras.config.problems import Problems
 from det_keras.config.section import Section, SectionKind, optional, setting
 from det_keras.errors import ConfigProblem
 
-__all__ = [
-    "Kerberos",
-    "Optimizations",
-    "Pbs",
-    "Profiling",
-    "Reproducibility",
-    "RetentionPolicy",
-    "Security",
-    "Slurm",
-]
-
 
 def _seed_from_clock() -> int:
     return int(time.time()) & 0xFFFFFFFF

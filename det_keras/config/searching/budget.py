@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-__all__ = ["bracket_rungs", "trials_for_budget"]
-
 
 def bracket_rungs(mode: str, max_rungs: int) -> list[int]:
     """Return the number of rungs of each bracket of an adaptive search, most first.

@@ -15,16 +15,6 @@ from det_keras.config.searching.random_stream import RandomStream
 from det_keras.config.yaml_text import to_plain
 from det_keras.errors import ConfigError, ConfigProblem
 
-__all__ = [
-    "Categorical",
-    "Const",
-    "DoubleRange",
-    "Hyperparameter",
-    "IntRange",
-    "LogRange",
-    "parse_hyperparameter",
-]
-
 _INT64_MIN = -(2**63)
 
 

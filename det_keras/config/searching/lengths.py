@@ -9,8 +9,6 @@ from typing import Any
 
 from det_keras.errors import ConfigError
 
-__all__ = ["INT64_MAX", "LENGTH_PATHS", "Length", "Unit"]
-
 #: The largest integer of databases and of clients in other languages.
 INT64_MAX = 2**63 - 1
 

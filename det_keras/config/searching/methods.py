@@ -12,8 +12,6 @@ from det_keras.config.searching.lengths import Length, Unit
 from det_keras.config.searching.searcher import ASHA, Searcher
 from det_keras.errors import ConfigError
 
-__all__ = ["refuse_removed_method", "settle_searcher"]
-
 _REMOVED = {
     "pbt": "was removed. Use `adaptive_asha` or `random`.",
     "custom": "was removed. Use one of the built-in methods, such as `adaptive_asha` or `random`.",

@@ -12,8 +12,6 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["RandomStream"]
-
 _WORDS = 624
 _WORD_MASK = 0xFFFFFFFF
 # The layout of the state tuple of `random.Random`, unchanged since Python 3.2.

@@ -24,8 +24,6 @@ from det_keras.config.searching.lengths import Length
 from det_keras.config.section import TaggedSection, optional, setting
 from det_keras.errors import ConfigProblem
 
-__all__ = ["ASHA", "DEFAULT_SEARCHER", "METHODS", "Searcher"]
-
 #: The searcher of a submitted config without one; the script decides the length of the training.
 DEFAULT_SEARCHER: Mapping[str, Any] = {"name": "single", "metric": "val_loss", "smaller_is_better": True}
 

@@ -25,8 +25,6 @@ from det_keras.config.searching.hyperparameters import (
 from det_keras.config.searching.random_stream import RandomStream
 from det_keras.errors import ConfigError, ConfigProblem
 
-__all__ = ["Space"]
-
 _BATCH_SIZE = "global_batch_size"
 
 _EntryParser = Callable[[Any, str], "Hyperparameter | Space"]

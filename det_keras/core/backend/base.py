@@ -14,8 +14,6 @@ from typing import Any
 
 from det_keras.storage import Storage
 
-__all__ = ["ENGINE_FORMAT", "Backend", "CheckpointRecord", "MediaFolder", "MediaRecord", "Operation"]
-
 #: ``format`` in the metadata of the checkpoints that `context.fit` writes and prunes.
 ENGINE_FORMAT = "keras"
 

@@ -29,8 +29,6 @@ from det_keras.errors import CheckpointError, MasterError, MasterUnavailableErro
 from det_keras.protocol.states import CANCELED, COMPLETED, ERROR, is_stopping
 from det_keras.storage import Storage
 
-__all__ = ["DetachedBackend", "DetachedPlace", "start_run"]
-
 logger = logging.getLogger(__name__)
 
 # Our master gives up a trial after five minutes, Determined's after a similar time.

@@ -30,8 +30,6 @@ from det_keras.protocol.metrics import is_better
 from det_keras.protocol.values import finite, now, timestamp
 from det_keras.storage import DirectoryStorage
 
-__all__ = ["LocalBackend", "RunDirectory"]
-
 logger = logging.getLogger(__name__)
 
 # The open lock files. A forked child, such as a worker that loads data, inherits them and with them the locks, which

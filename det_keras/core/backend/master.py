@@ -14,8 +14,6 @@ from det_keras.errors import MasterError, MasterUnavailableError
 from det_keras.protocol.values import finite, now, timestamp
 from det_keras.provenance.capture import Capture
 
-__all__ = ["PATIENCE_S", "MasterBackend", "RunIdentity", "to_record"]
-
 logger = logging.getLogger(__name__)
 
 #: How long calls whose results training needs wait for an unavailable master: a day.

@@ -20,8 +20,6 @@ from det_keras.errors import MasterError, MasterUnavailableError
 from det_keras.protocol.log_lines import LineSplitter
 from det_keras.protocol.values import timestamp
 
-__all__ = ["OutputCopier"]
-
 logger = logging.getLogger(__name__)
 
 _PERIOD_S = 1.0

@@ -11,8 +11,6 @@ from det_keras.core.gpus import load_nvml, open_gpus
 from det_keras.provenance.process import describe_process
 from det_keras.provenance.repository import read_repository
 
-__all__ = ["training_record"]
-
 
 def training_record(environ: Mapping[str, str], *, with_repository: bool) -> dict[str, Any]:
     """Return the record of this process.

@@ -8,8 +8,6 @@ from typing import Any
 from det_keras.core.backend.base import ENGINE_FORMAT, CheckpointRecord
 from det_keras.protocol.metrics import number, rank
 
-__all__ = ["superfluous"]
-
 
 def superfluous(
     records: Sequence[CheckpointRecord], *, smaller_is_better: bool = True

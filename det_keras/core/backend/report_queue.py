@@ -20,8 +20,6 @@ from dataclasses import dataclass
 
 from det_keras.errors import MasterError, MasterUnavailableError
 
-__all__ = ["ReportQueue"]
-
 logger = logging.getLogger(__name__)
 
 _REMIND_S = 30.0

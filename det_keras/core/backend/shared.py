@@ -14,8 +14,6 @@ from det_keras.cluster_info import get_cluster_info
 from det_keras.core.backend.base import Backend, CheckpointRecord, MediaFolder, MediaRecord, Operation
 from det_keras.core.distributed import DistributedContext
 
-__all__ = ["SharedBackend"]
-
 T = TypeVar("T")
 
 

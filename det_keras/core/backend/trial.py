@@ -14,8 +14,6 @@ from det_keras.errors import MasterError
 from det_keras.protocol.metrics import VALIDATION
 from det_keras.protocol.states import is_stopping
 
-__all__ = ["LoadReporter", "TrialBackend", "open_task_session", "report_early_exit", "wait_for_preemption"]
-
 
 class TrialBackend(MasterBackend):
     """Reports to the master that launched the process, and obeys its requests to stop.

@@ -9,8 +9,6 @@ import numpy as np
 
 from det_keras.core.media.content import Content, json_content
 
-__all__ = ["MOST_BINS", "MOST_CLASSES", "confusion_matrix_content", "histogram_content"]
-
 MOST_BINS = 1000
 MOST_CLASSES = 200
 

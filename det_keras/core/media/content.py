@@ -15,17 +15,6 @@ from typing import Any
 
 from det_keras.protocol.values import finite
 
-__all__ = [
-    "Content",
-    "figure_content",
-    "file_content",
-    "is_of",
-    "json_content",
-    "read_file",
-    "stored",
-    "text_content",
-]
-
 
 @dataclass(frozen=True)
 class Content:

@@ -13,8 +13,6 @@ import numpy as np
 
 from det_keras.core.media.content import Content, is_of, read_file, stored
 
-__all__ = ["MOST_IN_GRID", "image_content", "png"]
-
 #: A batch becomes a grid of at most this many images.
 MOST_IN_GRID = 64
 

@@ -25,8 +25,6 @@ from det_keras.errors import MasterError
 from det_keras.protocol.media import MOST_ITEM_BYTES, MOST_ITEMS, MOST_TRIAL_BYTES, file_name
 from det_keras.storage import Storage
 
-__all__ = ["MediaStore"]
-
 logger = logging.getLogger(__name__)
 
 _MOST_WAITING_BYTES = 64 << 20

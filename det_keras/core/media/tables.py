@@ -10,8 +10,6 @@ import numpy as np
 
 from det_keras.core.media.content import Content, is_of, json_content
 
-__all__ = ["MOST_COLUMNS", "MOST_ROWS", "table_content"]
-
 logger = logging.getLogger(__name__)
 
 # The titles, and the cells of each column.

@@ -6,8 +6,6 @@ from typing import Any
 
 import keras
 
-__all__ = ["Callback", "hooks"]
-
 
 class Callback(keras.callbacks.Callback):  # type: ignore[misc]
     """A Keras callback with hooks for workloads and checkpoints, whose state is stored in checkpoints.

@@ -12,8 +12,6 @@ import keras
 
 from det_keras.keras.callbacks.callback import Callback
 
-__all__ = ["EarlyStopping", "ReduceLROnPlateau"]
-
 
 class _OnValidation(Callback):
     """Runs the ``on_epoch_end`` of its Keras base class after each validation, and stores its state in checkpoints."""

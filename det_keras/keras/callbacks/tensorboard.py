@@ -15,8 +15,6 @@ from det_keras.errors import DetError
 from det_keras.keras.callbacks.callback import Callback
 from det_keras.keras.current import opened
 
-__all__ = ["CoreTensorBoard", "TFKerasTensorBoard", "TensorBoard"]
-
 logger = logging.getLogger(__name__)
 
 

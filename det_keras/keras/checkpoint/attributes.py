@@ -16,8 +16,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["PlainState"]
-
 logger = logging.getLogger(__name__)
 
 _SAMPLED_BYTES = 1 << 20

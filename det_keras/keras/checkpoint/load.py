@@ -23,8 +23,6 @@ from det_keras.storage.manifest import verify_manifest
 if TYPE_CHECKING:
     from det_keras.client import Session
 
-__all__ = ["load_model", "load_model_from_checkpoint_path", "open_checkpoint"]
-
 logger = logging.getLogger(__name__)
 
 _LOCAL_TYPES = ("directory", "shared_fs")

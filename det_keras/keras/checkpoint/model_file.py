@@ -24,8 +24,6 @@ from det_keras.core.file_plan import Piece, Slice
 from det_keras.keras.checkpoint.weights_template import Entry, Group, make_template
 from det_keras.keras.private_api import AssetStore, WeightsStore, model_documents, save_state
 
-__all__ = ["ModelFile", "Place", "read_places"]
-
 logger = logging.getLogger(__name__)
 
 #: The place of a variable in the weights file: the path of its group, and its key in the group.

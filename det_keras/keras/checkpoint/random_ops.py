@@ -9,8 +9,6 @@ from typing import Any
 
 from det_keras.keras.private_api import all_layers, ops_of, traced_functions, traced_names
 
-__all__ = ["warn_of_random_functions", "warn_of_stateful_random_ops"]
-
 logger = logging.getLogger(__name__)
 
 # Their state is a counter inside TensorFlow. The state of a `tf.random.Generator` or a Keras seed is a variable.

@@ -22,14 +22,6 @@ from det_keras.keras.private_api import (
     keras_seed_generator,
 )
 
-__all__ = [
-    "capture_random_state",
-    "capture_streams",
-    "layer_generators",
-    "restore_random_state",
-    "restore_streams",
-]
-
 
 def capture_streams() -> dict[str, Any]:
     """Return the states of the random streams that do not belong to a model, as JSON values by name."""

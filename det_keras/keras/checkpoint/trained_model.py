@@ -9,8 +9,6 @@ import keras
 
 from det_keras.keras.checkpoint.variables import VariableSet, build_everything
 
-__all__ = ["TrainedModel"]
-
 
 class TrainedModel:
     """A model that is trained.

@@ -35,8 +35,6 @@ from det_keras.core.file_plan import FilePlan, Piece, Slice
 from det_keras.keras.checkpoint.model_file import ModelFile, Place, read_places
 from det_keras.keras.checkpoint.variables import copy_bytes
 
-__all__ = ["RestoredState", "TrainingState"]
-
 logger = logging.getLogger(__name__)
 
 _OWN_NAMES = {"code", "manifest.json", "metadata.json", MODEL_NAME, WEIGHTS_NAME, "training_state"}

@@ -12,14 +12,6 @@ import tensorflow as tf
 from det_keras.errors import ModelMismatchError
 from det_keras.keras.private_api import trace_train_step
 
-__all__ = [
-    "TrackedVariable",
-    "VariableSet",
-    "build_everything",
-    "build_for_evaluation",
-    "copy_bytes",
-]
-
 _LINE_BYTES = 64
 
 

@@ -20,8 +20,6 @@ import tensorflow as tf
 
 from det_keras.keras.private_api import WeightsStore, current_group
 
-__all__ = ["Entry", "Group", "make_template"]
-
 
 @dataclass(frozen=True)
 class Entry:

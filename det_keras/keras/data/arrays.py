@@ -25,8 +25,6 @@ from det_keras.keras.private_api import (
     take_rows,
 )
 
-__all__ = ["ArraySource", "num_samples", "rows_of", "split_arrays", "to_tensors"]
-
 _PREFETCHED_BATCHES = 4
 _FINGERPRINT_ROWS = 1000
 _ENDLESS = 1 << 62

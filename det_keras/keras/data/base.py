@@ -19,8 +19,6 @@ import tensorflow as tf
 from det_keras.keras.data.order import EpochLengths
 from det_keras.keras.private_api import has_buffered_batch, variant_of
 
-__all__ = ["DataSource", "IteratedSource", "PlannedDataset"]
-
 
 class PlannedDataset(tf.data.Dataset):  # type: ignore[misc]
     """A dataset whose iterators are opened by a given function.

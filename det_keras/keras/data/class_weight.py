@@ -11,8 +11,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-__all__ = ["class_weights", "with_class_weights"]
-
 
 def class_weights(y: tf.Tensor, weights: Mapping[int, float]) -> tf.Tensor:
     """Return the weight of each sample by its class.

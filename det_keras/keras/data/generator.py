@@ -11,8 +11,6 @@ from typing import Any
 from det_keras.keras.data.tfdata import TfDataSource
 from det_keras.keras.private_api import generator_dataset
 
-__all__ = ["GeneratorSource"]
-
 logger = logging.getLogger(__name__)
 
 

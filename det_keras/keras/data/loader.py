@@ -11,8 +11,6 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any
 
-__all__ = ["load_batches"]
-
 _LOOK_S = 1.0
 
 # The dataset of a worker process: it is sent once per process instead of once per batch.

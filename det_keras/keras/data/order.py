@@ -9,9 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-__all__ = ["EpochLengths", "batch_order", "epoch_lengths", "plan_seed", "sample_order"]
-
-
 logger = logging.getLogger(__name__)
 
 

@@ -24,8 +24,6 @@ from det_keras.keras.private_api import (
     variable_dtype,
 )
 
-__all__ = ["Pipeline"]
-
 logger = logging.getLogger(__name__)
 
 _WRITING_OPS = ("Assign", "Rng", "Stateful", "ResourceApply", "ResourceScatter")

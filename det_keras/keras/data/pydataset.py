@@ -29,8 +29,6 @@ from det_keras.keras.data.replay import replay
 from det_keras.keras.data.shard import Shard
 from det_keras.keras.private_api import tensor_spec
 
-__all__ = ["PyDatasetSource"]
-
 # Keras reads two batches to find the dimensions that vary.
 _BATCHES_FOR_SPEC = 2
 

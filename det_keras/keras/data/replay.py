@@ -11,8 +11,6 @@ import keras
 
 from det_keras.keras.checkpoint.random_state import capture_streams
 
-__all__ = ["replay"]
-
 logger = logging.getLogger(__name__)
 
 _WORTH_A_LINE_S = 5.0

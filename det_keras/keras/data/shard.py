@@ -8,8 +8,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-__all__ = ["Shard"]
-
 
 @dataclass(frozen=True)
 class Shard:

@@ -9,8 +9,6 @@ import tensorflow as tf
 
 from det_keras.keras.distributed.exchange import sum_over_workers
 
-__all__ = ["share_pipeline"]
-
 
 def share_pipeline(
     dataset: tf.data.Dataset, cardinalities: Sequence[int], *, is_endless: bool

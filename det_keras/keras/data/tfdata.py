@@ -37,8 +37,6 @@ from det_keras.keras.data.pipeline import Pipeline
 from det_keras.keras.data.replay import replay
 from det_keras.keras.data.shared_pipeline import share_pipeline
 
-__all__ = ["TfDataSource"]
-
 logger = logging.getLogger(__name__)
 
 _SLOW_SAVE_S = 0.1

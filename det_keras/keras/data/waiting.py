@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping
 from det_keras.keras.data.base import DataSource
 from det_keras.protocol.metrics import DATA_WAIT
 
-__all__ = ["DataWait"]
-
 logger = logging.getLogger(__name__)
 
 _MUCH_PERCENT = 50.0

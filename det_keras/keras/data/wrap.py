@@ -19,8 +19,6 @@ from det_keras.core.distributed import DistributedContext
 from det_keras.keras.data.arrays import rows_of
 from det_keras.keras.private_api import convert_array, input_datasets, is_torch_loader
 
-__all__ = ["ArrayShare", "DataContext", "check_data", "is_per_worker", "is_sharded", "whole_data"]
-
 logger = logging.getLogger(__name__)
 
 # On a tf.data.Dataset: whether it was distributed to the workers. On a PyDataset: whether its items are batches of

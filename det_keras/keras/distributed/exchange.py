@@ -25,8 +25,6 @@ from det_keras.workers.inherited import ENDS_VARIABLE
 # Alignment of TensorFlow's memory.
 _ALIGNMENT_BYTES = 64
 
-__all__ = ["EngineExchange", "allgather_rows", "broadcast", "sum_over_parts", "sum_over_workers"]
-
 logger = logging.getLogger(__name__)
 
 _started: list[Engine] = []

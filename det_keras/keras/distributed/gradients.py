@@ -16,8 +16,6 @@ import tensorflow as tf
 from det_keras.keras.distributed.exchange import allgather_rows, sum_over_parts, sum_over_workers
 from det_keras.keras.distributed.shared_step import SharedStep
 
-__all__ = ["GradientExchange"]
-
 logger = logging.getLogger(__name__)
 
 _MARK = "_det_exchange"

@@ -17,8 +17,6 @@ import tensorflow as tf
 
 from det_keras.keras.private_api import copied_thread_state, separate_stacks
 
-__all__ = ["Lockstep"]
-
 
 class Lockstep:
     """The parts that this worker runs.

@@ -18,8 +18,6 @@ import tensorflow as tf
 from det_keras.keras.distributed.shared_step import SharedStep
 from det_keras.keras.private_api import mask_weights, replaced_reduction
 
-__all__ = ["shared_losses"]
-
 _UNREDUCED = (None, "none")
 
 

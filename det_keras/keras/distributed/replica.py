@@ -29,8 +29,6 @@ from det_keras.keras.private_api import (
     seed_generators,
 )
 
-__all__ = ["Replica", "check_equal", "check_metrics", "moving_statistics", "seed_variables"]
-
 logger = logging.getLogger(__name__)
 
 _HOOKS = ("train_step", "test_step", "evaluate", "get_metrics_result", RESULTS_OR_LOGS)

@@ -10,8 +10,6 @@ from det_keras.keras.distributed.shared_step import SharedStep
 from det_keras.keras.distributed.virtual_replica import VirtualReplica
 from det_keras.keras.distributed.worker_replica import WorkerReplica
 
-__all__ = ["make_replica"]
-
 
 def make_replica(
     model: Any, workers: DistributedContext, step: SharedStep, *, may_lack_rows: bool = True

@@ -13,8 +13,6 @@ import tensorflow as tf
 from det_keras.keras.distributed.exchange import sum_over_parts, sum_over_workers
 from det_keras.keras.distributed.lockstep import Lockstep
 
-__all__ = ["Share", "SharedStep"]
-
 
 @dataclass
 class Share:

@@ -8,8 +8,6 @@ import keras
 
 from det_keras.keras.private_api import all_layers, given_losses
 
-__all__ = ["check_support"]
-
 
 def check_support(model: Any) -> None:
     """Check that all layers and losses give the same result on several workers as on one.

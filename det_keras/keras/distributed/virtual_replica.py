@@ -30,8 +30,6 @@ from det_keras.keras.private_api import (
     noticed_assignments,
 )
 
-__all__ = ["VirtualReplica"]
-
 
 class VirtualReplica(Replica):
     """Runs each step once for each virtual worker of this worker; arguments as for `Replica`."""

@@ -15,8 +15,6 @@ from det_keras.keras.distributed.exchange import sum_over_workers
 from det_keras.keras.distributed.replica import Replica, Step, seed_variables
 from det_keras.keras.distributed.shared_step import Share, SharedStep
 
-__all__ = ["RANK_STRIDE", "WorkerReplica", "average_over_workers", "spread_seeds"]
-
 #: Separates the random streams of ranks; it is odd, so that up to 2**32 ranks have different streams.
 RANK_STRIDE = 0x9E3779B1
 

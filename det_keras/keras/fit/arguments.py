@@ -16,8 +16,6 @@ from det_keras.keras.data import DataSource, is_arrays, open_source, split_array
 from det_keras.keras.data.tfdata import TfDataSource
 from det_keras.keras.fit.validator import Validator, unpack
 
-__all__ = ["FitArguments", "checked_count"]
-
 logger = logging.getLogger(__name__)
 
 _OF_THE_CHIEF = (keras.callbacks.ModelCheckpoint, keras.callbacks.TensorBoard, keras.callbacks.CSVLogger)

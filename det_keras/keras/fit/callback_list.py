@@ -13,8 +13,6 @@ import keras
 
 from det_keras.keras.private_api import progress_bar_of, stop_threads, wait_for_threads
 
-__all__ = ["SeamlessCallbackList", "SegmentListener", "overrides"]
-
 
 class SegmentListener(Protocol):
     """Receives the events of Keras inside a segment."""

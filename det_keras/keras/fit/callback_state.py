@@ -25,8 +25,6 @@ from det_keras.keras.checkpoint.attributes import PlainState
 from det_keras.keras.fit.callback_list import overrides
 from det_keras.keras.training.parts import Part, Saved
 
-__all__ = ["CallbackStates", "changes_weights_at_end", "prepare_callbacks"]
-
 logger = logging.getLogger(__name__)
 
 _ATTRIBUTES: dict[type, tuple[str, ...]] = {

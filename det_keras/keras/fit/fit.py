@@ -23,8 +23,6 @@ from det_keras.keras.history import FitHistory
 from det_keras.keras.script import Script
 from det_keras.keras.training.phase import PhaseRecord, check_signature
 
-__all__ = ["Fit"]
-
 
 class Fit:
     """One call of `context.fit`.

@@ -18,8 +18,6 @@ from det_keras.keras.distributed.shared_step import SharedStep
 from det_keras.keras.fit.arguments import checked_count
 from det_keras.keras.fit.validator import Validator
 
-__all__ = ["evaluate", "predict"]
-
 
 def evaluate(
     model: Any,

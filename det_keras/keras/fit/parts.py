@@ -16,8 +16,6 @@ from det_keras.keras.fit.workers import FitWorkers
 from det_keras.keras.training.parts import Part, Saved
 from det_keras.keras.training.progress import Progress
 
-__all__ = ["DataPart", "ModelPart", "ReplicaPart"]
-
 _VALUES_NAME = "worker.npz"
 
 

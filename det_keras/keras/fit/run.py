@@ -20,8 +20,6 @@ from det_keras.keras.training.parts import HistoryPart, Part, ProgressPart, Save
 from det_keras.keras.training.phase import check_signature, phase_signature
 from det_keras.keras.training.training import Training, TrainingContext
 
-__all__ = ["FitRun"]
-
 
 class FitRun(Training):
     """One call of `context.fit`.

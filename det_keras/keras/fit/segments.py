@@ -13,8 +13,6 @@ from det_keras.keras.private_api import metric_results
 from det_keras.keras.training.boundaries.base import Boundary
 from det_keras.keras.training.position import Segment, next_segment
 
-__all__ = ["SegmentRunner"]
-
 
 class SegmentRunner:
     """Trains from the current position to the target; receives Keras's events as a `SegmentListener`.

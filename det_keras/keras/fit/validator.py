@@ -12,8 +12,6 @@ from det_keras.keras.data import is_arrays, open_source
 from det_keras.keras.data.tfdata import TfDataSource
 from det_keras.keras.data.wrap import is_generator
 
-__all__ = ["Validator", "unpack"]
-
 
 class Validator:
     """Evaluates a model on validation data, the same batches each time.

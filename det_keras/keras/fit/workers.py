@@ -21,8 +21,6 @@ from det_keras.keras.training.metric_values import LazyMetrics
 from det_keras.keras.training.progress import Progress
 from det_keras.keras.training.workers import Workers
 
-__all__ = ["FitWorkers"]
-
 
 class FitWorkers(Workers):
     """The workers of one `fit`, from the point of view of one worker.

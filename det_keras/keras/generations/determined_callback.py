@@ -29,8 +29,6 @@ from det_keras.keras.private_api import forget_initial_epoch
 from det_keras.keras.process_setup import check_eager, configure_logs
 from det_keras.keras.training.metric_values import metrics_text, plain_value
 
-__all__ = ["DeterminedCallback"]
-
 logger = logging.getLogger(__name__)
 
 # Keras requires this suffix for a file of weights.

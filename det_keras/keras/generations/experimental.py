@@ -23,8 +23,6 @@ from det_keras.keras.generations.trial import length_as_epochs
 from det_keras.keras.generations.trial_context import TFKerasTrialContext
 from det_keras.keras.init import init as init_context
 
-__all__ = ["NativeContext", "init"]
-
 
 class NativeContext(TFKerasTrialContext):
     """The context of a self-submitting script: a TFKerasTrial context that manages `model.fit` of a wrapped model."""

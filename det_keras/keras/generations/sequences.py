@@ -8,8 +8,6 @@ from typing import Any
 import keras
 import numpy as np
 
-__all__ = ["InMemorySequence", "SequenceAdapter"]
-
 
 class InMemorySequence(keras.utils.PyDataset):  # type: ignore[misc]
     """Arrays in memory as a dataset of batches; the last batch may be smaller.

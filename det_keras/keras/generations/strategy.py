@@ -10,8 +10,6 @@ import tensorflow as tf
 
 from det_keras.errors import DetError
 
-__all__ = ["strategy_of"]
-
 
 def strategy_of(environ: Mapping[str, str]) -> Any:
     """Return the strategy for the devices of this process.

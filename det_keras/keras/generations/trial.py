@@ -29,8 +29,6 @@ from det_keras.keras.history import FitHistory
 from det_keras.keras.init import init
 from det_keras.keras.training.metric_values import metrics_text
 
-__all__ = ["TFKerasTrial", "length_as_epochs", "load_trial_class", "train"]
-
 logger = logging.getLogger(__name__)
 
 # More epochs than any length: training ends at the configured length.

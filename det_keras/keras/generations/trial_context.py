@@ -15,8 +15,6 @@ import tensorflow as tf
 from det_keras.core.distributed import DistributedContext
 from det_keras.keras.context import KerasContext, script_of
 
-__all__ = ["FitConfiguration", "TFKerasExperimentalContext", "TFKerasTrialContext"]
-
 logger = logging.getLogger(__name__)
 
 _LOADING = ("workers", "use_multiprocessing", "max_queue_size")

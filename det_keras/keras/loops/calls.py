@@ -10,8 +10,6 @@ from det_keras.keras.loops.passes import Batches, PassOptions
 from det_keras.keras.loops.tracked import TrackedObjects, named_objects
 from det_keras.keras.script import Script
 
-__all__ = ["LoopCalls"]
-
 
 class LoopCalls:
     """Makes a loop written by hand resume exactly: what it changes is tracked, and it takes its batches from a plan.

@@ -46,8 +46,6 @@ from det_keras.keras.training.phase import (
 )
 from det_keras.keras.training.position import Position
 
-__all__ = ["Loop"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -22,17 +22,6 @@ from det_keras.keras.data import DataSource, open_source, whole_data
 from det_keras.keras.data.pydataset import PyDatasetSource
 from det_keras.keras.data.tfdata import TfDataSource
 
-__all__ = [
-    "Batches",
-    "Pass",
-    "PassOptions",
-    "PassReader",
-    "SavedPass",
-    "batch_of_script",
-    "num_rows_of",
-    "seed_of",
-]
-
 
 @dataclass(frozen=True)
 class PassOptions:

@@ -17,8 +17,6 @@ from det_keras.keras.training.parts import HistoryPart, ProgressPart, SavedState
 from det_keras.keras.training.phase import phase_signature
 from det_keras.keras.training.training import Training, TrainingContext
 
-__all__ = ["LoopRun"]
-
 
 class LoopRun(Training):
     """A loop over epochs, from the point of view of the boundary callbacks; `Loop` is that of the script.

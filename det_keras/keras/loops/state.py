@@ -19,8 +19,6 @@ from det_keras.keras.training.parts import InMemory, Part, Saved, SavedState, We
 from det_keras.keras.training.position import Position
 from det_keras.keras.training.progress import Progress
 
-__all__ = ["DrawsPart", "LoopState", "PassesPart", "ReportedPart", "TrackedPart"]
-
 _VALUES_NAME, _OBJECTS_NAME = "worker.npz", "worker.pkl"
 
 

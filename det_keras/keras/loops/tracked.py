@@ -20,8 +20,6 @@ from det_keras.keras.checkpoint.variables import VariableSet
 from det_keras.keras.distributed.replica import moving_statistics, seed_variables
 from det_keras.keras.private_api import all_layers, variables_trained_by
 
-__all__ = ["TrackedObjects", "named_objects"]
-
 logger = logging.getLogger(__name__)
 
 _STREAMS = (np.random.Generator, np.random.RandomState, random.Random)

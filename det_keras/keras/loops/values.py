@@ -11,8 +11,6 @@ import tensorflow as tf
 
 from det_keras.keras.training.metric_values import plain_value
 
-__all__ = ["ReportedValues", "result_of"]
-
 # Reports that may wait to be read. The oldest of so many was computed long ago, so that reading it waits for nothing.
 _MOST_WAITING = 512
 

@@ -24,8 +24,6 @@ from det_keras.keras.loops.tracked import TrackedObjects
 from det_keras.keras.training.progress import Progress
 from det_keras.keras.training.workers import Workers
 
-__all__ = ["LoopWorkers"]
-
 
 class LoopWorkers(Workers):
     """What a loop shares with the loops of other workers.

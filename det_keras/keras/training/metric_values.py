@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["LazyMetrics", "metrics_text", "plain_logs", "plain_value"]
-
 
 class LazyMetrics(Mapping[str, Any]):
     """A mapping that is computed at its first access; with several workers all of them access it, or none.

@@ -23,18 +23,6 @@ from det_keras.keras.checkpoint.variables import VariableSet
 from det_keras.keras.history import FitHistory, pack_history
 from det_keras.keras.training.progress import Progress
 
-__all__ = [
-    "HistoryPart",
-    "InMemory",
-    "Part",
-    "ProgressPart",
-    "Saved",
-    "SavedState",
-    "WeightsPart",
-    "captured",
-    "own_files",
-]
-
 #: The file with the entries of one worker.
 _OWN_NAME = "worker.json"
 

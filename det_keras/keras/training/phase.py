@@ -9,8 +9,6 @@ from typing import Any
 
 from det_keras.errors import ModelMismatchError
 
-__all__ = ["PhaseRecord", "check_data_unchanged", "check_signature", "phase_signature"]
-
 _NUMBERS_HINT = (
     "Only the numbers of automatic names differ: Keras counts the layers of a process, and this one made some before. "
     "Call `keras.utils.clear_session()` before you make the model, in a notebook in the same cell; or name the layers."

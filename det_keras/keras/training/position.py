@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-__all__ = ["Position", "Segment", "Target", "next_segment"]
-
 
 @dataclass(frozen=True)
 class Position:

@@ -9,8 +9,6 @@ from typing import Any
 from det_keras.keras.training.metric_values import plain_logs, plain_value
 from det_keras.keras.training.position import Position, Target
 
-__all__ = ["Progress", "Validation"]
-
 
 @dataclass(frozen=True)
 class Validation:

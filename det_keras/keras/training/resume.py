@@ -13,8 +13,6 @@ from det_keras.errors import CheckpointError, CheckpointMissingError
 from det_keras.keras.checkpoint.training_state import RestoredState
 from det_keras.keras.training.phase import PhaseRecord
 
-__all__ = ["ResumePoint", "find_phase_end", "find_resume_point", "find_warm_start"]
-
 logger = logging.getLogger(__name__)
 
 

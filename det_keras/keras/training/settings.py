@@ -11,8 +11,6 @@ from det_keras.keras.data.order import EpochLengths
 from det_keras.keras.training.position import Target
 from det_keras.protocol.metrics import is_better
 
-__all__ = ["FitSettings"]
-
 _DEFAULT_METRIC = "val_loss"
 _DEFAULT_SCHEDULING_UNIT = 100
 _NEVER = Length.batches(0)

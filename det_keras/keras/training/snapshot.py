@@ -22,8 +22,6 @@ from det_keras.keras.training.phase import PhaseRecord
 from det_keras.keras.training.progress import Progress
 from det_keras.keras.training.workers import Workers
 
-__all__ = ["CodeArchive", "Snapshots"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -33,8 +33,6 @@ from det_keras.keras.training.settings import FitSettings
 from det_keras.keras.training.snapshot import CodeArchive, Snapshots
 from det_keras.keras.training.workers import Workers
 
-__all__ = ["Training", "TrainingContext"]
-
 _NEVER = 1 << 62
 
 

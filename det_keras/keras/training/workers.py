@@ -11,8 +11,6 @@ from det_keras.core.distributed import DistributedContext
 from det_keras.keras.distributed.shared_step import SharedStep
 from det_keras.keras.training.parts import Part, own_files
 
-__all__ = ["WorkerStates", "Workers"]
-
 
 @dataclass(frozen=True)
 class WorkerStates:

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from det_keras.launch.environments.interpreter import Interpreter
 
-__all__ = ["link_packages", "make_environment", "packages_folder"]
-
 # Sorted last: the paths of the environment's own .pth files, such as those of editable packages, come before.
 _LINK_FILE = "zzzz_det_keras.pth"
 

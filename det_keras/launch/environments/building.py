@@ -26,8 +26,6 @@ from det_keras.launch.environments.request import BuildError, EnvironmentRequest
 from det_keras.launch.environments.uv import explain, is_transient
 from det_keras.launch.process_group import GroupReaper, die_with_parent, signal_group
 
-__all__ = ["Build"]
-
 _PASSWORD = re.compile(r"://[^/@\s]+@")
 _MARK = "det_keras: of the interpreter"
 

@@ -27,8 +27,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-__all__ = ["KEPT_S", "EnvironmentCache", "default_cache_folder"]
-
 #: How long an environment is kept without use.
 KEPT_S = 30 * 24 * 3600.0
 

@@ -14,8 +14,6 @@ from typing import Any
 
 from det_keras.launch.environments.request import BuildError
 
-__all__ = ["Interpreter", "installed_packages", "missing_modules", "task_interpreter"]
-
 _TIMEOUT_S = 60.0
 # Run by any Python 3, so it uses nothing new. Only names of directories are read here: this runs at every start of a
 # task with an environment, and reading the metadata of some hundred packages takes ten times as long.

@@ -23,8 +23,6 @@ from det_keras.launch.environments.requirements import read_requirements
 from det_keras.launch.environments.uv import MISSING, find_uv
 from det_keras.launch.process_group import GroupReaper
 
-__all__ = ["Preparation", "Prepared", "refusal"]
-
 _OVERLAY = Path(".det_keras") / "environment"
 _PACKAGE = Path(".det_keras") / "package"
 _SHOWN_CHARACTERS = 12

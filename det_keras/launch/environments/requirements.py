@@ -15,8 +15,6 @@ from pathlib import Path
 
 from det_keras.launch.environments.request import BuildError, EnvironmentRequest
 
-__all__ = ["Requirements", "read_requirements"]
-
 _COMMENT = re.compile(r"(^|\s)#.*$")
 _OPTION = re.compile(
     r"(?P<name>-r|--requirements?|-c|--constraints?|-e|--editable|-f|--find-links)(?:[ \t=]+|(?<=-[rcef]))(?P<value>.+)"

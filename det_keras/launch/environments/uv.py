@@ -8,8 +8,6 @@ import shutil
 import sysconfig
 from collections.abc import Sequence
 
-__all__ = ["MISSING", "explain", "find_uv", "is_transient"]
-
 #: What a user without uv is told.
 MISSING = (
     "`environment.pip` and `environment.requirements` need uv, which was not found. Install it with "

@@ -22,8 +22,6 @@ from pathlib import Path
 
 from det_keras.errors import DetError
 
-__all__ = ["build", "build_environment"]
-
 _HEADERS = Path(__file__).with_name("headers")
 _HOROVOD = "horovod==0.28.1"
 # What Horovod's build and its package need. Its build finds TensorFlow, so it cannot run in an environment of its own.

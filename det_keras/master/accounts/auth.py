@@ -27,8 +27,6 @@ from det_keras.master.errors import InvalidArgumentError, PermissionDeniedError,
 from det_keras.protocol.passwords import hash_password
 from det_keras.protocol.values import now
 
-__all__ = ["DEFAULT_USER", "Accounts", "Caller", "page_token", "password_hash"]
-
 #: The ordinary user as which the command line logs in.
 DEFAULT_USER = "determined"
 

@@ -21,8 +21,6 @@ from det_keras.master.errors import (
 from det_keras.protocol.passwords import hash_password
 from det_keras.protocol.values import now
 
-__all__ = ["UserChanges", "Users", "find_user"]
-
 _WIRE_PASSWORD = re.compile(r"[0-9a-f]{128}")
 _SHORTEST_PASSWORD = 8
 _LONGEST_NAME = 255

@@ -26,8 +26,6 @@ from det_keras.master.tasks.logs import store_entries
 from det_keras.master.wire import Message
 from det_keras.protocol.values import now
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/api/v1/allocations/{allocation_id}")
 
 _LONGEST_POLL_S = 600.0

@@ -18,8 +18,6 @@ from det_keras.master.server.responses import reply
 from det_keras.master.wire import Message
 from det_keras.protocol.api.accounts import OWN_VERSION_KEY
 
-__all__ = ["router"]
-
 router = APIRouter()
 
 

@@ -35,8 +35,6 @@ from det_keras.master.wire import Message, from_timestamp
 from det_keras.protocol.metrics import rank
 from det_keras.storage.manifest import MANIFEST_NAME
 
-__all__ = ["archive_reply", "router"]
-
 router = APIRouter()
 
 _STATES = ("UNSPECIFIED", "ACTIVE", "COMPLETED", "ERROR", "DELETED", "PARTIALLY_DELETED")

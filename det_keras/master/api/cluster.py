@@ -18,8 +18,6 @@ from det_keras.master.server.responses import reply
 from det_keras.master.tasks import allocations
 from det_keras.master.wire import Message
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/api/v1")
 
 

@@ -35,8 +35,6 @@ from det_keras.master.wire import Message
 from det_keras.protocol import states
 from det_keras.protocol.metrics import number
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/api/v1")
 
 _STATES = (*TRIAL_STATES, "DELETING", "DELETE_FAILED", "DELETED")

@@ -24,8 +24,6 @@ from det_keras.master.tasks.logs import LogFilter
 from det_keras.master.wire import Message, from_timestamp
 from det_keras.protocol.values import now
 
-__all__ = ["router"]
-
 router = APIRouter()
 
 _LEVELS = ("UNSPECIFIED", "TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")

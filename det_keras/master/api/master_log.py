@@ -19,8 +19,6 @@ from det_keras.master.server.responses import reply, result_line, stream_reply
 from det_keras.master.tasks.scheduling import POOL
 from det_keras.protocol.values import now, timestamp
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/api/v1/master")
 
 _LOOK_AGAIN_S = 0.5

@@ -27,8 +27,6 @@ from det_keras.master.wire import Message, from_timestamp
 from det_keras.protocol.media import MEDIA_TYPES, download_name
 from det_keras.protocol.values import timestamp
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/api/v1/trials/{trial_id}/media")
 
 _HEADERS = {

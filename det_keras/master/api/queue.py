@@ -22,8 +22,6 @@ from det_keras.master.tasks import jobs
 from det_keras.master.tasks.scheduling import POOL, JobFacts, tasks_ahead, wait_reason
 from det_keras.master.wire import Message
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/api/v1")
 
 _LIMIT = 100

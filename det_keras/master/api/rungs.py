@@ -16,8 +16,6 @@ from det_keras.master.server.calls import MasterDep
 from det_keras.master.server.responses import reply
 from det_keras.search.base import WORST
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/api/v1/experiments")
 
 

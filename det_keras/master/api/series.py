@@ -20,8 +20,6 @@ from det_keras.master.server.responses import reply
 from det_keras.protocol.metrics import TRAINING, VALIDATION
 from det_keras.protocol.values import timestamp
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/api/v1/trials")
 
 _DEFAULT_POINTS = 200

@@ -15,8 +15,6 @@ from det_keras.master.server.responses import reply
 from det_keras.master.tasks import allocations, jobs
 from det_keras.master.tasks.scheduling import DEFAULT_PRIORITY
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/api/v1/tasks")
 
 

@@ -30,8 +30,6 @@ from det_keras.master.server.responses import reply
 from det_keras.master.tasks import allocations, jobs
 from det_keras.master.wire import Message
 
-__all__ = ["router"]
-
 router = APIRouter()
 
 _PATH = "/api/v1/tensorboards"

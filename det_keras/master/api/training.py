@@ -23,8 +23,6 @@ from det_keras.master.wire import Message, from_timestamp
 from det_keras.protocol import states
 from det_keras.protocol.metrics import TRAINING, VALIDATION, number
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/api/v1")
 
 _MOST_METADATA_BYTES = 1 << 20

@@ -30,8 +30,6 @@ from det_keras.master.server.responses import reply, stream_reply
 from det_keras.protocol import states
 from det_keras.protocol.metrics import TRAINING, VALIDATION
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/api/v1/trials")
 
 _FILTERS = ("UNSPECIFIED", "CHECKPOINT", "VALIDATION", "CHECKPOINT_OR_VALIDATION")

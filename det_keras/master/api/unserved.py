@@ -7,8 +7,6 @@ from starlette.responses import Response
 
 from det_keras.master.errors import UnimplementedError
 
-__all__ = ["router"]
-
 router = APIRouter()
 
 

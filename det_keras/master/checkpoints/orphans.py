@@ -23,8 +23,6 @@ from det_keras.master.wire import encode_json
 from det_keras.protocol.origin import METADATA_NAME, allocation_in
 from det_keras.protocol.values import now
 
-__all__ = ["Sweep", "known_storages", "remove_unreported", "sweep", "unreported"]
-
 # The token of an ended allocation is valid for another half a minute: a report may still be on its way.
 _GRACE = timedelta(minutes=2)
 

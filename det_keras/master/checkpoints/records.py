@@ -31,24 +31,6 @@ from det_keras.master.wire import encode_json
 from det_keras.protocol.metrics import VALIDATION
 from det_keras.protocol.values import now
 
-__all__ = [
-    "COMPLETED",
-    "DELETED",
-    "PARTIALLY_DELETED",
-    "CheckpointReport",
-    "candidates",
-    "find_checkpoint",
-    "latest_checkpoint",
-    "register_storage",
-    "replace_resources",
-    "report_checkpoint",
-    "request_deletion",
-    "start_pruning",
-    "storage_section",
-    "superfluous",
-    "valid_uuid",
-]
-
 COMPLETED = "COMPLETED"
 DELETED = "DELETED"
 PARTIALLY_DELETED = "PARTIALLY_DELETED"

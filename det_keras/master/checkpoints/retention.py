@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from det_keras.protocol.metrics import rank
 
-__all__ = ["Candidate", "Retention", "kept"]
-
 
 @dataclass(frozen=True)
 class Retention:

@@ -7,8 +7,6 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
-__all__ = ["EVERYTHING", "ChangeFeed", "Subject"]
-
 _MOST_TRANSACTIONS = 4096
 
 

@@ -22,8 +22,6 @@ from det_keras.master.database.models import (
     TrialRow,
 )
 
-__all__ = ["QueueChanges", "collect_changes"]
-
 # The columns that decide whether and where a task waits or runs.
 _COLUMNS: dict[type[Base], tuple[str, ...]] = {
     AllocationRow: ("shares", "end_time", "is_preempted", "is_killed"),

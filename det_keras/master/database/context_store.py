@@ -21,8 +21,6 @@ from pathlib import Path
 from det_keras.master.errors import InvalidArgumentError
 from det_keras.master.wire import Message
 
-__all__ = ["ContextStore", "FileEntry"]
-
 _MODE_BITS = 0o7777
 # Limits of file systems, in bytes; the path leaves space for the directory that bundles are unpacked into.
 _LONGEST_NAME = 255

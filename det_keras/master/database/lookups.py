@@ -12,8 +12,6 @@ from det_keras.master.database.models import ExperimentRow, TrialRow
 from det_keras.master.errors import NotFoundError
 from det_keras.master.wire import encode_json
 
-__all__ = ["config_of", "config_of_trial", "find_experiment", "find_trial"]
-
 
 def find_experiment(session: Session, experiment_id: int) -> ExperimentRow:
     """Return the experiment with a number.

@@ -20,29 +20,6 @@ from sqlalchemy.types import BigInteger, Integer, TypeDecorator, TypeEngine
 
 from det_keras.master.wire import encode_json
 
-__all__ = [
-    "AllocationRow",
-    "Base",
-    "CheckpointRow",
-    "ExperimentRow",
-    "Json",
-    "LogRow",
-    "MediaRow",
-    "MetricRow",
-    "PlainText",
-    "ProvenanceRow",
-    "SearchEventRow",
-    "SearchRow",
-    "SettingRow",
-    "StorageRow",
-    "TaskRow",
-    "TokenRow",
-    "TrialRow",
-    "UserRow",
-    "UtcTime",
-    "utc_text",
-]
-
 
 class Json(TypeDecorator[Any]):
     """A plain value as JSON text; NaN and infinities are stored as their names."""

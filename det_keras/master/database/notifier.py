@@ -12,8 +12,6 @@ import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
-__all__ = ["DELETIONS", "WORK", "Notifier", "Waiter", "allocation_topic", "task_topic"]
-
 
 class Waiter:
     """A request that waits for events of a topic."""

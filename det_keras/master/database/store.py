@@ -27,8 +27,6 @@ from det_keras.master.database.migrations import HEAD
 from det_keras.master.database.notifier import Notifier
 from det_keras.master.errors import UnavailableError
 
-__all__ = ["Store", "Transaction"]
-
 logger = logging.getLogger(__name__)
 
 # A writer that waits for its turn looks this often whether waiting has become pointless.

@@ -9,8 +9,6 @@ from det_keras.master.database.models import TrialRow
 from det_keras.master.errors import InvalidArgumentError
 from det_keras.search import ExitedReason, Operation
 
-__all__ = ["Controller", "early_exit_reason"]
-
 _EARLY_EXITS = {
     "EXITED_REASON_INVALID_HP": ExitedReason.INVALID_HP,
     "EXITED_REASON_INIT_INVALID_HP": ExitedReason.INIT_INVALID_HP,

@@ -22,8 +22,6 @@ from det_keras.protocol import states
 from det_keras.protocol.values import now
 from det_keras.search import Close, Create, Searcher, ValidateAfter
 
-__all__ = ["check_continuable", "go_on", "is_single"]
-
 
 def is_single(experiment: ExperimentRow) -> bool:
     """Return whether an experiment's searcher is ``single``."""

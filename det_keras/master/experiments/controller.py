@@ -32,8 +32,6 @@ from det_keras.protocol.metrics import number
 from det_keras.protocol.values import now
 from det_keras.search import Action, Create, ExitedReason, Searcher, Shutdown, Stop, ValidateAfter
 
-__all__ = ["ExperimentController"]
-
 logger = logging.getLogger(__name__)
 
 # How long a process that refused its hyperparameters may take to exit, in seconds.

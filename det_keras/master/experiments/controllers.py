@@ -8,8 +8,6 @@ from det_keras.master.experiments.base import Controller
 from det_keras.master.experiments.controller import ExperimentController
 from det_keras.master.experiments.unmanaged import UnmanagedController
 
-__all__ = ["controller_of"]
-
 
 def controller_of(tx: Transaction, experiment: ExperimentRow) -> Controller:
     """Return the controller of `experiment`; it writes its changes in `tx`."""

@@ -31,8 +31,6 @@ from det_keras.master.tasks.task_environment import refuse_large_config
 from det_keras.protocol import states
 from det_keras.protocol.values import now
 
-__all__ = ["UNCATEGORIZED", "Draft", "Experiments"]
-
 #: The name of the only workspace and of its only project.
 UNCATEGORIZED = "Uncategorized"
 

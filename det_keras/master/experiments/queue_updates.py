@@ -17,8 +17,6 @@ from det_keras.master.tasks.scheduling import DEFAULT_PRIORITY, POOL
 from det_keras.master.wire import Message
 from det_keras.protocol import states
 
-__all__ = ["QueueUpdate", "moved", "update_queue"]
-
 
 class QueueUpdate(Message):
     """A change of one job; None leaves a value as it is.

@@ -8,8 +8,6 @@ from det_keras.master.experiments.controllers import controller_of
 from det_keras.master.reports.metrics import Report, store_report
 from det_keras.protocol import states
 
-__all__ = ["report_metrics"]
-
 
 def report_metrics(tx: Transaction, report: Report) -> None:
     """Store a report; pass a validation to the search.

@@ -23,8 +23,6 @@ from det_keras.master.database.models import ExperimentRow, SearchEventRow, Sear
 from det_keras.master.database.store import Store, Transaction
 from det_keras.search import Action, ExitedReason, Searcher
 
-__all__ = ["SearchState", "read_searcher", "store_searches"]
-
 # The state of the random numbers alone takes this long.
 _SHORTEST_STATE = 8192
 _EVENTS: Mapping[str, Callable[..., Sequence[Action] | None]] = {

@@ -16,8 +16,6 @@ from det_keras.protocol import states
 from det_keras.protocol.metrics import VALIDATION
 from det_keras.protocol.values import now
 
-__all__ = ["TrialRows"]
-
 
 class TrialRows:
     """Finds, adds and ends the trials of one experiment; decides nothing.

@@ -26,8 +26,6 @@ from det_keras.protocol import states
 from det_keras.protocol.values import now
 from det_keras.search import Operation
 
-__all__ = ["LOST_AFTER", "UnmanagedController", "hear_all_again", "loss_times"]
-
 #: A trial is lost after this time without a report: five heartbeats of Determined's client.
 LOST_AFTER = timedelta(minutes=5)
 

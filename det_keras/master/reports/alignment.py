@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from det_keras.master.reports.points import Floats
 
-__all__ = ["Aligned", "align"]
-
 Mask = npt.NDArray[np.bool_]
 
 

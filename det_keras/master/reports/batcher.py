@@ -19,8 +19,6 @@ from det_keras.master.database.store import Store, Transaction
 from det_keras.master.errors import UnavailableError
 from det_keras.master.reports import metrics
 
-__all__ = ["ReportBatcher"]
-
 logger = logging.getLogger(__name__)
 
 # Larger batches would delay the first report too long.

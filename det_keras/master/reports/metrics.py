@@ -24,15 +24,6 @@ from det_keras.master.reports.summary import summarise, summarise_all
 from det_keras.protocol.metrics import PROFILER_GROUPS, TRAINING, VALIDATION, is_better, number, summary_name
 from det_keras.protocol.values import now
 
-__all__ = [
-    "Report",
-    "add_quickly",
-    "best_validation",
-    "check_report",
-    "live_rows",
-    "store_report",
-]
-
 _PROFILER = "profiler"
 _GENERIC = "generic"
 _MOST_NAMES = 10_000

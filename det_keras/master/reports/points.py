@@ -22,8 +22,6 @@ from sqlalchemy.orm import Session
 from det_keras.master.database.models import MetricRow
 from det_keras.protocol.metrics import number
 
-__all__ = ["EVERY_POINT", "Curve", "Floats", "read_points"]
-
 Floats = npt.NDArray[np.float64]
 
 #: A maximum number of points that keeps all.

@@ -13,8 +13,6 @@ from det_keras.master.database.models import ProvenanceRow
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import InvalidArgumentError
 
-__all__ = ["check_record", "delete_records", "read_record", "store_record", "subject_of"]
-
 # As `det_keras.provenance.capture.MOST_RECORD_BYTES`, which clients keep to.
 _MOST_BYTES = 1 << 20
 

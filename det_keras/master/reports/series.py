@@ -27,8 +27,6 @@ from det_keras.master.reports.points import Curve, Floats, read_points
 from det_keras.master.reports.thinning import smooth, thin
 from det_keras.protocol.metrics import TRAINING, VALIDATION, summary_name
 
-__all__ = ["Curves", "Series"]
-
 _MOST_BYTES = 128 << 20
 # Databases run without Python's global lock, so two readers use two cores.
 _READERS = 2

@@ -9,8 +9,6 @@ from typing import Any
 
 from det_keras.protocol.metrics import number, summary_name
 
-__all__ = ["summarise", "summarise_all"]
-
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d")
 
 

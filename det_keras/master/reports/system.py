@@ -25,8 +25,6 @@ from det_keras.master.reports.points import Floats
 from det_keras.master.reports.thinning import thin
 from det_keras.protocol.metrics import PROFILER_GROUPS, number
 
-__all__ = ["SystemMetric", "SystemMetrics", "SystemSeries", "SystemValue"]
-
 _MOST_TRIALS = 64
 _GROUPS = sorted(PROFILER_GROUPS)
 # Newest rows of a group that are searched for the newest one of each machine.

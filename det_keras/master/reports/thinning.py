@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["smooth", "thin"]
-
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
 

@@ -18,9 +18,6 @@ from det_keras.launch.environments.request import EnvironmentRequest
 from det_keras.master.errors import InvalidArgumentError
 from det_keras.master.lifecycle import Exit
 
-__all__ = ["LOOPBACK", "Launch", "LogEntry", "Node", "ResourcePool", "Share", "Slot", "State", "TaskState"]
-
-
 #: The address of this machine for itself.
 LOOPBACK = "127.0.0.1"
 

@@ -41,8 +41,6 @@ from det_keras.master.resources.node_variables import node_variables
 from det_keras.master.resources.slots import core_count
 from det_keras.master.resources.sweep import sweep
 
-__all__ = ["LocalPool", "kill_everything"]
-
 _READ_BYTES = 1 << 20
 # With less free space no task is started: it could not store its exit code.
 _LEAST_FREE_BYTES = 4 << 20

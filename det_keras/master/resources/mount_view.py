@@ -21,8 +21,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-__all__ = ["info_files", "main"]
-
 _RUN = Path("/run")
 _INFO = _RUN / "determined" / "info"
 

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from det_keras.master.resources.base import Share, Slot
 
-__all__ = ["node_variables"]
-
 _THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 # Ports of Determined's distributed launchers; tasks on different slots of one machine must not share them.
 _PORTS = {

@@ -33,8 +33,6 @@ from det_keras.master.resources.base import Launch, LogEntry, Node, ResourcePool
 from det_keras.master.resources.local import LocalPool
 from det_keras.master.resources.ray_node import Assignment
 
-__all__ = ["RayPool", "former_address", "kill_everything"]
-
 logger = logging.getLogger(__name__)
 
 _CONNECT_S = 60.0

@@ -29,8 +29,6 @@ from det_keras.master.lifecycle import Ending, Exit
 from det_keras.master.resources.base import Node, Slot
 from det_keras.master.resources.ray_node import Assignment, NodeActor
 
-__all__ = ["main"]
-
 logger = logging.getLogger("det_keras.master.ray")
 
 _NODES_S = 1.0

@@ -30,8 +30,6 @@ from det_keras.master.lifecycle import Ending, Exit
 from det_keras.master.resources.base import Launch, LogEntry, Share, Slot, State
 from det_keras.master.resources.local import LocalPool
 
-__all__ = ["Assignment", "NodeActor"]
-
 _LOOK_S = 0.02
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.1, 5.0
 # The statuses of a call for an attempt that has ended: its token is invalid, or it is not there.

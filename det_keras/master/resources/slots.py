@@ -10,8 +10,6 @@ from collections.abc import Sequence
 
 from det_keras.master.resources.base import Slot
 
-__all__ = ["core_count", "find_slots"]
-
 _GPU = re.compile(r"GPU \d+: (?P<brand>.*) \(UUID: (?P<uuid>[^)]+)\)")
 
 

@@ -8,8 +8,6 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-__all__ = ["sweep"]
-
 logger = logging.getLogger(__name__)
 
 _MOST_PASSES = 10

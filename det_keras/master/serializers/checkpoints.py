@@ -15,8 +15,6 @@ from det_keras.master.wire import int64_map
 from det_keras.protocol.metrics import TRAINING, VALIDATION
 from det_keras.protocol.values import timestamp
 
-__all__ = ["checkpoint_metadata", "checkpoint_shapes", "doomed_shape"]
-
 
 def checkpoint_shapes(session: Session, rows: Sequence[CheckpointRow]) -> list[dict[str, Any]]:
     """Return `Checkpoint` objects with the metrics that were reported at the same batch."""

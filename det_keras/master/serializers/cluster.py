@@ -13,16 +13,6 @@ from det_keras.master.tasks.scheduling import POOL
 from det_keras.master.tasks.task_environment import Identity
 from det_keras.protocol.values import timestamp
 
-__all__ = [
-    "PROTOCOL_VERSION",
-    "WORKSPACE_ID",
-    "agent_shape",
-    "master_shape",
-    "pool_shape",
-    "user_shape",
-    "workspace_shape",
-]
-
 #: The release of Determined whose REST API is implemented; clients compare it with their own release.
 PROTOCOL_VERSION = "0.38.1"
 

@@ -25,8 +25,6 @@ from det_keras.master.wire import encode_json
 from det_keras.protocol.states import PAUSED
 from det_keras.protocol.values import now, timestamp
 
-__all__ = ["LIST_COLUMNS", "ListedExperiment", "experiment_shape", "listed_experiments", "validated_shape"]
-
 #: The columns for a list of experiments. The config is read as the stored text, because parsing it would be most of the
 #: work of a long list. So are the labels, because rows are the keys of a cache. The state of the search, which is large
 #: as well, is omitted.

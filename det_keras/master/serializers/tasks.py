@@ -12,16 +12,6 @@ from det_keras.master.tasks.allocations import TERMINATED
 from det_keras.master.tasks.scheduling import POOL, JobFacts
 from det_keras.protocol.values import timestamp
 
-__all__ = [
-    "allocation_shape",
-    "command_shape",
-    "job_shape",
-    "summary_shape",
-    "task_shape",
-    "task_state",
-    "tensorboard_shape",
-]
-
 
 def task_state(task: TaskRow, live: AllocationRow | None) -> str:
     """Return the state of a task in the REST API."""

@@ -28,17 +28,6 @@ from det_keras.protocol import states
 from det_keras.protocol.metrics import VALIDATION
 from det_keras.protocol.values import now, timestamp
 
-__all__ = [
-    "REPORT_COLUMNS",
-    "TRIAL_STATES",
-    "checkpoint_workload",
-    "metrics_reports",
-    "metrics_workload",
-    "refined_state",
-    "states_of_allocations",
-    "trial_shapes",
-]
-
 #: All states of trials in the REST API.
 TRIAL_STATES = (
     "ACTIVE",

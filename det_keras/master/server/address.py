@@ -10,8 +10,6 @@ from pathlib import Path
 from det_keras.errors import DetError
 from det_keras.protocol.addresses import is_loopback
 
-__all__ = ["LOOPBACK", "Address", "choose_address"]
-
 #: The default address of a master; other machines cannot reach it.
 LOOPBACK = "127.0.0.1"
 

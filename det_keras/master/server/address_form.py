@@ -11,8 +11,6 @@ from det_keras.master.errors import InvalidArgumentError
 from det_keras.master.server.responses import error_reply
 from det_keras.master.wire import fits_64_bits
 
-__all__ = ["AddressFormMiddleware"]
-
 _INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _DIGITS_OF_64_BITS = 19
 # More digits than a 64-bit number has, but few enough to parse quickly.

@@ -22,8 +22,6 @@ from det_keras.master.errors import (
 from det_keras.master.server.browser import refuse_other_pages, refuse_other_sites, wants_page
 from det_keras.master.server.responses import error_reply
 
-__all__ = ["AuthMiddleware"]
-
 _OPEN = frozenset(
     {
         ("GET", "/info"),

@@ -8,8 +8,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from det_keras.master.errors import ApiError
 from det_keras.master.server.responses import error_reply
 
-__all__ = ["BodyLimitMiddleware"]
-
 # The body contains an experiment's code: about 95 MB in base64.
 _MOST_BYTES = 128 * 1024 * 1024
 

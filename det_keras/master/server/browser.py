@@ -14,8 +14,6 @@ from starlette.types import Scope
 from det_keras.master.accounts.auth import page_token
 from det_keras.master.errors import PermissionDeniedError
 
-__all__ = ["own_address", "refuse_other_pages", "refuse_other_sites", "wants_page"]
-
 
 def wants_page(scope: Scope) -> bool:
     """Return whether a request is a browser's request for a page, not a program's request for data."""

@@ -13,18 +13,6 @@ from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import InvalidArgumentError
 from det_keras.master.wire import Message, parse_message
 
-__all__ = [
-    "CallerDep",
-    "MasterDep",
-    "Page",
-    "PageDep",
-    "body",
-    "choice",
-    "choices",
-    "message_of",
-    "paged",
-]
-
 MessageT = TypeVar("MessageT", bound=Message)
 T = TypeVar("T")
 

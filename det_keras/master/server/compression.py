@@ -9,8 +9,6 @@ import anyio.to_thread
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["CompressionMiddleware", "accepts_gzip"]
-
 _LEAST_BYTES = 1000
 # A higher level takes several times as long, and saves a few percent.
 _LEVEL = 5

@@ -17,8 +17,6 @@ from det_keras.home import Home
 from det_keras.master.database.notifier import Notifier
 from det_keras.master.server.address import Address
 
-__all__ = ["bind", "serve"]
-
 # At a stop, responses that are still open are cut off after this time. Long polls and followed logs end before.
 _GRACE_S = 3
 # Clients keep connections open for long. Closing one during a call would look like a network error.

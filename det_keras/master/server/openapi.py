@@ -17,8 +17,6 @@ from pydantic import BaseModel
 from det_keras.master.serializers.cluster import PROTOCOL_VERSION
 from det_keras.master.server.calls import message_of
 
-__all__ = ["describe_calls"]
-
 _INTRODUCTION = (
     "The subset of Determined's REST API that this master serves. Any other call below `/api/v1` returns status "
     "501 and the name of the call. Bodies are JSON in camelCase or snake_case; the Content-Type is ignored. Null means "

@@ -10,8 +10,6 @@ from starlette.responses import Response, StreamingResponse
 from det_keras.master.errors import ApiError, UnavailableError
 from det_keras.master.wire import encode_json
 
-__all__ = ["error_body", "error_line", "error_reply", "list_reply", "reply", "result_line", "stream_reply"]
-
 _JSON = "application/json"
 _TOO_LARGE = 413
 

@@ -10,8 +10,6 @@ from det_keras.master.database.change_feed import EVERYTHING, Subject
 from det_keras.master.database.models import TrialRow
 from det_keras.master.database.store import Store
 
-__all__ = ["Watched"]
-
 
 class Watched:
     """The subjects of one open page.

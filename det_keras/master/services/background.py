@@ -7,8 +7,6 @@ import threading
 
 from det_keras.master.database.notifier import Notifier
 
-__all__ = ["Background"]
-
 _STOP_TIMEOUT_S = 10.0
 
 

@@ -11,8 +11,6 @@ import threading
 from det_keras.master.database.store import Store
 from det_keras.master.errors import UnavailableError
 
-__all__ = ["DatabaseWatch"]
-
 _PERIOD_S = 1.0
 
 

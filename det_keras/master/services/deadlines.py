@@ -13,8 +13,6 @@ from typing import Generic, TypeVar
 
 from det_keras.protocol.values import now
 
-__all__ = ["Deadlines"]
-
 K = TypeVar("K", bound=Hashable)
 
 

@@ -40,8 +40,6 @@ from det_keras.master.tasks.logs import note, store_entries
 from det_keras.master.tasks.scheduling import Preemption
 from det_keras.protocol.values import now
 
-__all__ = ["Dispatcher"]
-
 logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")

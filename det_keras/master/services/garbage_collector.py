@@ -46,8 +46,6 @@ from det_keras.protocol.values import now
 from det_keras.storage.media_files import media_prefix
 from det_keras.storage.tensorboard_events import events_prefix
 
-__all__ = ["GarbageCollector"]
-
 logger = logging.getLogger(__name__)
 
 # Failed deletions, such as on a storage that is not mounted, are repeated at this period.

@@ -23,8 +23,6 @@ from det_keras.master.tasks.task_environment import (
     trial_variables,
 )
 
-__all__ = ["Launcher"]
-
 
 class Launcher:
     """Prepares launches.

@@ -18,23 +18,6 @@ from det_keras.master.lifecycle import Exit
 from det_keras.master.resources import Share
 from det_keras.protocol.values import now
 
-__all__ = [
-    "DEFAULT_PREEMPTION_TIMEOUT_S",
-    "RUNNING",
-    "STARTING",
-    "TERMINATED",
-    "TrialRun",
-    "close_allocation",
-    "find_allocation",
-    "kill",
-    "live_allocation",
-    "live_allocations",
-    "open_allocation",
-    "preempt",
-    "runs_of_experiment",
-    "shares_of",
-]
-
 STARTING = "STARTING"
 RUNNING = "RUNNING"
 TERMINATED = "TERMINATED"

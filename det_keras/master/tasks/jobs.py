@@ -25,8 +25,6 @@ from det_keras.master.tasks.python_environment import refuse_impossible_environm
 from det_keras.master.tasks.task_environment import refuse_large_config
 from det_keras.protocol.values import now
 
-__all__ = ["COMMAND", "TENSORBOARD", "TRIAL", "Jobs", "command_of", "find_job", "job_ended", "jobs_of"]
-
 #: The types of tasks in the REST API; all but trials are generic jobs.
 COMMAND = "COMMAND"
 TENSORBOARD = "TENSORBOARD"

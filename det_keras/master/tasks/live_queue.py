@@ -39,8 +39,6 @@ from det_keras.master.tasks.scheduling import (
 )
 from det_keras.protocol import states
 
-__all__ = ["LiveQueue", "facts_of", "microseconds", "still_waits"]
-
 logger = logging.getLogger(__name__)
 
 # A statement may have about 30,000 parameters; with fewer, the databases plan it well.

@@ -11,8 +11,6 @@ from sqlalchemy.orm import Session
 from det_keras.master.database.models import ExperimentRow, LogRow, TaskRow
 from det_keras.protocol import states
 
-__all__ = ["expired_tasks"]
-
 _FOR_EVER = -1
 
 

@@ -21,8 +21,6 @@ from det_keras.master.resources import LogEntry
 from det_keras.protocol.log_lines import split_text
 from det_keras.protocol.values import now, timestamp
 
-__all__ = ["LogFilter", "are_last", "note", "read_lines", "render", "store_entries", "store_rows", "view"]
-
 _TABLE = Base.metadata.tables[LogRow.__tablename__]
 # A line that is sent again is looked for among so many: a call has up to 1000, and other processes print as well.
 _MOST_RECENT = 5000

@@ -7,8 +7,6 @@ from det_keras.launch.environments.request import EnvironmentRequest
 from det_keras.master.errors import InvalidArgumentError
 from det_keras.master.resources import ResourcePool
 
-__all__ = ["refuse_impossible_environment", "requested_environment"]
-
 
 def requested_environment(environment: Environment) -> EnvironmentRequest:
     """Return what a config asks of the Python environment of its tasks."""

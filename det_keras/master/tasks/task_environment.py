@@ -14,15 +14,6 @@ from urllib.parse import urlsplit
 
 from det_keras.master.errors import InvalidArgumentError
 
-__all__ = [
-    "Identity",
-    "TaskFacts",
-    "common_variables",
-    "job_variables",
-    "refuse_large_config",
-    "trial_variables",
-]
-
 # Linux starts no process with a variable above 128 KiB (MAX_ARG_STRLEN), including its name.
 _MOST_CONFIG_BYTES = (128 << 10) - 64
 

@@ -19,8 +19,6 @@ from det_keras.master.web.runs import is_failed, runs_of
 from det_keras.protocol.metrics import DATA_WAIT
 from det_keras.protocol.values import now
 
-__all__ = ["Alert", "job_alerts", "search_alerts", "trial_alerts"]
-
 _MOST_LINES = 12
 _SILENT_S = 300
 # Training waited for its data this often, in at least so many samples.

@@ -23,8 +23,6 @@ from det_keras.master.web.provenance.record import shown_record
 from det_keras.master.web.rendering import page
 from det_keras.master.web.rest import Rest
 
-__all__ = ["router"]
-
 router = APIRouter(include_in_schema=False)
 
 # Six periods of a profiler: an older sample is not what a task does now.

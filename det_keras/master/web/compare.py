@@ -22,8 +22,6 @@ from det_keras.master.web.provenance.record import packages_of
 from det_keras.master.web.rendering import page
 from det_keras.master.web.rest import Rest
 
-__all__ = ["router"]
-
 router = APIRouter(include_in_schema=False)
 
 _MOST = 50

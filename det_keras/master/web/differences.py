@@ -12,17 +12,6 @@ from difflib import SequenceMatcher
 from itertools import zip_longest
 from typing import Literal
 
-__all__ = [
-    "MOST_LINES",
-    "FileDifference",
-    "PackageDifference",
-    "file_differences",
-    "marked_lines",
-    "package_differences",
-    "patch",
-    "side_by_side",
-]
-
 #: Number of lines of a difference that are shown.
 MOST_LINES = 2000
 _CONTEXT = 3

@@ -26,17 +26,6 @@ from det_keras.master.web.provenance.record import shown_record
 from det_keras.master.web.rendering import page
 from det_keras.master.web.rest import Rest
 
-__all__ = [
-    "differing",
-    "experiment_head",
-    "files_of_archive",
-    "kept",
-    "latest_first",
-    "router",
-    "trials_of",
-    "varied",
-]
-
 router = APIRouter(include_in_schema=False)
 
 _LONGEST_FILE = 400_000

@@ -14,8 +14,6 @@ from det_keras.master.web.plotting.rungs import stopped_at
 from det_keras.master.web.plotting.space import scales
 from det_keras.protocol.states import TERMINAL, is_over
 
-__all__ = ["findings"]
-
 _MOST_HPARAMS = 12
 _MOST_IMPORTANT = 3
 _TEXT_LENGTH = 80

@@ -13,8 +13,6 @@ from det_keras.master.errors import NotFoundError
 from det_keras.master.web.rendering import page
 from det_keras.master.web.rest import Rest
 
-__all__ = ["router"]
-
 router = APIRouter(include_in_schema=False)
 
 # Training the best trial longer begins with this multiple of its length.

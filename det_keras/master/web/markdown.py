@@ -7,8 +7,6 @@ import functools
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
-__all__ = ["markdown"]
-
 
 def markdown(text: str) -> Markup:
     """Return Markdown as HTML.

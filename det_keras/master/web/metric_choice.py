@@ -9,8 +9,6 @@ from typing import Any
 
 from det_keras.protocol.metrics import group_of, summary_name
 
-__all__ = ["Metric", "finite", "metric_choices", "metrics_of"]
-
 _VALIDATION = "validation"
 # The position of a report, not measurements.
 _PLACES = frozenset({"batches", "epoch", "epochs", "records"})

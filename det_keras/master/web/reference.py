@@ -11,8 +11,6 @@ from starlette.responses import HTMLResponse, Response
 
 from det_keras.master.server.responses import reply
 
-__all__ = ["reference_page", "router"]
-
 router = APIRouter(include_in_schema=False)
 
 _STYLE = """

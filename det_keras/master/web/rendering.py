@@ -24,8 +24,6 @@ from det_keras.master.accounts.auth import page_token
 from det_keras.master.errors import ApiError
 from det_keras.master.web.markdown import markdown
 
-__all__ = ["POLICY", "error_page", "page", "render", "static_files"]
-
 #: Only the master's own files may be run as scripts, whatever a name or a log line contains. Plots set inline styles.
 POLICY = "; ".join(
     (

@@ -40,8 +40,6 @@ from det_keras.master.web.wall import cards
 from det_keras.master.wire import Message
 from det_keras.protocol.values import now, timestamp
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/experiments", include_in_schema=False)
 
 # Each metric is a plot of up to 50 curves, and the file should be small enough for mail.

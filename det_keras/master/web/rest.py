@@ -11,8 +11,6 @@ from starlette.requests import Request
 
 from det_keras.master import errors
 
-__all__ = ["Rest"]
-
 _BY_STATUS = {kind.status: kind for kind in (errors.InvalidArgumentError, errors.NotFoundError)}
 
 

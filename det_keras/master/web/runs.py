@@ -8,8 +8,6 @@ from typing import Any
 
 from det_keras.master.web.rest import Rest
 
-__all__ = ["is_failed", "outcome", "runs_of"]
-
 
 async def runs_of(rest: Rest, trial: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the allocations of a trial, latest first; a continued trial has several tasks."""

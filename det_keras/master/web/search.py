@@ -26,8 +26,6 @@ from det_keras.master.web.plotting.space import scales
 from det_keras.master.web.rendering import page, state_kind
 from det_keras.master.web.rest import Rest
 
-__all__ = ["router"]
-
 router = APIRouter(include_in_schema=False)
 
 _MOST_CHIPS = 60

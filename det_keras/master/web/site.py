@@ -31,8 +31,6 @@ from det_keras.master.web import (
 from det_keras.master.web.plotting import plots
 from det_keras.master.web.rendering import page, static_files
 
-__all__ = ["router"]
-
 _KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _OF_THE_ORIGINAL = re.compile(r"experiments/(\d+)(?:/trials/(\d+))?(?:/\w*)?$", re.ASCII)
 _LOOK_S = 0.25

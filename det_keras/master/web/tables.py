@@ -20,8 +20,6 @@ from det_keras.master.web.plotting.rungs import stopped_at
 from det_keras.master.web.rendering import state_kind
 from det_keras.master.web.rest import Rest
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/tables", include_in_schema=False)
 
 # So that the first page of a long list is there at once.

@@ -21,8 +21,6 @@ from det_keras.master.web.rendering import page
 from det_keras.master.web.rest import Rest
 from det_keras.master.web.runs import outcome, runs_of
 
-__all__ = ["router"]
-
 router = APIRouter(include_in_schema=False)
 
 

@@ -24,8 +24,6 @@ from det_keras.master.web.metric_choice import Metric, finite, metrics_of
 from det_keras.master.web.rest import Rest
 from det_keras.protocol.metrics import DATA_WAIT, TRAINING, VALIDATION
 
-__all__ = ["cards", "router"]
-
 router = APIRouter(prefix="/figures", include_in_schema=False)
 
 _AXES = ("batches", "epochs", "time")

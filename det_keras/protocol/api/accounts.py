@@ -7,8 +7,6 @@ from typing import Any
 from det_keras.protocol.api.transport import Transport
 from det_keras.protocol.passwords import hash_password
 
-__all__ = ["OWN_VERSION_KEY", "Accounts"]
-
 #: The key of our version in the answer to ``GET /info``, by which clients recognise our master.
 OWN_VERSION_KEY = "det_keras_version"
 

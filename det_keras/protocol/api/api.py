@@ -10,8 +10,6 @@ from det_keras.protocol.api.tasks import Logs, Tasks
 from det_keras.protocol.api.transport import Transport
 from det_keras.protocol.api.trials import Trials
 
-__all__ = ["Api"]
-
 
 class Api:
     """The calls of one master.

@@ -7,8 +7,6 @@ from typing import Any
 
 from det_keras.protocol.api.transport import Transport
 
-__all__ = ["Checkpoints"]
-
 _PATH = "/api/v1/checkpoints"
 # Each unfinished checkpoint takes a few requests to its store.
 _SWEEP_TIMEOUT_S = 600.0

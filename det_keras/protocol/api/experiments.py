@@ -8,8 +8,6 @@ from urllib.parse import quote
 
 from det_keras.protocol.api.transport import Transport
 
-__all__ = ["Experiments"]
-
 _PATH = "/api/v1/experiments"
 # The body contains the files, and a master unpacks them before it answers.
 _SUBMISSION_TIMEOUT_S = 300.0

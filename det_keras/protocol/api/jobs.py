@@ -8,8 +8,6 @@ from typing import Any
 from det_keras.protocol.api.tasks import Tasks
 from det_keras.protocol.api.transport import Transport
 
-__all__ = ["GenericTasks", "Jobs"]
-
 _COMMANDS = "/api/v1/commands"
 _GENERIC_TASKS = "/api/v1/generic-tasks"
 _TASKS = "/api/v1/tasks"

@@ -8,8 +8,6 @@ from typing import Any
 
 from det_keras.protocol.api.transport import Transport
 
-__all__ = ["Logs", "Tasks"]
-
 # The master may answer a long poll slightly after the requested time.
 _LATE_S = 10.0
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
-__all__ = ["Transport"]
-
 
 class Transport(Protocol):
     """Sends calls; options and errors are those of `det_keras.client.Session`."""

@@ -8,8 +8,6 @@ from typing import Any
 from det_keras.protocol.api.transport import Transport
 from det_keras.protocol.values import finite, now, timestamp
 
-__all__ = ["Trials"]
-
 
 class Trials:
     """Calls about trials; every method raises MasterError when the master rejects the call.

@@ -8,8 +8,6 @@ import tensorflow as tf
 
 from det_keras.keras.distributed.engines.base import Engine
 
-__all__ = ["AloneEngine"]
-
 
 class AloneEngine(Engine):
     """Returns what it receives."""

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-__all__ = ["ArrayCalls"]
-
 Array = np.ndarray[Any, Any]
 
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["Engine"]
-
 
 class Engine(abc.ABC):
     """Carries tensors and objects between the workers of a job.

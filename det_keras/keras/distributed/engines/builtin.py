@@ -21,8 +21,6 @@ from det_keras.workers.exchange import Star
 from det_keras.workers.heartbeat import beat_for_ever
 from det_keras.workers.inherited import ENDS_VARIABLE, Ends
 
-__all__ = ["BuiltinEngine"]
-
 
 class BuiltinEngine(Engine):
     """Exchanges through shared memory, and between machines over one connection.

@@ -16,8 +16,6 @@ from det_keras.protocol.engines import HOROVOD
 from det_keras.workers.collective import tree_sum
 from det_keras.workers.heartbeat import beat_for_ever
 
-__all__ = ["HorovodEngine", "import_problem"]
-
 
 class HorovodEngine(Engine):
     """Starts Horovod and calls it.

@@ -16,8 +16,6 @@ from det_keras.keras.training.position import Target
 from det_keras.keras.training.progress import Progress, Validation
 from det_keras.keras.training.settings import FitSettings
 
-__all__ = ["Boundary", "BoundaryCallback", "Run"]
-
 
 class Run(Protocol):
     """A training, from the point of view of its boundary callbacks.

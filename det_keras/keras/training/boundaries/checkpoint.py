@@ -7,8 +7,6 @@ from collections.abc import Callable
 from det_keras.keras.training.boundaries.base import Boundary, BoundaryCallback, Run
 from det_keras.keras.training.progress import Validation
 
-__all__ = ["CheckpointCallback"]
-
 
 class CheckpointCallback(BoundaryCallback):
     """Saves checkpoints after validations by policy, by period, at epochs' ends, and at the end of training.

@@ -12,8 +12,6 @@ from det_keras.keras.training.boundaries.base import Boundary, BoundaryCallback,
 from det_keras.keras.training.metric_values import plain_logs
 from det_keras.keras.training.progress import Validation
 
-__all__ = ["MetricsCallback"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -9,8 +9,6 @@ from typing import NoReturn
 from det_keras.core.preempt import StopSignals
 from det_keras.keras.training.boundaries.base import Boundary, BoundaryCallback, Run
 
-__all__ = ["PreemptionCallback"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -6,8 +6,6 @@ import time
 
 from det_keras.keras.training.boundaries.base import Boundary, BoundaryCallback, Run
 
-__all__ = ["ProgressCallback"]
-
 _REPORTS_PER_EPOCH = 20
 _SHORTEST_S = 0.5
 

@@ -10,8 +10,6 @@ from det_keras.errors import DetError
 from det_keras.keras.training.boundaries.base import Boundary, BoundaryCallback, Run
 from det_keras.keras.training.position import Target
 
-__all__ = ["SearcherCallback"]
-
 logger = logging.getLogger(__name__)
 
 

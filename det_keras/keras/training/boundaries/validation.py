@@ -5,8 +5,6 @@ from __future__ import annotations
 from det_keras.keras.training.boundaries.base import Boundary, BoundaryCallback, Run
 from det_keras.keras.training.progress import Validation
 
-__all__ = ["ValidationCallback"]
-
 
 class ValidationCallback(BoundaryCallback):
     """Validates before the first batch, when `period` has passed without a validation, and at the end of training.

@@ -6,8 +6,6 @@ from typing import Protocol
 
 from det_keras.keras.training.boundaries.base import Boundary, BoundaryCallback, Run
 
-__all__ = ["DivergenceCallback"]
-
 # Maximum number of batches before the workers act on a request to stop. Requests are exchanged with the gradients, and
 # reading the result waits for the step on the device, so it is not read after every batch.
 _STOP_BATCHES = 10

@@ -8,8 +8,6 @@ from typing import Any
 from det_keras.keras.callbacks.callback import hooks
 from det_keras.keras.training.boundaries.base import Boundary, BoundaryCallback, Run
 
-__all__ = ["WorkloadBegin", "WorkloadEnd", "workload_callbacks"]
-
 
 class WorkloadEnd(BoundaryCallback):
     """Ends a workload after every `unit` batches, before each validation, and at the end of training.

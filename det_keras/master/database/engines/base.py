@@ -9,8 +9,6 @@ from sqlalchemy import Engine
 from det_keras.errors import DetError
 from det_keras.master.errors import ApiError
 
-__all__ = ["Database", "HeldElsewhereError"]
-
 
 class HeldElsewhereError(DetError):
     """Another master has the database."""

@@ -40,8 +40,6 @@ except ImportError as error:
         "PostgreSQL requires the package `psycopg`: `pip install 'det_keras[postgresql]'`."
     ) from error
 
-__all__ = ["PostgresqlDatabase"]
-
 logger = logging.getLogger(__name__)
 
 # "detkeras" in ASCII. Advisory locks are numbers, one space of them per database.

@@ -11,8 +11,6 @@ from sqlalchemy import create_engine, event
 from det_keras.master.database.engines.base import Database
 from det_keras.master.errors import ApiError, DiskFullError
 
-__all__ = ["SqliteDatabase"]
-
 # What the library says for SQLITE_FULL; Python 3.10 has no code of the error.
 _FULL = "database or disk is full"
 

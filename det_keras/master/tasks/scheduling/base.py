@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from det_keras.master.resources import Share
 from det_keras.master.tasks.scheduling.queue import Job, Key, Queue
 
-__all__ = ["Grant", "Plan", "Policy", "Preemption"]
-
 
 @dataclass(frozen=True)
 class Grant:

@@ -8,8 +8,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from det_keras.master.resources import Node, Share
 
-__all__ = ["Cluster"]
-
 
 class Cluster:
     """The unused slots of a pool.

@@ -18,8 +18,6 @@ from det_keras.master.tasks.scheduling.preemption import can_stop, find_room
 from det_keras.master.tasks.scheduling.queue import Job, Key, Queue, Running
 from det_keras.master.tasks.scheduling.walk import Walk, start_reserved
 
-__all__ = ["FairSharePolicy", "slots_per_weight"]
-
 # Weights are floating-point numbers.
 _TOLERANCE = 1e-9
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from det_keras.master.resources import Share
 from det_keras.master.tasks.scheduling.queue import Job, Queue, Running
 
-__all__ = ["MayLose", "Room", "can_stop", "find_room"]
-
 #: Returns whether a job that already loses a number of slots may lose a further task.
 MayLose = Callable[[Job, int, Running], bool]
 

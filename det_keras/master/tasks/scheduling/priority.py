@@ -16,8 +16,6 @@ from det_keras.master.tasks.scheduling.preemption import Room, can_stop, find_ro
 from det_keras.master.tasks.scheduling.queue import Job, Key, Queue, Running
 from det_keras.master.tasks.scheduling.walk import Walk, start_reserved
 
-__all__ = ["PriorityPolicy"]
-
 
 class PriorityPolicy(Policy):
     """Slots by priority.

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from det_keras.master.resources import Share
 from det_keras.master.tasks.scheduling.cluster import Cluster
 
-__all__ = ["DEFAULT_PRIORITY", "POOL", "Job", "JobFacts", "Key", "Queue", "Running", "Waiting"]
-
 #: The name of the only resource pool.
 POOL = "default"
 

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 from det_keras.master.tasks.scheduling.queue import Job, Queue
 
-__all__ = ["tasks_ahead", "wait_reason"]
-
 
 def wait_reason(queue: Queue, job: Job, ahead: int) -> str:
     """Return what keeps the next task of a job waiting; empty if none of its tasks waits.

@@ -8,8 +8,6 @@ import math
 from det_keras.master.tasks.scheduling.base import Grant, Plan
 from det_keras.master.tasks.scheduling.queue import Job, Key, Queue
 
-__all__ = ["Walk", "start_reserved"]
-
 
 class Walk:
     """The jobs with a waiting task, in order. If a job does not fit, all others of its size are left out.

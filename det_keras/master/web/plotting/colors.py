@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["run_color"]
-
 # The golden angle keeps neighbouring numbers far apart, and no two of many runs have the same colour.
 _ANGLE, _FIRST_HUE = 137.508, 210.0
 _LIGHTNESS, _STEPS, _CHROMA = 0.62, (0.0, 0.07, -0.06), 0.14

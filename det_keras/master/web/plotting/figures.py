@@ -14,8 +14,6 @@ from typing import Any
 from det_keras.display import number_text
 from det_keras.master.web.plotting.colors import run_color
 
-__all__ = ["Figure", "Line", "Point", "Rung", "curves", "is_number", "parallel", "rungs", "scatter"]
-
 Figure = dict[str, Any]
 
 # Okabe and Ito, "Color Universal Design" (2008), without the yellow, which is invisible on white, and the black, which

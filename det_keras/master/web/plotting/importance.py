@@ -15,8 +15,6 @@ import numpy.typing as npt
 
 from det_keras.master.web.plotting.figures import Point, is_number
 
-__all__ = ["Importance", "importances"]
-
 # With fewer trials, every method would report noise.
 _LEAST_TRIALS = 4
 # The time of fANOVA grows with the square of their number: 200 take a second, 2,000 take 45.

@@ -26,17 +26,6 @@ from det_keras.master.web.plotting.space import scales
 from det_keras.master.web.rest import Rest
 from det_keras.protocol.metrics import TRAINING, VALIDATION
 
-__all__ = [
-    "MOST_LINES",
-    "best_first",
-    "curves_figure",
-    "parallel_figure",
-    "points_of",
-    "router",
-    "rungs_figure",
-    "scatter_figure",
-]
-
 router = APIRouter(prefix="/figures", include_in_schema=False)
 
 #: Maximum number of curves in one plot, which would be unreadable with more: the best are shown.

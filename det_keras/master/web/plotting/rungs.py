@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["at_rung", "stopped_at"]
-
 
 def stopped_at(trials: Sequence[Mapping[str, Any]], brackets: Sequence[Mapping[str, Any]]) -> dict[int, str]:
     """Return where the search stopped trials that have ended before the last rung: ``stopped at rung 1 of 3``.

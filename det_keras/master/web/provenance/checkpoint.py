@@ -17,8 +17,6 @@ from det_keras.master.server.browser import wants_page
 from det_keras.master.web.rendering import page
 from det_keras.master.web.rest import Rest
 
-__all__ = ["loading_lines", "router"]
-
 _MODEL_FILE = "model.keras"
 
 

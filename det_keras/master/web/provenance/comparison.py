@@ -16,8 +16,6 @@ from det_keras.master.web.differences import (
     side_by_side,
 )
 
-__all__ = ["ComparedFile", "Comparison", "Side", "compare"]
-
 
 @dataclass(frozen=True)
 class Side:

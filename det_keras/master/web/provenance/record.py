@@ -8,8 +8,6 @@ from typing import Any
 
 from det_keras.master.web.differences import MOST_LINES, marked_lines
 
-__all__ = ["Shown", "packages_of", "shown_record"]
-
 _FACTS = {
     "command": "Command",
     "host": "Host",

@@ -1,5 +1,1 @@
 """`determined.experimental.keras`, provided by det_keras."""
-
-from det_keras.experimental.keras import init
-
-__all__ = ["init"]

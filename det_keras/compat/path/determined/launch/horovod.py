@@ -2,7 +2,7 @@
 
 import sys
 
-from det_keras.launch.horovod import main
+from det_keras.launch.distributed import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
