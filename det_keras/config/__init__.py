@@ -10,8 +10,7 @@ from __future__ import annotations
 from det_keras.config.experiment import ExperimentConfig
 from det_keras.config.fields.checkpoint_storage import CheckpointStorage
 from det_keras.config.fields.environment import RESERVED_VARIABLES, Environment
-from det_keras.config.fields.log_pattern import LogPattern, LogPatternError
-from det_keras.config.fields.log_policies import LogPolicy
+from det_keras.config.fields.log_policies import LogPattern, LogPatternError, LogPolicy
 from det_keras.config.fields.resources import Resources
 from det_keras.config.job import JobConfig
 from det_keras.config.loading import LoadedConfig, load_experiment_config, load_job_config, portable_changes

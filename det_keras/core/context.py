@@ -27,7 +27,7 @@ from det_keras.errors import InvalidHP
 from det_keras.home import Home
 from det_keras.protocol.origin import origin_of
 from det_keras.provenance.capture import is_enabled
-from det_keras.workers.exit_codes import code_of_rejection
+from det_keras.workers.heartbeat import code_of_rejection
 
 if TYPE_CHECKING:
     from det_keras.core.backend.trial import LoadReporter

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from det_keras.cluster_info import ClusterInfo
 from det_keras.storage import Storage
-from det_keras.storage.tensorboard_events import events_prefix
+from det_keras.storage.names import events_prefix
 
 logger = logging.getLogger(__name__)
 

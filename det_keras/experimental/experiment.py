@@ -11,8 +11,7 @@ from det_keras.client import Session
 from det_keras.display import duration_text, hparams_text, percent_text, state_text
 from det_keras.errors import DetError, MasterError
 from det_keras.experimental.checkpoint import Checkpoint, best_checkpoints, top_checkpoint
-from det_keras.experimental.trial import Trial, reports_frame
-from det_keras.experimental.waiting import wait_for_end
+from det_keras.experimental.trial import Trial, reports_frame, wait_for_end
 from det_keras.protocol.metrics import VALIDATION, rank
 from det_keras.protocol.states import is_over
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from det_keras import notebook
 from det_keras.client import Session
 from det_keras.display import hparams_text, parse_time, state_text
 from det_keras.experimental.checkpoint import Checkpoint, best_checkpoints, top_checkpoint
-from det_keras.experimental.waiting import wait_for_end
 from det_keras.frame import metrics_frame
 from det_keras.protocol.metrics import VALIDATION, best_metric, group_of
+from det_keras.protocol.states import PAUSED, is_over
 
 # These values locate a report; they are not measurements.
 _PLACES = frozenset({"batches", "epoch", "epochs", "records"})
@@ -301,3 +302,34 @@ def _report(shape: Mapping[str, Any], group: str) -> TrialMetrics:
 def _value(value: Any) -> Any:
     """Return a value of JSON, which has no numbers that are not finite."""
     return float(value) if isinstance(value, str) and value in _NOT_FINITE else value
+
+
+class _Stateful(Protocol):
+    state: str
+
+    def reload(self) -> None: ...
+
+
+def wait_for_end(waited_for: _Stateful, name: str, *, interval_s: float, timeout_s: float | None) -> str:
+    """Reload an object until it has ended or is paused, and return its state.
+
+    Args:
+        waited_for: the experiment or trial.
+        name: describes it in an error.
+        interval_s: time between two requests, in seconds.
+        timeout_s: maximum time to wait, in seconds; None for no limit.
+
+    Raises:
+        TimeoutError: it has not ended in time.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        waited_for.reload()
+        if is_over(waited_for.state) or waited_for.state == PAUSED:
+            return waited_for.state
+        left_s = interval_s if deadline is None else deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError(
+                f"{name} has not ended after {timeout_s:g} s: its state is {waited_for.state}."
+            )
+        time.sleep(min(interval_s, left_s))

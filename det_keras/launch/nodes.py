@@ -19,7 +19,7 @@ from typing import Any
 
 from det_keras.launch.placement import Placement
 from det_keras.workers.channel import Channel
-from det_keras.workers.exit_codes import REJECTS_HPARAMS
+from det_keras.workers.heartbeat import REJECTS_HPARAMS
 
 # After a failure: how long to wait for the other launchers, which have a few seconds to end their own ranks.
 _LAST_WORDS_S = 15.0

@@ -32,8 +32,7 @@ from det_keras.launch.process_group import (
 )
 from det_keras.launch.rank_output import OutputStream, RankLines
 from det_keras.workers.channel import Channel
-from det_keras.workers.exit_codes import REJECTS_HPARAMS
-from det_keras.workers.heartbeat import Heartbeats
+from det_keras.workers.heartbeat import REJECTS_HPARAMS, Heartbeats
 
 # The same name when the launcher runs as `__main__`.
 logger = logging.getLogger("det_keras.launch")

@@ -30,7 +30,7 @@ from det_keras.master.reports.series import Curves
 from det_keras.master.reports.system import SystemMetrics
 from det_keras.master.resources import LocalPool, RayPool, ResourcePool, Slot
 from det_keras.master.resources.ray import former_address
-from det_keras.master.services.database_watch import DatabaseWatch
+from det_keras.master.services.background import DatabaseWatch
 from det_keras.master.services.dispatcher import Dispatcher
 from det_keras.master.services.garbage_collector import GarbageCollector
 from det_keras.master.services.launching import Launcher

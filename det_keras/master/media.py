@@ -21,7 +21,7 @@ from det_keras.protocol.media import (
     is_file_of,
 )
 from det_keras.protocol.values import now
-from det_keras.storage.media_files import media_prefix
+from det_keras.storage.names import media_prefix
 
 
 @dataclass(frozen=True)

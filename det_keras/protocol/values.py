@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Mapping
@@ -63,3 +64,12 @@ def parse_timestamp(text: str) -> datetime:
     except OverflowError:
         raise ValueError(f"{text!r} is before year 1 or after year 9999 in UTC.") from None
     return moment + timedelta(microseconds=int((match[2] or "0").ljust(6, "0")[:6]))
+
+
+# Fixed by Determined's protocol, so that every client sends the same text for a password.
+_SALT = "GubPEmmotfiK9TMD6Zdw"
+
+
+def hash_password(password: str) -> str:
+    """Return the text that a client sends in place of a password; an empty password stays empty."""
+    return hashlib.sha512((_SALT + password).encode()).hexdigest() if password else ""

@@ -9,10 +9,9 @@ from typing import Any
 from det_keras.errors import ConfigError
 from det_keras.storage.azure import AzureStorage
 from det_keras.storage.base import Orphan, Storage
-from det_keras.storage.directory import DirectoryStorage
+from det_keras.storage.directory import DirectoryStorage, SharedFsStorage
 from det_keras.storage.gcs import GcsStorage
 from det_keras.storage.s3 import S3Storage
-from det_keras.storage.shared_fs import SharedFsStorage
 
 __all__ = [
     "AzureStorage",

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from det_keras.errors import CheckpointMissingError
+from det_keras.errors import CheckpointMissingError, ConfigError
 from det_keras.storage.base import Orphan, Storage
 from det_keras.storage.manifest import (
     DELETED_NAME,
@@ -216,3 +216,25 @@ def _remove_empty_directories(directory: Path) -> None:
     for path in sorted((p for p in directory.rglob("*") if p.is_dir()), reverse=True):
         if not any(path.iterdir()):
             path.rmdir()
+
+
+class SharedFsStorage(DirectoryStorage):
+    """Stores checkpoints below `host_path`, or below `storage_path` inside it.
+
+    Args:
+        host_path: absolute path of the mount point.
+        storage_path: a directory inside `host_path`, relative or absolute.
+        mount: where this process finds `host_path`, if it is mounted elsewhere; containers of a cluster do that.
+
+    Raises:
+        ConfigError: `storage_path` lies outside `host_path`.
+    """
+
+    def __init__(self, host_path: str, storage_path: str | None = None, mount: Path | None = None) -> None:
+        base = Path(os.path.normpath(host_path))
+        root = Path(os.path.normpath(base / (storage_path or "")))
+        if root != base and base not in root.parents:
+            raise ConfigError.at(
+                "checkpoint_storage.storage_path", f"{storage_path!r} is not inside host_path {host_path!r}."
+            )
+        super().__init__(root if mount is None else mount / root.relative_to(base))

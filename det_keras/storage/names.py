@@ -6,7 +6,7 @@ import functools
 import os
 import socket
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from uuid import UUID
 
 from det_keras.errors import CheckpointError
@@ -96,3 +96,27 @@ def is_alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def media_prefix(cluster_id: str, experiment_id: int, trial_id: int | None = None) -> str:
+    """Return the prefix of the media of an experiment or of one of its trials.
+
+    Args:
+        cluster_id: UUID of the cluster: several clusters may use the same storage.
+        experiment_id: number of the experiment.
+        trial_id: number of the trial; None for the whole experiment.
+    """
+    folder = PurePosixPath(cluster_id) / "media" / "experiment" / str(experiment_id)
+    return str(folder if trial_id is None else folder / "trial" / str(trial_id))
+
+
+def events_prefix(cluster_id: str, experiment_id: int, trial_id: int | None = None) -> str:
+    """Return the prefix of the event files of an experiment or of one of its trials.
+
+    Args:
+        cluster_id: UUID of the cluster; empty outside a cluster.
+        experiment_id: number of the experiment.
+        trial_id: number of the trial; None for the whole experiment.
+    """
+    folder = PurePosixPath(cluster_id or "local") / "tensorboard" / "experiment" / str(experiment_id)
+    return str(folder if trial_id is None else folder / "trial" / str(trial_id))

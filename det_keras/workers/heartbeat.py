@@ -187,3 +187,12 @@ def _process_state(pid: int) -> tuple[str, float]:
         # The process has ended; the launcher notices and reports that elsewhere.
         return "", 0.0
     return fields[0], (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+#: A rank's script raised `InvalidHP`. With 0, the launcher would wait for the other ranks, which wait for this one.
+REJECTS_HPARAMS = 79
+
+
+def code_of_rejection(environ: Mapping[str, str]) -> int:
+    """Return the exit code after `InvalidHP`: 0, which a master takes for a regular end, except below our launcher."""
+    return REJECTS_HPARAMS if environ.get(ADDRESS_VARIABLE) else 0

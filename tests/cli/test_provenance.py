@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from provenance.git_repository import NOBODY, Repository
 
-from det_keras.provenance.packages import installed_packages
+from det_keras.provenance.process import installed_packages
 
 pytestmark = pytest.mark.process
 

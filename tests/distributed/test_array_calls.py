@@ -8,7 +8,7 @@ import weakref
 import numpy as np
 import tensorflow as tf
 
-from det_keras.keras.distributed.engines.array_calls import ArrayCalls
+from det_keras.keras.distributed.engines.base import ArrayCalls
 
 
 def test_calls_run_in_the_order_in_which_they_were_traced():

@@ -10,7 +10,7 @@ from sqlalchemy import select, text
 from starlette.routing import Route
 
 from det_keras.master.database.models import TokenRow
-from det_keras.protocol.passwords import hash_password
+from det_keras.protocol.values import hash_password
 from master.fakes import Client, eventually
 
 OPEN = {

@@ -6,7 +6,7 @@ import pytest
 
 from det_keras.master.database.lookups import find_experiment, find_trial
 from det_keras.master.errors import ApiError, FailedPreconditionError, InvalidArgumentError
-from det_keras.master.experiments.controllers import controller_of
+from det_keras.master.experiments.reporting import controller_of
 from det_keras.protocol import states
 from master.fakes import eventually
 

@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import select
 
 from det_keras.master.database.models import AllocationRow, TrialRow
-from det_keras.master.services import deadlines, dispatcher
-from det_keras.master.services.deadlines import Deadlines
+from det_keras.master.services import background, dispatcher
+from det_keras.master.services.background import Deadlines
 from det_keras.protocol.values import now
 from master.fakes import SINGLE, eventually
 
@@ -21,7 +21,7 @@ def set_clock(monkeypatch):
     """Return a function that sets the wall clock of the dispatcher."""
 
     def set_by(difference: timedelta) -> None:
-        for module in (deadlines, dispatcher):
+        for module in (background, dispatcher):
             monkeypatch.setattr(module, "now", lambda: now() + difference)
 
     return set_by

@@ -10,8 +10,7 @@ import psutil
 import pytest
 
 from det_keras.master.accounts import auth
-from det_keras.protocol.passwords import hash_password
-from det_keras.protocol.values import now
+from det_keras.protocol.values import hash_password, now
 from master.fakes import Client
 from master.test_auth_middleware import every_route
 

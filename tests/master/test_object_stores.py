@@ -13,7 +13,7 @@ import pytest
 
 from det_keras import storage
 from det_keras.master.checkpoints import records
-from det_keras.storage.tensorboard_events import events_prefix
+from det_keras.storage.names import events_prefix
 from master.fakes import SINGLE, eventually
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "storage"))

@@ -13,9 +13,9 @@ import pytest
 
 from det_keras.master.database.models import AllocationRow, MetricRow, TrialRow
 from det_keras.master.web import alerts, rendering
+from det_keras.master.web.alerts import runs_of
 from det_keras.master.web.plotting.plots import rungs_figure
 from det_keras.master.web.plotting.rungs import at_rung, stopped_at
-from det_keras.master.web.runs import runs_of
 from master.fakes import SINGLE, eventually, file_entry
 from master.test_checkpoints import report as report_checkpoint
 

@@ -12,8 +12,7 @@ import sys
 
 import pytest
 
-from det_keras.provenance.packages import installed_packages
-from det_keras.provenance.process import describe_process
+from det_keras.provenance.process import describe_process, installed_packages
 
 
 def canonical(name: str) -> str:
@@ -39,7 +38,7 @@ import contextlib, importlib
 for name in ("ray", "setuptools"):
     with contextlib.suppress(ImportError):
         importlib.import_module(name)
-from det_keras.provenance.packages import installed_packages
+from det_keras.provenance.process import installed_packages
 print(*installed_packages(), sep="\\n")
 """
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -12,10 +12,8 @@ from det_keras.cli.arguments import add_json, add_overrides, positive
 from det_keras.cli.following import logs
 from det_keras.cli.session import open_session
 from det_keras.cli.submission.config_file import read_job
-from det_keras.cli.submission.files import read_files
+from det_keras.cli.submission.files import capture_submission, check_requirements, read_files
 from det_keras.cli.submission.jobs import jobs_of
-from det_keras.cli.submission.packages import check_requirements
-from det_keras.cli.submission.provenance import capture_submission
 from det_keras.connection.settings import Settings
 from det_keras.errors import DetError
 

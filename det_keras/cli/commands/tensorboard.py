@@ -152,7 +152,7 @@ def events_of(session: Session, experiment_ids: list[int], trial_ids: list[int])
     """
     from det_keras import storage
     from det_keras.config.secrets import MASK
-    from det_keras.storage.tensorboard_events import events_prefix
+    from det_keras.storage.names import events_prefix
 
     api = session.api
     cluster = api.accounts.cluster().get("clusterId", "")

@@ -12,10 +12,15 @@ from det_keras.cli.session import open_session
 from det_keras.cli.submission import foreign
 from det_keras.cli.submission.config_file import ExperimentFile, read_experiment
 from det_keras.cli.submission.context_directory import ContextFiles
-from det_keras.cli.submission.files import print_notices, read_files
+from det_keras.cli.submission.files import (
+    PATIENCE_S,
+    capture_submission,
+    check_requirements,
+    notice_without_effect,
+    print_notices,
+    read_files,
+)
 from det_keras.cli.submission.local_run import run_locally
-from det_keras.cli.submission.packages import check_requirements, notice_without_effect
-from det_keras.cli.submission.provenance import PATIENCE_S, capture_submission
 from det_keras.connection.settings import Settings
 from det_keras.errors import DetError
 from det_keras.provenance.capture import Capture

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from det_keras.cli.submission import foreign
 from det_keras.cli.submission.config_file import JobFile
-from det_keras.cli.submission.files import print_notices
-from det_keras.cli.submission.packages import notice_without_effect
-from det_keras.cli.submission.provenance import PATIENCE_S
+from det_keras.cli.submission.files import PATIENCE_S, notice_without_effect, print_notices
 from det_keras.provenance.capture import Capture
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from det_keras.config.fields.log_pattern import LogPattern, LogPatternError
+import re2
+
 from det_keras.config.kinds import Choice, Kind, ListOf, Place, Text
 from det_keras.config.problems import Problems
 from det_keras.config.section import Section, SectionKind, optional
@@ -76,3 +77,46 @@ def _duplicate_names(raw: Sequence[Any], place: Place) -> Iterator[ConfigProblem
             message = f"{name!r} is already the name of item {first[name]}. Names must differ."
             yield place.item(index).below("name").problem(message)
         first.setdefault(name, index)
+
+
+_SYNTAX = "https://github.com/google/re2/wiki/Syntax"
+
+
+# Patterns are matched by RE2, whose time is linear in the length of the line. With Python's `re`, a pattern such as
+# ``(a+)+$`` can take hours for one line, and stops every thread of the master for as long.
+
+
+class LogPatternError(ValueError):
+    """The text of a pattern cannot be compiled."""
+
+
+class LogPattern:
+    """A compiled pattern.
+
+    Args:
+        text: a regular expression in RE2's syntax.
+
+    Raises:
+        LogPatternError: `text` is not in RE2's syntax.
+    """
+
+    def __init__(self, text: str) -> None:
+        options = re2.Options()
+        # Otherwise RE2 also writes its errors to stderr.
+        options.log_errors = False
+        try:
+            self._compiled = re2.compile(text, options)
+        except re2.error as error:
+            # RE2's message is bytes.
+            reason = error.args[0].decode() if error.args else "it is too complex"
+            raise LogPatternError(
+                f"{text!r} is not a regular expression in RE2's syntax: {reason}. "
+                f"RE2 has no backreferences and no lookaround. See {_SYNTAX}"
+            ) from None
+        except UnicodeEncodeError:
+            raise LogPatternError(f"{text!r} is not a regular expression: it is not Unicode text.") from None
+
+    def is_in(self, line: str) -> bool:
+        """Return whether a line contains the pattern; ``$`` matches before the line break at the end."""
+        found = self._compiled.search(line.removesuffix("\n").encode(errors="replace"))
+        return found is not None

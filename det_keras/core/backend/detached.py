@@ -20,10 +20,9 @@ from typing import Any
 
 from det_keras.client import Session
 from det_keras.core.backend.base import CheckpointRecord, Operation
-from det_keras.core.backend.local import RunDirectory
+from det_keras.core.backend.local import RunDirectory, superfluous
 from det_keras.core.backend.master import MasterBackend, RunIdentity, to_record
 from det_keras.core.backend.output import OutputCopier
-from det_keras.core.backend.pruning import superfluous
 from det_keras.core.uncaught import ExitListener
 from det_keras.errors import CheckpointError, MasterError, MasterUnavailableError
 from det_keras.protocol.states import CANCELED, COMPLETED, ERROR, is_stopping

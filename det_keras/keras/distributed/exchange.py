@@ -13,8 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from det_keras.cluster_info import WorkerInfo
-from det_keras.keras.distributed.engines.alone import AloneEngine
-from det_keras.keras.distributed.engines.base import Engine
+from det_keras.keras.distributed.engines.base import AloneEngine, Engine
 from det_keras.keras.distributed.engines.builtin import BuiltinEngine
 from det_keras.keras.distributed.engines.horovod import HorovodEngine, import_problem
 from det_keras.protocol.engines import AUTO, BUILTIN, HOROVOD, named_engine

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from det_keras.core.distributed import DistributedContext
@@ -16,7 +17,7 @@ from det_keras.keras.distributed.exchange import sum_over_workers
 from det_keras.keras.distributed.replica import Replica
 from det_keras.keras.distributed.replicas import make_replica
 from det_keras.keras.distributed.shared_step import SharedStep
-from det_keras.keras.distributed.support import check_support
+from det_keras.keras.private_api import all_layers, given_losses
 from det_keras.keras.training.metric_values import LazyMetrics
 from det_keras.keras.training.progress import Progress
 from det_keras.keras.training.workers import Workers
@@ -193,3 +194,24 @@ class FitWorkers(Workers):
             "model": [[variable["path"].split("/")[-1], *variable["shape"]] for variable in described],
         }
         self.check_alike(facts, "Every worker runs the same script on the same data; `wrap_data` shares it.")
+
+
+def check_support(model: Any) -> None:
+    """Check that all layers and losses give the same result on several workers as on one.
+
+    Raises:
+        ValueError: a layer or loss does not; the message names it and the solution.
+    """
+    for layer in all_layers(model):
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.synchronized:
+            raise ValueError(
+                f"`{layer.name}` is a BatchNormalization(synchronized=True), which needs tf.distribute and would do "
+                "nothing here. Leave `synchronized` out: each worker normalises its own rows, and the moving "
+                "statistics are averaged."
+            )
+    for loss in keras.tree.flatten(given_losses(model)):
+        if isinstance(loss, keras.losses.Loss) and loss.reduction in (None, "none"):
+            raise ValueError(
+                f"The loss `{loss.name}` has reduction={loss.reduction!r}: its values cannot be weighted over several "
+                "workers. Use reduction='sum' or reduction='sum_over_batch_size'."
+            )

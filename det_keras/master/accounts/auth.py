@@ -24,8 +24,7 @@ from det_keras.home import Home
 from det_keras.master.database.models import TokenRow, UserRow
 from det_keras.master.database.store import Store, Transaction
 from det_keras.master.errors import InvalidArgumentError, PermissionDeniedError, UnauthenticatedError
-from det_keras.protocol.passwords import hash_password
-from det_keras.protocol.values import now
+from det_keras.protocol.values import hash_password, now
 
 #: The ordinary user as which the command line logs in.
 DEFAULT_USER = "determined"

@@ -18,8 +18,7 @@ from det_keras.master.errors import (
     NotFoundError,
     PermissionDeniedError,
 )
-from det_keras.protocol.passwords import hash_password
-from det_keras.protocol.values import now
+from det_keras.protocol.values import hash_password, now
 
 _WIRE_PASSWORD = re.compile(r"[0-9a-f]{128}")
 _SHORTEST_PASSWORD = 8

@@ -20,8 +20,8 @@ from det_keras.master.database.models import ExperimentRow, TrialRow, UserRow
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import InvalidArgumentError
 from det_keras.master.experiments.base import Controller
-from det_keras.master.experiments.controllers import controller_of
 from det_keras.master.experiments.experiments import Draft
+from det_keras.master.experiments.reporting import controller_of
 from det_keras.master.serializers.experiments import (
     LIST_COLUMNS,
     experiment_shape,

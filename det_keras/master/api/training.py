@@ -14,8 +14,7 @@ from det_keras.master.database.lookups import config_of, find_experiment, find_t
 from det_keras.master.database.models import ExperimentRow, TrialRow
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import InvalidArgumentError, NotFoundError
-from det_keras.master.experiments.controllers import controller_of
-from det_keras.master.experiments.reporting import report_metrics
+from det_keras.master.experiments.reporting import controller_of, report_metrics
 from det_keras.master.reports import metrics
 from det_keras.master.server.calls import MasterDep, body
 from det_keras.master.server.responses import reply

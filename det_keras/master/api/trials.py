@@ -16,7 +16,7 @@ from det_keras.master.database.lookups import find_experiment, find_trial
 from det_keras.master.database.models import CheckpointRow, MetricRow, TaskRow
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import InvalidArgumentError, NotFoundError
-from det_keras.master.experiments.controllers import controller_of
+from det_keras.master.experiments.reporting import controller_of
 from det_keras.master.reports.metrics import live_rows
 from det_keras.master.serializers.trials import (
     REPORT_COLUMNS,

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from det_keras.master.database.lookups import find_experiment, find_trial
+from det_keras.master.database.models import ExperimentRow
 from det_keras.master.database.store import Transaction
-from det_keras.master.experiments.controllers import controller_of
+from det_keras.master.experiments.base import Controller
+from det_keras.master.experiments.controller import ExperimentController
+from det_keras.master.experiments.unmanaged import UnmanagedController
 from det_keras.master.reports.metrics import Report, store_report
 from det_keras.protocol import states
 
@@ -23,3 +26,8 @@ def report_metrics(tx: Transaction, report: Report) -> None:
     experiment = find_experiment(tx, trial.experiment_id)
     if experiment.state not in states.TERMINAL:
         controller_of(tx, experiment).validated(trial, validation.metrics)
+
+
+def controller_of(tx: Transaction, experiment: ExperimentRow) -> Controller:
+    """Return the controller of `experiment`; it writes its changes in `tx`."""
+    return (UnmanagedController if experiment.is_unmanaged else ExperimentController)(tx, experiment)

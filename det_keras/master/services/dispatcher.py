@@ -31,8 +31,7 @@ from det_keras.master.experiments.controller import ExperimentController
 from det_keras.master.experiments.unmanaged import UnmanagedController, hear_all_again, loss_times
 from det_keras.master.lifecycle import Ending, Exit
 from det_keras.master.resources import ResourcePool, Share, State
-from det_keras.master.services.background import Background
-from det_keras.master.services.deadlines import Deadlines
+from det_keras.master.services.background import Background, Deadlines
 from det_keras.master.services.launching import Launcher
 from det_keras.master.tasks import allocations, jobs
 from det_keras.master.tasks.live_queue import LiveQueue, still_waits

@@ -40,11 +40,10 @@ from det_keras.master.reports.provenance import delete_records, subject_of
 from det_keras.master.reports.system import SystemMetrics
 from det_keras.master.resources import ResourcePool
 from det_keras.master.services.background import Background
-from det_keras.master.tasks.log_retention import expired_tasks
+from det_keras.master.tasks.logs import expired_tasks
 from det_keras.protocol import states
 from det_keras.protocol.values import now
-from det_keras.storage.media_files import media_prefix
-from det_keras.storage.tensorboard_events import events_prefix
+from det_keras.storage.names import events_prefix, media_prefix
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Select, func, insert, or_, select
@@ -13,11 +13,12 @@ from sqlalchemy.orm import Session
 
 from det_keras.config import LogPattern, LogPatternError
 from det_keras.master.database.lookups import config_of_trial
-from det_keras.master.database.models import AllocationRow, Base, LogRow, TrialRow
+from det_keras.master.database.models import AllocationRow, Base, ExperimentRow, LogRow, TaskRow, TrialRow
 from det_keras.master.database.notifier import task_topic
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import InvalidArgumentError
 from det_keras.master.resources import LogEntry
+from det_keras.protocol import states
 from det_keras.protocol.log_lines import split_text
 from det_keras.protocol.values import now, timestamp
 
@@ -274,3 +275,30 @@ def _filtered(query: Select[LogRow], wanted: LogFilter) -> Select[LogRow]:
         # Upper and lower case are the same, as in SQLite's LIKE and for Determined.
         query = query.where(LogRow.text.icontains(wanted.search, autoescape=True))
     return query
+
+
+_FOR_EVER = -1
+
+
+def expired_tasks(session: Session, now: datetime) -> Sequence[str]:
+    """Return the tasks of ended experiments whose log lines are to be deleted by `now`.
+
+    Days count from the experiment's end. 0 deletes at once; -1 and an absent policy never delete.
+    """
+    ended = session.scalars(
+        select(ExperimentRow).where(
+            ExperimentRow.state.in_(states.TERMINAL), ExperimentRow.end_time.is_not(None)
+        )
+    )
+    expired = [experiment.job_id for experiment in ended if _is_expired(experiment, now)]
+    # By the job and not by the trial: a continued trial had other tasks before.
+    has_lines = select(LogRow.id).where(LogRow.task_id == TaskRow.id).exists()
+    return session.scalars(select(TaskRow.id).where(TaskRow.job_id.in_(expired), has_lines)).all()
+
+
+def _is_expired(experiment: ExperimentRow, now: datetime) -> bool:
+    policy = experiment.config.get("retention_policy") or {}
+    days = policy.get("log_retention_days")
+    if days is None or days == _FOR_EVER or experiment.end_time is None:
+        return False
+    return experiment.end_time + timedelta(days=days) <= now

@@ -15,7 +15,6 @@ from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.reports.points import EVERY_POINT
 from det_keras.master.web.metric_choice import Metric, metrics_of
 from det_keras.master.web.rest import Rest
-from det_keras.master.web.runs import is_failed, runs_of
 from det_keras.protocol.metrics import DATA_WAIT
 from det_keras.protocol.values import now
 
@@ -280,3 +279,29 @@ def _wait_percent(master: EmbeddedMaster, trial: Mapping[str, Any]) -> float | N
         if series.metric.name == DATA_WAIT and series.total >= _FEWEST_SAMPLES
     ]
     return max((percent for percent in percents if percent >= _MUCH_PERCENT), default=None)
+
+
+async def runs_of(rest: Rest, trial: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the allocations of a trial, latest first; a continued trial has several tasks."""
+    tasks = await asyncio.gather(*(rest.get(f"/tasks/{task_id}") for task_id in trial["taskIds"]))
+    found: list[dict[str, Any]] = [
+        allocation for answer in tasks for allocation in answer["task"]["allocations"]
+    ]
+    return sorted(found, key=lambda allocation: allocation["startTime"] or "", reverse=True)
+
+
+def is_failed(run: Mapping[str, Any]) -> bool:
+    """Return whether an allocation ended with a failure; one that was asked to stop did not fail."""
+    return run["endTime"] is not None and bool(
+        run["exitReason"] or run["statusCode"] not in (0, None, 137, 143)
+    )
+
+
+def outcome(run: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the kind of state (see `rendering.state_kind`) and the text of how an allocation ended."""
+    if run["endTime"] is None:
+        return "running", run["state"].removeprefix("STATE_").lower()
+    if is_failed(run):
+        code = run["statusCode"]
+        return "error", "failed" if code is None else f"failed, exit code {code}"
+    return ("completed", "ended") if run["statusCode"] == 0 else ("canceled", "stopped")

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import anyio.to_thread
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markdown_it import MarkdownIt
 from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -22,7 +23,6 @@ from det_keras import display
 from det_keras.about import __version__
 from det_keras.master.accounts.auth import page_token
 from det_keras.master.errors import ApiError
-from det_keras.master.web.markdown import markdown
 
 #: Only the master's own files may be run as scripts, whatever a name or a log line contains. Plots set inline styles.
 POLICY = "; ".join(
@@ -209,3 +209,19 @@ def _with_gaps(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _with_gaps(item) for name, item in value.items()}
     return [_with_gaps(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def markdown(text: str) -> Markup:
+    """Return Markdown as HTML.
+
+    Args:
+        text: of a user. HTML in it is shown as text, images as links, and links with other schemes than those of web
+            pages and mail are no links.
+    """
+    return Markup(_parser().render(text))
+
+
+@functools.cache
+def _parser() -> MarkdownIt:
+    # `js-default` is CommonMark without HTML, with tables and strikethrough; it refuses links such as `javascript:`.
+    return MarkdownIt("js-default", {"html": False, "linkify": False}).disable("image")

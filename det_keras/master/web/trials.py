@@ -12,14 +12,13 @@ from starlette.responses import Response
 
 from det_keras.display import flat_hparams, parse_time
 from det_keras.master.server.calls import MasterDep
-from det_keras.master.web.alerts import trial_alerts
+from det_keras.master.web.alerts import outcome, runs_of, trial_alerts
 from det_keras.master.web.experiments import kept, latest_first
 from det_keras.master.web.metric_choice import metrics_of
 from det_keras.master.web.plotting.rungs import stopped_at
 from det_keras.master.web.provenance.record import shown_record
 from det_keras.master.web.rendering import page
 from det_keras.master.web.rest import Rest
-from det_keras.master.web.runs import outcome, runs_of
 
 router = APIRouter(include_in_schema=False)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from det_keras.protocol.api.transport import Transport
-from det_keras.protocol.passwords import hash_password
+from det_keras.protocol.values import hash_password
 
 #: The key of our version in the answer to ``GET /info``, by which clients recognise our master.
 OWN_VERSION_KEY = "det_keras_version"

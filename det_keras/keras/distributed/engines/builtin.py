@@ -13,8 +13,7 @@ import tensorflow as tf
 
 from det_keras.cluster_info import ChiefInfo, WorkerInfo
 from det_keras.errors import DetError
-from det_keras.keras.distributed.engines.array_calls import ArrayCalls
-from det_keras.keras.distributed.engines.base import Engine
+from det_keras.keras.distributed.engines.base import ArrayCalls, Engine
 from det_keras.protocol.engines import BUILTIN
 from det_keras.workers.collective import Collective, tree_sum
 from det_keras.workers.exchange import Star

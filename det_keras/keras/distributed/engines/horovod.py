@@ -10,8 +10,7 @@ import tensorflow as tf
 
 from det_keras.cluster_info import WorkerInfo
 from det_keras.errors import DetError
-from det_keras.keras.distributed.engines.array_calls import ArrayCalls
-from det_keras.keras.distributed.engines.base import Engine
+from det_keras.keras.distributed.engines.base import ArrayCalls, Engine
 from det_keras.protocol.engines import HOROVOD
 from det_keras.workers.collective import tree_sum
 from det_keras.workers.heartbeat import beat_for_ever

@@ -16,8 +16,9 @@ from det_keras.master.tasks.scheduling.queue import (
     Queue,
     Running,
     Waiting,
+    tasks_ahead,
+    wait_reason,
 )
-from det_keras.master.tasks.scheduling.reason import tasks_ahead, wait_reason
 
 __all__ = [
     "DEFAULT_PRIORITY",
