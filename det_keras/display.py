@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
+from det_keras.protocol.states import bare
 from det_keras.protocol.values import parse_timestamp
 
 _NOTHING = "-"
@@ -16,7 +17,7 @@ _NOTHING = "-"
 
 def state_text(state: str | None) -> str:
     """Return a state without its prefix: ``COMPLETED``."""
-    return (state or "").removeprefix("STATE_") or _NOTHING
+    return bare(state or "") or _NOTHING
 
 
 def parse_time(text: str | None) -> datetime | None:

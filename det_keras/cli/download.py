@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from det_keras.errors import CheckpointError, ConfigError, DetError
+from det_keras.protocol.states import COMPLETED, PARTIALLY_DELETED, bare, named
 
 if TYPE_CHECKING:
     from det_keras.client import Session
 from det_keras.protocol.metrics import rank
 
-_DOWNLOADABLE = ("STATE_COMPLETED", "STATE_PARTIALLY_DELETED")
+_DOWNLOADABLE = (named(COMPLETED), named(PARTIALLY_DELETED))
 _LOCAL_TYPES = ("directory", "shared_fs")
 # The storage's own list of files that were deleted from a checkpoint.
 _DELETED_NAMES = ".deleted"
@@ -64,7 +65,7 @@ def download(session: Session, record: Mapping[str, Any], target: Path, *, only_
 
     uuid = str(record["uuid"])
     if record["state"] not in _DOWNLOADABLE:
-        state = str(record["state"]).removeprefix("STATE_")
+        state = bare(str(record["state"]))
         raise CheckpointError(f"Checkpoint `{uuid}` cannot be downloaded: its state is {state}.")
     target = target.expanduser().absolute()
     _check_target(target)
@@ -152,13 +153,13 @@ def _verify(record: Mapping[str, Any], draft: Path) -> None:
 
 def _deleted(record: Mapping[str, Any], listed: Mapping[str, int], path: Path) -> frozenset[str]:
     """Return the files that were deleted from this checkpoint."""
-    if record["state"] != "STATE_PARTIALLY_DELETED":
+    if record["state"] != named(PARTIALLY_DELETED):
         return frozenset()
     try:
-        named = json.loads(path.read_text(encoding="utf-8"))["files"]
+        names = json.loads(path.read_text(encoding="utf-8"))["files"]
     except (OSError, ValueError, KeyError, TypeError):
         return frozenset()
-    return frozenset(name for name in named if name not in listed)
+    return frozenset(name for name in names if name not in listed)
 
 
 def _complete_metadata(record: Mapping[str, Any], draft: Path) -> None:

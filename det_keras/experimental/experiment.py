@@ -13,7 +13,7 @@ from det_keras.errors import DetError, MasterError
 from det_keras.experimental.checkpoint import Checkpoint, best_checkpoints, top_checkpoint
 from det_keras.experimental.trial import Trial, reports_frame, wait_for_end
 from det_keras.protocol.metrics import VALIDATION, rank
-from det_keras.protocol.states import is_over
+from det_keras.protocol.states import COMPLETED, is_over, named
 
 _ROWS_SHOWN = 5
 _POINTS_SHOWN = 200
@@ -130,7 +130,7 @@ class Experiment:
             MasterError: the master rejects the call.
         """
         return best_checkpoints(
-            self._session.api.experiments.checkpoints(self.id, states="STATE_COMPLETED"),
+            self._session.api.experiments.checkpoints(self.id, states=named(COMPLETED)),
             self._session,
             sort_by=sort_by,
             smaller_is_better=smaller_is_better,

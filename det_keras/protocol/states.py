@@ -1,4 +1,6 @@
-"""States of experiments and trials, by their names in the protocol without the prefix ``STATE_``.
+"""States of experiments, trials, checkpoints and allocations, by their names in the protocol without its prefix.
+
+`named` gives a state as calls have it, ``STATE_ACTIVE``, and `bare` takes the prefix off.
 
 Source: the tables of Determined 0.38.1's protocol.
 """
@@ -18,15 +20,36 @@ DELETING = "DELETING"
 DELETE_FAILED = "DELETE_FAILED"
 DELETED = "DELETED"
 
+QUEUED = "QUEUED"
+SCHEDULED = "SCHEDULED"
+STARTING = "STARTING"
+RUNNING = "RUNNING"
+TERMINATING = "TERMINATING"
+TERMINATED = "TERMINATED"
+PARTIALLY_DELETED = "PARTIALLY_DELETED"
+UNSPECIFIED = "UNSPECIFIED"
+
+_PREFIX = "STATE_"
+
 #: States of experiments and trials that have ended.
 TERMINAL = frozenset({COMPLETED, CANCELED, ERROR})
 
 
+def named(state: str) -> str:
+    """Return a state as calls have it."""
+    return _PREFIX + state
+
+
+def bare(state: str) -> str:
+    """Return a state that a master returned, with or without its prefix, without it."""
+    return state.removeprefix(_PREFIX)
+
+
 def is_over(state: str) -> bool:
     """Return whether a state that a master returned, with or without its prefix, is final."""
-    return state.removeprefix("STATE_") in TERMINAL | {DELETED}
+    return bare(state) in TERMINAL | {DELETED}
 
 
 def is_stopping(state: str) -> bool:
     """Return whether a state, with or without its prefix, is one of an experiment or trial that is about to end."""
-    return state.removeprefix("STATE_").startswith("STOPPING_")
+    return bare(state).startswith("STOPPING_")

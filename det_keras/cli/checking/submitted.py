@@ -13,7 +13,7 @@ from det_keras.cli.checking.finding import Finding, Outcome
 from det_keras.client import Session
 from det_keras.config import apply_overrides, dump_yaml, load_experiment_config
 from det_keras.errors import DetError, MasterError, MasterUnavailableError
-from det_keras.protocol.states import is_over
+from det_keras.protocol.states import COMPLETED, bare, is_over, named
 
 T = TypeVar("T")
 
@@ -163,8 +163,8 @@ class _Trial:
         self._session.api.experiments.move(self._experiment_id, "activate")
         self._wait("the experiment did not end", self._is_over, may_be_over=True)
         state = self._session.api.experiments.get(self._experiment_id)["state"]
-        if state != "STATE_COMPLETED":
-            raise self._failure(f"the experiment is in state {state.removeprefix('STATE_')}")
+        if state != named(COMPLETED):
+            raise self._failure(f"the experiment is in state {bare(state)}")
         reported = [
             report["totalBatches"]
             for workload in self._session.api.trials.workloads(self._trial_id())[0]
@@ -244,6 +244,6 @@ class _Trial:
         found = [
             checkpoint
             for checkpoint in self._session.api.experiments.checkpoints(self._experiment_id)
-            if checkpoint["state"] == "STATE_COMPLETED"
+            if checkpoint["state"] == named(COMPLETED)
         ]
         return max(found, key=lambda checkpoint: checkpoint["metadata"]["steps_completed"], default=None)

@@ -22,7 +22,7 @@ from det_keras.cli.session import open_session
 from det_keras.cli.submission import continuing, create
 from det_keras.connection.settings import Settings
 from det_keras.errors import DetError
-from det_keras.protocol.states import TERMINAL
+from det_keras.protocol.states import COMPLETED, TERMINAL, named
 
 if TYPE_CHECKING:
     from det_keras.cli.arguments import Nouns
@@ -212,7 +212,7 @@ def _wait(args: argparse.Namespace, settings: Settings) -> int:
     with open_session(settings) as session:
         state = follow.wait(session, args.experiment_id, _WAIT_PERIOD_S)
     print(f"Experiment {args.experiment_id} is {display.state_text(state)}")
-    return 0 if state == "STATE_COMPLETED" else 1
+    return 0 if state == named(COMPLETED) else 1
 
 
 def _act(args: argparse.Namespace, settings: Settings) -> int:
@@ -281,7 +281,7 @@ def _trial_row(experiment: Mapping[str, Any], trial: Mapping[str, Any]) -> list[
 def _list_checkpoints(args: argparse.Namespace, settings: Settings) -> int:
     params: dict[str, Any] = {"sortByAttr": "SORT_BY_END_TIME"}
     if args.best is not None:
-        params |= {"sortByAttr": "SORT_BY_SEARCHER_METRIC", "limit": args.best, "states": ["STATE_COMPLETED"]}
+        params |= {"sortByAttr": "SORT_BY_SEARCHER_METRIC", "limit": args.best, "states": [named(COMPLETED)]}
     with open_session(settings) as session:
         found = session.api.experiments.checkpoints(args.experiment_id, **params)
     if args.json:
@@ -293,7 +293,7 @@ def _list_checkpoints(args: argparse.Namespace, settings: Settings) -> int:
 
 def _download(args: argparse.Namespace, settings: Settings) -> int:
     with open_session(settings) as session:
-        found = session.api.experiments.checkpoints(args.experiment_id, states=["STATE_COMPLETED"])
+        found = session.api.experiments.checkpoints(args.experiment_id, states=[named(COMPLETED)])
         if not found:
             raise DetError(f"Experiment {args.experiment_id} has no checkpoint to download.")
         for record in best_checkpoints_first(found)[: args.top_n]:

@@ -16,6 +16,7 @@ from det_keras.cli.following.workloads import print_workloads
 from det_keras.cli.session import open_session
 from det_keras.connection.settings import Settings
 from det_keras.errors import DetError
+from det_keras.protocol.states import COMPLETED, named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,11 +107,11 @@ def _download(args: argparse.Namespace, settings: Settings) -> int:
 
 def _chosen(args: argparse.Namespace, found: list[dict[str, Any]]) -> dict[str, Any]:
     if args.uuid is not None:
-        named = [record for record in found if record["uuid"] == args.uuid.lower()]
-        if not named:
+        asked = [record for record in found if record["uuid"] == args.uuid.lower()]
+        if not asked:
             raise DetError(f"Trial {args.trial_id} has no checkpoint {args.uuid!r}.")
-        return named[0]
-    complete = [record for record in found if record["state"] == "STATE_COMPLETED"]
+        return asked[0]
+    complete = [record for record in found if record["state"] == named(COMPLETED)]
     if not complete:
         raise DetError(f"Trial {args.trial_id} has no checkpoint to download.")
     if args.latest:

@@ -20,7 +20,7 @@ from det_keras.cli.pages import page_hint
 from det_keras.cli.render import printable
 from det_keras.display import hparams_text, metric_text, state_text
 from det_keras.errors import MasterError, MasterUnavailableError
-from det_keras.protocol.states import is_over
+from det_keras.protocol.states import CANCELED, COMPLETED, DELETED, ERROR, PAUSED, is_over, named
 
 if TYPE_CHECKING:
     from det_keras.client import Session
@@ -69,7 +69,7 @@ def wait(session: Session, experiment_id: int, period_s: float) -> str:
     """
     while True:
         state = str(_patiently(lambda: session.api.experiments.get(experiment_id))["state"])
-        if is_over(state) or state == "STATE_PAUSED":
+        if is_over(state) or state == named(PAUSED):
             return state
         time.sleep(period_s)
 
@@ -117,8 +117,8 @@ def _patiently(request: Callable[[], T]) -> T:
 def _conclude(session: Session, experiment: Mapping[str, Any], trials: _Trials) -> int:
     """Print how the experiment ended; return the exit code."""
     state, number = str(experiment["state"]), experiment["id"]
-    failed = [trial for trial in trials if trial["state"] == "STATE_ERROR"]
-    if state == "STATE_ERROR" and failed:
+    failed = [trial for trial in trials if trial["state"] == named(ERROR)]
+    if state == named(ERROR) and failed:
         _print_last_lines(session, failed[-1]["id"])
     elif failed:
         print(f"{len(failed)} of {len(trials)} trials failed.")
@@ -135,14 +135,14 @@ def _conclude(session: Session, experiment: Mapping[str, Any], trials: _Trials) 
         print(f"Best checkpoint: {checkpoint['uuid']}")
     for line in _next_steps(session, number, checkpoint):
         print(line)
-    return 0 if state == "STATE_COMPLETED" else 1
+    return 0 if state == named(COMPLETED) else 1
 
 
 _OUTCOMES = {
-    "STATE_COMPLETED": "completed",
-    "STATE_CANCELED": "was cancelled",
-    "STATE_ERROR": "failed",
-    "STATE_DELETED": "was deleted",
+    named(COMPLETED): "completed",
+    named(CANCELED): "was cancelled",
+    named(ERROR): "failed",
+    named(DELETED): "was deleted",
 }
 
 
@@ -169,7 +169,7 @@ def _next_steps(session: Session, experiment_id: int, checkpoint: Mapping[str, A
 
 
 def _best_checkpoint(session: Session, experiment_id: int) -> dict[str, Any] | None:
-    order = {"sortByAttr": "SORT_BY_SEARCHER_METRIC", "states": ["STATE_COMPLETED"], "limit": 1, "offset": 0}
+    order = {"sortByAttr": "SORT_BY_SEARCHER_METRIC", "states": [named(COMPLETED)], "limit": 1, "offset": 0}
     try:
         found = session.api.experiments.checkpoints(experiment_id, **order)
     except MasterError:
@@ -201,7 +201,7 @@ class _Display:
     def events(self, experiment: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> list[str]:
         """Return lines about changes since the last call."""
         found = []
-        is_paused = experiment["state"] == "STATE_PAUSED"
+        is_paused = experiment["state"] == named(PAUSED)
         if is_paused and not self._was_paused:
             number = experiment["id"]
             found.append(f"Experiment {number} is paused. `det experiment activate {number}` resumes it.")
@@ -209,7 +209,7 @@ class _Display:
         allowed = experiment["config"].get("max_restarts")
         for trial in trials:
             number, restarts = int(trial["id"]), int(trial["restarts"])
-            if restarts > self._restarts.get(number, 0) and trial["state"] != "STATE_ERROR":
+            if restarts > self._restarts.get(number, 0) and trial["state"] != named(ERROR):
                 found.append(f"Trial {number} failed and is restarted (restart {restarts} of {allowed}).")
             self._restarts[number] = restarts
             if is_over(trial["state"]) and number not in self._ended:

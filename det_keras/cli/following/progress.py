@@ -8,7 +8,7 @@ from typing import Any
 
 from det_keras.display import metric_text, number_text
 from det_keras.protocol.metrics import rank
-from det_keras.protocol.states import is_over
+from det_keras.protocol.states import COMPLETED, ERROR, is_over, named
 
 #: Reported together with the metrics: how much was trained.
 COUNTERS = ("batches", "epochs", "records")
@@ -51,7 +51,7 @@ class Snapshot:
     def take(cls, experiment: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Snapshot:
         """Return the snapshot for an experiment and its trials, as in the REST API."""
         state = str(experiment["state"])
-        done = state == "STATE_COMPLETED"
+        done = state == named(COMPLETED)
         fraction = 1.0 if done else min(1.0, max(0.0, float(experiment.get("progress") or 0.0)))
         parts = [_trial_text(trials[0], experiment)] if len(trials) == 1 else [_trials_text(trials)]
         best = best_validation(experiment, trials)
@@ -119,7 +119,7 @@ def _trials_text(trials: Sequence[Mapping[str, Any]]) -> str:
     if not trials:
         return "waiting for slots"
     done = sum(is_over(trial["state"]) for trial in trials)
-    failed = sum(trial["state"] == "STATE_ERROR" for trial in trials)
+    failed = sum(trial["state"] == named(ERROR) for trial in trials)
     return f"{done} of {len(trials)} trials done" + (f", {failed} failed" if failed else "")
 
 

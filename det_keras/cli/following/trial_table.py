@@ -8,9 +8,9 @@ from typing import Any, Literal
 from det_keras.cli.render import printable
 from det_keras.display import hparams_text, metric_text, number_text, percent_text, state_text
 from det_keras.protocol.metrics import best_metric, rank
-from det_keras.protocol.states import is_over
+from det_keras.protocol.states import QUEUED, is_over, named
 
-_WAITING = "STATE_QUEUED"
+_WAITING = named(QUEUED)
 
 
 def is_search(experiment: Mapping[str, Any]) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from det_keras.cli.submission import foreign
 from det_keras.cli.submission.config_file import JobFile
 from det_keras.cli.submission.files import PATIENCE_S, notice_without_effect, print_notices
+from det_keras.protocol.states import QUEUED, named
 from det_keras.provenance.capture import Capture
 
 if TYPE_CHECKING:
@@ -94,6 +95,6 @@ def _as_command(task: Mapping[str, Any]) -> dict[str, Any]:
         # A generic task has neither a name nor an owner.
         "description": "",
         "username": "",
-        "state": allocations[-1]["state"] if allocations else "STATE_QUEUED",
+        "state": allocations[-1]["state"] if allocations else named(QUEUED),
         "startTime": task["startTime"],
     }

@@ -11,6 +11,7 @@ from det_keras.client import Session
 from det_keras.core.backend.base import Backend, CheckpointRecord, MediaFolder, MediaRecord
 from det_keras.core.backend.report_queue import ReportQueue
 from det_keras.errors import MasterError, MasterUnavailableError
+from det_keras.protocol.states import COMPLETED, named
 from det_keras.protocol.values import finite, now, timestamp
 from det_keras.provenance.capture import Capture
 
@@ -87,7 +88,7 @@ class MasterBackend(Backend):
             "taskId": run.task_id,
             **({} if run.allocation_id is None else {"allocationId": run.allocation_id}),
             "storageId": self._storage_id,
-            "state": "STATE_COMPLETED",
+            "state": named(COMPLETED),
             "reportTime": timestamp(now()),
             "resources": {path: str(size) for path, size in record.resources.items()},
             "metadata": finite({**record.metadata, "steps_completed": record.steps_completed}),

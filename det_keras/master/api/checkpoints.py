@@ -33,6 +33,7 @@ from det_keras.master.server.calls import MasterDep, Page, PageDep, body, choice
 from det_keras.master.server.responses import error_reply, reply
 from det_keras.master.wire import Message, from_timestamp
 from det_keras.protocol.metrics import rank
+from det_keras.protocol.states import COMPLETED, named
 from det_keras.storage.manifest import MANIFEST_NAME
 
 router = APIRouter()
@@ -61,7 +62,7 @@ class ReportBody(Message):
     task_id: str
     allocation_id: str = ""
     storage_id: int | None = None
-    state: str = "STATE_COMPLETED"
+    state: str = named(COMPLETED)
     report_time: str | None = None
     resources: dict[str, int] = Field(default_factory=dict)
     metadata: dict[str, Any] = Field(default_factory=dict)

@@ -34,6 +34,7 @@ from det_keras.master.server.responses import list_reply, reply
 from det_keras.master.wire import Message
 from det_keras.protocol import states
 from det_keras.protocol.metrics import number
+from det_keras.protocol.states import QUEUED, SCHEDULED, bare, named
 
 router = APIRouter(prefix="/api/v1")
 
@@ -234,7 +235,7 @@ def listing(
         pairs = list(zip(rows, listed_experiments(session, rows), strict=True))
     key = _EXPERIMENT_KEYS[order]
     wanted = _also(shown)
-    pairs = [pair for pair in pairs if not shown or pair[1].shape["state"].removeprefix("STATE_") in wanted]
+    pairs = [pair for pair in pairs if not shown or bare(pair[1].shape["state"]) in wanted]
     pairs = _sorted(
         pairs,
         lambda pair: key(pair[0], pair[1].shape),
@@ -339,7 +340,7 @@ def trials(
         of_experiment = select(TrialRow).where(TrialRow.experiment_id == experiment_id)
         rows = session.scalars(of_experiment.order_by(TrialRow.id)).all()
         shapes = trial_shapes(session, rows)
-    shapes = [shape for shape in shapes if not shown or shape["state"].removeprefix("STATE_") in shown]
+    shapes = [shape for shape in shapes if not shown or bare(shape["state"]) in shown]
     keys = {**_TRIAL_KEYS, _LATEST: lambda shape: _latest(shape, metric)}
     key = keys[_sort_name(sort_by, keys)]
     shapes = _sorted(shapes, key, lambda shape: shape["id"], is_descending=bool(page.is_descending))
@@ -364,8 +365,8 @@ def _detail(master: EmbeddedMaster, experiment_id: int) -> dict[str, Any]:
     with master.store.reading() as session:
         row = find_experiment(session, experiment_id)
         shape = experiment_shape(session, row)
-    is_waiting = row.state == states.ACTIVE and shape["state"] == "STATE_QUEUED"
-    summary = {"jobsAhead": -1, "state": "STATE_QUEUED" if is_waiting else "STATE_SCHEDULED"}
+    is_waiting = row.state == states.ACTIVE and shape["state"] == named(QUEUED)
+    summary = {"jobsAhead": -1, "state": named(QUEUED) if is_waiting else named(SCHEDULED)}
     shape["waitReason"] = "" if row.state in states.TERMINAL else master.queue.wait_reason(row.job_id)
     return {
         "experiment": shape,

@@ -13,6 +13,7 @@ from det_keras.master.database.models import CheckpointRow, ExperimentRow, Metri
 from det_keras.master.reports.metrics import live_rows
 from det_keras.master.wire import int64_map
 from det_keras.protocol.metrics import TRAINING, VALIDATION
+from det_keras.protocol.states import bare, named
 from det_keras.protocol.values import timestamp
 
 
@@ -59,7 +60,7 @@ def doomed_shape(shape: dict[str, Any]) -> dict[str, Any]:
         "UUID": shape["uuid"],
         "TrialID": training["trialId"],
         "StepsCompleted": shape["metadata"]["steps_completed"],
-        "State": shape["state"].removeprefix("STATE_"),
+        "State": bare(shape["state"]),
         "ReportTime": shape["reportTime"],
         "Resources": shape["resources"],
         "ValidationMetrics": training["validationMetrics"]["avgMetrics"],
@@ -80,7 +81,7 @@ def _checkpoint(
         "taskId": row.task_id,
         "allocationId": row.allocation_id,
         "reportTime": timestamp(row.report_time),
-        "state": f"STATE_{row.state}",
+        "state": named(row.state),
         "resources": int64_map(row.resources),
         "metadata": checkpoint_metadata(row),
         "storageId": row.storage_id,

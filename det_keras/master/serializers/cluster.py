@@ -11,6 +11,7 @@ from det_keras.master.experiments.experiments import UNCATEGORIZED
 from det_keras.master.resources import Node, ResourcePool, Slot
 from det_keras.master.tasks.scheduling import POOL
 from det_keras.master.tasks.task_environment import Identity
+from det_keras.protocol.states import RUNNING, named
 from det_keras.protocol.values import timestamp
 
 #: The release of Determined whose REST API is implemented; clients compare it with their own release.
@@ -179,4 +180,4 @@ def _slot(slot: Slot, allocation: AllocationRow | None) -> dict[str, Any]:
 
 
 def _container(allocation: AllocationRow) -> dict[str, Any]:
-    return {"id": allocation.resources_id, "state": "STATE_RUNNING", "devices": [], "parent": ""}
+    return {"id": allocation.resources_id, "state": named(RUNNING), "devices": [], "parent": ""}

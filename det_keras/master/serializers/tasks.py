@@ -8,18 +8,18 @@ from typing import Any
 from det_keras.master.database.models import AllocationRow, ExperimentRow, TaskRow, UserRow
 from det_keras.master.resources import Node
 from det_keras.master.serializers.cluster import WORKSPACE_ID, device_shape
-from det_keras.master.tasks.allocations import TERMINATED
 from det_keras.master.tasks.scheduling import POOL, JobFacts
+from det_keras.protocol.states import QUEUED, SCHEDULED, TERMINATED, TERMINATING, named
 from det_keras.protocol.values import timestamp
 
 
 def task_state(task: TaskRow, live: AllocationRow | None) -> str:
     """Return the state of a task in the REST API."""
     if task.end_time is not None:
-        return "STATE_TERMINATED"
+        return named(TERMINATED)
     if live is None:
-        return "STATE_QUEUED"
-    return "STATE_TERMINATING" if live.is_killed else f"STATE_{live.state}"
+        return named(QUEUED)
+    return named(TERMINATING) if live.is_killed else named(live.state)
 
 
 def command_shape(task: TaskRow, live: AllocationRow | None, owner: UserRow) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def allocation_shape(row: AllocationRow) -> dict[str, Any]:
         "allocationId": row.id,
         "taskId": row.task_id,
         "slots": row.slots,
-        "state": f"STATE_{row.state}",
+        "state": named(row.state),
         "isReady": row.is_ready and row.state != TERMINATED,
         "startTime": timestamp(row.start_time),
         "endTime": timestamp(row.end_time),
@@ -174,7 +174,7 @@ def job_shape(
         "progress": entity.progress if isinstance(entity, ExperimentRow) else 0.0,
         "summary": {
             "jobsAhead": jobs_ahead,
-            "state": "STATE_SCHEDULED" if is_scheduled else "STATE_QUEUED",
+            "state": named(SCHEDULED) if is_scheduled else named(QUEUED),
         },
         "waitReason": wait_reason,
     }

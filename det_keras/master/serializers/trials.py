@@ -22,10 +22,10 @@ from det_keras.master.database.models import (
     utc_text,
 )
 from det_keras.master.serializers.checkpoints import checkpoint_metadata
-from det_keras.master.tasks.allocations import RUNNING
 from det_keras.master.wire import int64_map
 from det_keras.protocol import states
 from det_keras.protocol.metrics import VALIDATION
+from det_keras.protocol.states import QUEUED, RUNNING, STARTING, named
 from det_keras.protocol.values import now, timestamp
 
 #: All states of trials in the REST API.
@@ -101,11 +101,11 @@ def refined_state(state: str, allocation_states: Iterable[str], is_unmanaged: bo
         is_unmanaged: whether its trials run outside of the master.
     """
     if state != states.ACTIVE:
-        return f"STATE_{state}"
+        return named(state)
     of_allocations = set(allocation_states)
     if RUNNING in of_allocations or is_unmanaged:
-        return "STATE_RUNNING"
-    return "STATE_STARTING" if of_allocations else "STATE_QUEUED"
+        return named(RUNNING)
+    return named(STARTING) if of_allocations else named(QUEUED)
 
 
 def states_of_allocations(session: Session, task_ids: Sequence[str]) -> dict[str, list[str]]:
@@ -132,7 +132,7 @@ def checkpoint_workload(row: CheckpointRow) -> dict[str, Any]:
     """Return a checkpoint as a `CheckpointWorkload`."""
     return {
         "uuid": row.uuid,
-        "state": f"STATE_{row.state}",
+        "state": named(row.state),
         "totalBatches": row.steps_completed,
         "endTime": timestamp(row.report_time),
         "resources": int64_map(row.resources),

@@ -37,6 +37,7 @@ from det_keras.master.tasks import allocations, jobs
 from det_keras.master.tasks.live_queue import LiveQueue, still_waits
 from det_keras.master.tasks.logs import note, store_entries
 from det_keras.master.tasks.scheduling import Preemption
+from det_keras.protocol.states import RUNNING
 from det_keras.protocol.values import now
 
 logger = logging.getLogger(__name__)
@@ -330,7 +331,7 @@ class Dispatcher(Background):
 
 def _set_running(tx: Transaction, allocation_id: str) -> None:
     allocation = allocations.find_allocation(tx, allocation_id)
-    allocation.state = allocations.RUNNING
+    allocation.state = RUNNING
     task = tx.get(TaskRow, allocation.task_id)
     assert task is not None
     # TensorBoard reports by itself when it accepts requests.

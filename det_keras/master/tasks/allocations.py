@@ -16,11 +16,8 @@ from det_keras.master.database.store import Transaction
 from det_keras.master.errors import NotFoundError
 from det_keras.master.lifecycle import Exit
 from det_keras.master.resources import Share
+from det_keras.protocol.states import STARTING, TERMINATED
 from det_keras.protocol.values import now
-
-STARTING = "STARTING"
-RUNNING = "RUNNING"
-TERMINATED = "TERMINATED"
 
 #: How long a task may take to stop after a request, in seconds.
 DEFAULT_PREEMPTION_TIMEOUT_S = 3600

@@ -16,6 +16,7 @@ from det_keras.master.reports.points import EVERY_POINT
 from det_keras.master.web.metric_choice import Metric, metrics_of
 from det_keras.master.web.rest import Rest
 from det_keras.protocol.metrics import DATA_WAIT
+from det_keras.protocol.states import COMPLETED, ERROR, RUNNING, bare, named
 from det_keras.protocol.values import now
 
 _MOST_LINES = 12
@@ -70,7 +71,7 @@ async def trial_alerts(
     """
     found = []
     failed = next((run for run in runs if is_failed(run)), None)
-    if failed is not None and trial["state"] == "STATE_ERROR":
+    if failed is not None and trial["state"] == named(ERROR):
         found.append(_failure(trial, experiment, runs, failed, checkpoints))
     elif failed is not None and not trial["endTime"]:
         number = _number(failed)
@@ -93,7 +94,7 @@ async def search_alerts(
         trials: its trials.
     """
     found = []
-    failed = [trial for trial in trials if trial["state"] == "STATE_ERROR"]
+    failed = [trial for trial in trials if trial["state"] == named(ERROR)]
     if failed:
         trial = max(failed, key=lambda one: one["endTime"] or "")
         runs, stored = await asyncio.gather(
@@ -147,7 +148,7 @@ def _failure(
     about = (
         f"Trial {trial['id']} ended in {count}{code}, at batch {trial['totalBatchesProcessed']:,}. {others}"
     )
-    saved = max((_batches(one) for one in checkpoints if one["state"] == "STATE_COMPLETED"), default=0)
+    saved = max((_batches(one) for one in checkpoints if one["state"] == named(COMPLETED)), default=0)
     can_continue = (
         experiment["endTime"] is not None and not experiment["unmanaged"] and not experiment["archived"]
     )
@@ -239,7 +240,7 @@ def _silent_trials(
         started: when the latest run of a trial began, as ISO 8601; without it its creation counts.
     """
     time = now()
-    running = [trial for trial in trials if trial["state"] == "STATE_RUNNING"][:_MOST_CHECKED]
+    running = [trial for trial in trials if trial["state"] == named(RUNNING)][:_MOST_CHECKED]
     reported = master.curves.last_reports([trial["id"] for trial in running])
     found = []
     for trial in running:
@@ -300,7 +301,7 @@ def is_failed(run: Mapping[str, Any]) -> bool:
 def outcome(run: Mapping[str, Any]) -> tuple[str, str]:
     """Return the kind of state (see `rendering.state_kind`) and the text of how an allocation ended."""
     if run["endTime"] is None:
-        return "running", run["state"].removeprefix("STATE_").lower()
+        return "running", bare(run["state"]).lower()
     if is_failed(run):
         code = run["statusCode"]
         return "error", "failed" if code is None else f"failed, exit code {code}"

@@ -25,6 +25,7 @@ from det_keras.master.web.metric_choice import metrics_of
 from det_keras.master.web.provenance.record import shown_record
 from det_keras.master.web.rendering import page
 from det_keras.master.web.rest import Rest
+from det_keras.protocol.states import DELETED, bare, named
 
 router = APIRouter(include_in_schema=False)
 
@@ -176,7 +177,7 @@ def differing(columns: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def kept(checkpoints: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the checkpoints that were not deleted."""
-    return [checkpoint for checkpoint in checkpoints if checkpoint["state"] != "STATE_DELETED"]
+    return [checkpoint for checkpoint in checkpoints if checkpoint["state"] != named(DELETED)]
 
 
 def latest_first(checkpoints: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -187,7 +188,7 @@ def latest_first(checkpoints: list[dict[str, Any]]) -> list[dict[str, Any]]:
 async def experiment_head(rest: Rest, experiment_id: int) -> dict[str, Any]:
     """Return what all pages of an experiment show: the experiment, and the actions that its state allows."""
     experiment = (await rest.get(f"/experiments/{experiment_id}"))["experiment"]
-    state = experiment["state"].removeprefix("STATE_")
+    state = bare(experiment["state"])
     stage = state if state == "PAUSED" else "OVER"
     if state.startswith("STOPPING"):
         stage = "STOPPING"

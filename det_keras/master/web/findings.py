@@ -12,7 +12,7 @@ from det_keras.master.web.plotting.importance import importances
 from det_keras.master.web.plotting.plots import points_of
 from det_keras.master.web.plotting.rungs import stopped_at
 from det_keras.master.web.plotting.space import scales
-from det_keras.protocol.states import TERMINAL, is_over
+from det_keras.protocol.states import TERMINAL, bare, is_over
 
 _MOST_HPARAMS = 12
 _MOST_IMPORTANT = 3
@@ -82,7 +82,7 @@ def _ends(trials: Sequence[Mapping[str, Any]], stopped: Mapping[int, str]) -> st
 def _ending(trial: Mapping[str, Any], stopped: Mapping[int, str]) -> str:
     if trial["id"] in stopped:
         return "STOPPED"
-    state = trial["state"].removeprefix("STATE_")
+    state = bare(trial["state"])
     return state if state in TERMINAL else "OPEN"
 
 

@@ -23,6 +23,7 @@ from det_keras import display
 from det_keras.about import __version__
 from det_keras.master.accounts.auth import page_token
 from det_keras.master.errors import ApiError
+from det_keras.protocol.states import TERMINATED, bare, named
 
 #: Only the master's own files may be run as scripts, whatever a name or a log line contains. Plots set inline styles.
 POLICY = "; ".join(
@@ -135,8 +136,8 @@ def _environment() -> Environment:
 
 def state_kind(state: str | None) -> str:
     """Return the name of the icon and colour of a state."""
-    bare = (state or "").removeprefix("STATE_")
-    if bare.startswith("STOPPING") or bare in ("DELETING", "TERMINATING"):
+    name = bare(state or "")
+    if name.startswith("STOPPING") or name in ("DELETING", "TERMINATING"):
         return "stopping"
     known = {
         "COMPLETED": "completed",
@@ -149,12 +150,12 @@ def state_kind(state: str | None) -> str:
         "RUNNING": "running",
         "PARTIALLY_DELETED": "canceled",
     }
-    return known.get(bare, "waiting")
+    return known.get(name, "waiting")
 
 
 def _job_mark(job: Mapping[str, Any]) -> tuple[str, str]:
     """Return the kind of state and the text of a job: a job that has ended shows how."""
-    if job["state"] != "STATE_TERMINATED":
+    if job["state"] != named(TERMINATED):
         return state_kind(job["state"]), display.state_text(job["state"]).lower()
     status = job["exitStatus"] or "ended"
     if status == "exit code 0":

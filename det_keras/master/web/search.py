@@ -25,6 +25,7 @@ from det_keras.master.web.plotting.rungs import stopped_at
 from det_keras.master.web.plotting.space import scales
 from det_keras.master.web.rendering import page, state_kind
 from det_keras.master.web.rest import Rest
+from det_keras.protocol.states import bare
 
 router = APIRouter(include_in_schema=False)
 
@@ -138,7 +139,7 @@ def _rows(
                 "id": trial["id"],
                 "value": values.get(trial["id"]),
                 "kind": kind,
-                "state": stopped.get(trial["id"]) or trial["state"].removeprefix("STATE_").lower(),
+                "state": stopped.get(trial["id"]) or bare(trial["state"]).lower(),
                 "hparams": [hparams.get(name) for name in names],
                 "start": start.timestamp() if start else None,
                 "end": end.timestamp(),

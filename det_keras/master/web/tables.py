@@ -19,6 +19,7 @@ from det_keras.master.web.metric_choice import finite, metrics_of
 from det_keras.master.web.plotting.rungs import stopped_at
 from det_keras.master.web.rendering import state_kind
 from det_keras.master.web.rest import Rest
+from det_keras.protocol.states import ERROR, named
 
 router = APIRouter(prefix="/tables", include_in_schema=False)
 
@@ -168,7 +169,7 @@ def _trials(
             "restarts": trial["restarts"],
             "started": trial["startTime"],
             "checkpoints": int(trial["totalCheckpointSize"]),
-            "isBest": trial["id"] == best and trial["state"] != "STATE_ERROR",
+            "isBest": trial["id"] == best and trial["state"] != named(ERROR),
             "isOver": trial["endTime"] is not None,
         }
         for metric in metrics:

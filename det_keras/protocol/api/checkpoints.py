@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from det_keras.protocol.api.transport import Transport
+from det_keras.protocol.states import UNSPECIFIED, named
 
 _PATH = "/api/v1/checkpoints"
 # Each unfinished checkpoint takes a few requests to its store.
@@ -33,7 +34,7 @@ class Checkpoints:
 
     def set_metadata(self, uuid: str, metadata: Mapping[str, object]) -> None:
         """Replace the metadata of a checkpoint."""
-        unused = {"uuid": uuid, "resources": {}, "training": {}, "state": "STATE_UNSPECIFIED"}
+        unused = {"uuid": uuid, "resources": {}, "training": {}, "state": named(UNSPECIFIED)}
         self._transport.post(f"{_PATH}/{uuid}/metadata", {"checkpoint": {**unused, "metadata": metadata}})
 
     def report_deleted(self, uuid: str) -> None:

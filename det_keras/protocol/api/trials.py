@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from det_keras.protocol.api.transport import Transport
+from det_keras.protocol.states import COMPLETED, named
 from det_keras.protocol.values import finite, now, timestamp
 
 
@@ -43,7 +44,7 @@ class Trials:
             params: query parameters of the protocol.
         """
         order = {"sortByAttr": "SORT_BY_BATCH_NUMBER", "orderBy": "ORDER_BY_DESC"}
-        params = {"states": "STATE_COMPLETED", **order, **params}
+        params = {"states": named(COMPLETED), **order, **params}
         return self.all_checkpoints(trial_id, **params)
 
     def all_checkpoints(self, trial_id: int, **params: object) -> list[dict[str, Any]]:
@@ -124,7 +125,7 @@ class Trials:
             state: such as ``COMPLETED``; None for a heartbeat.
             options: as in `det_keras.client.Session.request`.
         """
-        body = {"trialId": trial_id, **({} if state is None else {"state": f"STATE_{state}"})}
+        body = {"trialId": trial_id, **({} if state is None else {"state": named(state)})}
         trial: dict[str, Any] = self._transport.patch(_path(trial_id), body, **options)["trial"]
         return trial
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from det_keras.protocol.states import COMPLETED, named
+
 
 def stopped_at(trials: Sequence[Mapping[str, Any]], brackets: Sequence[Mapping[str, Any]]) -> dict[int, str]:
     """Return where the search stopped trials that have ended before the last rung: ``stopped at rung 1 of 3``.
@@ -13,7 +15,7 @@ def stopped_at(trials: Sequence[Mapping[str, Any]], brackets: Sequence[Mapping[s
         trials: trials of the REST API.
         brackets: the brackets of the search, from the REST API.
     """
-    ended = {trial["id"] for trial in trials if trial["state"] == "STATE_COMPLETED"}
+    ended = {trial["id"] for trial in trials if trial["state"] == named(COMPLETED)}
     found: dict[int, str] = {}
     for bracket in brackets:
         rungs = bracket["rungs"]
