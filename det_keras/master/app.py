@@ -37,14 +37,14 @@ from det_keras.master.api import (
     users,
 )
 from det_keras.master.embedded import EmbeddedMaster
+from det_keras.master.server import openapi
 from det_keras.master.server.address_form import AddressFormMiddleware
 from det_keras.master.server.auth_middleware import AuthMiddleware
 from det_keras.master.server.body_limit import BodyLimitMiddleware
 from det_keras.master.server.browser import wants_page
 from det_keras.master.server.compression import CompressionMiddleware
-from det_keras.master.server.openapi import describe_calls
 from det_keras.master.server.responses import error_reply
-from det_keras.master.web import reference, site
+from det_keras.master.web import site
 from det_keras.master.web.provenance import checkpoint
 from det_keras.master.web.rendering import error_page
 from det_keras.master.wire import validation_text
@@ -112,9 +112,9 @@ def create_app(master: EmbeddedMaster) -> FastAPI:
     )
     routers = [module.router for module in modules]
     # Generated on the first request: it takes longer than the rest of the start.
-    app.state.describe = functools.cache(lambda: describe_calls(routers))
+    app.state.describe = functools.cache(lambda: openapi.describe_calls(routers))
     # The page of a checkpoint has the address at which programs download it.
-    for router in (checkpoint.router, *routers, reference.router, site.router, unserved.router):
+    for router in (checkpoint.router, *routers, openapi.router, site.router, unserved.router):
         app.include_router(router)
     app.add_exception_handler(errors.ApiError, _refused)
     app.add_exception_handler(RequestValidationError, _malformed)

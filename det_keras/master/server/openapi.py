@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
+from starlette.responses import Response
 
 from det_keras.master.serializers.cluster import PROTOCOL_VERSION
 from det_keras.master.server.calls import message_of
+from det_keras.master.server.responses import reply
 
 _INTRODUCTION = (
     "The subset of Determined's REST API that this master serves. Any other call below `/api/v1` returns status "
@@ -48,6 +50,15 @@ _SCHEMES = {
     },
     "browser": {"type": "apiKey", "in": "cookie", "name": "auth"},
 }
+
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/openapi.json")
+def description(request: Request) -> Response:
+    """Return the OpenAPI description of all calls."""
+    return reply(request.app.state.describe())
 
 
 def describe_calls(routers: Sequence[APIRouter]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The page at /docs and the description behind it."""
+"""The description of all calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_every_call_is_described(world, described):
         if "{path:path}" not in path
     }
     # What is for browsers only.
-    pages = {"/docs", "/openapi.json", "/det/{rest}", "/live"}
+    pages = {"/openapi.json", "/det/{rest}", "/live"}
     assert served - known == {("GET", path) for path in pages}
 
 
@@ -39,16 +39,5 @@ def test_every_reference_leads_somewhere(described):
     assert names <= set(described["components"]["schemas"])
 
 
-def test_page_shows_every_call_and_loads_nothing(world, described):
-    answer = world.http.get("/docs", headers={"Cookie": f"auth={world.client.token}"})
-    assert answer.headers["content-type"].startswith("text/html")
-    assert answer.headers["content-security-policy"].startswith("default-src 'none'")
-    for path in described["paths"]:
-        assert f"<code>{path}</code>" in answer.text
-    assert "modelDefinition[].path" in answer.text
-    assert not re.search(r"<script|src=|href=\"http", answer.text)
-
-
-def test_page_is_closed_to_strangers(world):
-    assert world.http.get("/docs").status_code == 401
+def test_description_is_closed_to_strangers(world):
     assert world.http.get("/openapi.json").status_code == 401
