@@ -22,7 +22,6 @@ PACKAGE = Path(__file__).parents[1] / "det_keras"
 ALLOWED = {
     "__main__": {"cli"},
     "cli": {
-        "checkpoint_format",
         "client",
         "connection",
         "config",
@@ -31,7 +30,9 @@ ALLOWED = {
         "compat",
         "protocol",
         "provenance",
+        "verification",
     },
+    "verification": {"checkpoint_format", "config"},
     "master": {"client", "search", "config", "storage", "protocol", "launch"},
     "keras": {
         "checkpoint_format",

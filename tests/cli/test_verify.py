@@ -7,10 +7,10 @@ import json
 import numpy as np
 import pytest
 
-from det_keras.cli import verify, verify_workers
 from det_keras.cli.main import main
-from det_keras.cli.verify import differences, on_workers
 from det_keras.errors import DetError
+from det_keras.verification import resume, workers
+from det_keras.verification.resume import differences, on_workers
 
 
 def checkpoint(directory, *values):
@@ -59,8 +59,9 @@ class Runs:
 @pytest.mark.parametrize("batch", [1, 2, 31, 59, 60])
 def test_first_batch_on_which_numbers_of_workers_differ_is_named(batch, tmp_path, monkeypatch, capsys):
     runs = Runs(tmp_path, batch)
-    monkeypatch.setattr(verify, "TrialRuns", lambda *_: runs)
-    assert verify_workers.verify_workers(None, tmp_path, [1, 4]) == 1
+    monkeypatch.setattr(resume, "TrialRuns", lambda *_: runs)
+    script = resume.VerifiedScript(tmp_path, [], "", dict)
+    assert workers.verify_workers(script, [1, 4]) == 1
     printed = capsys.readouterr().out
     assert f"They differ from batch {batch} on, in\n  the optimizer variable `v1`\n" in printed
     assert runs.started <= 2 + 2 * 6

@@ -16,8 +16,8 @@ import warm
 from amount import AMOUNT
 from conftest import EXAMPLES
 
-from det_keras.cli import verify
 from det_keras.cli.main import main
+from det_keras.verification import resume
 
 pytestmark = [pytest.mark.process, pytest.mark.kill]
 
@@ -47,7 +47,7 @@ def create(monkeypatch, capsys):
             return (first_killed if is_first_killed else Training)(command, env=env, **more)
 
         streams = {"PIPE": subprocess.PIPE, "STDOUT": subprocess.STDOUT}
-        monkeypatch.setattr(verify, "subprocess", SimpleNamespace(Popen=start, **streams))
+        monkeypatch.setattr(resume, "subprocess", SimpleNamespace(Popen=start, **streams))
         config = str(DIGITS / "const.yaml")
         code = main(["experiment", "create", config, str(directory), "--verify-resume", *options])
         return code, capsys.readouterr().out

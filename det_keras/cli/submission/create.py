@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import functools
+import os
 import sys
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from det_keras.cli.submission.files import (
     print_notices,
     read_files,
 )
-from det_keras.cli.submission.local_run import run_locally
+from det_keras.cli.submission.local_run import command_of, environment_of, run_locally
 from det_keras.connection.settings import Settings
 from det_keras.errors import DetError
 from det_keras.provenance.capture import Capture
@@ -69,15 +71,8 @@ def create(args: argparse.Namespace, settings: Settings) -> int:
     if args.local:
         print_notices({"notices": file.notices})
         return run_locally(file, Path(args.context_directory))
-    if args.verify_resume and args.workers is not None:
-        # Imported here: it needs NumPy.
-        from det_keras.cli.verify_workers import verify_workers
-
-        return verify_workers(file, Path(args.context_directory), args.workers)
     if args.verify_resume:
-        from det_keras.cli.verify import verify_resume
-
-        return verify_resume(file, Path(args.context_directory))
+        return _verify(file, Path(args.context_directory), args.workers)
     # Beside the rest: it is read while the files are packed and the master is found.
     capture = capture_submission(args.context_directory)
     files = read_files(args.context_directory)
@@ -85,8 +80,18 @@ def create(args: argparse.Namespace, settings: Settings) -> int:
     return _submit(args, settings, file, files, capture)
 
 
+def _verify(file: ExperimentFile, directory: Path, workers: list[int] | None) -> int:
+    # Imported here: they need NumPy.
+    from det_keras.verification.resume import VerifiedScript, verify_resume
+    from det_keras.verification.workers import verify_workers
+
+    environment = functools.partial(environment_of, os.environ, file)
+    script = VerifiedScript(directory, command_of(file), file.text, environment)
+    return verify_resume(script) if workers is None else verify_workers(script, workers)
+
+
 def _numbers_of_workers(text: str) -> list[int]:
-    from det_keras.cli.verify_workers import parse_numbers
+    from det_keras.verification.workers import parse_numbers
 
     try:
         return parse_numbers(text)

@@ -36,7 +36,7 @@ def run_locally(file: ExperimentFile, directory: Path) -> int:
     with tempfile.NamedTemporaryFile("w", suffix=".yaml", prefix="det-config-", encoding="utf-8") as config:
         config.write(file.text)
         config.flush()
-        environment = environment_of(os.environ, config.name, file)
+        environment = environment_of(os.environ, file, config.name)
         try:
             process = subprocess.Popen(command_of(file), cwd=directory, env=environment)
         except OSError as error:
@@ -54,13 +54,13 @@ def command_of(file: ExperimentFile) -> list[str]:
     return list(file.config.command())
 
 
-def environment_of(inherited: Mapping[str, str], config: str, file: ExperimentFile) -> dict[str, str]:
+def environment_of(inherited: Mapping[str, str], file: ExperimentFile, config: str) -> dict[str, str]:
     """Return the environment of a local run.
 
     Args:
         inherited: the environment of this process; variables of a surrounding task are removed.
-        config: path of the config file.
         file: the config.
+        config: path of the config file.
     """
     kept = {
         name: value

@@ -14,15 +14,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from det_keras.checkpoint_format import StoredState
-from det_keras.cli.submission.config_file import ExperimentFile
-from det_keras.cli.submission.local_run import command_of, environment_of
 from det_keras.errors import DetError
 
 #: Batches that the script trains.
@@ -35,12 +34,28 @@ _LAUNCHER = re.compile(r"(det_keras|determined)\.launch\.\w+")
 _LAUNCHERS = re.compile(rf"\b{_LAUNCHER.pattern}|\bhorovodrun\b")
 
 
-def verify_resume(file: ExperimentFile, directory: Path) -> int:
+@dataclass(frozen=True)
+class VerifiedScript:
+    """A script that is started with different configs.
+
+    Attributes:
+        directory: its directory.
+        command: the command that starts it.
+        config: the text of its config, in which the seed is fixed and a checkpoint is made every few batches.
+        environment: returns the environment of a run from the path of a config.
+    """
+
+    directory: Path
+    command: list[str]
+    config: str
+    environment: Callable[[str], dict[str, str]]
+
+
+def verify_resume(script: VerifiedScript) -> int:
     """Train, kill, resume and compare; print what was found.
 
     Args:
-        file: the config; its seed is fixed, and a checkpoint is made every few batches.
-        directory: the directory of the script.
+        script: the script.
 
     Returns:
         0 if both trainings ended the same, 1 if not. If they differ, a third training shows whether the script differs
@@ -49,7 +64,7 @@ def verify_resume(file: ExperimentFile, directory: Path) -> int:
     Raises:
         DetError: the script fails, or makes no checkpoint.
     """
-    with trial_runs(file, directory) as trial:
+    with trial_runs(script) as trial:
         print(f"Training {BATCHES} batches without a kill...", flush=True)
         trial.run_to_end("uninterrupted")
         print(f"Training again, killed up to {KILLS} times...", flush=True)
@@ -75,8 +90,8 @@ def verify_resume(file: ExperimentFile, directory: Path) -> int:
 
 
 @contextmanager
-def trial_runs(file: ExperimentFile, directory: Path) -> Iterator[TrialRuns]:
-    """Provide runs of the script in a folder that is removed afterwards; arguments as for `verify_resume`.
+def trial_runs(script: VerifiedScript) -> Iterator[TrialRuns]:
+    """Provide runs of the script in a folder that is removed afterwards.
 
     Raises:
         DetError: there is no such directory.
@@ -84,29 +99,27 @@ def trial_runs(file: ExperimentFile, directory: Path) -> Iterator[TrialRuns]:
     # Imported here: `det --help` does not need it.
     import tempfile
 
-    if not directory.is_dir():
-        raise DetError(f"The context directory {str(directory)!r} does not exist.")
+    if not script.directory.is_dir():
+        raise DetError(f"The context directory {str(script.directory)!r} does not exist.")
     with tempfile.TemporaryDirectory(prefix="det-verify-") as folder:
-        yield TrialRuns(file, directory, Path(folder))
+        yield TrialRuns(script, Path(folder))
 
 
 class TrialRuns:
     """Runs of the script, each in a run directory of its own.
 
     Args:
-        file: the config.
-        directory: the directory of the script.
+        script: the script.
         folder: holds the run directories.
     """
 
-    def __init__(self, file: ExperimentFile, directory: Path, folder: Path) -> None:
-        self._file = file
-        self._directory = directory
+    def __init__(self, script: VerifiedScript, folder: Path) -> None:
+        self._script = script
         self._folder = folder
         config = folder / "config.yaml"
-        config.write_text(_with_checkpoints(file.text), encoding="utf-8")
+        config.write_text(_with_checkpoints(script.config), encoding="utf-8")
         config.chmod(0o600)
-        self._environment = environment_of(os.environ, str(config), file)
+        self._environment = script.environment(str(config))
 
     def run_to_end(self, name: str, *, workers: int | None = None, batches: int = BATCHES) -> None:
         """Run the script until it ends by itself.
@@ -156,10 +169,10 @@ class TrialRuns:
             "DET_KERAS_LOCAL_RUN_DIR": str(self._folder / name),
             "DET_KERAS_LOCAL_BATCHES": str(batches),
         }
-        command = command_of(self._file)
+        command = list(self._script.command)
         return subprocess.Popen(
             command if workers is None else on_workers(command, workers),
-            cwd=self._directory,
+            cwd=self._script.directory,
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -10,8 +10,16 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from det_keras.cli.submission.config_file import ExperimentFile
-from det_keras.cli.verify import BATCHES, KILLS, TrialRuns, differences, digest, steps_of, trial_runs
+from det_keras.verification.resume import (
+    BATCHES,
+    KILLS,
+    TrialRuns,
+    VerifiedScript,
+    differences,
+    digest,
+    steps_of,
+    trial_runs,
+)
 
 
 def parse_numbers(text: str) -> list[int]:
@@ -26,12 +34,11 @@ def parse_numbers(text: str) -> list[int]:
     return list(dict.fromkeys(numbers))
 
 
-def verify_workers(file: ExperimentFile, directory: Path, numbers: Sequence[int]) -> int:
+def verify_workers(script: VerifiedScript, numbers: Sequence[int]) -> int:
     """Train on each number of workers, and once killed with changing numbers; compare and print what was found.
 
     Args:
-        file: the config; its seed is fixed, and a checkpoint is made every few batches.
-        directory: the directory of the script.
+        script: the script.
         numbers: two or more numbers of workers.
 
     Returns:
@@ -40,7 +47,7 @@ def verify_workers(file: ExperimentFile, directory: Path, numbers: Sequence[int]
     Raises:
         DetError: the script fails, or makes no checkpoint.
     """
-    with trial_runs(file, directory) as runs:
+    with trial_runs(script) as runs:
         for number in numbers:
             print(f"Training {BATCHES} batches on {_workers(number)}...", flush=True)
             runs.run_to_end(_name(number), workers=number)
