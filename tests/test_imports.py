@@ -68,8 +68,9 @@ ALLOWED = {
     "strategy_hook": set(),
     "about": set(),
     "errors": set(),
+    "files": set(),
 }
-BELOW_EVERYTHING = {"about", "display", "errors", "home"}
+BELOW_EVERYTHING = {"about", "display", "errors", "files", "home"}
 MOST_FILES = 20
 FOREIGN = {
     "keras": {"tensorflow", "keras", "horovod", "h5py"},

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import secrets
 from typing import Any
 from urllib.parse import urlsplit
 
+from det_keras.files import write_file
 from det_keras.home import Home
 
 
@@ -78,8 +77,4 @@ class TokenCache:
 
     def _write(self, content: dict[str, Any]) -> None:
         self._home.create()
-        draft = self._path.with_name(f".logins.{secrets.token_hex(4)}")
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(content, file, indent=1)
-        draft.replace(self._path)
+        write_file(self._path, json.dumps(content, indent=1), mode=0o600)

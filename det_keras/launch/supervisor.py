@@ -57,6 +57,7 @@ from types import FrameType
 from typing import IO, Any
 
 from det_keras.compat import with_determined
+from det_keras.files import write_file
 from det_keras.launch.environments.cache import EnvironmentCache, default_cache_folder
 from det_keras.launch.exit_reason import ExitReason
 from det_keras.launch.log_lines import LogFile
@@ -400,17 +401,7 @@ def _keep_writing_result(spec: dict[str, Any], directory: Path, result: dict[str
 
 
 def _write_result(directory: Path, result: dict[str, Any]) -> None:
-    draft = directory / ".exit.json"
-    with draft.open("w", encoding="utf-8") as file:
-        json.dump(result, file)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(directory / "exit.json")
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    write_file(directory / "exit.json", json.dumps(result), is_durable=True)
 
 
 def _shown(argv: list[str]) -> str:

@@ -21,6 +21,7 @@ from typing import IO, Any, Protocol
 from urllib.parse import urlsplit
 
 from det_keras.errors import DetError
+from det_keras.files import write_file
 from det_keras.home import Home
 from det_keras.launch.importable import importable
 
@@ -251,12 +252,8 @@ def remember(home: Home, options: MasterOptions) -> None:
     if kept == MasterOptions():
         file.unlink(missing_ok=True)
     elif kept != remembered(home):
-        draft = file.with_name(f".{file.name}.{os.getpid()}")
         # The URL of the database may contain a password.
-        draft.touch(mode=0o600)
-        draft.write_text(json.dumps(asdict(kept)), encoding="utf-8")
-        # Renamed into place: other processes read this file at any time.
-        draft.replace(file)
+        write_file(file, json.dumps(asdict(kept)), mode=0o600)
 
 
 def options_file(home: Home) -> Path:

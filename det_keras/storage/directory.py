@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from det_keras.errors import CheckpointMissingError, ConfigError
+from det_keras.files import fsync_directory, replacing
 from det_keras.storage.base import Orphan, Storage
 from det_keras.storage.manifest import (
     DELETED_NAME,
     MANIFEST_NAME,
     deleted_names,
-    fsync_directory,
     list_files,
     verify_manifest,
     write_manifest,
@@ -141,13 +141,8 @@ class DirectoryStorage(Storage):
     def store_file(self, name: str, source: Path) -> None:
         target = self._inside(name)
         target.parent.mkdir(parents=True, exist_ok=True)
-        draft = target.with_name(f".{target.name}.{os.getpid()}.new")
-        try:
-            shutil.copyfile(source, draft)
-            # A reader opens either the old file or the complete new one.
-            draft.replace(target)
-        finally:
-            draft.unlink(missing_ok=True)
+        with source.open("rb") as content, replacing(target) as file:
+            shutil.copyfileobj(content, file)
 
     def read_file(self, name: str) -> bytes:
         return self._inside(name).read_bytes()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from det_keras.errors import CheckpointError
+from det_keras.files import fsync_directory
 
 MANIFEST_NAME = "manifest.json"
 #: Lists the files that were deleted on purpose; without them a checkpoint is not corrupt.
@@ -129,15 +130,6 @@ def verify_manifest(directory: Path, *, ignored: frozenset[str] = frozenset()) -
         ]
         for check in checks:
             check.result()
-
-
-def fsync_directory(directory: Path) -> None:
-    """Flush the names in `directory` to the disk; a rename is durable only after that."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def verify_file(directory: Path, name: str, size_bytes: int, sha256: str) -> None:

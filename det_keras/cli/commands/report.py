@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from det_keras.cli.session import open_session
 from det_keras.connection.settings import Settings
 from det_keras.display import size_text
 from det_keras.errors import DetError
+from det_keras.files import replacing
 
 if TYPE_CHECKING:
     from det_keras.client import Session
@@ -72,13 +72,7 @@ def _save(session: Session, path: str, target: Path, body: object = None) -> Non
 
 def _write(target: Path, parts: Iterable[bytes]) -> int:
     """Write a file, which appears complete or not at all; return its size in bytes."""
-    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        with beside.open("wb") as file:
-            for part in parts:
-                file.write(part)
-            size_bytes = file.tell()
-        beside.replace(target)
-    finally:
-        beside.unlink(missing_ok=True)
-    return size_bytes
+    with replacing(target) as file:
+        for part in parts:
+            file.write(part)
+        return file.tell()

@@ -32,6 +32,7 @@ from det_keras.core.backend.base import (
     Operation,
 )
 from det_keras.errors import CheckpointError, DetError
+from det_keras.files import write_file
 from det_keras.protocol.metrics import is_better, number, rank
 from det_keras.protocol.values import finite, now, timestamp
 from det_keras.storage import DirectoryStorage
@@ -100,13 +101,7 @@ class RunDirectory:
 
     def update(self, **values: Any) -> None:
         """Store `values`, together with earlier values, in one step."""
-        # Flushed before the rename: a kill or a power loss leaves the old file or the new file, both complete.
-        draft = self.path / ".run.json.new"
-        with draft.open("w", encoding="utf-8") as file:
-            json.dump({**self.read(), **values}, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self.path / "run.json")
+        write_file(self.path / "run.json", json.dumps({**self.read(), **values}, indent=1), is_durable=True)
 
     def close(self) -> None:
         """Release the directory for other processes."""
@@ -354,9 +349,7 @@ def _newest_media(path: Path) -> list[dict[str, Any]]:
 
 
 def _write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
-    draft = path.with_suffix(".new")
-    draft.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    draft.replace(path)
+    write_file(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def superfluous(

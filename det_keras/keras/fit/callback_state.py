@@ -11,6 +11,7 @@ import csv
 import dis
 import functools
 import inspect
+import io
 import logging
 import pickle
 import tempfile
@@ -20,6 +21,7 @@ from typing import Any
 
 import keras
 
+from det_keras.files import write_file
 from det_keras.keras.callbacks.callback import hooks
 from det_keras.keras.checkpoint.attributes import PlainState
 from det_keras.keras.fit.callback_list import overrides
@@ -184,7 +186,6 @@ def _drop_rows(path: Path, separator: str, epoch: int) -> None:
         for number, row in enumerate(rows)
         if number == 0 or (row and row[0].isdigit() and int(row[0]) < epoch)
     ]
-    draft = path.with_name(f".{path.name}.new")
-    with draft.open("w", newline="") as file:
-        csv.writer(file, delimiter=separator).writerows(kept)
-    draft.replace(path)
+    text = io.StringIO(newline="")
+    csv.writer(text, delimiter=separator).writerows(kept)
+    write_file(path, text.getvalue())

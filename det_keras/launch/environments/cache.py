@@ -27,6 +27,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from det_keras.files import write_file
+
 #: How long an environment is kept without use.
 KEPT_S = 30 * 24 * 3600.0
 
@@ -164,12 +166,7 @@ def default_cache_folder(variables: Mapping[str, str]) -> Path:
 
 
 def _publish(environment: Path, record: dict[str, Any]) -> None:
-    draft = environment / f".{_COMPLETE}"
-    with draft.open("w", encoding="utf-8") as file:
-        json.dump(record, file)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(environment / _COMPLETE)
+    write_file(environment / _COMPLETE, json.dumps(record), is_durable=True)
 
 
 def _read_record(environment: Path) -> dict[str, Any] | None:

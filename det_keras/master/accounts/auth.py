@@ -10,16 +10,15 @@ import contextlib
 import functools
 import hashlib
 import hmac
-import os
 import secrets
 import threading
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
+from det_keras.files import write_file
 from det_keras.home import Home
 from det_keras.master.database.models import TokenRow, UserRow
 from det_keras.master.database.store import Store, Transaction
@@ -237,7 +236,7 @@ class Accounts:
         if tx.scalar(select(UserRow).limit(1)) is not None:
             return
         password = secrets.token_urlsafe(12)
-        _write_secret(self._home.password_file, password)
+        write_file(self._home.password_file, password, mode=0o600, is_durable=True)
         tx.add(UserRow(username=_ADMIN, admin=True, modified_at=now()))
         # The ordinary user is created second, so that `admin` has number 1, as clients expect.
         tx.flush()
@@ -255,7 +254,7 @@ class Accounts:
         if admin is None or admin.password_hash is not None:
             return
         password = secrets.token_urlsafe(12)
-        _write_secret(self._home.admin_password_file, password)
+        write_file(self._home.admin_password_file, password, mode=0o600, is_durable=True)
         admin.password_hash = password_hash(hash_password(password))
 
     def _ensure_cli_token(self, tx: Transaction) -> None:
@@ -264,7 +263,7 @@ class Accounts:
                 return
         user = tx.scalars(select(UserRow).where(UserRow.username == DEFAULT_USER)).one()
         token = self.issue(tx, user)
-        tx.after_commit(lambda: _write_secret(self._home.token_file, token))
+        tx.after_commit(lambda: write_file(self._home.token_file, token, mode=0o600, is_durable=True))
 
     def _load_again(self) -> None:
         with self._store.reading() as session:
@@ -332,14 +331,3 @@ def _is_right(stored: str | None, wire_password: str) -> bool:
     except argon2.exceptions.VerificationError:
         return False
     return stored is not None
-
-
-def _write_secret(path: Path, text: str) -> None:
-    """Write a file that no other user can ever read. The rename at the end makes it appear complete or not at all."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)

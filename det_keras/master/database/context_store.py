@@ -11,13 +11,12 @@ import binascii
 import gzip
 import hashlib
 import io
-import os
 import posixpath
 import tarfile
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from det_keras.files import write_file
 from det_keras.master.errors import InvalidArgumentError
 from det_keras.master.wire import Message
 
@@ -94,13 +93,8 @@ class ContextStore:
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.exists():
             return
-        # Flushed before the rename: under its final name an archive is always complete, even after a power loss.
         # Two requests that store the same files write the same bytes, so the order of their renames is irrelevant.
-        with tempfile.NamedTemporaryFile(dir=self._root, delete=False) as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(file.name).replace(path)
+        write_file(path, content, mode=0o600, is_durable=True)
 
 
 def _archive(members: Sequence[tuple[tarfile.TarInfo, bytes]]) -> bytes:
