@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from det_keras import display
 from det_keras.cli import render
 
 
@@ -22,25 +23,25 @@ from det_keras.cli import render
     ],
 )
 def test_numbers_are_rounded_as_people_read_them(value, text):
-    assert render.number_text(value) == text
+    assert display.number_text(value) == text
 
 
 def test_a_metric_keeps_its_decimal():
-    assert [render.metric_text(value) for value in (1.0, 0.5, 7)] == ["1.0", "0.5", "7"]
+    assert [display.metric_text(value) for value in (1.0, 0.5, 7)] == ["1.0", "0.5", "7"]
 
 
 @pytest.mark.parametrize(
     ("size", "text"), [(0, "0B"), (1023, "1023B"), (2560, "2.5KB"), (3 << 20, "3.0MB"), (5 << 40, "5.0TB")]
 )
 def test_sizes(size, text):
-    assert render.size_text(size) == text
+    assert display.size_text(size) == text
 
 
 @pytest.mark.parametrize(
     ("fraction", "text"), [(None, "-"), (0.0, "0%"), (0.29, "29%"), (0.999, "99%"), (1.0, "100%")]
 )
 def test_progress_is_never_rounded_up_to_done(fraction, text):
-    assert render.percent_text(fraction) == text
+    assert display.percent_text(fraction) == text
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_progress_is_never_rounded_up_to_done(fraction, text):
     ],
 )
 def test_durations(start, end, text):
-    assert render.duration_text(start, end) == text
+    assert display.duration_text(start, end) == text
 
 
 def test_a_table_in_a_pipe_is_aligned_and_keeps_ids_whole(capsys):

@@ -221,7 +221,7 @@ class _Watch:
             if self._seen != self._kill.count:
                 return
             if self._kill.when_saved:
-                det.keras.init().writer.wait()
+                det.keras.init()._script.writer.wait()
             self._send({"epoch": self.epoch, "kill_in_s": self._kill.delay_s})
             if self._kill.delay_s is None:
                 os.kill(os.getpid(), signal.SIGKILL)
