@@ -384,7 +384,7 @@ def _natural(value: str | int) -> int:
 def _seed(value: str | int) -> int:
     number = _natural(value)
     if number >= 2**32:
-        raise ValueError(f"{value!r}, which is no seed of 32 bits")
+        raise ValueError(f"{value!r}, which is not a seed of 32 bits")
     return number
 
 

@@ -25,7 +25,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what runs in the background with Ctrl-C ignored, and so would be all that the tests start: those
-    # that send SIGINT would wait for ever.
+    # that send SIGINT would wait forever.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 _HERE = Path(__file__).parent
 sys.path.insert(0, str(_HERE / "keras"))

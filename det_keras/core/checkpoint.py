@@ -56,7 +56,7 @@ class CheckpointContext:
     ) -> None:
         self.storage = storage
         # Committed together with the files. If this process is killed before the report, the master knows by it that
-        # the checkpoint is one of its own that nobody will report any more.
+        # the checkpoint is one of its own that will not be reported any more.
         self._origin = origin
         self._backend = backend
         self._distributed = distributed or DistributedContext()

@@ -91,7 +91,7 @@ class PreemptContext:
                 "PreemptMode.ChiefOnly. Send the result from rank 0, or use PreemptMode.WorkersAskChief."
             )
         # The watching thread may set the event at any time. The chief reads it once and broadcasts the result: if each
-        # worker read it, they could decide differently and wait for each other for ever.
+        # worker read it, they could decide differently and wait for each other forever.
         requested = self._requested.is_set()
         if self._mode is PreemptMode.WorkersAskChief and self._distributed.size > 1:
             requested = self._distributed.broadcast(requested)

@@ -27,7 +27,7 @@ def cannot_start(program: str, error: OSError) -> int:
     """Print why a command could not be started, and return the exit code that a shell would return."""
     if program.endswith(".py") and Path(program).is_file():
         logger.error(
-            "%r is no program. A Python script needs its interpreter: `python3 %s`.", program, program
+            "%r is not a program. A Python script needs its interpreter: `python3 %s`.", program, program
         )
         return _NOT_EXECUTABLE
     if isinstance(error, FileNotFoundError):

@@ -71,7 +71,7 @@ def listen(address: str) -> socket.socket:
     """Return a socket that listens at a free port of an address of this machine.
 
     Raises:
-        DetError: it is no address of this machine.
+        DetError: it is not an address of this machine.
     """
     listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     try:
@@ -90,7 +90,7 @@ def free_port(address: str) -> int:
     """Return a port of an address of this machine that is currently not in use.
 
     Raises:
-        DetError: it is no address of this machine.
+        DetError: it is not an address of this machine.
     """
     with listen(address) as probe:
         port: int = probe.getsockname()[1]

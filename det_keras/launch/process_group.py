@@ -130,7 +130,7 @@ def die_with_parent() -> Callable[[], None] | None:
 
 
 def signal_group(group: int, number: int) -> None:
-    """Send a signal to every process of a group; a group that has ended is no error."""
+    """Send a signal to every process of a group; a group that has ended is not an error."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
 

@@ -149,7 +149,7 @@ def supervise(spec_path: Path, when_locked: Callable[[], object] = lambda: None)
         log.note(f"{error}\n", "ERROR")
         result = {"launch_error": str(error)}
     except _NoSpaceError as error:
-        # Without a result the task counts as lost, which is no failure of a trial.
+        # Without a result the task counts as lost, which is not a failure of a trial.
         log.note(f"{error}\n", "ERROR")
         shutil.rmtree(spec["directory"], ignore_errors=True)
         return

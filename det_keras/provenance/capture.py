@@ -52,7 +52,7 @@ class Capture:
                 self._then(record)
             self._record = record
         except Exception:
-            # Whatever fails, the submission or the training goes on.
+            # Whatever fails, the submission or the training continues.
             logger.debug("Where this run comes from cannot be recorded.", exc_info=True)
 
 

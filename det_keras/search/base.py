@@ -19,7 +19,7 @@ from det_keras.config import RandomStream, Space
 #: The metric of a trial that failed or diverged: it ranks after every measured metric.
 WORST = sys.float_info.max
 
-# Without this limit, a space whose points are nearly all refused would draw for ever.
+# Without this limit, a space whose points are nearly all refused would draw forever.
 _REPLACEMENTS_PER_TRIAL = 10
 
 

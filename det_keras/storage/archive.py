@@ -45,7 +45,7 @@ def _checked(archive: tarfile.TarFile) -> Iterable[tarfile.TarInfo]:
         kept = member.isfile() or member.isdir() or member.issym() or member.islnk()
         if not kept or not _stays_inside(member):
             raise tarfile.ExtractError(
-                f"its entry {member.name!r} is no file below the directory, and is refused"
+                f"its entry {member.name!r} is not a file below the directory, and is refused"
             )
         yield member
 

@@ -416,5 +416,5 @@ def _selected(stored: Mapping[str, StoredObject], globs: Sequence[str]) -> set[s
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.touch()
         selected = matching_files(Path(scratch), globs)
-    # An object that is no file of a checkpoint goes with all files.
+    # An object that is not a file of a checkpoint goes with all files.
     return selected | (stored.keys() if "**/*" in globs else set())

@@ -1,6 +1,6 @@
 """`det experiment create --verify-resume --workers 1,2,4`: compares trainings on different numbers of workers.
 
-With `reproducibility.virtual_workers` all of them end the same, and so does one that is killed and goes on with another
+With `reproducibility.virtual_workers` all of them end the same, and so does one that is killed and resumes with another
 number of workers each time.
 """
 

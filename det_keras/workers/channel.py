@@ -78,7 +78,7 @@ class Channel:
         """Receive once, and return the objects that are complete by then.
 
         Raises:
-            OSError: the connection has ended, or what arrived is no message.
+            OSError: the connection has ended, or what arrived is not a message.
         """
         self._receive_once()
         found = [_parse(content) for content in self._messages]
@@ -93,7 +93,7 @@ class Channel:
 
         Raises:
             TimeoutError: there was none in time.
-            OSError: the connection has ended, or what arrived is no message.
+            OSError: the connection has ended, or what arrived is not a message.
         """
         if not self._messages:
             silence_s = self._socket.gettimeout()

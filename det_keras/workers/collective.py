@@ -1,7 +1,7 @@
 """Sums of arrays over the processes of a job, through memory that the processes of a machine share.
 
 The launcher makes the memory and the pipes, and the processes inherit them: no port is opened on one machine, and
-nobody else can reach either. Every process makes the same calls in the same order, which each call checks.
+no other process can reach them. Every process makes the same calls in the same order, which each call checks.
 
 Sums are those of a balanced binary tree over the processes of a machine, ``(0+1)+(2+3)``, and then over machines. So
 every process gets the same bits. Where all machines have the same number of processes, a power of two, these are the
@@ -81,7 +81,7 @@ class Collective:
         self._waiting.register(ends.inbox, select.POLLIN)
         self._places = {outbox: place for place, outbox in enumerate(ends.outboxes) if outbox >= 0}
         for outbox in self._places:
-            # Its error is reported without being asked for: that nobody reads the pipe any more.
+            # `poll` reports by itself that a pipe has no reader any more.
             self._waiting.register(outbox, 0)
 
     def sum(self, array: Array, name: str = "") -> Array:

@@ -1,6 +1,6 @@
 """Detects ranks that hang, by the absence of signs of life; both ends, the rank's and its launcher's.
 
-A rank that is stopped or swapped out does not end and does not answer: the other ranks would wait for it for ever.
+A rank that is stopped or swapped out does not end and does not answer: the other ranks would wait for it forever.
 So the launcher checks every rank a few times before the timeout. Each of these is a sign of life:
 
 - a heartbeat: a datagram ``<rank> <pid>`` on the launcher's abstract Unix socket, sent by a thread of the rank;

@@ -105,7 +105,7 @@ def test_info_files_of_a_real_cluster_are_read(tmp_path):
     assert info.session_token == "newer"
     assert info.trial.experiment_id == 2
     (tmp_path / "trial.json").write_text(json.dumps({**trial, "trial_seed": 2**32}))
-    with pytest.raises(ClusterInfoError, match="4294967296, which is no seed"):
+    with pytest.raises(ClusterInfoError, match="4294967296, which is not a seed"):
         read_cluster_info({}, tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""docs/promises.md, the README and the tests: each promise has pilots, and what the table names exists."""
+"""docs/promises.md and the tests: each promise has pilots, and what the table names exists."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from docs.pages import ROOT
 ROWS = list(tiers.rows())
 
 
-def test_each_promise_of_the_readme_has_a_row():
-    section = (ROOT / "README.md").read_text(encoding="utf-8").split("## What it does")[1].split("\n## ")[0]
+def test_each_promise_has_a_row():
+    section = tiers.PAGE.read_text(encoding="utf-8").split("## The promises")[1].split("\n## ")[0]
     promises = {name.rstrip(".:") for name in re.findall(r"^- \*\*(.+?)\*\*", section, re.MULTILINE)}
     assert len(promises) > 10
     assert promises == {row.promise for row in ROWS}

@@ -98,7 +98,7 @@ def _run(plan: Plan, world: World, result: Result) -> Evidence:
     for client in clients:
         client.join(max(1.0, deadline - time.monotonic()))
         if client.is_alive():
-            world.findings.append("A client waits for ever.")
+            world.findings.append("A client waits forever.")
     stuck = settle(world, lambda: time.monotonic() > deadline)
     world.findings += [f"Stuck: {what}." for what in stuck]
     _collect_garbage(world)

@@ -72,7 +72,7 @@ def settle(policy, queue: Queue, time: int = 1) -> int:
             return count
         for task_id in stopping:
             leave(queue, task_id, time + count)
-    raise AssertionError("Tasks preempt each other for ever.")
+    raise AssertionError("Tasks preempt each other forever.")
 
 
 facts = st.builds(
@@ -270,7 +270,7 @@ def test_no_job_gets_more_than_its_share_as_long_as_another_asks_for_it(drawn, c
 @settings(deadline=None, max_examples=50)
 @given(data=st.data())
 def test_gang_runs_in_the_end_whoever_else_keeps_coming(policy, data):
-    """Small tasks come for ever and run for as long as they like: the gang is overtaken a bounded number of times."""
+    """Small tasks come forever and run for as long as they like: the gang is overtaken a bounded number of times."""
     total = data.draw(st.integers(2, 6))
     gang = data.draw(st.integers(2, total))
     queue = make(policy, [total])

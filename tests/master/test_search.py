@@ -130,7 +130,7 @@ def test_script_that_stops_at_its_length_waits_even_if_it_does_not_acknowledge(w
     trials.complete(2, 2, 0.2)
     trials.leave(2, acknowledge=False)
     trials.run(1, 2)
-    # It never gets to the longer length: that must not go round for ever.
+    # It never gets to the longer length: that must not go round forever.
     trials.leave(1, 2, acknowledge=False)
     trials.wait(1, "COMPLETED")
 

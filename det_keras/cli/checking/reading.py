@@ -62,7 +62,7 @@ def find_storage(session: Session) -> Finding:
         return Finding(
             "storage",
             Outcome.NOTE,
-            f"{place} is no directory of this machine; trials have it, and downloads go through the master",
+            f"{place} is not a directory of this machine; trials have it, and downloads go through the master",
         )
     try:
         _store_and_read(section)

@@ -91,10 +91,10 @@ class Profiling(Section):
 
 @dataclass(frozen=True)
 class RetentionPolicy(Section):
-    """How long trial logs are kept: -1 for ever, None as the site says.
+    """How long trial logs are kept: -1 forever, None as the site says.
 
     Attributes:
-        log_retention_days: days that logs are kept after the end of the experiment; -1 or None for ever.
+        log_retention_days: days that logs are kept after the end of the experiment; -1 or None forever.
     """
 
     log_retention_days: int | None = optional(Integer(minimum=-1, maximum=32767))
@@ -104,7 +104,7 @@ class RetentionPolicy(Section):
         """Return the section; its only key must be given, even if it is null."""
         problems = Problems()
         if place.strict and isinstance(raw, Mapping) and "log_retention_days" not in raw:
-            message = "is required: a number of days, or -1 for ever."
+            message = "is required: a number of days, or -1 forever."
             problems.append(place.below("log_retention_days").problem(message))
         with problems.collected():
             section = super().parse(raw, place)

@@ -220,7 +220,7 @@ def rows_of(array: Any) -> int:
         )
     shape = array.shape if hasattr(array, "shape") else np.shape(array)
     if len(shape) == 0:
-        raise TypeError(f"A scalar is no array of samples. Received: {_shown(array)}.")
+        raise TypeError(f"A scalar is not an array of samples. Received: {_shown(array)}.")
     return int(shape[0])
 
 

@@ -83,7 +83,7 @@ class TfDataSource(IteratedSource):
             raise ValueError("The tf.data.Dataset is empty: it has 0 batches.")
         if cardinality == tf.data.INFINITE_CARDINALITY and steps_per_epoch is None:
             raise ValueError(
-                "The tf.data.Dataset repeats for ever. Pass `steps_per_epoch` to say what an epoch is, "
+                "The tf.data.Dataset repeats forever. Pass `steps_per_epoch` to say what an epoch is, "
                 "or leave out `.repeat()`."
             )
         self._is_continuous = steps_per_epoch is not None

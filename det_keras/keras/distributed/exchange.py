@@ -159,6 +159,6 @@ def _start(worker: WorkerInfo, environ: Mapping[str, str]) -> Engine:
         return HorovodEngine(worker)
     if worker.rank == 0:
         logger.warning(
-            "Horovod cannot be imported (%s). Training goes on with the builtin engine.", problems[0]
+            "Horovod cannot be imported (%s). Training continues with the builtin engine.", problems[0]
         )
     return builtin

@@ -1,7 +1,7 @@
 """Runs a function once for each part of a batch, so that all parts meet where they exchange something.
 
 A train step may apply gradients in the middle, and go on with the new weights. So parts cannot be run one after the
-other to their ends: each runs on a thread of its own up to a meeting, and goes on when all parts have arrived there.
+other to their ends: each runs on a thread of its own up to a meeting, and continues when all parts have arrived there.
 One thread runs at a time. TensorFlow and Keras keep the state of a trace (the graph, tapes, scopes) for each thread.
 """
 
@@ -23,7 +23,7 @@ class Lockstep:
 
     Args:
         count: number of parts.
-        enter: called with the index of a part before it starts or goes on.
+        enter: called with the index of a part before it starts or continues.
         leave: called with the index of a part after it has stopped or ended.
     """
 

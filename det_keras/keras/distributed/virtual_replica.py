@@ -216,7 +216,7 @@ class _Parts:
         return sums[len(changed) : len(sums) - len(facts)]
 
     def _facts(self, index: int) -> list[tf.Tensor]:
-        """Return what is no number of rows: the values of the first part of all, and which streams were drawn from."""
+        """Return what does not count rows: the values of the first part of all, and which streams were drawn from."""
         is_first = self._first + index == 0
         values = [tf.cast(self._state(index, variable), tf.int64) for variable in self._others]
         streams = zip(self._seeds, self._streams[index], strict=True)

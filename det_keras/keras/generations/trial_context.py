@@ -268,7 +268,7 @@ class TFKerasExperimentalContext:
 def _length(dataset: tf.data.Dataset) -> int:
     known = int(dataset.cardinality())
     if known == tf.data.INFINITE_CARDINALITY:
-        raise ValueError("A dataset that repeats for ever cannot be kept in memory: leave out `.repeat()`.")
+        raise ValueError("A dataset that repeats forever cannot be kept in memory: leave out `.repeat()`.")
     if known >= 0:
         return max(known, 1)
     return max(int(dataset.reduce(0, lambda count, *_: count + 1)), 1)

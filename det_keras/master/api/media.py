@@ -118,7 +118,7 @@ def content(
     trial_id: int,
     media_id: int,
     version: Annotated[
-        str, Query(alias="v", description="The item's `version`; the response may then be cached for ever.")
+        str, Query(alias="v", description="The item's `version`; the response may then be cached forever.")
     ] = "",
 ) -> Response:
     """Return the file of an item: an image, or a download."""

@@ -213,7 +213,7 @@ class ExperimentController(Controller):
         operation = self.searcher.operation(trial.request_id)
         if operation is not None and states.is_stopping(trial.state):
             # The search of an experiment that is being ended receives no more events. A script that asks for the next
-            # length would complete this one for ever.
+            # length would complete this one forever.
             return replace(operation, completed=True)
         return operation
 

@@ -365,7 +365,7 @@ class RayPool(ResourcePool):
         for node, share in zip(nodes, shares, strict=True):
             count = len(share.slot_ids)
             wanted = planned[node.id].slot_ids if node.id in planned else ()
-            # Its own plan first, then what nobody plans to take, then what another one only plans to take.
+            # Its own plan first, then what no other scheduler plans to take, then what another one only plans to take.
             ids = sorted(
                 (slot.id for slot in node.slots),
                 key=lambda slot: (

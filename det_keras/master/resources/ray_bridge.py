@@ -35,7 +35,7 @@ _NODES_S = 1.0
 _QUIET_S = 10.0
 # A placement group that is not placed at once is asked for less often, up to this period.
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.005, 0.25
-# Ray calls block while the head is away. A bridge that stands still for so long is replaced.
+# Ray calls block while the head is away. A bridge that makes no progress for so long is replaced.
 _STANDSTILL_S = 30.0
 _KNOCK_S = 5.0
 # Of the resource by which Ray names a node, only a trace is taken.

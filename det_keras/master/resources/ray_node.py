@@ -1,7 +1,7 @@
 """The actor that runs a task on one node of a Ray cluster.
 
 It is a pool of this machine's processes for one task (`LocalPool`), whose supervisor ends with the actor: when Ray
-takes the actor away, nothing of the task goes on. The task's files come from the master's REST API, and its log
+takes the actor away, nothing of the task continues. The task's files come from the master's REST API, and its log
 returns the same way: each part is sent with its position in the log, and the master stores a part only where its own
 copy ends. So a lost answer, a master that is killed, and an actor that another master finds again leave neither a gap
 nor a double.
@@ -280,7 +280,7 @@ class _Task:
         except MasterError as error:
             if error.status not in _MALFORMED:
                 raise
-            # It would be refused for ever, and the end of the task would never be told.
+            # It would be refused forever, and the end of the task would never be told.
             text = f"{len(lines)} lines of the log were refused by the master: {error}\n"
             note = {"time": time.time(), "text": text, "stdtype": "stderr", "level": "WARNING"}
             return session.api.tasks.report_output(self._id, lines=[note], **place)

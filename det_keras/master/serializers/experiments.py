@@ -199,7 +199,7 @@ def _whole(row: ExperimentRow, config: ShownConfig, facts: _Facts, owner: _Owner
 
 
 def _duration(row: Any, facts: _Facts) -> int:
-    # While an experiment is paused and nothing of it runs, its duration stands still.
+    # While an experiment is paused and nothing of it runs, its duration does not grow.
     end: datetime = row.end_time or facts.last_end or now()
     return int((end - row.start_time).total_seconds())
 

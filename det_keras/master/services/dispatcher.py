@@ -262,7 +262,7 @@ class Dispatcher(Background):
             for grant in decided.grants:
                 self._launch(grant.task_id, grant.shares)
         finally:
-            # The queue takes the plan as carried out; what was not is read again.
+            # The queue assumes that the plan was carried out; the rest is read again.
             self._queue.note(QueueChanges(tasks=tasks))
 
     def _is_blocked(self) -> bool:

@@ -96,7 +96,7 @@ class LiveQueue:
     def plan(self, most_lacking: int) -> tuple[Plan, list[int]]:
         """Decide what happens now.
 
-        What the caller cannot carry out, it has to `note`: the queue takes every decision as carried out.
+        What the caller cannot carry out, it has to `note`: the queue assumes that every decision was carried out.
 
         Args:
             most_lacking: limit of the second value.

@@ -165,7 +165,7 @@ def _job_mark(job: Mapping[str, Any]) -> tuple[str, str]:
 
 @functools.cache
 def _static_url(name: str) -> str:
-    """Return the address of a file. It changes with the content, so that browsers may cache the file for ever."""
+    """Return the address of a file. It changes with the content, so that browsers may cache the file forever."""
     return f"/static/{name}?v={static_files()[name].stat().st_mtime_ns:x}"
 
 

@@ -66,7 +66,7 @@ def address_of_the_original(rest: str) -> Response:
 
 @router.get("/static/{name}")
 def static(request: Request, name: str) -> Response:
-    """Return a file that pages load; with a version in its address it may be cached for ever."""
+    """Return a file that pages load; with a version in its address it may be cached forever."""
     path = static_files().get(name)
     if path is None:
         raise NotFoundError("There is no such file.")
