@@ -126,7 +126,7 @@ class Fit:
             run.source.reset()
         run.callbacks.on_train_begin()
         run.callback_states.begin()
-        run.begin()
+        run.boundaries.begin()
         at_once = self._model.steps_per_execution
         steps = at_once if isinstance(at_once, int) else 1
         run.core.watch(DataWait(run.source, lambda: run.progress.trained_steps, steps))

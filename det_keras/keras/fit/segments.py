@@ -70,7 +70,7 @@ class SegmentRunner:
 
     def batch_trained(self, step: int) -> None:
         """Note a batch whose callbacks are about to be called; see `SegmentListener`."""
-        self._run.notice_batch(self._segment_start.batches + step)
+        self._progress.ended_batch = self._segment_start.batches + step
 
     def batch_ended(self, step: int, logs: Any) -> None:
         """Act at the boundary after a batch if a boundary callback requested it; see `SegmentListener`."""
@@ -78,19 +78,19 @@ class SegmentRunner:
         done = segment.num_batches
         if done is not None and step >= done:
             # `epoch_ended` visits the boundary at the segment's end, after the validation if the epoch ends too.
-            self._run.move_to(start.at_step(start.step + done))
+            self._progress.position = start.at_step(start.step + done)
             return
-        self._run.move_to(start.at_step(start.step + step))
+        self._progress.position = start.at_step(start.step + step)
         wants_boundary = self._workers.exchange_stop_flags(
             leave=self._run.is_asked_to_stop, end=self._model.stop_training
         )
-        if wants_boundary or self._run.is_boundary_due:
+        if wants_boundary or self._run.boundaries.is_due:
             self._run.visit(Boundary(at_epoch_end=False, logs=self._workers.metrics(logs)))
 
     def epoch_ended(self, epoch: int, logs: dict[str, Any]) -> None:
         """End an epoch, or only the segment where the epoch continues; see `SegmentListener`."""
         run, progress, model = self._run, self._progress, self._model
-        run.leave_epoch()
+        run.progress.is_in_epoch = False
         model.stop_training = self._workers.agree_to_end(model.stop_training)
         if self._is_part_of_epoch():
             run.visit(Boundary(at_epoch_end=False, logs=logs))
@@ -108,12 +108,13 @@ class SegmentRunner:
             # The length of the epoch was unknown, and the checkpoint was taken after its last batch: this process
             # trained no batch of it and uses the metrics of the checkpoint.
             logs = metric_results(model, dict(progress.logs_of_boundary))
-        run.end_epoch(logs)
+        run.progress.end_epoch(logs)
         if run.is_validation_due(epoch):
             validation = progress.current_validation or run.validate()
             if run.validator is not None:
                 logs.update(validation.metrics)
-        run.keep_logs(logs)
+        # Copy the logs: callbacks may add to them, and Keras's `on_train_end` does not get these additions.
+        run.progress.logs_of_epoch = dict(logs)
         run.callbacks.end_epoch(epoch, logs)
         run.visit(Boundary(at_epoch_end=True, logs=logs))
 
@@ -138,7 +139,7 @@ class SegmentRunner:
 
     def _restore(self) -> None:
         self._run.restore()
-        self._run.restored()
+        self._run.boundaries.restored()
 
     def _is_part_of_epoch(self) -> bool:
         """Return whether the segment that ended is followed by more of the same epoch."""

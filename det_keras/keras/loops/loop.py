@@ -337,7 +337,7 @@ class Loop:
             run.resume_at(state)
         self._running.enter_context(self._workers.at_work())
         self._variables_at_boundary = self._variable_ids()
-        run.begin()
+        run.boundaries.begin()
         if restored is not None:
             is_in_epoch = self._progress.position.step > 0
             self._pending_state = run.state(restored)
@@ -346,7 +346,7 @@ class Loop:
                 run.draws.of_epoch = self._pending_state.epoch_draws
             else:
                 self._pending_state = None
-            run.restored()
+            run.boundaries.restored()
 
     def _begin_epoch(self) -> None:
         progress = self._progress
@@ -360,7 +360,7 @@ class Loop:
                 self._data.current = None
         if self._pending_state is not None:
             position = self._pending_state.position
-            self.run.move_to(Position(position.epoch, 0, position.batches - position.step))
+            self._progress.position = Position(position.epoch, 0, position.batches - position.step)
         self._created_before_epoch = creation_mark()
         self._num_calls = {True: 0, False: 0}
         self._num_reports = 0
@@ -379,7 +379,7 @@ class Loop:
         self._count_reports()
         if progress.position.step == 0:
             self._advance()
-        self.run.leave_epoch()
+        self.run.progress.is_in_epoch = False
         logs = self._results()
         is_whole = not self._is_cut
         if is_whole:
@@ -389,7 +389,7 @@ class Loop:
             self._data.current = None
             self.run.is_after_pass = False
             epoch = progress.position.epoch
-            self.run.end_epoch(logs)
+            self.run.progress.end_epoch(logs)
             if progress.current_validation is None and self.run.settings.metric in logs:
                 # The searcher's metric is one of the training.
                 self.run.record_validation(logs)
@@ -431,7 +431,7 @@ class Loop:
 
     def _advance(self) -> None:
         position = self._progress.position
-        self.run.move_to(position.at_step(position.step + 1))
+        self._progress.position = position.at_step(position.step + 1)
 
     def _find_place(self, data_pass: Pass) -> bool:
         """Bring a pass to where it is to be read; return False if it gives nothing more in this epoch."""
@@ -477,7 +477,7 @@ class Loop:
         state, self._pending_state = self._pending_state, None
         assert state is not None
         state.restore(draws_of_epoch=False, without=without)
-        self.run.move_to(state.position)
+        self._progress.position = state.position
 
     @property
     def is_repeating(self) -> bool:

@@ -81,7 +81,7 @@ class LoopRun(Training):
     @property
     def is_boundary_due(self) -> bool:
         """Whether a boundary callback acts after the newest batch."""
-        return (self.workers.is_single and self.is_asked_to_stop) or super().is_boundary_due
+        return (self.workers.is_single and self.is_asked_to_stop) or self.boundaries.is_due
 
     def signature(self) -> Mapping[str, Any]:
         """Return the JSON values that identify the loop in a later process."""

@@ -91,6 +91,24 @@ class Progress:
         validation = self.last_validation
         return validation if validation is not None and validation.batches == self.total_batches else None
 
+    def resume_at(self, state: Mapping[str, Any]) -> None:
+        """Set the position of a checkpoint; `load_state` restores the rest later."""
+        self.position = Position(**state["position"])
+        self.last_validation_batch = state["last_validation_batch"]
+        self.is_resumed = self.awaits_state = True
+
+    def add_validation(self, metrics: Mapping[str, Any], *, is_best: bool) -> Validation:
+        """Add a validation at the newest boundary, and return it."""
+        self.validations += 1
+        self.last_validation = Validation(self.total_batches, metrics, is_best)
+        self.last_validation_batch = self.position.batches
+        return self.last_validation
+
+    def end_epoch(self, logs: Mapping[str, Any]) -> None:
+        """Move to the boundary between this epoch, which had these metrics, and the next."""
+        self.position = self.position.next_epoch()
+        self.logs_of_boundary = logs
+
     def epochs_left(self, steps_per_epoch: int | None) -> int:
         """Return the number of remaining epochs, including the current one; an upper bound for a target in batches.
 

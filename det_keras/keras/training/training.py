@@ -18,6 +18,7 @@ from det_keras.keras.data import plan_seed
 from det_keras.keras.distributed.shared_step import SharedStep
 from det_keras.keras.history import FitHistory
 from det_keras.keras.training.boundaries.base import Boundary, BoundaryCallback
+from det_keras.keras.training.boundaries.calls import BoundaryCalls
 from det_keras.keras.training.boundaries.checkpoint import CheckpointCallback
 from det_keras.keras.training.boundaries.metrics import MetricsCallback
 from det_keras.keras.training.boundaries.preemption import PreemptionCallback
@@ -32,8 +33,6 @@ from det_keras.keras.training.progress import Progress, Validation
 from det_keras.keras.training.settings import FitSettings
 from det_keras.keras.training.snapshot import CodeArchive, Snapshots
 from det_keras.keras.training.workers import Workers
-
-_NEVER = 1 << 62
 
 
 class TrainingContext(Protocol):
@@ -64,7 +63,7 @@ class TrainingContext(Protocol):
 
 
 class Training(abc.ABC):
-    """One training, which boundary callbacks see as the protocol `Run`; only it writes its progress.
+    """One training, which boundary callbacks see as the protocol `Run`.
 
     Args:
         context: the training context.
@@ -75,9 +74,10 @@ class Training(abc.ABC):
         settings: how often to report, validate and save.
         phase_index: number of the training in the script, from 0.
         seed: the seed of its data.
-        progress: the current progress, which others only read.
+        progress: the current progress, which only the training and its driver change.
         history: the metrics of finished epochs.
         signals: the signals that ask this process to stop.
+        boundaries: the boundary callbacks.
     """
 
     def __init__(self, context: TrainingContext, *, first_epoch: int = 0) -> None:
@@ -91,8 +91,7 @@ class Training(abc.ABC):
         self.history = FitHistory()
         self.signals = StopSignals()
         self._preemption = PreemptionCallback(self.signals)
-        self._next_batch = _NEVER
-        self._callbacks: Sequence[BoundaryCallback] = ()
+        self.boundaries: BoundaryCalls
         self._parts: Sequence[Part] = ()
         self._snapshots: Snapshots
         self._workers: Workers
@@ -137,7 +136,7 @@ class Training(abc.ABC):
         # the checkpoint can rely on the report having been made. A checkpoint is saved before the searcher's operation
         # is completed and before training stops, so that there is a state to resume from. The workers compare their
         # weights and requests after these callbacks.
-        self._callbacks = [
+        callbacks = [
             *first,
             MetricsCallback(settings.report_period, on_nan),
             *([] if validation is None else [validation]),
@@ -150,6 +149,7 @@ class Training(abc.ABC):
             *([] if workers.is_single else [DivergenceCallback(workers, settings.divergence_check_period)]),
             *last,
         ]
+        self.boundaries = BoundaryCalls(self, callbacks)
 
     # What the driver knows.
 
@@ -211,8 +211,7 @@ class Training(abc.ABC):
 
     def validate(self) -> Validation:
         """Validate now, notify the boundary callbacks before and after, and return the result."""
-        for callback in self._callbacks:
-            callback.on_validation_begin(self)
+        self.boundaries.begin_validation()
         return self.record_validation(self._evaluate())
 
     def save_checkpoint(self, *, final: bool = False) -> None:
@@ -242,29 +241,17 @@ class Training(abc.ABC):
         """Whether the master or a signal asked this process to stop."""
         return self.core.preempt.is_requested or self.signals.received is not None
 
-    @property
-    def is_boundary_due(self) -> bool:
-        """Whether a boundary callback requested the newest batch."""
-        return self.progress.position.batches >= self._next_batch
-
-    def begin(self) -> None:
-        """Begin the training; on a resume the position is set, and all other state is restored next."""
-        for callback in self._callbacks:
-            callback.on_begin(self)
-
     def resume_at(self, state: Mapping[str, Any]) -> None:
         """Set the position of a checkpoint, before anything else of it is restored.
 
         Args:
             state: the checkpoint's training state.
         """
-        progress = self.progress
-        progress.position = Position(**state["position"])
-        progress.last_validation_batch = state["last_validation_batch"]
-        progress.is_resumed = progress.awaits_state = True
+        self.progress.resume_at(state)
         if state["validations"]:
-            self._context.validated_at = progress.batches_before + progress.last_validation_batch
-        self.core.backend.rewind(progress.total_batches)
+            last = self.progress.last_validation_batch
+            self._context.validated_at = self.progress.batches_before + last
+        self.core.backend.rewind(self.progress.total_batches)
 
     def _restore(self, saved: Saved) -> None:
         """Restore all parts from a checkpoint."""
@@ -272,43 +259,15 @@ class Training(abc.ABC):
         for part in self._parts:
             part.restore(saved)
 
-    def restored(self) -> None:
-        """Record that a checkpoint was restored."""
-        for callback in self._callbacks:
-            callback.on_restored(self)
-
     def enter_epoch(self) -> None:
-        """Record that batches of an epoch follow, and ask the boundary callbacks for the batch of the next boundary."""
-        self._plan_boundary()
+        """Record that batches of an epoch follow, and plan the next boundary."""
+        self.boundaries.plan()
         self.progress.is_in_epoch = True
-
-    def leave_epoch(self) -> None:
-        """Record that the batches of an epoch have ended, or those of a part of it."""
-        self.progress.is_in_epoch = False
-
-    def notice_batch(self, batch: int) -> None:
-        """Record the batch of this training, from 1, whose callbacks are called before it is at its boundary."""
-        self.progress.ended_batch = batch
-
-    def end_epoch(self, logs: Mapping[str, Any]) -> None:
-        """Record that an epoch ended with these metrics."""
-        self.progress.position = self.progress.position.next_epoch()
-        self.progress.logs_of_boundary = logs
-
-    def keep_logs(self, logs: Mapping[str, Any]) -> None:
-        """Keep the logs of the epoch as they are now, before callbacks add to them."""
-        self.progress.logs_of_epoch = dict(logs)
-
-    def move_to(self, position: Position) -> None:
-        """Record how far training has come."""
-        self.progress.position = position
 
     def visit(self, boundary: Boundary) -> None:
         """Let the boundary callbacks act between two batches."""
         self.progress.logs_of_boundary = boundary.logs
-        for callback in self._callbacks:
-            callback.on_boundary(self, boundary)
-        self._plan_boundary()
+        self.boundaries.visit(boundary)
 
     def record_validation(self, metrics: Mapping[str, Any]) -> Validation:
         """Report the result of a validation at the newest batch.
@@ -316,22 +275,14 @@ class Training(abc.ABC):
         Args:
             metrics: by the names under which they are reported.
         """
-        progress = self.progress
-        progress.validations += 1
-        validation = Validation(progress.total_batches, metrics, self._is_best(metrics))
-        progress.last_validation = validation
-        progress.last_validation_batch = progress.position.batches
-        self._context.validated_at = progress.total_batches
-        for callback in self._callbacks:
-            callback.on_validation(self, validation)
-        # A checkpoint by policy is due at the next boundary, also inside of an epoch.
-        self._next_batch = progress.position.batches
+        validation = self.progress.add_validation(metrics, is_best=self._is_best(metrics))
+        self._context.validated_at = validation.batches
+        self.boundaries.end_validation(validation)
         return validation
 
     def end(self) -> None:
         """End the training: save its last state, and leave the process if a signal arrived in the meantime."""
-        for callback in self._callbacks:
-            callback.on_end(self)
+        self.boundaries.end()
         self.core.train.set_status("finishing")
         self.wait_for_checkpoint()
         self._preemption.leave_at_end(self)
@@ -350,10 +301,6 @@ class Training(abc.ABC):
         """Save the state of this boundary; see `Snapshots.save`."""
         self.progress.last_checkpoint_batch = self.progress.position.batches
         self._snapshots.save(is_end=is_end, has_changed=has_changed)
-
-    def _plan_boundary(self) -> None:
-        requested = [callback.next_batch(self) for callback in self._callbacks]
-        self._next_batch = min((batch for batch in requested if batch is not None), default=_NEVER)
 
     def _in_batches(self, period: Length) -> int | None:
         """Return a period in batches; None if it has no limit."""

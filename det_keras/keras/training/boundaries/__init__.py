@@ -1,1 +1,1 @@
-"""The callbacks that `fit` injects, each with one task; `base` defines their contract."""
+"""What a training does between two batches: boundary callbacks, each with one task; `base` defines their contract."""
