@@ -14,7 +14,7 @@ from typing import Any
 
 from warm import ForkServer, Send
 
-from det_keras.keras.loops.loop import Loop
+from det_keras.keras.training.progress import Progress
 
 __all__ = ["ChildRun", "Runner", "count_batches"]
 
@@ -132,5 +132,5 @@ def count_batches(send: Send, callbacks: type, kill_after: int | None) -> dict[s
         return end_batch
 
     callbacks.on_train_batch_end = counted(callbacks.on_train_batch_end)
-    Loop._advance = counted(Loop._advance)
+    Progress.advance = counted(Progress.advance)
     return counter

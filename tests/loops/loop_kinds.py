@@ -27,7 +27,7 @@ from keras import layers
 
 import det_keras as det
 from det_keras.keras.context import KerasContext
-from det_keras.keras.loops.loop import Loop
+from det_keras.keras.training.progress import Progress
 
 KINDS: dict[str, Callable[[KerasContext], Any]] = {}
 PERIOD = 3
@@ -409,15 +409,15 @@ def run(
         number: the signal.
     """
     trained = {"batches": 0}
-    advance = Loop._advance
+    advance = Progress.advance
 
-    def counted(loop: Loop) -> None:
-        advance(loop)
+    def counted(progress: Progress) -> None:
+        advance(progress)
         trained["batches"] += 1
         if trained["batches"] == kill_after:
             os.kill(os.getpid(), number)
 
-    Loop._advance = counted
+    Progress.advance = counted
     config = {
         "min_checkpoint_period": {"batches": PERIOD},
         "scheduling_unit": 4,
@@ -429,7 +429,7 @@ def run(
         with det.keras.init(run_dir=folder / "run", seed=11, config=config) as context:
             made = KINDS[name](context)
     finally:
-        Loop._advance = advance
+        Progress.advance = advance
     lines = (
         (folder / "run" / "metrics.jsonl").read_text().splitlines() if context.distributed.is_chief else []
     )

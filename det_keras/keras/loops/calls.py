@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from det_keras.keras.loops.loop import Loop
-from det_keras.keras.loops.passes import Batches, PassOptions
+from det_keras.keras.loops.passes import Batches, PassOptions, PassReader
 from det_keras.keras.loops.tracked import TrackedObjects, named_objects
 from det_keras.keras.script import Script
 
@@ -153,10 +153,10 @@ class LoopCalls:
             raise TypeError("`batches` needs data: x; x and y; a PyDataset; or a tf.data.Dataset.")
         options = PassOptions(batch_size, training if shuffle is None else shuffle, steps_per_epoch, training)
         if self._running_loop is not None:
-            return self._running_loop.make_batches(name, data, options, self._open_loop)
+            return self._running_loop.reading.make_batches(name, data, options, self._reader)
         self._num_early_batches += 1
         key = name or f"batches before the loop {self._num_early_batches}"
-        return Batches(self._open_loop, key, data, options)
+        return Batches(self._reader, key, data, options)
 
     def report(self, **values: Any) -> None:
         """Add values of a batch to the training metrics of its epoch.
@@ -200,7 +200,10 @@ class LoopCalls:
     def _running_loop(self) -> Loop | None:
         return self._loop if self._loop is not None and self._loop.is_open else None
 
-    def _open_loop(self, call: str = "batches") -> Loop:
+    def _reader(self) -> PassReader:
+        return self._open_loop("batches").reading
+
+    def _open_loop(self, call: str) -> Loop:
         if self._running_loop is None:
             raise ValueError(f"`context.{call}` belongs inside of `for epoch in context.epochs(...)`.")
         return self._running_loop

@@ -13,7 +13,7 @@ of the epoch, so that what the body draws before the batches is the same.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -21,27 +21,15 @@ import keras
 
 from det_keras.errors import DetError
 from det_keras.keras.checkpoint.training_state import RestoredState
-from det_keras.keras.data.waiting import DataWait
-from det_keras.keras.loops.passes import (
-    Batches,
-    Pass,
-    PassOptions,
-    PassReader,
-    batch_of_script,
-    num_rows_of,
-    seed_of,
-)
+from det_keras.keras.loops.reading import Reading
 from det_keras.keras.loops.run import LoopRun
-from det_keras.keras.loops.state import LoopState
 from det_keras.keras.loops.tracked import TrackedObjects
 from det_keras.keras.loops.values import result_of
-from det_keras.keras.private_api import creation_mark, creation_number
 from det_keras.keras.script import Script
 from det_keras.keras.training.boundaries.base import Boundary
-from det_keras.keras.training.metric_values import LazyMetrics, plain_value
+from det_keras.keras.training.metric_values import plain_value
 from det_keras.keras.training.phase import (
     PhaseRecord,
-    check_data_unchanged,
     check_signature,
 )
 from det_keras.keras.training.position import Position
@@ -60,6 +48,7 @@ class Loop:
 
     Attributes:
         run: the training.
+        reading: what the script reads.
         is_open: whether the script iterates over its epochs.
         is_left: whether the script has left it with `break`.
     """
@@ -71,23 +60,10 @@ class Loop:
         self._tracked = tracked
         self._workers = self.run.workers
         self._data = self.run.data
-        self._reading, self._running = ExitStack(), ExitStack()
-        self._restored: RestoredState | None = None
-        # The state to restore at the batches at which an earlier process stopped; None from there on.
-        self._pending_state: LoopState | None = None
-        self._created_before_epoch = 0
-        self._variables_at_boundary: Collection[int] = ()
-        self._in_batch: Pass | None = None
-        self._rows = self._all_rows = 1
-        # Calls of `batches` without a name in this epoch: of those that train, and of the others.
-        self._num_calls = {True: 0, False: 0}
+        self.reading = Reading(self.run)
+        self._running = ExitStack()
         # Tracked metrics, as they were when one was reported that was not among them.
         self._known_metrics: Collection[int] = ()
-        # Reports of this epoch that count as batches, unless the epoch has data.
-        self._num_reports = 0
-        # The pass of a training that the script is reading.
-        self._reading_pass: Pass | None = None
-        self._is_cut = False
         self.is_open = False
         self.is_left = False
 
@@ -96,7 +72,7 @@ class Loop:
     @property
     def trained_batches(self) -> int:
         """Batches trained in the script so far, with the one that the script is at."""
-        is_trained = self._in_batch is not None and self._in_batch.options.is_training
+        is_trained = self.reading.in_batch is not None and self.reading.in_batch.options.is_training
         return self._progress.total_batches + int(is_trained)
 
     def epochs(self, restored: RestoredState | None) -> Iterator[int]:
@@ -118,18 +94,6 @@ class Loop:
                 raise
             self.end()
 
-    def make_batches(
-        self, name: str | None, data: tuple[Any, ...], options: PassOptions, reader: Callable[[], PassReader]
-    ) -> Batches:
-        """Return batches that are told apart by their name, or by the order of the calls in an epoch."""
-        key = name
-        if key is None:
-            # Apart: how often an epoch evaluates must not change the names of its training passes.
-            number = self._num_calls[options.is_training]
-            key = f"{'batches' if options.is_training else 'evaluation'} {number}"
-            self._num_calls[options.is_training] += 1
-        return Batches(reader, key, data, options)
-
     def report(self, values: Mapping[str, Any]) -> None:
         """Add values to the training metrics of the epoch."""
         if self.is_repeating:
@@ -144,8 +108,8 @@ class Loop:
                     f"The metric `{name}` is not tracked, and would begin anew in a process that resumes. Pass it to "
                     "`context.track(...)` before the loop."
                 )
-        self.run.values.add(values, self._rows)
-        self._num_reports += 1
+        self.run.values.add(values, self.reading.rows)
+        self.reading.num_reports += 1
 
     def report_validation(self, values: Mapping[str, Any]) -> None:
         """Report the result of a validation.
@@ -155,7 +119,7 @@ class Loop:
         """
         if self.is_repeating:
             return
-        self._count_batch()
+        self.reading.count_batch()
         self._count_reports()
         if self._progress.current_validation is not None or (
             self._script.validated_at == self._progress.total_batches and self._progress.total_batches
@@ -186,7 +150,7 @@ class Loop:
             return
         self.is_open, self._script.running = False, None
         try:
-            self._leave_pass()
+            self.reading.leave()
             if save and (self._data.current is not None or self._progress.position.step == 0):
                 self.run.save_and_wait()
         except Exception:
@@ -205,8 +169,8 @@ class Loop:
                 self._progress.position.epoch + 1,
             )
             # The script may have prepared its models for the next training since.
-            self._tracked.keep_only(self._variables_at_boundary)
-            self._leave_pass()
+            self._tracked.keep_only(self.run.variables_at_boundary)
+            self.reading.leave()
             self.end()
 
     def skip(self, record: PhaseRecord, end: RestoredState | None) -> None:
@@ -232,94 +196,13 @@ class Loop:
         models = (layer for layer in self._tracked.layers.values() if isinstance(layer, keras.Model))
         return next(models, None)
 
-    # The passes of the script; see `PassReader`.
-
-    def open_pass(self, batches: Batches) -> Pass:
-        """Return the pass of some batches, with its data open."""
-        passes = self._data.passes
-        if batches.key not in passes:
-            self._add_pass(batches.key)
-        data_pass = passes[batches.key]
-        data_pass.open(batches.data, batches.options, self._is_made_in_epoch)
-        return data_pass
-
-    def begin_pass(self, batches: Batches) -> Pass | None:
-        """Return the pass to read; None if it gives nothing more in this epoch."""
-        if batches.options.is_training and self._reading_pass is not None:
-            raise ValueError(
-                f"The batches `{self._reading_pass.key}` are still being read: a position in two passes at once could "
-                "not be resumed. Join the data, with `tf.data.Dataset.zip` or as one tuple of arrays."
-            )
-        self._leave_pass()
-        data_pass = self.open_pass(batches)
-        if not self._find_place(data_pass):
-            return None
-        data_pass.is_open = True
-        # After the data is open, whose own functions are traced with it.
-        self.run.before_tracing()
-        if not data_pass.options.is_training:
-            self._reading.enter_context(self._workers.averaged())
-            return data_pass
-        self._data.current = data_pass.key
-        self._num_reports = 0
-        self.run.is_after_pass = False
-        if self.run.is_ending:
-            self._is_cut = True
-            return None
-        self.run.core.watch(
-            DataWait(data_pass.source, lambda: data_pass.step if self._progress.is_in_epoch else None)
-        )
-        self.run.enter_epoch()
-        self._reading_pass = data_pass
-        return data_pass
-
-    def begin_batch(self, data_pass: Pass, batch: Any) -> Any:
-        """Return what the script gets of a batch."""
-        if self._workers.is_single:
-            self._rows = self._all_rows = num_rows_of(batch)
-        else:
-            batch, counted = batch
-            self._rows, self._all_rows = self._workers.begin_batch(counted)
-        self._in_batch = data_pass
-        return batch_of_script(data_pass.source, batch)
-
-    def end_batch(self, data_pass: Pass) -> bool:
-        """Act after a batch, and return whether the pass has more batches to give."""
-        self._count_batch()
-        if not data_pass.options.is_training:
-            return True
-        is_last = data_pass.steps is not None and data_pass.step >= data_pass.steps
-        if self.run.is_ending:
-            self._is_cut = not is_last
-            return False
-        # After its last batch the loop acts at the end of the epoch, or after the next batch of another pass.
-        if not is_last and self.run.is_boundary_due:
-            self._visit(Boundary(at_epoch_end=False, logs=LazyMetrics(self._results)))
-            if self.run.is_ending:
-                self._is_cut = True
-                return False
-        return True
-
-    def end_pass(self, data_pass: Pass) -> None:
-        """Record that a pass has no more batches."""
-        self._leave_pass()
-        if not data_pass.options.is_training:
-            # It may be read again in this epoch.
-            data_pass.end_epoch()
-        self.run.is_after_pass = self.run.is_after_pass or data_pass.options.is_training
-
-    def leave_pass(self, data_pass: Pass) -> None:
-        """Record that nothing more is read of a pass now."""
-        if data_pass is self._reading_pass:
-            self._reading_pass = None
-
     # Execution.
 
     def _begin(self, restored: RestoredState | None) -> None:
         run, settings = self.run, self.run.settings
         self.is_open = True
         self._script.running = self
-        self._restored = restored
+        self.reading.restored = restored
         if not settings.validation_period.is_unlimited or settings.initial_validation:
             logger.warning(
                 "`min_validation_period` and `perform_initial_validation` have no effect on a loop written by hand: it "
@@ -333,55 +216,52 @@ class Loop:
             self._tracked.build(state["loop"]["objects"], restored.variables)
             # In their order: the first one has the seed that `fit` would have.
             for name in state["loop"]["passes"]:
-                self._add_pass(name)
+                self.reading.add_pass(name)
             run.resume_at(state)
         self._running.enter_context(self._workers.at_work())
-        self._variables_at_boundary = self._variable_ids()
+        self.run.note_variables()
         run.boundaries.begin()
         if restored is not None:
             is_in_epoch = self._progress.position.step > 0
-            self._pending_state = run.state(restored)
-            self._pending_state.restore(draws_of_epoch=is_in_epoch)
+            self.reading.pending = run.state(restored)
+            self.reading.pending.restore(draws_of_epoch=is_in_epoch)
             if is_in_epoch:
-                run.draws.of_epoch = self._pending_state.epoch_draws
+                run.draws.of_epoch = self.reading.pending.epoch_draws
             else:
-                self._pending_state = None
+                self.reading.pending = None
             run.boundaries.restored()
 
     def _begin_epoch(self) -> None:
         progress = self._progress
-        if self._pending_state is None:
+        if self.reading.pending is None:
             if progress.position.step:
                 # The searcher has made the target longer, inside of an epoch.
-                self._pending_state = self.run.state()
-                self._pending_state.restore(draws_of_epoch=True)
+                self.reading.pending = self.run.state()
+                self.reading.pending.restore(draws_of_epoch=True)
             else:
                 self.run.draws.begin_epoch()
                 self._data.current = None
-        if self._pending_state is not None:
-            position = self._pending_state.position
+        if self.reading.pending is not None:
+            position = self.reading.pending.position
             self._progress.position = Position(position.epoch, 0, position.batches - position.step)
-        self._created_before_epoch = creation_mark()
-        self._num_calls = {True: 0, False: 0}
-        self._num_reports = 0
-        self._is_cut = False
+        self.reading.begin_epoch()
         self.run.enter_epoch()
 
     def _end_epoch(self) -> None:
         progress = self._progress
-        if self._pending_state is not None:
+        if self.reading.pending is not None:
             raise DetError(
                 f"The checkpoint was taken in the batches `{self._name_of_current()}` of epoch "
-                f"{self._pending_state.position.epoch + 1}, and the script has not asked for them. Resume with the "
+                f"{self.reading.pending.position.epoch + 1}, and the script has not asked for them. Resume with the "
                 "script that wrote the checkpoint, or start from the beginning."
             )
-        self._leave_pass()
+        self.reading.leave()
         self._count_reports()
         if progress.position.step == 0:
-            self._advance()
+            self._progress.advance()
         self.run.progress.is_in_epoch = False
-        logs = self._results()
-        is_whole = not self._is_cut
+        logs = self.run.results()
+        is_whole = not self.reading.is_cut
         if is_whole:
             for data_pass in self._data.passes.values():
                 data_pass.end_epoch()
@@ -395,99 +275,24 @@ class Loop:
                 self.run.record_validation(logs)
             validation = progress.current_validation
             self.run.history.on_epoch_end(epoch, {**logs, **(validation.metrics if validation else {})})
-        self._visit(Boundary(at_epoch_end=is_whole, logs=logs))
-
-    def _visit(self, boundary: Boundary) -> None:
-        self._variables_at_boundary = self._variable_ids()
-        self.run.visit(boundary)
-
-    def _variable_ids(self) -> set[int]:
-        return {id(item.variable) for item in self._tracked.variables().tracked}
-
-    def _count_batch(self) -> None:
-        """Count the batch that the script has trained, unless it is counted."""
-        data_pass, self._in_batch = self._in_batch, None
-        if data_pass is None:
-            return
-        data_pass.step += 1
-        self._workers.end_batch(self._rows if data_pass.options.is_training else 0)
-        if data_pass.options.is_training:
-            self._data.records += self._all_rows
-            self._advance()
+        self.run.visit(Boundary(at_epoch_end=is_whole, logs=logs))
 
     def _count_reports(self) -> None:
         """Count the reports of an epoch that has taken no batches from `batches`."""
         if self._data.current is None:
-            for _ in range(self._num_reports):
-                self._advance()
-        self._num_reports = 0
-
-    def _add_pass(self, key: str) -> None:
-        passes = self._data.passes
-        seed = seed_of(key, self.run.seed, is_first=not passes)
-        passes[key] = Pass(key, seed, self.run.core.distributed)
-        if self._restored is not None:
-            passes[key].await_state(self.run.state(self._restored).pass_state(key))
-
-    def _advance(self) -> None:
-        position = self._progress.position
-        self._progress.position = position.at_step(position.step + 1)
-
-    def _find_place(self, data_pass: Pass) -> bool:
-        """Bring a pass to where it is to be read; return False if it gives nothing more in this epoch."""
-        saved, pending, trains = data_pass.take_state(), self._pending_state, data_pass.options.is_training
-        if saved is not None:
-            if trains:
-                check_data_unchanged(
-                    self.run.phase_index, saved.state["describe"], data_pass.source.describe()
-                )
-            if pending is not None and saved.is_current:
-                left = self._progress.epochs_left(data_pass.steps)
-                self._reach_position(without=data_pass.resume(saved, epochs_left=left))
-                return True
-            data_pass.skip(saved)
-            if pending is not None and saved.is_open and trains:
-                data_pass.mark_read(saved)
-                return False
-        elif not data_pass.is_open:
-            return True
-        elif not trains:
-            data_pass.end_epoch()
-        elif pending is None or not pending.is_from_memory:
-            raise ValueError(
-                f"The batches `{data_pass.key}` were read in this epoch already. Call `context.batches(...)` again for "
-                "another pass, with a name of its own if it has one."
-            )
-        elif data_pass.key != self._data.current:
-            return False
-        else:
-            # The epoch continues in this process, because the searcher has made the target longer.
-            self._reach_position()
-        return True
-
-    def _leave_pass(self) -> None:
-        """Count the last batch of the pass that was read, if the script has left it early, and end its effects."""
-        self._count_batch()
-        self._reading.close()
-        self._workers.end_pass()
-        self._rows = 1
-
-    def _reach_position(self, without: frozenset[str] = frozenset()) -> None:
-        """Restore the state of the batches at which training stopped, now that the script asks for them."""
-        state, self._pending_state = self._pending_state, None
-        assert state is not None
-        state.restore(draws_of_epoch=False, without=without)
-        self._progress.position = state.position
+            for _ in range(self.reading.num_reports):
+                self._progress.advance()
+        self.reading.num_reports = 0
 
     @property
     def is_repeating(self) -> bool:
         """Whether the script is in a part of the epoch that an earlier process has run and reported."""
-        return self._pending_state is not None
+        return self.reading.pending is not None
 
     def _name_of_current(self) -> str | None:
-        if self._restored is None:
+        if self.reading.restored is None:
             return self._data.current
-        passes = self._restored.state["loop"]["passes"]
+        passes = self.reading.restored.state["loop"]["passes"]
         return next((name for name, state in passes.items() if state["is_current"]), None)
 
     def _agreed(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -499,15 +304,6 @@ class Loop:
         plain = self._workers.means(plain)
         return {name if name.startswith("val_") else f"val_{name}": value for name, value in plain.items()}
 
-    def _results(self) -> dict[str, Any]:
-        return self.run.values.results(self._workers.add_up)
-
-    def _is_made_in_epoch(self, dataset: Any) -> bool:
-        return creation_number(dataset) > self._created_before_epoch
-
     def _close(self) -> None:
-        self.run.core.watch(None)
-        self._reading.close()
+        self.reading.close()
         self._running.close()
-        for data_pass in self._data.passes.values():
-            data_pass.close()

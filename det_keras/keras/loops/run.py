@@ -13,6 +13,7 @@ from det_keras.keras.loops.tracked import TrackedObjects
 from det_keras.keras.loops.values import ReportedValues
 from det_keras.keras.loops.workers import LoopWorkers
 from det_keras.keras.private_api import traced_names
+from det_keras.keras.training.boundaries.base import Boundary
 from det_keras.keras.training.parts import HistoryPart, ProgressPart, SavedState, WeightsPart
 from det_keras.keras.training.phase import phase_signature
 from det_keras.keras.training.training import Training, TrainingContext
@@ -34,6 +35,7 @@ class LoopRun(Training):
         data: the passes over the data.
         draws: what draws random numbers.
         is_after_pass: whether the data of this epoch was read to its end, and nothing was begun since.
+        variables_at_boundary: ids of the variables that existed at the newest boundary.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class LoopRun(Training):
         self.data = PassesPart(is_chief=workers.is_chief)
         self.draws = DrawsPart(tracked, self.progress)
         self.is_after_pass = False
+        self.variables_at_boundary: Collection[int] = ()
         self._traced_before: Collection[str] = ()
         self._weights = WeightsPart(tracked.variables, tracked.layers, tracked.optimizers.values)
         self._objects = [TrackedPart(tracked, self.workers), ReportedPart(self.values, tracked)]
@@ -104,6 +107,19 @@ class LoopRun(Training):
         super().prepare_checkpoints()
         if self.core.distributed.is_chief:
             warn_of_random_functions(self._traced_before)
+
+    def visit(self, boundary: Boundary) -> None:
+        """Let the boundary callbacks act between two batches."""
+        self.note_variables()
+        super().visit(boundary)
+
+    def note_variables(self) -> None:
+        """Record which variables exist."""
+        self.variables_at_boundary = {id(item.variable) for item in self.tracked.variables().tracked}
+
+    def results(self) -> dict[str, Any]:
+        """Return the metrics that were reported in this epoch, over all workers."""
+        return self.values.results(self.workers.add_up)
 
     def before_tracing(self) -> None:
         """Record what is traced, so that random functions of the first batch are found; later calls do nothing."""

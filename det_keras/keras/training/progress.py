@@ -109,6 +109,10 @@ class Progress:
         self.position = self.position.next_epoch()
         self.logs_of_boundary = logs
 
+    def advance(self) -> None:
+        """Move to the boundary after the next batch."""
+        self.position = self.position.at_step(self.position.step + 1)
+
     def epochs_left(self, steps_per_epoch: int | None) -> int:
         """Return the number of remaining epochs, including the current one; an upper bound for a target in batches.
 
