@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -140,7 +140,7 @@ class KerasContext(LoopCalls, MediaLog):
         """
         return self.data.wrap(*data, shard=shard, per_worker_batches=per_worker_batches)
 
-    def wrap_optimizer(self, optimizer: Any) -> Any:
+    def wrap_optimizer(self, optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
         """Store an optimizer's state in checkpoints, and exchange its gradients between workers.
 
         Call it once for each optimizer. On one worker it is optional for the optimizer that a model is compiled with.
@@ -167,23 +167,23 @@ class KerasContext(LoopCalls, MediaLog):
 
     def fit(
         self,
-        model: Any,
+        model: keras.Model,
         x: Any = None,
         y: Any = None,
         batch_size: int | None = None,
         epochs: int = 1,
-        verbose: Any = "auto",
-        callbacks: Any = None,
+        verbose: int | str = "auto",
+        callbacks: keras.callbacks.Callback | Sequence[keras.callbacks.Callback] | None = None,
         validation_split: float = 0.0,
         validation_data: Any = None,
-        shuffle: Any = True,
+        shuffle: bool | str = True,
         class_weight: Mapping[int, float] | None = None,
         sample_weight: Any = None,
         initial_epoch: int = 0,
         steps_per_epoch: int | None = None,
         validation_steps: int | None = None,
         validation_batch_size: int | None = None,
-        validation_freq: Any = 1,
+        validation_freq: int | Collection[int] = 1,
         *,
         x_val: Any = None,
         y_val: Any = None,
@@ -260,14 +260,14 @@ class KerasContext(LoopCalls, MediaLog):
 
     def evaluate(
         self,
-        model: Any,
+        model: keras.Model,
         x: Any = None,
         y: Any = None,
         batch_size: int | None = None,
         *,
         report: str = "test",
         **options: Any,
-    ) -> Any:
+    ) -> dict[str, float]:
         """Evaluate a model as `model.evaluate` does and return its metrics by name.
 
         The result is reported to the group ``test``, or with ``report="validation"`` to the validations. In a process
@@ -318,7 +318,13 @@ class KerasContext(LoopCalls, MediaLog):
         return metrics
 
     def predict(
-        self, model: Any, x: Any, batch_size: int | None = None, *, gather: bool = False, **options: Any
+        self,
+        model: keras.Model,
+        x: Any,
+        batch_size: int | None = None,
+        *,
+        gather: bool = False,
+        **options: Any,
     ) -> Any:
         """Predict as `model.predict` does.
 
@@ -345,7 +351,7 @@ class KerasContext(LoopCalls, MediaLog):
         *,
         best: bool = False,
         custom_objects: Mapping[str, Any] | None = None,
-    ) -> Any:
+    ) -> keras.Model:
         """Return the model of a checkpoint: architecture, weights and compile state.
 
         Args:
@@ -423,7 +429,7 @@ class KerasContext(LoopCalls, MediaLog):
         self.core.backend.note_error(error)
 
 
-def _check_model(model: Any, what: str) -> None:
+def _check_model(model: object, what: str) -> None:
     check_eager()
     if not isinstance(model, keras.Model):
         raise TypeError(

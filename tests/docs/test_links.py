@@ -6,6 +6,7 @@ sees them.
 
 from __future__ import annotations
 
+import ast
 import itertools
 import re
 from collections.abc import Iterator
@@ -85,3 +86,15 @@ def test_named_file_exists(page, name):
 def test_names_of_files_are_found():
     assert {"keras/fit/fit.py", "core/backend/"} <= set(files_named("docs/architecture.md"))
     assert not exists("keras/fit/nothing.py", "docs/architecture.md")
+
+
+def test_reference_of_keras_has_each_exported_name():
+    tree = ast.parse((ROOT / "det_keras" / "keras" / "__init__.py").read_text(encoding="utf-8"))
+    (exported,) = (
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    )
+    pages = [ROOT / "docs" / "reference" / name for name in ("keras.md", "generations.md")]
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    assert [name for name in exported if f"det_keras.keras.{name}" not in text] == []
