@@ -15,7 +15,7 @@ from det_keras.protocol.states import COMPLETED, PARTIALLY_DELETED, bare, named
 
 if TYPE_CHECKING:
     from det_keras.client import Session
-from det_keras.protocol.metrics import rank
+from det_keras.protocol.metrics import best_first
 
 _DOWNLOADABLE = (named(COMPLETED), named(PARTIALLY_DELETED))
 _LOCAL_TYPES = ("directory", "shared_fs")
@@ -34,17 +34,18 @@ def default_target(uuid: str) -> Path:
     return Path("checkpoints") / uuid
 
 
-def best_first(checkpoints: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def best_checkpoints_first(checkpoints: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return checkpoints by the searcher's metric, best first; those without the metric are last, newest first."""
-
-    def place(checkpoint: dict[str, Any]) -> tuple[tuple[bool, float], int]:
-        training = checkpoint["training"]
-        searcher = (training.get("experimentConfig") or {}).get("searcher") or {}
-        smaller = bool(searcher.get("smaller_is_better", True))
-        steps = int((checkpoint.get("metadata") or {}).get("steps_completed") or 0)
-        return rank(training.get("searcherMetric"), smaller_is_better=smaller), -steps
-
-    return sorted(checkpoints, key=place)
+    searchers = ((one["training"].get("experimentConfig") or {}).get("searcher") or {} for one in checkpoints)
+    smaller = next(
+        (searcher["smaller_is_better"] for searcher in searchers if "smaller_is_better" in searcher), True
+    )
+    return best_first(
+        checkpoints,
+        lambda checkpoint: checkpoint["training"].get("searcherMetric"),
+        smaller_is_better=bool(smaller),
+        otherwise=lambda checkpoint: -int((checkpoint.get("metadata") or {}).get("steps_completed") or 0),
+    )
 
 
 def download(session: Session, record: Mapping[str, Any], target: Path, *, only_master: bool = False) -> Path:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 TRAINING = "training"
 VALIDATION = "validation"
@@ -76,3 +78,23 @@ def rank(value: object, *, smaller_is_better: bool) -> tuple[bool, float]:
     if x is None or math.isnan(x):
         return True, 0.0
     return False, x if smaller_is_better else -x
+
+
+def best_first(
+    entries: Iterable[T],
+    value: Callable[[T], object],
+    *,
+    smaller_is_better: bool,
+    otherwise: Callable[[T], int],
+) -> list[T]:
+    """Return trials or checkpoints by a metric, the best first; those without the metric are last.
+
+    Args:
+        entries: what to sort.
+        value: returns the metric of an entry.
+        smaller_is_better: direction of the metric.
+        otherwise: returns the number by which entries of the same metric are sorted.
+    """
+    return sorted(
+        entries, key=lambda entry: (rank(value(entry), smaller_is_better=smaller_is_better), otherwise(entry))
+    )

@@ -6,7 +6,7 @@ import tarfile
 
 import pytest
 
-from det_keras.cli.download import best_first, download
+from det_keras.cli.download import best_checkpoints_first, download
 from det_keras.client import Session
 from det_keras.errors import CheckpointError, DetError, MasterError
 from det_keras.storage import DirectoryStorage
@@ -189,8 +189,8 @@ def rated(metric, steps, *, smaller=True):
 
 
 def test_the_best_checkpoint_comes_first_and_the_unrated_last():
-    found = best_first([rated(None, 1), rated("NaN", 9), rated(0.5, 2), rated(0.1, 3)])
+    found = best_checkpoints_first([rated(None, 1), rated("NaN", 9), rated(0.5, 2), rated(0.1, 3)])
 
     assert [one["metadata"]["steps_completed"] for one in found] == [3, 2, 9, 1]
     larger = [rated(0.5, 2, smaller=False), rated(0.9, 3, smaller=False)]
-    assert best_first(larger)[0]["metadata"]["steps_completed"] == 3
+    assert best_checkpoints_first(larger)[0]["metadata"]["steps_completed"] == 3

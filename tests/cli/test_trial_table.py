@@ -7,7 +7,13 @@ import io
 import pytest
 from rich.console import Console
 
-from det_keras.cli.following.trial_table import best_first, end_line, is_search, trial_rows, trial_table
+from det_keras.cli.following.trial_table import (
+    best_trials_first,
+    end_line,
+    is_search,
+    trial_rows,
+    trial_table,
+)
 
 
 def experiment(smaller: bool = True, name: str = "random"):
@@ -35,11 +41,11 @@ def ids(trials) -> list[int]:
 @pytest.mark.parametrize(("smaller", "expected"), [(True, [3, 1, 2, 4]), (False, [1, 2, 3, 4])])
 def test_best_is_first_and_who_has_no_metric_last(smaller, expected):
     trials = [trial(4), trial(1, 0.5), trial(2, 0.5), trial(3, 0.1)]
-    assert ids(best_first(experiment(smaller), trials)) == expected
+    assert ids(best_trials_first(experiment(smaller), trials)) == expected
 
 
 def test_zero_and_negative_metrics_have_their_place():
-    assert ids(best_first(experiment(), [trial(1, 0.0), trial(2, -1.0), trial(3, 1.0)])) == [2, 1, 3]
+    assert ids(best_trials_first(experiment(), [trial(1, 0.0), trial(2, -1.0), trial(3, 1.0)])) == [2, 1, 3]
 
 
 def test_rows_begin_with_those_that_train_and_say_how_many_are_left_out():

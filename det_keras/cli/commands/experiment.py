@@ -12,11 +12,10 @@ from det_keras.cli import render
 from det_keras.cli.arguments import add_json, add_yes, confirm, id_list, positive
 from det_keras.cli.commands import report
 from det_keras.cli.commands.checkpoint import checkpoint_rows, print_checkpoints
-from det_keras.cli.download import best_first as best_checkpoints_first
-from det_keras.cli.download import download
+from det_keras.cli.download import best_checkpoints_first, download
 from det_keras.cli.following import follow, logs
 from det_keras.cli.following.progress import best_validation
-from det_keras.cli.following.trial_table import best_first, is_search, metric_of
+from det_keras.cli.following.trial_table import best_trials_first, is_search, metric_of
 from det_keras.cli.following.workloads import print_workloads
 from det_keras.cli.session import open_session
 from det_keras.cli.submission import continuing, create
@@ -185,7 +184,7 @@ def _print_experiment(session: Session, experiment: dict[str, Any]) -> None:
         facts["Hyperparameters"] = display.hparams_text(hparams)
     render.print_facts(facts)
     print()
-    _print_trials(experiment, best_first(experiment, trials) if is_search(experiment) else trials)
+    _print_trials(experiment, best_trials_first(experiment, trials) if is_search(experiment) else trials)
     # For a search, only the reports of the best trial: those of a hundred trials would be too long.
     shown = (
         [best.trial_id]
@@ -242,7 +241,7 @@ def _list_trials(args: argparse.Namespace, settings: Settings) -> int:
         experiment = _fetch(session, args.experiment_id)
         trials: Sequence[Mapping[str, Any]] = _trials(session, args.experiment_id)
         if args.sort_by == "metric":
-            trials = best_first(experiment, trials)
+            trials = best_trials_first(experiment, trials)
     if args.json:
         render.print_json(trials)
     else:

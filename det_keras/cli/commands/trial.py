@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from det_keras import display
 from det_keras.cli import render
 from det_keras.cli.arguments import add_json, positive
-from det_keras.cli.download import best_first, default_target, download
+from det_keras.cli.download import best_checkpoints_first, default_target, download
 from det_keras.cli.following import logs
 from det_keras.cli.following.trial_table import metric_of
 from det_keras.cli.following.workloads import print_workloads
@@ -116,4 +116,4 @@ def _chosen(args: argparse.Namespace, found: list[dict[str, Any]]) -> dict[str, 
         raise DetError(f"Trial {args.trial_id} has no checkpoint to download.")
     if args.latest:
         return max(complete, key=lambda record: record["metadata"].get("steps_completed") or 0)
-    return best_first(complete)[0]
+    return best_checkpoints_first(complete)[0]

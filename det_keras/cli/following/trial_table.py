@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from det_keras.cli.render import printable
 from det_keras.display import hparams_text, metric_text, number_text, percent_text, state_text
-from det_keras.protocol.metrics import best_metric, rank
+from det_keras.protocol.metrics import best_first, best_metric
 from det_keras.protocol.states import QUEUED, is_over, named
 
 _WAITING = named(QUEUED)
@@ -18,15 +18,17 @@ def is_search(experiment: Mapping[str, Any]) -> bool:
     return (experiment["config"].get("searcher") or {}).get("name") != "single"
 
 
-def best_first(experiment: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def best_trials_first(
+    experiment: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
     """Return trials by their best searcher metric; those without the metric are last."""
     searcher = experiment["config"].get("searcher") or {}
-    smaller = bool(searcher.get("smaller_is_better", True))
-
-    def place(trial: Mapping[str, Any]) -> tuple[tuple[bool, float], int]:
-        return rank(metric_of(experiment, trial), smaller_is_better=smaller), int(trial["id"])
-
-    return sorted(trials, key=place)
+    return best_first(
+        trials,
+        lambda trial: metric_of(experiment, trial),
+        smaller_is_better=bool(searcher.get("smaller_is_better", True)),
+        otherwise=lambda trial: int(trial["id"]),
+    )
 
 
 def metric_of(experiment: Mapping[str, Any], trial: Mapping[str, Any]) -> float | None:
@@ -58,7 +60,7 @@ def trial_rows(
         most: maximum number of rows.
     """
     training = [trial for trial in trials if not is_over(trial["state"]) and trial["state"] != _WAITING]
-    others = best_first(experiment, [trial for trial in trials if trial not in training])
+    others = best_trials_first(experiment, [trial for trial in trials if trial not in training])
     shown = [*training, *others][:most]
     return [_row(experiment, trial) for trial in shown], len(trials) - len(shown)
 

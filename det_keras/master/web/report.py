@@ -28,7 +28,7 @@ from det_keras.master.web.metric_choice import Metric, metric_choices, metrics_o
 from det_keras.master.web.plotting.figures import Figure
 from det_keras.master.web.plotting.plots import (
     MOST_LINES,
-    best_first,
+    best_trials_first,
     curves_figure,
     parallel_figure,
     rungs_figure,
@@ -137,7 +137,7 @@ async def _facts(request: Request, experiment_id: int) -> dict[str, Any]:
         rest.get(f"/experiments/{experiment_id}/searcher/rungs"),
     )
     experiment = shown["experiment"]
-    ordered = best_first(trials["trials"], experiment)
+    ordered = best_trials_first(trials["trials"], experiment)
     return {
         "experiment": experiment,
         "trials": ordered,

@@ -24,7 +24,7 @@ from det_keras.master.web.plotting.importance import importances
 from det_keras.master.web.plotting.rungs import at_rung, stopped_at
 from det_keras.master.web.plotting.space import scales
 from det_keras.master.web.rest import Rest
-from det_keras.protocol.metrics import TRAINING, VALIDATION
+from det_keras.protocol.metrics import TRAINING, VALIDATION, best_first
 
 router = APIRouter(prefix="/figures", include_in_schema=False)
 
@@ -160,15 +160,16 @@ def rungs_figure(
     return figures.rungs(entries, metric=experiment["searcherMetric"], unit=rungs["unit"])
 
 
-def best_first(trials: Sequence[Mapping[str, Any]], experiment: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def best_trials_first(
+    trials: Sequence[Mapping[str, Any]], experiment: Mapping[str, Any]
+) -> list[Mapping[str, Any]]:
     """Return trials ordered by their best validation; trials without a validation come last."""
-    sign = 1.0 if experiment["config"]["searcher"]["smaller_is_better"] else -1.0
-
-    def key(trial: Mapping[str, Any]) -> tuple[bool, float, int]:
-        value = trial["searcherMetricValue"]
-        return value is None, sign * (value or 0.0), trial["id"]
-
-    return sorted(trials, key=key)
+    return best_first(
+        trials,
+        lambda trial: trial["searcherMetricValue"],
+        smaller_is_better=experiment["config"]["searcher"]["smaller_is_better"],
+        otherwise=lambda trial: int(trial["id"]),
+    )
 
 
 async def _search_of(
