@@ -25,7 +25,7 @@ import tensorflow as tf
 
 import det_keras as det
 from det_keras.keras.data import pydataset, tfdata
-from det_keras.keras.data.replay import replay
+from det_keras.keras.data.tfdata import replay
 
 BATCH, SIZE = 32, 24
 

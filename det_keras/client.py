@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 import httpx
 
 from det_keras.errors import MasterError, MasterUnavailableError
-from det_keras.protocol.addresses import is_loopback
 from det_keras.protocol.api import Api
+from det_keras.protocol.values import is_loopback
 
 _RETRIED_STATUSES = frozenset({502, 503, 504})
 # A master says by it that it did nothing. A proxy says by the others that it got no answer: the master may have handled

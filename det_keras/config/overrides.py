@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from det_keras.config.alternatives import replaced_fields
+from det_keras.config.merge import replaced_fields
 from det_keras.config.problems import Problems
 from det_keras.config.searching.lengths import LENGTH_PATHS
 from det_keras.config.yaml_text import ensure_tree, key_text, load_yaml, parse_scalar

@@ -31,6 +31,9 @@ from det_keras.workers.heartbeat import code_of_rejection
 
 if TYPE_CHECKING:
     from det_keras.core.backend.trial import LoadReporter
+from det_keras.core.gpus import load_nvml, open_gpus
+from det_keras.provenance.process import describe_process
+from det_keras.provenance.repository import read_repository
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +117,7 @@ class Context:
 
         def record() -> dict[str, Any]:
             # Imported here, on the thread of the report.
-            from det_keras.core.backend.provenance import training_record
+            from det_keras.core.context import training_record
 
             return training_record(environ, with_repository=is_detached)
 
@@ -365,3 +368,36 @@ def _configured_length(info: ClusterInfo | None) -> Any:
     if info is None or info.trial is None:
         return None
     return (info.trial.config.get("searcher") or {}).get("max_length")
+
+
+def training_record(environ: Mapping[str, str], *, with_repository: bool) -> dict[str, Any]:
+    """Return the record of this process.
+
+    Args:
+        environ: the environment for git.
+        with_repository: whether the working directory may belong to a repository of the user; that of a task of a
+            master does not.
+    """
+    record = {**describe_process(sys.orig_argv, Path.cwd()), "gpus": _gpu_names()}
+    for name in ("tensorflow", "keras"):
+        # What is loaded, which need not be what is installed first on the path.
+        version = getattr(sys.modules.get(name), "__version__", None)
+        if isinstance(version, str):
+            record[name] = version
+    if with_repository:
+        try:
+            record["repository"] = read_repository(Path.cwd(), environ)
+        except OSError:
+            # Git is not installed.
+            record["repository"] = None
+    return record
+
+
+def _gpu_names() -> list[str]:
+    gpus = open_gpus(load_nvml())
+    if gpus is None:
+        return []
+    try:
+        return gpus.names()
+    finally:
+        gpus.close()

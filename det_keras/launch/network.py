@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from det_keras.errors import DetError
 from det_keras.launch.placement import Placement
-from det_keras.protocol.addresses import is_loopback
+from det_keras.protocol.values import is_loopback
 from det_keras.workers.rendezvous import LOOPBACK
 
 # The network interface that connects the ranks of one machine; other machines cannot reach it.

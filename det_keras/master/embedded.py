@@ -39,8 +39,7 @@ from det_keras.master.tasks.jobs import Jobs
 from det_keras.master.tasks.live_queue import LiveQueue
 from det_keras.master.tasks.scheduling import Policy, make_policy
 from det_keras.master.tasks.task_environment import Identity
-from det_keras.protocol.addresses import is_loopback
-from det_keras.protocol.values import now
+from det_keras.protocol.values import is_loopback, now
 
 
 class EmbeddedMaster:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import math
 import re
 from collections.abc import Mapping
@@ -73,3 +74,11 @@ _SALT = "GubPEmmotfiK9TMD6Zdw"
 def hash_password(password: str) -> str:
     """Return the text that a client sends in place of a password; an empty password stays empty."""
     return hashlib.sha512((_SALT + password).encode()).hexdigest() if password else ""
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a name or address is of this machine alone: other machines cannot reach what listens there."""
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -6,8 +6,7 @@ import plotly.colors
 import pytest
 from coloraide import Color
 
-from det_keras.master.web.plotting.colors import run_color
-from det_keras.master.web.plotting.figures import _VIRIDIS, Line, Point, curves, parallel, scatter
+from det_keras.master.web.plotting.figures import _VIRIDIS, Line, Point, curves, parallel, run_color, scatter
 from det_keras.master.web.plotting.space import scales
 
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from det_keras.cli.arguments import positive
-from det_keras.cli.pages import determined_page
-from det_keras.cli.session import open_session
+from det_keras.cli.session import determined_page, open_session
 from det_keras.connection.settings import Settings
 
 if TYPE_CHECKING:

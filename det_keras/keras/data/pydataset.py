@@ -25,8 +25,8 @@ from det_keras.keras.checkpoint.random_state import capture_streams, restore_str
 from det_keras.keras.data.base import IteratedSource
 from det_keras.keras.data.loader import load_batches
 from det_keras.keras.data.order import EpochLengths, batch_order, epoch_lengths
-from det_keras.keras.data.replay import replay
 from det_keras.keras.data.shard import Shard
+from det_keras.keras.data.tfdata import replay
 from det_keras.keras.private_api import tensor_spec
 
 # Keras reads two batches to find the dimensions that vary.

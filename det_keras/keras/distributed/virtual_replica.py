@@ -22,7 +22,8 @@ from det_keras.core.distributed import DistributedContext, reversed_bits
 from det_keras.keras.distributed.exchange import sum_over_parts
 from det_keras.keras.distributed.lockstep import Lockstep
 from det_keras.keras.distributed.replica import Replica, Step, seed_variables
-from det_keras.keras.distributed.shared_step import Share
+from det_keras.keras.distributed.shared_step import Share, SharedStep
+from det_keras.keras.distributed.worker_replica import WorkerReplica
 from det_keras.keras.private_api import (
     all_layers,
     existing_keras_seed_generator,
@@ -295,3 +296,11 @@ def _stream(state: tf.Tensor, part: int) -> tf.Tensor:
     seed = tf.bitcast(tf.cast(state, tf.uint32), tf.int32)
     folded = tf.random.experimental.stateless_fold_in(seed, part)
     return tf.cast(tf.bitcast(folded, tf.uint32), state.dtype)
+
+
+def make_replica(
+    model: Any, workers: DistributedContext, step: SharedStep, *, may_lack_rows: bool = True
+) -> Replica:
+    """Return the replica of `model` on this worker; arguments as for `Replica`."""
+    kind = VirtualReplica if workers.has_virtual else WorkerReplica
+    return kind(model, workers, step, may_lack_rows=may_lack_rows)

@@ -13,8 +13,8 @@ from det_keras.keras.checkpoint.variables import build_for_evaluation
 from det_keras.keras.data import ArrayShare, whole_data
 from det_keras.keras.data.pydataset import standardize_batch
 from det_keras.keras.data.wrap import is_sharded
-from det_keras.keras.distributed.replicas import make_replica
 from det_keras.keras.distributed.shared_step import SharedStep
+from det_keras.keras.distributed.virtual_replica import make_replica
 from det_keras.keras.fit.arguments import checked_count
 from det_keras.keras.fit.validator import Validator
 

@@ -15,8 +15,8 @@ from det_keras.keras.checkpoint.trained_model import TrainedModel
 from det_keras.keras.data import DataSource
 from det_keras.keras.distributed.exchange import sum_over_workers
 from det_keras.keras.distributed.replica import Replica
-from det_keras.keras.distributed.replicas import make_replica
 from det_keras.keras.distributed.shared_step import SharedStep
+from det_keras.keras.distributed.virtual_replica import make_replica
 from det_keras.keras.private_api import all_layers, given_losses
 from det_keras.keras.training.metric_values import LazyMetrics
 from det_keras.keras.training.progress import Progress

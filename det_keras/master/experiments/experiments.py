@@ -26,8 +26,7 @@ from det_keras.master.experiments import continuing
 from det_keras.master.experiments.controller import ExperimentController
 from det_keras.master.reports.provenance import check_record, store_record, subject_of
 from det_keras.master.resources import ResourcePool
-from det_keras.master.tasks.python_environment import refuse_impossible_environment
-from det_keras.master.tasks.task_environment import refuse_large_config
+from det_keras.master.tasks.task_environment import refuse_impossible_environment, refuse_large_config
 from det_keras.protocol import states
 from det_keras.protocol.values import now
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from det_keras.errors import DetError
-from det_keras.protocol.addresses import is_loopback
+from det_keras.protocol.values import is_loopback
 
 #: The default address of a master; other machines cannot reach it.
 LOOPBACK = "127.0.0.1"

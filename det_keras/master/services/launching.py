@@ -14,12 +14,12 @@ from det_keras.master.database.models import AllocationRow, TaskRow, TrialRow, U
 from det_keras.master.database.store import Transaction
 from det_keras.master.resources import Launch, ResourcePool, Share
 from det_keras.master.tasks import allocations, jobs
-from det_keras.master.tasks.python_environment import requested_environment
 from det_keras.master.tasks.task_environment import (
     Identity,
     TaskFacts,
     common_variables,
     job_variables,
+    requested_environment,
     trial_variables,
 )
 

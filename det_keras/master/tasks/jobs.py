@@ -21,8 +21,7 @@ from det_keras.master.reports.provenance import check_record, store_record, subj
 from det_keras.master.resources import ResourcePool
 from det_keras.master.tasks import allocations
 from det_keras.master.tasks.logs import note
-from det_keras.master.tasks.python_environment import refuse_impossible_environment
-from det_keras.master.tasks.task_environment import refuse_large_config
+from det_keras.master.tasks.task_environment import refuse_impossible_environment, refuse_large_config
 from det_keras.protocol.values import now
 
 #: The types of tasks in the REST API; all but trials are generic jobs.

@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from det_keras.config.fields.environment import Environment
+from det_keras.launch.environments.request import EnvironmentRequest
 from det_keras.master.errors import InvalidArgumentError
+from det_keras.master.resources import ResourcePool
 
 # Linux starts no process with a variable above 128 KiB (MAX_ARG_STRLEN), including its name.
 _MOST_CONFIG_BYTES = (128 << 10) - 64
@@ -146,3 +149,23 @@ def refuse_large_config(config: Mapping[str, Any]) -> None:
 def job_variables(config: Mapping[str, Any]) -> dict[str, str]:
     """Return the additional variables of a generic job; `config` includes its secrets."""
     return {"DET_TASK_CONFIG": json.dumps(config)}
+
+
+def requested_environment(environment: Environment) -> EnvironmentRequest:
+    """Return what a config asks of the Python environment of its tasks."""
+    return EnvironmentRequest(environment.python, environment.pip, environment.requirements)
+
+
+def refuse_impossible_environment(environment: Environment, pool: ResourcePool) -> None:
+    """Refuse a config whose tasks could not be started.
+
+    Args:
+        environment: of the config.
+        pool: where the tasks would run.
+
+    Raises:
+        InvalidArgumentError: the pool cannot provide the environment.
+    """
+    reason = pool.refusal(requested_environment(environment))
+    if reason is not None:
+        raise InvalidArgumentError(reason)
