@@ -126,8 +126,9 @@ def test_result_waits_for_space_on_a_full_disk(supervise, tmp_path):
         pytest.skip("No file system can be mounted here.")
     try:
         supervised = supervise([sys.executable, "-c", FILL, str(allocation / "filler")])
-        # A draft without content is all that there is space for.
-        eventually((allocation / ".exit.json").exists)
+        eventually((allocation / "filler").exists)
+        # Deleted when there was no space for the result.
+        eventually(lambda: not supervised.work.exists())
         assert not (allocation / "exit.json").exists()
         (allocation / "filler").unlink()
         assert supervised.finish()["exit_code"] == 0

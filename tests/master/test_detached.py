@@ -345,8 +345,10 @@ def test_exception_that_leaves_a_with_block_is_a_failure(open_backend, client, k
     if kind == "keras":
         settings = pytest.importorskip("det_keras.keras.training.settings").FitSettings()
         from det_keras.keras.context import KerasContext
+        from det_keras.keras.script import Script
 
-        context = KerasContext(context, None, settings, seed=0, config_data={}, on_close=lambda: None)
+        script = Script(context, settings, seed=0)
+        context = KerasContext(script, None, config_data={}, on_close=lambda: None)
     with pytest.raises(ValueError, match="wrong"), context:
         raise ValueError("wrong")
     assert client.trial(backend.run.trial_id)["state"] == "STATE_ERROR"

@@ -1,1 +1,5 @@
 """`determined.experimental.keras`, provided by det_keras."""
+
+from det_keras.experimental.keras import init
+
+__all__ = ["init"]
