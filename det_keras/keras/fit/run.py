@@ -203,6 +203,7 @@ class FitRun(Training):
         self.trained.variables.check(restored.variables)
         self.resume_at(state)
         self._restored = restored
+        self.progress.awaits_state = True
         return bool(state["phase"]["finished"])
 
     def restore(self) -> None:

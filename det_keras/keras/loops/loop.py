@@ -1,7 +1,7 @@
 """A training loop that a script writes by hand, between its first step and its end.
 
 The script runs the loop, so it is the script that calls: for the next epoch, for the next batch, with values to report.
-Each call that asks for the next batch is a boundary between two batches, at which the injected callbacks of `fit` act.
+Each call that asks for the next batch is a boundary between two batches, at which the boundary callbacks act.
 
 A resumed process runs the body of the interrupted epoch from its top. Until the script asks for the batches at which
 the earlier process stopped, it is in the part of the body before them: passes that had ended give nothing, and what it

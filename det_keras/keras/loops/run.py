@@ -130,7 +130,6 @@ class LoopRun(Training):
         """Set the position of a checkpoint, and what is known of it before the script asks for its batches."""
         super().resume_at(state)
         self.progress.load_state(state)
-        self.progress.awaits_state = False
         self.history.load_state(state["history"])
         self.data.records = state["loop"]["records"]
         self._snapshots.is_saved()

@@ -23,7 +23,7 @@ class PhaseRecord:
         signature: the values that identify the phase; see `phase_signature`.
         history: the state of its `FitHistory`.
         batches: number of batches that it trained.
-        data: the state of the data at its end, as JSON values; see `FitRun.skip_phase`.
+        data: the state of the data at its end, as JSON values; see `DataPart.skip`.
     """
 
     signature: Mapping[str, Any]

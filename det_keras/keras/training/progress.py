@@ -95,7 +95,7 @@ class Progress:
         """Set the position of a checkpoint; `load_state` restores the rest later."""
         self.position = Position(**state["position"])
         self.last_validation_batch = state["last_validation_batch"]
-        self.is_resumed = self.awaits_state = True
+        self.is_resumed = True
 
     def add_validation(self, metrics: Mapping[str, Any], *, is_best: bool) -> Validation:
         """Add a validation at the newest boundary, and return it."""

@@ -72,7 +72,7 @@ class Run(Protocol):
 
 @dataclass(frozen=True)
 class Boundary:
-    """A place between two batches at which the injected callbacks act.
+    """A place between two batches at which the boundary callbacks act.
 
     Attributes:
         at_epoch_end: whether an epoch has just ended, including its validation and callbacks.

@@ -48,7 +48,7 @@ class WorkloadEnd(BoundaryCallback):
 
 
 class WorkloadBegin(BoundaryCallback):
-    """Begins the next workload, after all other injected callbacks have acted at the boundary.
+    """Begins the next workload, after all other boundary callbacks have acted at the boundary.
 
     Args:
         unit: maximum number of batches of a workload.
@@ -86,7 +86,7 @@ class WorkloadBegin(BoundaryCallback):
 def workload_callbacks(
     unit: int, callbacks: Sequence[Any]
 ) -> tuple[list[BoundaryCallback], list[BoundaryCallback]]:
-    """Return the injected callbacks to put first and last in the list; both are empty if no callback has a hook.
+    """Return the boundary callbacks to put first and last in the list; both are empty if no callback has a hook.
 
     Args:
         unit: maximum number of batches of a workload.
