@@ -169,8 +169,12 @@ def traced_functions(model: Any) -> Iterator[Any]:
 
     Keras 3 keeps its `tf.function` in the closure of `train_function`.
     """
+    yield from _traced(model.train_function)
+
+
+def _traced(step: Any) -> Iterator[Any]:
     seen: set[int] = set()
-    waiting = [model.train_function]
+    waiting = [step]
     while waiting:
         function = waiting.pop()
         if function is None or id(function) in seen:
@@ -186,6 +190,31 @@ def traced_functions(model: Any) -> Iterator[Any]:
 def all_layers(model: Any) -> list[Any]:
     """Return the model and all layers in it, at any depth, in a fixed order."""
     return list(model._flatten_layers())
+
+
+def own_layers(layer: Any) -> list[Any]:
+    """Return the layers that a layer holds directly, in a fixed order."""
+    return list(layer._flatten_layers(include_self=False, recursive=False))
+
+
+def captured_variables(model: Any) -> dict[str, tf.Tensor]:
+    """Return the handles of all variables that the traced train and test functions of a model use, by name.
+
+    The order of captures is that of the code, so the names are the same in another process.
+    """
+    functions = [*traced_functions(model), *_traced(model.test_function)]
+    handles = {id(each): each for function in functions for each in function.captured_inputs}
+    found: dict[str, tf.Tensor] = {}
+    for handle in handles.values():
+        if handle.dtype == tf.resource and variable_dtype(handle) is not None:
+            found[f"step.variables[{len(found)}]"] = handle
+    return found
+
+
+def variable_handle(variable: Any) -> tf.Tensor:
+    """Return the handle of a variable of Keras or TensorFlow; None while it has no value."""
+    inner = variable._value if isinstance(variable, keras.Variable) else variable
+    return None if inner is None else inner.handle
 
 
 def own_trainable_variables(layer: Any) -> list[Any]:

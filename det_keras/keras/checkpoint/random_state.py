@@ -79,14 +79,14 @@ def capture_random_state(model: Any) -> dict[str, Any]:
 
 
 def restore_random_state(model: Any, state: Mapping[str, Any], *, without: Collection[str] = ()) -> None:
-    """Restore the states that `capture_random_state` returned.
+    """Restore the states that `capture_random_state` or `capture_streams` returned.
 
     Args:
         model: the model whose layers hold generators.
         state: the states.
         without: names of streams that are not restored.
     """
-    first, *others = state["generators"]
+    first, *others = state.get("generators", [state.get("generator")])
     restore_streams({**state, "generator": first}, without=without)
     for generator, value in zip(layer_generators(model), others, strict=False):
         generator.state.assign(value)

@@ -31,10 +31,17 @@ class TrainedModel:
     def variables(self) -> VariableSet:
         """All variables of the training; they are complete after the first step, or after `build`."""
         if self._variables is None:
-            self._variables = VariableSet.of_model(
-                self.model, [optimizer for optimizer in self.optimizers if optimizer.built]
-            )
+            self._variables = self._find_variables()
         return self._variables
+
+    def known_variables(self) -> list[Any]:
+        """Return the variables that model, optimizers and metrics have at present."""
+        return [item.variable for item in (self._variables or self._find_variables()).tracked]
+
+    def _find_variables(self) -> VariableSet:
+        return VariableSet.of_model(
+            self.model, [optimizer for optimizer in self.optimizers if optimizer.built]
+        )
 
     @property
     def takes_single_batches(self) -> bool:

@@ -10,7 +10,10 @@ from typing import Any
 import tensorflow as tf
 
 from det_keras.errors import ModelMismatchError
-from det_keras.keras.private_api import trace_train_step
+from det_keras.keras.private_api import trace_train_step, variable_dtype, variable_handle
+
+#: The group of variables that a training reaches, and that neither model, optimizer nor metrics list.
+REACHED = "reached"
 
 _LINE_BYTES = 64
 
@@ -20,7 +23,7 @@ class TrackedVariable:
     """One variable of the training state.
 
     Attributes:
-        group: ``model``, ``optimizer`` or ``metrics``; ``variables`` for one that a loop tracks by itself.
+        group: ``model``, ``optimizer`` or ``metrics``; ``variables`` for one that a loop tracks by itself; `REACHED`.
         path: its path in Keras, such as ``sequential/dense/kernel``.
         variable: the Keras variable.
     """
@@ -37,6 +40,50 @@ class TrackedVariable:
             "shape": [int(size) for size in self.variable.shape],
             "dtype": str(self.variable.dtype),
         }
+
+
+class LooseVariable:
+    """A variable with the attributes of a Keras variable, of any kind and of any shape.
+
+    Args:
+        path: how it was found.
+        variable: a variable of Keras or TensorFlow, or the handle of one.
+
+    Attributes:
+        path: as given.
+        number: identifies the variable in this process.
+    """
+
+    def __init__(self, path: str, variable: Any) -> None:
+        self.path = path
+        self._handle = variable if isinstance(variable, tf.Tensor) else variable_handle(variable)
+        self._dtype = None if self._handle is None else variable_dtype(self._handle)
+        self.number = id(self._handle)
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether its value is numbers, which a checkpoint stores in one place with those of all variables."""
+        return self._dtype is not None and self._dtype not in (tf.string, tf.variant, tf.resource)
+
+    @property
+    def value(self) -> tf.Tensor:
+        """The value, which shares the memory of the variable until that is written."""
+        return tf.raw_ops.ReadVariableOp(resource=self._handle, dtype=self._dtype)
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """The shape of the value; that of the variable may be unknown."""
+        return self.value.shape
+
+    @property
+    def dtype(self) -> str:
+        """Name of the dtype."""
+        name: str = self._dtype.name
+        return name
+
+    def assign(self, value: Any) -> None:
+        """Assign the variable."""
+        tf.raw_ops.AssignVariableOp(resource=self._handle, value=tf.convert_to_tensor(value, self._dtype))
 
 
 class VariableSet:
@@ -97,6 +144,7 @@ class VariableSet:
         Raises:
             ModelMismatchError: they differ; the message names the first difference with both values.
         """
+        saved = [description for description in saved if description["group"] != REACHED]
         for index, item in enumerate(self.tracked):
             if index >= len(saved):
                 raise ModelMismatchError(

@@ -20,8 +20,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from det_keras.keras.checkpoint.attributes import PlainState
 from det_keras.keras.checkpoint.random_state import capture_streams, restore_streams
+from det_keras.keras.checkpoint.reached import ReachedState
 from det_keras.keras.data.base import IteratedSource
 from det_keras.keras.data.loader import load_batches
 from det_keras.keras.data.order import EpochLengths, batch_order, epoch_lengths
@@ -86,7 +86,7 @@ class PyDatasetSource(IteratedSource):
         self._epoch = self._first = 0
         self._stop: int | None = None
         self._entered: int | None = None
-        self._attributes = PlainState(dataset)
+        self._attributes = ReachedState({"dataset": dataset})
         # The state of the dataset and the random streams at the beginning of the pass; None between two passes.
         self._start: dict[str, Any] | None = None
         self._started_at = time.monotonic()

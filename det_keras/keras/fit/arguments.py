@@ -143,6 +143,12 @@ class FitArguments:
             source.is_shared_with_validation = source.shares_shuffle_with(validator.source)
         return source, validator
 
+    @property
+    def datasets(self) -> dict[str, Any]:
+        """The training and validation data by name, where it is not arrays: it has a state of its own."""
+        given = {"x": self.x, "validation_data": unpack(self.validation_data)[0]}
+        return {name: data for name, data in given.items() if data is not None and not is_arrays(data)}
+
     def callbacks_of(self, *, is_chief: bool) -> list[Any]:
         """Return the user's callbacks for one rank; callbacks that write shared files run on the chief only."""
         if is_chief:

@@ -125,7 +125,7 @@ class Fit:
         if is_new:
             run.source.reset()
         run.callbacks.on_train_begin()
-        run.callback_states.begin()
+        run.reached.begin()
         run.boundaries.begin()
         at_once = self._model.steps_per_execution
         steps = at_once if isinstance(at_once, int) else 1

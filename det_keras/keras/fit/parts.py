@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from det_keras.keras.checkpoint.random_state import capture_random_state, restore_random_state
+from det_keras.keras.checkpoint.random_state import capture_streams, restore_random_state
 from det_keras.keras.checkpoint.trained_model import TrainedModel
 from det_keras.keras.data import DataSource
 from det_keras.keras.fit.validator import Validator
@@ -103,11 +103,11 @@ class ModelPart(Part):
         return {
             "stopped": bool(self._trained.model.stop_training),
             "optimizers": [index for index, optimizer in enumerate(optimizers) if optimizer.built],
-            "random": capture_random_state(self._trained.model),
+            "random": capture_streams(),
         }
 
     def capture_own(self, directory: Path) -> Mapping[str, Any]:
-        return {} if self._is_chief else {"random": capture_random_state(self._trained.model)}
+        return {} if self._is_chief else {"random": capture_streams()}
 
     def restore(self, saved: Saved) -> None:
         state = (saved.own or {}).get("random", saved.state["random"])

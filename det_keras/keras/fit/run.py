@@ -6,17 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from det_keras.keras.checkpoint.random_ops import warn_of_stateful_random_ops
+from det_keras.keras.checkpoint.reached import ReachedState
 from det_keras.keras.checkpoint.trained_model import TrainedModel
 from det_keras.keras.checkpoint.training_state import RestoredState
 from det_keras.keras.fit.arguments import FitArguments
 from det_keras.keras.fit.callback_list import SeamlessCallbackList
-from det_keras.keras.fit.callback_state import CallbackStates, changes_weights_at_end
+from det_keras.keras.fit.callback_state import CallbackPart, changes_weights_at_end
 from det_keras.keras.fit.parts import DataPart, ModelPart, ReplicaPart
 from det_keras.keras.fit.workers import FitWorkers
 from det_keras.keras.live_view import live_views
+from det_keras.keras.private_api import captured_variables
 from det_keras.keras.training.boundaries.validation import ValidationCallback
 from det_keras.keras.training.metric_values import plain_value
-from det_keras.keras.training.parts import HistoryPart, Part, ProgressPart, Saved, WeightsPart
+from det_keras.keras.training.parts import HistoryPart, Part, ProgressPart, ReachedPart, Saved, WeightsPart
 from det_keras.keras.training.phase import check_signature, phase_signature
 from det_keras.keras.training.training import Training, TrainingContext
 
@@ -37,7 +39,7 @@ class FitRun(Training):
             metrics.
         workers: the workers.
         user_callbacks: the user's callbacks.
-        callback_states: their states.
+        reached: what the training reaches through callbacks, model and optimizers.
         callbacks: the list that calls them.
         data: the positions in the data.
     """
@@ -81,7 +83,15 @@ class FitRun(Training):
             epochs=self.settings.planned_epochs(arguments.epochs, in_trial=self.core.info is not None),
             steps=arguments.steps_per_epoch or self.source.steps_per_epoch,
         )
-        self.callback_states = CallbackStates(self.user_callbacks)
+        self.reached = ReachedPart(
+            ReachedState(
+                {"callbacks": tuple(self.user_callbacks), "model": model, "optimizers": tuple(optimizers)},
+                without=arguments.datasets,
+                known=self.trained.known_variables,
+                hidden=lambda: captured_variables(model),
+            )
+        )
+        self._callback_part = CallbackPart(self.user_callbacks)
         self.data = DataPart(self.source, self.validator, self.progress, is_chief=workers.is_chief)
         self._weights = WeightsPart(
             lambda: self.trained.variables, {"model": model}, lambda: self.trained.optimizers
@@ -95,7 +105,8 @@ class FitRun(Training):
             # If the length of an epoch is unknown, this may be its last batch, and a resumed process needs the metrics
             # to end the epoch.
             ProgressPart(self.progress, lambda: self.source.steps_per_epoch is None),
-            self.callback_states,
+            self.reached,
+            self._callback_part,
             self._model,
             ReplicaPart(self.workers),
         ]
@@ -184,6 +195,7 @@ class FitRun(Training):
 
     def prepare_checkpoints(self) -> None:
         """Allocate memory for the copies of all variables in the background; called after the first step."""
+        self.reached.extend()
         if self.core.distributed.is_chief:
             warn_of_stateful_random_ops(self.trained.model)
         super().prepare_checkpoints()
@@ -219,7 +231,7 @@ class FitRun(Training):
         """
         self.trained.variables.check(end.variables)
         saved = Saved(end, self.core.distributed)
-        for part in (self._weights, self.callback_states, self._model):
+        for part in (self._weights, self.reached, self._callback_part, self._model):
             part.restore(saved)
 
     def close(self) -> None:

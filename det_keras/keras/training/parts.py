@@ -11,20 +11,24 @@ import os
 import pickle
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import keras
+import numpy as np
 
 from det_keras.core.distributed import DistributedContext
 from det_keras.keras.checkpoint.model_file import ModelFile
-from det_keras.keras.checkpoint.variables import VariableSet
+from det_keras.keras.checkpoint.reached import ReachedState
+from det_keras.keras.checkpoint.variables import REACHED, TrackedVariable, VariableSet
 from det_keras.keras.history import FitHistory, pack_history
 from det_keras.keras.training.progress import Progress
 
 #: The file with the entries of one worker.
 _OWN_NAME = "worker.json"
+# A hyphen is in no name that a script gives.
+_REACHED_NAME, _OWN_REACHED_NAME = "reached-objects", "reached.pkl"
 
 
 class SavedState(Protocol):
@@ -37,6 +41,10 @@ class SavedState(Protocol):
     @property
     def folder(self) -> Path:
         """The directory of the training state's files."""
+
+    @property
+    def variables(self) -> Sequence[Mapping[str, Any]]:
+        """The descriptions of all variables, in order."""
 
     def values(self) -> Sequence[Any]:
         """Return the values of all variables, in order."""
@@ -91,9 +99,17 @@ class Saved:
             return dict(shared)
         return {name: value for name, value in shared.items() if name in ("dataset", "ended")}
 
-    def values(self) -> Sequence[Any]:
-        """Return the values of all variables, in order."""
-        return self._found.values()
+    def values(self) -> list[Any]:
+        """Return the values of the variables that models, optimizers and metrics list, in order."""
+        return [value for variable, value in self._values if variable["group"] != REACHED]
+
+    def reached_values(self) -> dict[str, Any]:
+        """Return the values of the other variables, by path."""
+        return {variable["path"]: value for variable, value in self._values if variable["group"] == REACHED}
+
+    @cached_property
+    def _values(self) -> list[tuple[Mapping[str, Any], Any]]:
+        return list(zip(self._found.variables, self._found.values(), strict=True))
 
     def pickles(self) -> Mapping[str, Any]:
         """Return the unpickled states by name."""
@@ -122,6 +138,10 @@ class Part:
     def pickles(self) -> Mapping[str, Callable[[], bytes]]:
         """Return functions that pickle objects, by name; they may run later, in another thread."""
         return {}
+
+    def further_variables(self) -> Sequence[TrackedVariable]:
+        """Return variables of the part whose values the checkpoint contains, besides those of `WeightsPart`."""
+        return ()
 
     def files(self) -> tempfile.TemporaryDirectory[str] | None:
         """Return a directory with files that the checkpoint contains as well; it is deleted with the object."""
@@ -164,6 +184,46 @@ class WeightsPart(Part):
 
     def restore(self, saved: Saved) -> None:
         self.variables().assign(saved.values())
+
+
+class ReachedPart(Part):
+    """What the training can reach besides: objects behind callbacks, model and data, and variables that nobody lists.
+
+    Args:
+        state: finds, compares and restores it.
+    """
+
+    def __init__(self, state: ReachedState) -> None:
+        self._state = state
+        self._has_begun = False
+
+    def begin(self) -> None:
+        """Record that ``on_train_begin`` was called, which may reset what was reached."""
+        self._has_begun = True
+        self._state.begin()
+
+    def extend(self) -> None:
+        """Look for what the first batch has made."""
+        self._state.extend()
+
+    def further_variables(self) -> Sequence[TrackedVariable]:
+        return self._state.variables()
+
+    def pickles(self) -> Mapping[str, Callable[[], bytes]]:
+        return {_REACHED_NAME: partial(pickle.dumps, self._state.dump())}
+
+    def capture_own(self, directory: Path) -> Mapping[str, Any]:
+        values = {item.path: np.asarray(item.variable.value) for item in self._state.variables()}
+        (directory / _OWN_REACHED_NAME).write_bytes(pickle.dumps((self._state.dump(), values)))
+        return {}
+
+    def restore(self, saved: Saved) -> None:
+        content, values = saved.pickles().get(_REACHED_NAME), saved.reached_values()
+        if saved.own is not None and (path := saved.own_file(_OWN_REACHED_NAME)).exists():
+            content, values = pickle.loads(path.read_bytes())
+        if content is not None:
+            self._state.load(content, has_begun=self._has_begun)
+        self._state.assign(values)
 
 
 class HistoryPart(Part):
@@ -211,6 +271,7 @@ class InMemory:
 
     def __init__(self, parts: Sequence[Part], weights: WeightsPart, workers: DistributedContext) -> None:
         self.state = {**captured(parts, self.folder), "workers": workers.size}
+        self.variables = weights.variables().describe()
         self._values = weights.variables().copy()
         self._pickles = {
             name: pickle.loads(dump()) for part in parts for name, dump in part.pickles().items()

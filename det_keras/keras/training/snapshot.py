@@ -112,6 +112,7 @@ class Snapshots:
         files = [folder for part in self._parts if (folder := part.files()) is not None]
         rank_files = tempfile.TemporaryDirectory(prefix="det-state-", ignore_cleanup_errors=True)
         variables = self._weights.variables()
+        further = [item for part in self._parts for item in part.further_variables()]
         models = self._weights.model_files(variables)
         names = list(models)
         first = models[names[0]] if names else None
@@ -127,8 +128,9 @@ class Snapshots:
             values=[
                 value if (shared := states.values.get(id(item.variable))) is None else tf.constant(shared)
                 for item, value in zip(variables.tracked, variables.copy(), strict=True)
-            ],
-            variables=variables.describe(),
+            ]
+            + [item.variable.value for item in further],
+            variables=[*variables.describe(), *(item.describe() for item in further)],
             state=state,
             callback_states=pickles,
             rank_directory=rank_files,
