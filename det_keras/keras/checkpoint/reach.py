@@ -74,7 +74,7 @@ class Node:
 
     Attributes:
         is_of_script: the script defines it, so that what cannot be stored of it matters.
-        holds_anything: values of any kind are state; otherwise only plain ones, and objects that are found by themselves.
+        holds_anything: values of any kind are state; otherwise plain ones and the objects that are found by themselves.
     """
 
     is_of_script = True
@@ -215,10 +215,8 @@ class _Items(Node):
         owner = self.owner
         if isinstance(owner, np.ndarray):
             return {"": owner.view(np.ndarray) if owner.dtype != object else owner.copy()}
-        for kind in (dict, set, bytearray):
-            if isinstance(owner, kind):
-                return {"": kind(owner)}
-        return {"": list(owner)}
+        kind: Any = next((each for each in (dict, set, bytearray) if isinstance(owner, each)), list)
+        return {"": kind(owner)}
 
     def write(self, name: str, value: Any) -> None:
         owner = self.owner
@@ -420,27 +418,27 @@ def _is_script_file(file: str) -> bool:
 
 
 @functools.cache
-def _defines_state(kind: type) -> bool:
+def _defines_state(kind: Any) -> bool:
     own = [getattr(kind, name, None) for name in ("get_state", "load_state")]
     # The product's own callback has both, which return and restore nothing.
     return all(callable(each) and each.__module__ != f"{_PRODUCT}.keras.callbacks.callback" for each in own)
 
 
 @functools.cache
-def _slots(kind: type) -> tuple[str, ...]:
+def _slots(kind: Any) -> tuple[str, ...]:
     found = [vars(base).get("__slots__", ()) for base in kind.__mro__ if is_of_script(base)]
     names = [name for slots in found for name in ([slots] if isinstance(slots, str) else slots)]
     return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
 
 
 @functools.cache
-def _stored_by_keras(kind: type) -> frozenset[str]:
+def _stored_by_keras(kind: Any) -> frozenset[str]:
     """Return the names of the attributes that the code of Keras and TensorFlow sets on objects of a class."""
     return frozenset({"_lock"}).union(*map(_stored_by, kind.__mro__))
 
 
 @functools.cache
-def _stored_by(kind: type) -> frozenset[str]:
+def _stored_by(kind: Any) -> frozenset[str]:
     if kind.__module__.split(".")[0] not in ("keras", "tensorflow"):
         return frozenset()
     functions = [inspect.unwrap(member) for member in vars(kind).values() if inspect.isfunction(member)]

@@ -354,6 +354,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _opaque(value: Any) -> _Opaque:
+    position: object
     try:
         position = value.tell() if isinstance(value, io.IOBase) and not value.closed else None
     except (OSError, ValueError):
@@ -375,5 +376,4 @@ def _empty(value: Any) -> Any:
 
 def _address(tensor: tf.Tensor) -> int:
     """Return the address of a tensor's values: a variable that was not assigned has the same as before."""
-    address: int = np.asarray(tensor).__array_interface__["data"][0]
-    return address
+    return int(np.asarray(tensor).__array_interface__["data"][0])

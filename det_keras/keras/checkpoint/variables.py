@@ -78,6 +78,7 @@ class LooseVariable:
     @property
     def dtype(self) -> str:
         """Name of the dtype."""
+        assert self._dtype is not None
         name: str = self._dtype.name
         return name
 
