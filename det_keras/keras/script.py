@@ -19,7 +19,7 @@ from det_keras.keras.checkpoint.training_state import RestoredState
 from det_keras.keras.distributed.gradients import GradientExchange
 from det_keras.keras.distributed.shared_step import SharedStep
 from det_keras.keras.optimizer import OptimizerRegistry
-from det_keras.keras.training.phase import PhaseRecord
+from det_keras.keras.training.phase import PhaseRecord, rebuild_error
 from det_keras.keras.training.resume import ResumePoint, find_phase_end, find_resume_point, find_warm_start
 from det_keras.keras.training.settings import FitSettings
 from det_keras.keras.training.snapshot import CodeArchive
@@ -144,14 +144,21 @@ class Script:
         return True
 
     def start(self, driver: Driver) -> Start:
-        """Return what the next training of the script begins with; one that is finished is skipped by this call."""
+        """Return what the next training of the script begins with; one that is finished is skipped by this call.
+
+        An exception that left it in the earlier process, and that the script caught there, is raised again.
+        """
         point, index = self._find_point(), len(self.phases)
         if point is not None and index < point.phase_index:
             record = point.phases[index]
             batches = sum(phase.batches for phase in [*self.phases, record])
             with ExitStack() as stack:
                 skip = self._skip_missing_checkpoints
-                driver.skip(record, find_phase_end(self.core, stack, index, batches, skip_missing=skip))
+                has_end = record.raised is None or record.batches > 0
+                end = find_phase_end(self.core, stack, index, batches, skip_missing=skip) if has_end else None
+                driver.skip(record, end)
+            if record.raised is not None:
+                raise rebuild_error(record.raised)
             return Start(is_skipped=True)
         if point is not None and index == point.phase_index:
             self._has_resumed = True

@@ -103,9 +103,12 @@ class Exit:
 
     @property
     def is_failure(self) -> bool:
-        """Whether the end counts against the task: not if it was killed or acknowledged."""
-        if self.is_killed or self.is_acknowledged:
+        """Whether the end counts against the task: not if the master killed it, or if it stopped on request."""
+        if self.is_killed:
             return False
+        if self.is_acknowledged:
+            # The request says nothing about an error of the script after it.
+            return self.ending is Ending.EXITED and self.code not in (None, 0, *_TERMINATED)
         return self.ending is not Ending.EXITED or self.code != 0
 
     @property

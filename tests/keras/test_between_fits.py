@@ -68,13 +68,16 @@ class Signal(keras.callbacks.Callback):
 
 
 @pytest.mark.parametrize(
-    ("moment", "number", "code"),
-    [("batch", signal.SIGINT, 130), ("validation", signal.SIGTERM, 143), ("end", signal.SIGINT, 130)],
+    ("moment", "number", "left"),
+    [
+        ("batch", signal.SIGINT, KeyboardInterrupt),
+        ("validation", signal.SIGTERM, SystemExit),
+        ("end", signal.SIGINT, KeyboardInterrupt),
+    ],
 )
-def test_a_signal_in_the_last_moment_of_a_fit_is_obeyed(tmp_path, moment, number, code):
-    with pytest.raises(SystemExit) as left, opened(tmp_path) as context:
+def test_a_signal_in_the_last_moment_of_a_fit_is_obeyed(tmp_path, moment, number, left):
+    with pytest.raises(left), opened(tmp_path) as context:
         fit(context, network(optimizer="adam"), Signal(moment, number, last_epoch=1))
-    assert left.value.code == code
     with opened(tmp_path) as context:
         # Begun again, the first call is over and the second one trains.
         model = network(optimizer="adam")

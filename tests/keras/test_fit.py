@@ -691,7 +691,7 @@ def test_other_seed_for_a_begun_run_is_refused_and_gives_the_directory_back(tmp_
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143)])
 def test_signal_to_a_script_alone_saves_and_leaves(tmp_path, number, code):
     script = (
         "import sys\nsys.path.insert(0, sys.argv[2])\n"

@@ -342,9 +342,8 @@ class TestCheckpoints:
             if len(count) == 7:
                 signal.raise_signal(number)
 
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(KeyboardInterrupt if number == signal.SIGINT else SystemExit):
             Linear(opened()).train(3, after_batch=interrupt)
-        assert left.value.code == 128 + number
         assert len(count) == 7
         trained = []
         assert Linear(opened()).train(3, after_batch=lambda: trained.append(1)) == undisturbed

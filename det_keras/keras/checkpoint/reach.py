@@ -475,6 +475,10 @@ def is_plain(value: Any, *, deep: bool = True) -> bool:
     return (deep or not kinds & _CONTAINERS) and all(is_plain(item, deep=deep) for item in value)
 
 
+def _holds_objects(value: Any) -> bool:
+    return isinstance(value, (*_MUTABLE, tuple)) and not is_plain(value)
+
+
 def is_long(value: Any) -> bool:
     """Return whether a container has so many items that they are no objects of their own."""
     return isinstance(value, _MUTABLE) and len(value) > _MANY

@@ -174,6 +174,7 @@ class ReachedState:
             has_begun: `begin` was called; False if the training is over and no hook was called.
         """
         stored = pickle.loads(content)
+        self._reach.search()
         self._makers = {**stored["makers"], **self._makers}
         found = {key: _Entry(*entry) for key, entry in self._unpickle(stored["entries"]).items()}
         entries = {key: entry for key, entry in found.items() if entry.has_moved or not has_begun}

@@ -93,8 +93,9 @@ class Fit:
                 run.callbacks.finish(run.progress.logs_of_epoch)
                 run.workers.average()
                 run.end()
-        except BaseException:
+        except BaseException as error:
             run.callbacks.abandon()
+            run.fail(error, run.data.at_end())
             raise
         return run.finish(run.data.at_end())
 

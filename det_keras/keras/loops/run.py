@@ -132,7 +132,7 @@ class LoopRun(Training):
         self.progress.load_state(state)
         self.history.load_state(state["history"])
         self.data.records = state["loop"]["records"]
-        self._snapshots.is_saved()
+        self._snapshots.note_saved()
 
     def state(self, found: SavedState | None = None) -> LoopState:
         """Return the state of the objects, to restore.

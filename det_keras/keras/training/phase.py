@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import builtins
+import pickle
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -12,6 +16,10 @@ from det_keras.errors import ModelMismatchError
 _NUMBERS_HINT = (
     "Only the numbers of automatic names differ: Keras counts the layers of a process, and this one made some before. "
     "Call `keras.utils.clear_session()` before you make the model, in a notebook in the same cell; or name the layers."
+)
+_OWN_RESUME_HINT = (
+    "If the script resumes by itself, remove what does that: its own `initial_epoch`, and the `load_model` or "
+    "`load_weights` before `fit`. `fit` continues from its checkpoint."
 )
 
 
@@ -24,16 +32,49 @@ class PhaseRecord:
         history: the state of its `FitHistory`.
         batches: number of batches that it trained.
         data: the state of the data at its end, as JSON values; see `DataPart.skip`.
+        raised: the exception that left it, which the script caught; see `describe_error`. None if it ended.
     """
 
     signature: Mapping[str, Any]
     history: Mapping[str, Any]
     batches: int
     data: Mapping[str, Any] = field(default_factory=dict)
+    raised: Mapping[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values, which `PhaseRecord(**...)` accepts."""
         return asdict(self)
+
+
+def describe_error(error: BaseException) -> dict[str, Any]:
+    """Return an exception as JSON values, for `rebuild_error` in a later process."""
+    try:
+        arguments = pickle.dumps(error.args)
+    except Exception:
+        # The arguments may be of any class.
+        arguments = pickle.dumps((str(error),))
+    kind = type(error)
+    return {
+        "module": kind.__module__,
+        "name": kind.__qualname__,
+        "arguments": base64.b64encode(arguments).decode(),
+    }
+
+
+def rebuild_error(raised: Mapping[str, Any]) -> BaseException:
+    """Return the exception that `describe_error` described; a RuntimeError if its class is not found."""
+    arguments = pickle.loads(base64.b64decode(raised["arguments"]))
+    module, name = raised["module"], raised["name"]
+    kind = getattr(sys.modules.get(module, builtins), name, None)
+    frame = sys._getframe()
+    while kind is None and frame.f_back is not None:
+        frame = frame.f_back
+        # The script's own class: its module may have another name than when it is imported.
+        kind = frame.f_globals.get(name, frame.f_locals.get(name))
+    if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+        return RuntimeError(f"{name}: {', '.join(map(str, arguments))}")
+    error: BaseException = kind.__new__(kind, *arguments)
+    return error
 
 
 def phase_signature(
@@ -82,9 +123,11 @@ def check_signature(index: int, saved: Mapping[str, Any], found: Mapping[str, An
             f"{parts}, which gives another model. Use {saved_parts}, or start from the beginning."
         )
     _check_batch_size(saved_data, data)
-    for name, what in (("epochs", "`epochs`"), ("initial_epoch", "`initial_epoch`")):
-        if saved[name] != found[name]:
-            raise _changed(index, what, saved[name], found[name])
+    if saved["epochs"] != found["epochs"]:
+        raise _changed(index, "`epochs`", saved["epochs"], found["epochs"])
+    if saved["initial_epoch"] != found["initial_epoch"]:
+        hint = _OWN_RESUME_HINT if found["initial_epoch"] else ""
+        raise _changed(index, "`initial_epoch`", saved["initial_epoch"], found["initial_epoch"], hint=hint)
     check_data_unchanged(index, saved_data, data)
     if saved["trainable"] != found["trainable"]:
         only_saved = [path for path in saved["trainable"] if path not in found["trainable"]]

@@ -93,12 +93,15 @@ class Snapshots:
         self._saved_at: tuple[int, int] | None = None
         self._is_end_saved = False
 
-    def save(self, *, is_end: bool, has_changed: bool) -> None:
+    def save(
+        self, *, is_end: bool, has_changed: bool, raised: Mapping[str, Any] | None = None
+    ) -> None:
         """Save the state of this boundary, unless it is already saved; all workers must make this call.
 
         Args:
             is_end: training has ended with this state, and cannot continue from it.
             has_changed: the state of this boundary may have changed since it was saved.
+            raised: the exception that leaves training with this state.
         """
         place = self._place()
         if self._saved_at == place and (self._is_end_saved or not has_changed):
@@ -119,7 +122,12 @@ class Snapshots:
         state = {
             **captured(self._parts, Path(rank_files.name)),
             "phases": [phase.to_dict() for phase in self._phases],
-            "phase": {"index": len(self._phases), "signature": self._signature(), "finished": is_end},
+            "phase": {
+                "index": len(self._phases),
+                "signature": self._signature(),
+                "finished": is_end,
+                "raised": raised,
+            },
             "workers": self._core.distributed.size,
         }
         taken = TrainingState(
@@ -141,7 +149,12 @@ class Snapshots:
         )
         self._writer.submit(self._metadata(), taken, _log_saved)
 
-    def is_saved(self) -> None:
+    @property
+    def is_saved_here(self) -> bool:
+        """Whether the state of this boundary is in a checkpoint."""
+        return self._saved_at == self._place()
+
+    def note_saved(self) -> None:
         """Record that the state of this boundary is in a checkpoint: it was restored from one."""
         self._saved_at = self._place()
 

@@ -7,6 +7,7 @@ calls its boundary callbacks, which report, validate, save and stop.
 from __future__ import annotations
 
 import abc
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ from det_keras.config import Length
 from det_keras.core import Context
 from det_keras.core.checkpoint_writer import CheckpointWriter
 from det_keras.core.preempt import StopSignals
+from det_keras.errors import DetError
 from det_keras.keras.data import plan_seed
 from det_keras.keras.distributed.shared_step import SharedStep
 from det_keras.keras.history import FitHistory
@@ -27,12 +29,14 @@ from det_keras.keras.training.boundaries.searcher import SearcherCallback
 from det_keras.keras.training.boundaries.workers import DivergenceCallback
 from det_keras.keras.training.boundaries.workload import workload_callbacks
 from det_keras.keras.training.parts import Part, Saved, WeightsPart
-from det_keras.keras.training.phase import PhaseRecord
+from det_keras.keras.training.phase import PhaseRecord, describe_error
 from det_keras.keras.training.position import Position, Target
 from det_keras.keras.training.progress import Progress, Validation
 from det_keras.keras.training.settings import FitSettings
 from det_keras.keras.training.snapshot import CodeArchive, Snapshots
 from det_keras.keras.training.workers import Workers
+
+logger = logging.getLogger(__name__)
 
 
 class TrainingContext(Protocol):
@@ -141,7 +145,9 @@ class Training(abc.ABC):
             MetricsCallback(settings.report_period, on_nan),
             *([] if validation is None else [validation]),
             CheckpointCallback(
-                settings.checkpoint_policy, lambda: self._in_batches(settings.checkpoint_period)
+                settings.checkpoint_policy,
+                lambda: self._in_batches(settings.checkpoint_period),
+                follows_error=any(phase.raised for phase in self._context.phases[-1:]),
             ),
             SearcherCallback(settings.max_length),
             self._preemption,
@@ -293,9 +299,37 @@ class Training(abc.ABC):
         Args:
             data: the state of the data at its end, as JSON values.
         """
-        batches = self.progress.position.batches
-        self._context.phase_finished(PhaseRecord(self.signature(), self.history.get_state(), batches, data))
+        self._context.phase_finished(self._record(data))
         return self.history
+
+    def fail(self, error: BaseException, data: Mapping[str, Any]) -> None:
+        """Record that an exception leaves the training, with its state: the script may catch it and train again.
+
+        The state is used only by a process that resumes a later training of the script. If there is none, the script
+        has not caught the exception, and the training resumes from the checkpoint before.
+
+        Args:
+            error: the exception.
+            data: the state of the data, as JSON values.
+        """
+        is_leaving = isinstance(error, SystemExit | DetError)
+        if is_leaving or self.progress.awaits_state or not self._workers.is_single:
+            return
+        raised = describe_error(error)
+        # Ctrl-C is obeyed at a boundary, when its state has been saved.
+        is_saved = self.signals.received is not None and self._snapshots.is_saved_here
+        if not is_saved and self.progress.trained_batches > self.progress.batches_before:
+            try:
+                self._snapshots.save(is_end=True, has_changed=True, raised=raised)
+                self.wait_for_checkpoint()
+            except Exception:
+                # The script's own error is the one to report.
+                logger.warning("The state in which `fit` was left cannot be saved.", exc_info=True)
+        self._context.phase_finished(self._record(data, raised))
+
+    def _record(self, data: Mapping[str, Any], raised: Mapping[str, Any] | None = None) -> PhaseRecord:
+        batches = self.progress.position.batches
+        return PhaseRecord(self.signature(), self.history.get_state(), batches, data, raised)
 
     def _save(self, *, is_end: bool, has_changed: bool) -> None:
         """Save the state of this boundary; see `Snapshots.save`."""

@@ -41,6 +41,7 @@ class PreemptionCallback(BoundaryCallback):
 
         Raises:
             SystemExit: a worker received a signal.
+            KeyboardInterrupt: the signal was Ctrl-C, in a local run.
         """
         if not any(run.core.distributed.allgather(self._signals.received is not None)):
             return
@@ -59,4 +60,7 @@ class PreemptionCallback(BoundaryCallback):
         )
         run.core.preempt.acknowledge_preemption_signal()
         run.core.backend.flush()
+        if self._signals.received == signal.SIGINT and not in_trial and run.core.distributed.is_alone:
+            # As with plain Keras, the script may catch it, keep its model and go on.
+            raise KeyboardInterrupt
         raise SystemExit(0 if in_trial else 128 + (self._signals.received or signal.SIGTERM))

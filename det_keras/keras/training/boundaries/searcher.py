@@ -29,6 +29,13 @@ class SearcherCallback(BoundaryCallback):
         if run.core.info is None:
             return
         self._operation = run.core.backend.current_operation()
+        is_over = self._operation is not None and self._operation.completed
+        if is_over and run.phase_index > 0 and run.progress.position.batches == 0:
+            raise DetError(
+                f"The length that the config or its search gives this trial was trained before training number "
+                f"{run.phase_index + 1} of the script began, and nothing is left for it. Such a length holds for a "
+                "script with one training. Leave out `searcher.max_length`: each `fit` then trains its own `epochs`."
+            )
         self._set_target(run)
 
     def on_boundary(self, run: Run, boundary: Boundary) -> None:
