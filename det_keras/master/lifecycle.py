@@ -103,13 +103,15 @@ class Exit:
 
     @property
     def is_failure(self) -> bool:
-        """Whether the end counts against the task: not if the master killed it, or if it stopped on request."""
-        if self.is_killed:
+        """Whether the end counts against the task: not if it was killed or acknowledged."""
+        if self.is_killed or self.is_acknowledged:
             return False
-        if self.is_acknowledged:
-            # The request says nothing about an error of the script after it.
-            return self.ending is Ending.EXITED and self.code not in (None, 0, *_TERMINATED)
         return self.ending is not Ending.EXITED or self.code != 0
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the process ended with an error of its own, whatever it was asked before."""
+        return self.ending is Ending.EXITED and self.code not in (None, 0, *_TERMINATED) and not self.is_killed
 
     @property
     def is_interrupted(self) -> bool:
@@ -166,7 +168,8 @@ def judge_exit(run: ExitedRun, exit_: Exit) -> Verdict:
         return _judge_stopped(run.state, exit_)
     if run.is_invalid_hp:
         return Verdict.COMPLETE_INVALID_HP
-    if exit_.is_failure:
+    if exit_.is_failure or (run.is_out_of_work and exit_.has_failed):
+        # A script may fail after it has trained all that it was asked for.
         return _judge_failure(run, exit_)
     if exit_.is_killed or exit_.is_acknowledged:
         return Verdict.COMPLETE if run.is_out_of_work else Verdict.RELAUNCH

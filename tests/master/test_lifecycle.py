@@ -47,6 +47,8 @@ def run(state: str = states.ACTIVE, **facts) -> ExitedRun:
         (run(), ACKNOWLEDGED, Verdict.RELAUNCH),
         (run(), ACKNOWLEDGED_FAILED, Verdict.RELAUNCH),
         (run(is_out_of_work=True), ACKNOWLEDGED, Verdict.COMPLETE),
+        (run(is_out_of_work=True), ACKNOWLEDGED_FAILED, Verdict.RESTART),
+        (run(is_out_of_work=True, max_restarts=0), ACKNOWLEDGED_FAILED, Verdict.FAIL),
         (run(), KILLED, Verdict.RELAUNCH),
         (run(max_restarts=0), LOST, Verdict.RELAUNCH),
         (run(lost_runs=20), LOST, Verdict.FAIL),
