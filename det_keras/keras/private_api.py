@@ -9,6 +9,7 @@ were checked; a change there is fixed here.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -39,6 +40,9 @@ from tensorflow.python.ops import summary_ops_v2
 WeightsStore: Any = saving_lib.H5IOStore
 #: Writes the files that layers store besides their variables.
 AssetStore: Any = saving_lib.DiskIOStore
+
+#: Batches that Keras reads of a dataset first, to find the dimensions that vary.
+BATCHES_FOR_SPEC: int = data_adapter_utils.NUM_BATCHES_FOR_TENSOR_SPEC
 
 _SparseRows = array_slicing.TensorflowSparseWrapper
 
@@ -99,10 +103,15 @@ def tensor_spec(batches: list[Any]) -> Any:
 def generator_dataset(source: Any) -> tuple[tf.data.Dataset, int | None]:
     """Return the dataset that Keras makes of a generator or a DataLoader, and its number of batches if it has one.
 
-    Keras draws two batches of it to see what they look like.
+    Keras draws two batches of it to see what they look like. It reads a generator one batch ahead, and further if the
+    machine is busy; here it is always one.
     """
     adapter = get_data_adapter(source)
-    return adapter.get_tf_dataset(), adapter.num_batches
+    dataset = adapter.get_tf_dataset()
+    if inspect.isgenerator(source):
+        (unbuffered,) = input_datasets(dataset)
+        dataset = unbuffered.prefetch(1)
+    return dataset, adapter.num_batches
 
 
 def is_torch_loader(value: Any) -> bool:

@@ -111,7 +111,9 @@ class Exit:
     @property
     def has_failed(self) -> bool:
         """Whether the process ended with an error of its own, whatever it was asked before."""
-        return self.ending is Ending.EXITED and self.code not in (None, 0, *_TERMINATED) and not self.is_killed
+        return (
+            self.ending is Ending.EXITED and self.code not in (None, 0, *_TERMINATED) and not self.is_killed
+        )
 
     @property
     def is_interrupted(self) -> bool:

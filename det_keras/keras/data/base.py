@@ -61,6 +61,7 @@ class DataSource(abc.ABC):
         steps_per_epoch: batches of one epoch; None while it is unknown because the data has not ended yet.
         epochs: the lengths of epochs; None if `steps_per_epoch` is None.
         batch_size: samples of a full batch; None if the data defines the batches.
+        first_epoch: the epoch in which the training began, from 0.
         is_read_exactly: whether the reader takes as many batches of each epoch as it has, and no more, so that an
             iterator need not end with the epoch.
     """
@@ -68,6 +69,7 @@ class DataSource(abc.ABC):
     steps_per_epoch: int | None = None
     batch_size: int | None = None
     epochs: EpochLengths | None = None
+    first_epoch = 0
     is_read_exactly = False
 
     @property
@@ -108,6 +110,14 @@ class DataSource(abc.ABC):
 
     def end_epoch(self, epoch: int) -> None:
         """Record that an epoch ended."""
+        return
+
+    def settle(self, batches: int | None) -> None:
+        """Wait until the data has been read as far as plain Keras reads it; called where the script can look at it.
+
+        Args:
+            batches: number of batches that were taken from its iterator; None if it was read to its end.
+        """
         return
 
     def leave_epoch(self) -> None:

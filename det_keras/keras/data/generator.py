@@ -5,13 +5,56 @@ The position of neither can be restored: a resume draws and drops as many batche
 
 from __future__ import annotations
 
+import inspect
 import logging
+import threading
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from det_keras.keras.data.tfdata import TfDataSource
-from det_keras.keras.private_api import generator_dataset
+from det_keras.keras.private_api import BATCHES_FOR_SPEC, generator_dataset, is_op_determinism_enabled
 
 logger = logging.getLogger(__name__)
+
+
+_LONGEST_WAIT_S = 20.0
+
+
+class _Draws:
+    """Counts what is drawn from a generator, which tf.data does on a thread of its own.
+
+    Args:
+        source: the generator.
+    """
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        self._drawn = self._before = 0
+        self._is_over = False
+        self._changed = threading.Condition()
+
+    def items(self) -> Iterator[Any]:
+        """Yield the items of the generator."""
+        try:
+            for item in self._source:
+                with self._changed:
+                    self._drawn += 1
+                    self._changed.notify_all()
+                yield item
+        finally:
+            with self._changed:
+                self._is_over = True
+                self._changed.notify_all()
+
+    def begin(self) -> None:
+        """Record that an iterator is opened next: it gives the items that Keras has looked at again, then new ones."""
+        self._before = self._drawn
+
+    def wait_for(self, number: int) -> None:
+        """Wait until the newest iterator has given a number of items, or the generator has ended."""
+        total = self._before + max(number - BATCHES_FOR_SPEC, 0)
+        with self._changed:
+            self._changed.wait_for(lambda: self._drawn >= total or self._is_over, _LONGEST_WAIT_S)
 
 
 class GeneratorSource(TfDataSource):
@@ -23,11 +66,28 @@ class GeneratorSource(TfDataSource):
     """
 
     def __init__(self, source: Any, *, steps_per_epoch: int | None = None) -> None:
-        dataset, num_batches = generator_dataset(source)
+        self._draws = _Draws(source) if inspect.isgenerator(source) else None
+        dataset, num_batches = generator_dataset(source if self._draws is None else self._draws.items())
+        if self._draws is not None:
+            self._draws.begin()
         self.kind = type(source).__name__
         super().__init__(
             dataset, steps_per_epoch=steps_per_epoch, num_batches=num_batches, reads_every_pass=True
         )
+
+    def settle(self, batches: int | None) -> None:
+        if self._draws is not None and batches is not None:
+            # TensorFlow reads nothing ahead of Python code where ops are deterministic.
+            self._draws.wait_for(batches if is_op_determinism_enabled() else batches + 1)
+            if not self._is_continuous:
+                self._draws.begin()
+
+    def skip_passes(
+        self, passes: int, state: Mapping[str, Any], *, batches: int | None = None, steps: int | None = None
+    ) -> None:
+        super().skip_passes(passes, state, batches=batches, steps=steps)
+        if self._is_continuous:
+            self.settle(batches)
 
     def warn_of_unseen_state(self) -> None:
         """Log at the start that a resumed run is exact only if the source returns the same batches again."""

@@ -27,10 +27,7 @@ from det_keras.keras.data.loader import load_batches
 from det_keras.keras.data.order import EpochLengths, batch_order, epoch_lengths
 from det_keras.keras.data.shard import Shard
 from det_keras.keras.data.tfdata import replay
-from det_keras.keras.private_api import tensor_spec
-
-# Keras reads two batches to find the dimensions that vary.
-_BATCHES_FOR_SPEC = 2
+from det_keras.keras.private_api import BATCHES_FOR_SPEC, tensor_spec
 
 
 class PyDatasetSource(IteratedSource):
@@ -224,7 +221,7 @@ class PyDatasetSource(IteratedSource):
         return list(range(self._num_batches))
 
     def _build(self) -> tf.data.Dataset:
-        count = min(_BATCHES_FOR_SPEC, self._num_batches or _BATCHES_FOR_SPEC)
+        count = min(BATCHES_FOR_SPEC, self._num_batches or BATCHES_FOR_SPEC)
         signature = tensor_spec([standardize_batch(self._source[index]) for index in range(count)])
         signature = signature, tf.TensorSpec([], tf.int64)
         dataset = tf.data.Dataset.from_generator(self._generate, output_signature=signature)

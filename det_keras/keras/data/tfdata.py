@@ -159,14 +159,15 @@ class TfDataSource(IteratedSource):
     def restore_passes(self, state: Mapping[str, Any], epoch: int) -> None:
         if not self._is_continuous:
             self._first = state.get("first")
-            self._skip_passes(epoch, state)
+            self._skip_passes(epoch - self.first_epoch, state)
 
     def restore_state(
         self, state: dict[str, Any], directory: Path, epoch: int, step: int, *, epochs_left: int
     ) -> frozenset[str]:
         if self._is_continuous:
             assert self.epochs is not None
-            return self._read_again(state.get("first"), self.epochs.start_of(epoch) + step, _CONTINUOUS)
+            batches = self.epochs.start_of(epoch) - self.epochs.start_of(self.first_epoch) + step
+            return self._read_again(state.get("first"), batches, _CONTINUOUS)
         self._pipeline.assign(state.get("variables") or [])
         if step == 0:
             return frozenset()
@@ -206,7 +207,6 @@ class TfDataSource(IteratedSource):
         self._first = state.get("first")
         if self._is_continuous:
             self._read_again(self._first, batches or 0, _CONTINUOUS)
-            self._iterator = None
             return
         self._skip_passes(passes, state, steps)
         self._pipeline.assign(state.get("variables") or [])
@@ -221,6 +221,7 @@ class TfDataSource(IteratedSource):
             iterator = self._iterators.open()
             if number < read:
                 self._read_pass(iterator, reason, steps)
+                self.settle(steps)
             if self.opens_at_end:
                 self._iterators.open()
         # Iterators that were opened for passes that a callback ended early, or for the interrupted pass.

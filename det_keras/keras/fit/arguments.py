@@ -140,7 +140,9 @@ class FitArguments:
             workers=workers,
         )
         if isinstance(source, TfDataSource):
-            source.is_shared_with_validation = source.shares_shuffle_with(validator.source)
+            source.is_shared_with_validation = validator.is_open and source.shares_shuffle_with(
+                validator.source
+            )
         return source, validator
 
     @property

@@ -62,7 +62,7 @@ def evaluate(
         with make_replica(model, workers, SharedStep()).active():
             return validator.run(model, callbacks, verbose=verbose if workers.is_chief else 0)
     finally:
-        validator.source.close()
+        validator.close()
 
 
 def predict(model: Any, x: Any, workers: DistributedContext, *, gather: bool, **options: Any) -> Any:

@@ -83,7 +83,8 @@ class DataPart(Part):
             self._validator.skip(state.get("validations", 0), state.get("validation_source") or {})
 
     def _validation_state(self) -> dict[str, Any] | None:
-        return None if self._validator is None else self._validator.source.state_between_passes()
+        is_open = self._validator is not None and self._validator.is_open
+        return self._validator.source.state_between_passes() if self._validator and is_open else None
 
 
 class ModelPart(Part):

@@ -57,6 +57,7 @@ class FitRun(Training):
             self.seed, workers, wraps_around=self.settings.epochs_wrap_around
         )
         self.trained = TrainedModel(model, optimizers)
+        self.source.first_epoch = first_epoch
         self.source.is_read_exactly = workers.is_alone and self.trained.takes_single_batches
         self.aim_at(
             self.settings.first_target(
@@ -64,7 +65,8 @@ class FitRun(Training):
             )
         )
         validates = self.validator is not None
-        may_lack_rows = self.validator is not None and self.validator.may_lack_rows
+        # Asking opens the data.
+        may_lack_rows = not workers.is_alone and validates and self.validator.may_lack_rows
         self.workers = FitWorkers(
             workers,
             context.shared_step,
@@ -238,7 +240,7 @@ class FitRun(Training):
         """Release the data; see `DataSource.close`."""
         self.source.close()
         if self.validator is not None:
-            self.validator.source.close()
+            self.validator.close()
         # They contain the user's data.
         del self._arguments
 

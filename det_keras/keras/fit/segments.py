@@ -101,6 +101,7 @@ class SegmentRunner:
                 f"Epoch {epoch + 1} had no batch: the training data is empty, or gave all of it in an earlier epoch."
             )
         self._source.end_epoch(epoch)
+        self._source.settle(progress.position.batches)
         if model.stop_training:
             # A callback may revoke the stop at the end of this epoch.
             self._source.leave_epoch()

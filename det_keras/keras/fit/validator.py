@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from det_keras.core.distributed import DistributedContext
-from det_keras.keras.data import is_arrays, open_source
+from det_keras.keras.data import DataSource, is_arrays, open_source
 from det_keras.keras.data.tfdata import TfDataSource
 from det_keras.keras.data.wrap import is_generator
 
@@ -23,8 +25,6 @@ class Validator:
         freq: the epochs after which to validate: every n-th epoch, or a collection of epoch numbers from 1.
         workers: the workers that share the data; with several, `data` is the whole data, not a share.
 
-    Attributes:
-        source: the batches; each validation is one pass over them.
     """
 
     def __init__(
@@ -45,20 +45,46 @@ class Validator:
             steps = steps if is_cut else length
             # An infinite dataset is valid here: each validation begins at its start.
             parts = (x.take(steps), None, None) if is_cut else parts
-        self.source = open_source(
+        self._steps = steps
+        self._freq = freq
+        # Of other data, what follows the steps is cut off.
+        self._steps_of_generator = steps if is_generator(x) else None
+        self._source: DataSource | None = None
+        self._open = partial(
+            open_source,
             parts,
             batch_size=batch_size if is_arrays(x) else None,
             shuffle=False,
             seed=0,
             workers=workers,
         )
-        if is_cut and isinstance(self.source, TfDataSource):
-            # As in Keras, which does not reach the end of this data.
-            self.source.opens_at_end = False
-        self._steps = steps if steps is not None else self.source.steps_per_epoch
-        # Of other data, what follows the steps is cut off.
-        self._steps_of_generator = steps if is_generator(x) else None
-        self._freq = freq
+        # As in Keras, which does not reach the end of this data.
+        self._opens_at_end = not is_cut
+        if not isinstance(x, keras.utils.PyDataset) and not is_generator(x):
+            # Wrong data is reported before training.
+            _ = self.source
+
+    @property
+    def source(self) -> DataSource:
+        """The batches; each validation is one pass over them.
+
+        Opening some kinds of data reads from it. As in Keras, that is at the first validation.
+        """
+        if self._source is None:
+            self._source = self._open()
+            if isinstance(self._source, TfDataSource):
+                self._source.opens_at_end &= self._opens_at_end
+        return self._source
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the data was opened."""
+        return self._source is not None
+
+    def close(self) -> None:
+        """Release the data."""
+        if self._source is not None:
+            self._source.close()
 
     @property
     def element_spec(self) -> Any:
@@ -88,13 +114,15 @@ class Validator:
             ValueError: the data turns out to be empty.
         """
         self.source.reset()
-        self.source.begin_epoch(0, 0, self._steps)
+        steps = self._steps or self.source.steps_per_epoch
+        self.source.begin_epoch(0, 0, steps)
         logs: dict[str, float] = model.evaluate(
-            self.source.dataset(self._steps), callbacks=callbacks, return_dict=True, verbose=verbose
+            self.source.dataset(steps), callbacks=callbacks, return_dict=True, verbose=verbose
         )
         if not logs and self._is_empty():
             raise ValueError("The data to evaluate on is empty: not one batch came of it.")
         self.source.end_epoch(0)
+        self.source.settle(steps)
         return logs
 
     def skip(self, validations: int, source_state: Mapping[str, Any]) -> None:
@@ -104,12 +132,14 @@ class Validator:
             validations: number of validations of the earlier process.
             source_state: what `DataSource.state_between_passes` returned there.
         """
-        self.source.skip_passes(validations, source_state, steps=self._steps_of_generator)
+        if validations:
+            self.source.skip_passes(validations, source_state, steps=self._steps_of_generator)
 
     def _is_empty(self) -> bool:
         """Return whether the data has no batch; it is read, because its length may be unknown."""
-        self.source.begin_epoch(0, 0, self._steps)
-        return next(iter(self.source.dataset(self._steps)), None) is None
+        steps = self._steps or self.source.steps_per_epoch
+        self.source.begin_epoch(0, 0, steps)
+        return next(iter(self.source.dataset(steps)), None) is None
 
 
 def unpack(data: Any) -> tuple[Any, Any, Any]:

@@ -93,9 +93,7 @@ class Snapshots:
         self._saved_at: tuple[int, int] | None = None
         self._is_end_saved = False
 
-    def save(
-        self, *, is_end: bool, has_changed: bool, raised: Mapping[str, Any] | None = None
-    ) -> None:
+    def save(self, *, is_end: bool, has_changed: bool, raised: Mapping[str, Any] | None = None) -> None:
         """Save the state of this boundary, unless it is already saved; all workers must make this call.
 
         Args:

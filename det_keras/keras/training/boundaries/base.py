@@ -23,6 +23,7 @@ class Run(Protocol):
     Attributes:
         core: the framework-free context: reports, checkpoints, preemption.
         settings: how often to report, validate and save.
+        phase_index: number of the training in the script, from 0.
         progress: the current progress of training, which the callbacks only read.
         is_ending: whether no further batch will be trained, by the current target and stop requests.
         global_batch_size: samples per update; None if neither the data nor the hyperparameters define it.
@@ -31,6 +32,7 @@ class Run(Protocol):
 
     core: Context
     settings: FitSettings
+    phase_index: int
     progress: Progress
 
     @property
