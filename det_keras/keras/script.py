@@ -7,6 +7,7 @@ that it was in resumes from the newest checkpoint, and the others begin.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -107,6 +108,7 @@ class Script:
         )
         self.validated_at: int | None = None
         self.running: Driver | None = None
+        self._save_left: Callable[[], None] | None = None
         self._skip_missing_checkpoints = skip_missing_checkpoints
         self._files = ExitStack()
         self._point: ResumePoint | None = None
@@ -149,6 +151,10 @@ class Script:
         An exception that left it in the earlier process, and that the script caught there, is raised again.
         """
         point, index = self._find_point(), len(self.phases)
+        if self._save_left is not None:
+            save, self._save_left = self._save_left, None
+            save()
+            self.core.distributed.on_chief(self.writer.wait)
         if point is not None and index < point.phase_index:
             record = point.phases[index]
             batches = sum(phase.batches for phase in [*self.phases, record])
@@ -168,9 +174,15 @@ class Script:
             self._warm_start(model, uuid)
         return Start()
 
-    def phase_finished(self, record: PhaseRecord) -> None:
-        """Record a finished training."""
+    def phase_finished(self, record: PhaseRecord, save: Callable[[], None] | None = None) -> None:
+        """Record a finished training.
+
+        Args:
+            record: the training.
+            save: saves the state in which an exception left it; called when the next one begins.
+        """
         self.phases.append(record)
+        self._save_left = save
         self.optimizers.forget()
 
     def check_open(self, call: str) -> None:

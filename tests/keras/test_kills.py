@@ -13,10 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import keras
 import pytest
 from amount import chosen
 from kill_harness import Kill, Killer, Reference, Story, draw_sure_kills
 from kinds import KINDS
+
+from det_keras.keras.checkpoint.reached import ReachedState
 
 pytestmark = [pytest.mark.process, pytest.mark.kill]
 
@@ -98,9 +101,13 @@ def told(request, tmp_path_factory):
 
 def newest_wait(run_dir: Path) -> list[int]:
     """Return what `EarlyStopping` had counted in the newest checkpoint, nothing without it."""
-    pickles = list((run_dir / "checkpoints").glob("*-*/training_state/callbacks/*-EarlyStopping.pkl"))
+    pickles = list((run_dir / "checkpoints").glob("*-*/training_state/callbacks/*.pkl"))
     newest = sorted(pickles, key=lambda path: path.stat().st_mtime_ns)[-1:]
-    return [pickle.loads(path.read_bytes())["wait"] for path in newest]
+    # Whichever it is among the callbacks.
+    stopping = tuple(keras.callbacks.EarlyStopping() for _ in range(4))
+    for path in newest:
+        ReachedState({"callbacks": stopping}).load(pickle.loads(path.read_bytes()), has_begun=False)
+    return [max(each.wait for each in stopping) for _ in newest]
 
 
 def assert_unchanged(told: Told) -> None:

@@ -111,7 +111,8 @@ class _Attributes(Node):
 
     def values(self) -> dict[str, Any]:
         owner = self.owner
-        found = {name: getattr(owner, name) for name in _slots(type(owner)) if hasattr(owner, name)}
+        kind: Any = type(owner)
+        found = {name: getattr(owner, name) for name in _slots(kind) if hasattr(owner, name)}
         found.update(getattr(owner, "__dict__", {}))
         if not isinstance(owner, _OF_KERAS):
             return found
@@ -186,6 +187,9 @@ class _Cell(Node):
     def write(self, name: str, value: Any) -> None:
         if value is not Absent.ABSENT:
             self.owner.cell_contents = value
+
+    def path_of(self, name: str) -> str:
+        return "<closure>".join(self.path.rsplit("<cell>", 1))
 
 
 class _Globals(Node):
@@ -348,7 +352,7 @@ class Reach:
 
     def _of_function(self, path: str, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            yield f"{path}.<closure>.{name}", cell
+            yield f"{path}.<cell>.{name}", cell
         yield from _items(f"{path}.<defaults>", function.__defaults__ or ())
         yield from _items(f"{path}.<defaults>", function.__kwdefaults__ or {})
         if hasattr(function, "__wrapped__"):
@@ -375,7 +379,7 @@ def _node(path: str, value: Any) -> Node | None:
         return _Stream(path, value)
     if isinstance(value, type):
         return _Class(path, value) if is_of_script(value) and not issubclass(value, enum.Enum) else None
-    kind = type(value)
+    kind: Any = type(value)
     if _defines_state(kind) and (is_of_script(kind) or isinstance(value, keras.callbacks.Callback)):
         return _Own(path, value)
     if isinstance(value, _MUTABLE):
@@ -402,12 +406,12 @@ def is_of_script(value: Any) -> bool:
     if module == "__main__" or module not in sys.modules:
         return module != "builtins"
     file = getattr(sys.modules[module], "__file__", None)
-    return file is not None and _is_script_file(file)
+    return isinstance(file, str) and _is_script_file(file)
 
 
 def _is_traced(value: Any) -> bool:
     """Return whether a value is a `tf.function`."""
-    return type(value).__module__.startswith("tensorflow.") and hasattr(value, "python_function")
+    return bool(type(value).__module__.startswith("tensorflow.") and hasattr(value, "python_function"))
 
 
 @functools.cache

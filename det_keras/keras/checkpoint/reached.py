@@ -372,7 +372,8 @@ def _empty(value: Any) -> Any:
         return functools.partial(np.zeros, value.shape, value.dtype)
     if isinstance(value, deque):
         return functools.partial(deque, maxlen=value.maxlen)
-    return functools.partial(type(value)) if type(value) in (list, dict, set, bytearray) else value
+    kind: Any = type(value)
+    return functools.partial(kind) if kind in (list, dict, set, bytearray) else value
 
 
 def _address(tensor: tf.Tensor) -> int:

@@ -21,7 +21,7 @@ from det_keras.keras.fit.run import FitRun
 from det_keras.keras.fit.segments import SegmentRunner
 from det_keras.keras.history import FitHistory
 from det_keras.keras.script import Script
-from det_keras.keras.training.phase import PhaseRecord, check_signature
+from det_keras.keras.training.phase import PhaseRecord, check_signature, rebuild_error
 
 
 class Fit:
@@ -80,6 +80,10 @@ class Fit:
             is_finished = run.resume(restored)
             if is_finished:
                 run.restore()
+                if raised := restored.state["phase"].get("raised"):
+                    error = rebuild_error(raised)
+                    run.fail(error, run.data.at_end())
+                    raise error
                 return run.finish(run.data.at_end())
             prepare_callbacks(run.user_callbacks, run.progress.position.epoch)
         if not run.workers.is_single:

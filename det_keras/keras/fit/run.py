@@ -66,7 +66,7 @@ class FitRun(Training):
         )
         validates = self.validator is not None
         # Asking opens the data.
-        may_lack_rows = not workers.is_alone and validates and self.validator.may_lack_rows
+        may_lack_rows = not workers.is_alone and self.validator is not None and self.validator.may_lack_rows
         self.workers = FitWorkers(
             workers,
             context.shared_step,

@@ -58,8 +58,8 @@ def find_resume_point(core: Context, stack: ExitStack, *, skip_missing: bool = F
         phases = [PhaseRecord(**phase) for phase in state["phases"]]
         point = ResumePoint(record, restored, phases, state["phase"]["index"])
         if state["phase"].get("raised"):
-            # No later training has begun: the script died of the exception, or was killed soon after it.
-            continue
+            # It was written because the script caught the exception and began another training.
+            return _logged(point)
         if state["phase"]["finished"] and _has_more_to_do(core):
             # The end of a training may have changed the weights (EMA, callbacks): training cannot continue from them.
             finished = finished or point

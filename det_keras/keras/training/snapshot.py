@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,21 +94,29 @@ class Snapshots:
         self._saved_at: tuple[int, int] | None = None
         self._is_end_saved = False
 
-    def save(self, *, is_end: bool, has_changed: bool, raised: Mapping[str, Any] | None = None) -> None:
+    def save(self, *, is_end: bool, has_changed: bool) -> None:
         """Save the state of this boundary, unless it is already saved; all workers must make this call.
 
         Args:
             is_end: training has ended with this state, and cannot continue from it.
             has_changed: the state of this boundary may have changed since it was saved.
-            raised: the exception that leaves training with this state.
         """
         place = self._place()
         if self._saved_at == place and (self._is_end_saved or not has_changed):
             return
         self._saved_at, self._is_end_saved = place, is_end
+        self.capture(is_end=is_end)()
+
+    def capture(self, *, is_end: bool, raised: Mapping[str, Any] | None = None) -> Callable[[], None]:
+        """Return what saves the state as it is now; all workers must make this call.
+
+        Args:
+            is_end: training has ended with this state, and cannot continue from it.
+            raised: the exception that leaves training with this state.
+        """
         states = self._workers.gather_state(self._parts)
         if not self._core.distributed.is_chief:
-            return
+            return lambda: None
         # The pickles of a part and its files belong to one moment.
         pickles = {name: dump for part in self._parts for name, dump in part.pickles().items()}
         files = [folder for part in self._parts if (folder := part.files()) is not None]
@@ -145,12 +154,7 @@ class Snapshots:
             code=self._code,
             further_models={f"{name}.keras": models[name] for name in names[1:]},
         )
-        self._writer.submit(self._metadata(), taken, _log_saved)
-
-    @property
-    def is_saved_here(self) -> bool:
-        """Whether the state of this boundary is in a checkpoint."""
-        return self._saved_at == self._place()
+        return partial(self._writer.submit, self._metadata(), taken, _log_saved)
 
     def note_saved(self) -> None:
         """Record that the state of this boundary is in a checkpoint: it was restored from one."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from det_keras.config import Length
@@ -62,8 +62,8 @@ class TrainingContext(Protocol):
     shared_step: SharedStep | None
     validated_at: int | None
 
-    def phase_finished(self, record: PhaseRecord) -> None:
-        """Record a finished training."""
+    def phase_finished(self, record: PhaseRecord, save: Callable[[], None] | None = None) -> None:
+        """Record a finished training, and what saves its end when another one begins."""
 
 
 class Training(abc.ABC):
@@ -147,7 +147,6 @@ class Training(abc.ABC):
             CheckpointCallback(
                 settings.checkpoint_policy,
                 lambda: self._in_batches(settings.checkpoint_period),
-                follows_error=any(phase.raised for phase in self._context.phases[-1:]),
             ),
             SearcherCallback(settings.max_length),
             self._preemption,
@@ -305,8 +304,8 @@ class Training(abc.ABC):
     def fail(self, error: BaseException, data: Mapping[str, Any]) -> None:
         """Record that an exception leaves the training, with its state: the script may catch it and train again.
 
-        The state is used only by a process that resumes a later training of the script. If there is none, the script
-        has not caught the exception, and the training resumes from the checkpoint before.
+        The state is written when the script begins its next training. Until then the script may die of the exception,
+        and this training resumes from its newest checkpoint.
 
         Args:
             error: the exception.
@@ -316,16 +315,17 @@ class Training(abc.ABC):
         if is_leaving or self.progress.awaits_state or not self._workers.is_single:
             return
         raised = describe_error(error)
-        # Ctrl-C is obeyed at a boundary, when its state has been saved.
-        is_saved = self.signals.received is not None and self._snapshots.is_saved_here
-        if not is_saved and self.progress.trained_batches > self.progress.batches_before:
-            try:
-                self._snapshots.save(is_end=True, has_changed=True, raised=raised)
-                self.wait_for_checkpoint()
-            except Exception:
-                # The script's own error is the one to report.
-                logger.warning("The state in which `fit` was left cannot be saved.", exc_info=True)
-        self._context.phase_finished(self._record(data, raised))
+        record = self._record(data, raised)
+        if self.progress.trained_batches == self.progress.batches_before:
+            self._context.phase_finished(record)
+            return
+        try:
+            save = self._snapshots.capture(is_end=True, raised=raised)
+        except Exception:
+            # The script's own error is the one to report.
+            logger.warning("The state in which the training was left cannot be kept.", exc_info=True)
+            return
+        self._context.phase_finished(record, save)
 
     def _record(self, data: Mapping[str, Any], raised: Mapping[str, Any] | None = None) -> PhaseRecord:
         batches = self.progress.position.batches

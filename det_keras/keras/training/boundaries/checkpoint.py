@@ -14,16 +14,11 @@ class CheckpointCallback(BoundaryCallback):
     Args:
         policy: ``best``, ``all`` or ``none`` after validations; None for a checkpoint at each epoch's end.
         period: returns the maximum number of batches between two checkpoints; None for no limit.
-        follows_error: the script has caught an exception of the training before. Until this training has a checkpoint,
-            a later process cannot know that.
     """
 
-    def __init__(
-        self, policy: str | None, period: Callable[[], int | None], *, follows_error: bool = False
-    ) -> None:
+    def __init__(self, policy: str | None, period: Callable[[], int | None]) -> None:
         self._policy = policy
         self._period = period
-        self._follows_error = follows_error
         self._wanted = False
         self._is_prepared = False
 
@@ -42,9 +37,6 @@ class CheckpointCallback(BoundaryCallback):
             # After the first batch every variable exists.
             self._is_prepared = True
             run.prepare_checkpoints()
-            if self._follows_error:
-                run.save_checkpoint()
-                run.wait_for_checkpoint()
         by_epoch = self._policy is None and boundary.at_epoch_end
         since = run.progress.position.batches - run.progress.last_checkpoint_batch
         period = self._period()
