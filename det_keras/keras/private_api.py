@@ -9,6 +9,7 @@ were checked; a change there is fixed here.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -277,6 +278,28 @@ def noticed_assignments(notice: Callable[[Any], None]) -> Iterator[None]:
         yield
     finally:
         KerasVariable.assign = original
+
+
+@contextmanager
+def noticed_saves(notice: Callable[[Any], None]) -> Iterator[None]:
+    """Call `notice` inside the block with each path to which a model or its weights are saved."""
+    originals = {name: getattr(keras.Model, name) for name in ("save", "save_weights")}
+
+    def noticing(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def save(self: Any, filepath: Any, *arguments: Any, **options: Any) -> Any:
+            notice(filepath)
+            return original(self, filepath, *arguments, **options)
+
+        return save
+
+    for name, original in originals.items():
+        setattr(keras.Model, name, noticing(original))
+    try:
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(keras.Model, name, original)
 
 
 def mask_weights(sample_weight: Any, mask: Any) -> Any:

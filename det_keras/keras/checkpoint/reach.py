@@ -116,7 +116,7 @@ class _Attributes(Node):
         found.update(getattr(owner, "__dict__", {}))
         if not isinstance(owner, _OF_KERAS):
             return found
-        hidden = _stored_by_keras(type(owner)) if not isinstance(owner, keras.callbacks.Callback) else ()
+        hidden = _stored_by_keras(kind) if not isinstance(owner, keras.callbacks.Callback) else ()
         kept = {
             name: value
             for name, value in found.items()
@@ -393,20 +393,20 @@ def _node(path: str, value: Any) -> Node | None:
 
 def is_of_product(value: Any) -> bool:
     """Return whether an object is one of this package, such as the context of the script."""
-    return type(value).__module__.split(".")[0] == _PRODUCT
+    return bool(type(value).__module__.split(".")[0] == _PRODUCT)
 
 
 def is_of_script(value: Any) -> bool:
     """Return whether a class or function is the script's, not that of an installed library."""
     if isinstance(value, types.FunctionType):
         return _is_script_file(value.__code__.co_filename)
-    module = value.__module__
+    module: str = value.__module__
     if module.split(".")[0] == _PRODUCT:
         return False
     if module == "__main__" or module not in sys.modules:
         return module != "builtins"
     file = getattr(sys.modules[module], "__file__", None)
-    return isinstance(file, str) and _is_script_file(file)
+    return bool(isinstance(file, str) and _is_script_file(file))
 
 
 def _is_traced(value: Any) -> bool:

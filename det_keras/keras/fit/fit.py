@@ -89,7 +89,7 @@ class Fit:
         if not run.workers.is_single:
             self._script.optimizers.prepare(model)
         try:
-            with run.workers.at_work(is_new=restored is None), run.signals:
+            with run.workers.at_work(is_new=restored is None), run.files.watching(), run.signals:
                 with _without_data_warnings(), _unfinalized(model.optimizer):
                     self._train(is_new=restored is None)
                 if isinstance(model.optimizer, keras.optimizers.Optimizer):

@@ -14,6 +14,7 @@ from det_keras.keras.fit.callback_list import SeamlessCallbackList
 from det_keras.keras.fit.callback_state import CallbackPart, changes_weights_at_end
 from det_keras.keras.fit.parts import DataPart, ModelPart, ReplicaPart
 from det_keras.keras.fit.workers import FitWorkers
+from det_keras.keras.fit.written_files import WrittenFiles
 from det_keras.keras.live_view import live_views
 from det_keras.keras.private_api import captured_variables
 from det_keras.keras.training.boundaries.validation import ValidationCallback
@@ -41,6 +42,7 @@ class FitRun(Training):
         user_callbacks: the user's callbacks.
         reached: what the training reaches through callbacks, model and optimizers.
         callbacks: the list that calls them.
+        files: the files that it writes.
         data: the positions in the data.
     """
 
@@ -94,6 +96,7 @@ class FitRun(Training):
             )
         )
         self._callback_part = CallbackPart(self.user_callbacks)
+        self.files = WrittenFiles(is_active=workers.is_chief)
         self.data = DataPart(self.source, self.validator, self.progress, is_chief=workers.is_chief)
         self._weights = WeightsPart(
             lambda: self.trained.variables, {"model": model}, lambda: self.trained.optimizers
@@ -101,6 +104,7 @@ class FitRun(Training):
         self._model = ModelPart(self.trained, is_chief=workers.is_chief)
         # The random streams come last: what is restored before may draw from them.
         parts: list[Part] = [
+            self.files,
             self.data,
             self._weights,
             HistoryPart(self.history),
@@ -193,7 +197,8 @@ class FitRun(Training):
         # Callbacks that Keras runs in threads may still be handling events before this boundary, which belong to
         # their state.
         self.callbacks.flush()
-        self._save(is_end=final, has_changed=final and self._changed_after_training())
+        has_changed = final and (self._changed_after_training() or self.files.has_changed)
+        self._save(is_end=final, has_changed=has_changed)
 
     def prepare_checkpoints(self) -> None:
         """Allocate memory for the copies of all variables in the background; called after the first step."""
@@ -217,6 +222,7 @@ class FitRun(Training):
         self.trained.variables.check(restored.variables)
         self.resume_at(state)
         self._restored = restored
+        self.files.rewrite(Saved(restored, self.core.distributed))
         self.progress.awaits_state = True
         return bool(state["phase"]["finished"])
 
@@ -233,6 +239,7 @@ class FitRun(Training):
         """
         self.trained.variables.check(end.variables)
         saved = Saved(end, self.core.distributed)
+        self.files.rewrite(saved)
         for part in (self._weights, self.reached, self._callback_part, self._model):
             part.restore(saved)
 
