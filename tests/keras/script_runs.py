@@ -10,7 +10,7 @@ import hashlib
 import os
 import runpy
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from warm import Send
 from det_keras.keras.context import KerasContext
 from det_keras.keras.fit.callback_list import SeamlessCallbackList
 
-__all__ = ["SHUFFLED", "UNLIKE_PLAIN", "ScriptRunner"]
+__all__ = ["SHUFFLED", "UNLIKE_PLAIN", "ScriptRunner", "run_script"]
 
 #: Scripts that leave it to `fit` to shuffle arrays or batches of a PyDataset, which det_keras does in another order.
 SHUFFLED = frozenset(
@@ -54,7 +54,7 @@ UNLIKE_PLAIN = {
 }
 
 _PERIOD = 5
-_CONFIG = f"min_checkpoint_period: {{batches: {_PERIOD}}}\nreproducibility: {{deterministic_ops: true}}\n"
+_CONFIG = "min_checkpoint_period: {{batches: {}}}\nreproducibility: {{deterministic_ops: true}}\n"
 
 
 class ScriptRunner(Runner):
@@ -75,20 +75,38 @@ class ScriptRunner(Runner):
         is_plain = story.startswith("plain")
         text = read_script(name) if is_plain else convert(name)
         (directory / f"{name}.py").write_text(text, encoding="utf-8")
-        return _run_script, str(directory), name, is_plain, not story.endswith("unshuffled")
+        return run_script, str(directory), name, is_plain, not story.endswith("unshuffled"), _PERIOD, _values
 
 
-def _run_script(
-    send: Send, directory: str, name: str, is_plain: bool, shuffles: bool, kill_after: int | None
+def run_script(
+    send: Send,
+    directory: str,
+    name: str,
+    is_plain: bool,
+    shuffles: bool,
+    period: int,
+    values: Callable[[Mapping[str, Any]], dict[str, str]],
+    kill_after: int | None,
 ) -> dict[str, Any]:
-    """Run a script in a child, and return the batches that it trained and the digests of what it made."""
+    """Run a script in a child, and return the batches that it trained and what it made.
+
+    Args:
+        send: gets the batches before a kill.
+        directory: where the script is and starts.
+        name: of its file, without the suffix.
+        is_plain: it does not use the package.
+        shuffles: `fit` shuffles as it is told; otherwise never.
+        period: batches between two checkpoints.
+        values: returns what is compared, by name, of the script's variables.
+        kill_after: so many batches; None for never.
+    """
     os.chdir(directory)
     os.environ.update(HOME=directory, DET_KERAS_HOME=f"{directory}/data", PYTHONHASHSEED="0")
     if is_plain:
         tf.config.experimental.enable_op_determinism()
     else:
         config = Path(directory, "config.yaml")
-        config.write_text(_CONFIG, encoding="utf-8")
+        config.write_text(_CONFIG.format(period), encoding="utf-8")
         os.environ.update(DET_KERAS_LOCAL_CONFIG=str(config), DET_KERAS_LOCAL_RUN_DIR=f"{directory}/run")
     counter = count_batches(
         send, keras.callbacks.CallbackList if is_plain else SeamlessCallbackList, kill_after
@@ -99,8 +117,12 @@ def _run_script(
     sys.argv = [f"{name}.py"]
     made = runpy.run_path(f"{name}.py", run_name="__main__")
     own = {key: thing for key, thing in made.items() if not key.startswith("__")}
-    values = {f"{kind} {key}": value for key, thing in own.items() for kind, value in _digests(thing)}
-    return {"batches": counter["batches"], "values": dict(sorted(values.items()))}
+    return {"batches": counter["batches"], "values": dict(sorted(values(own).items()))}
+
+
+def _values(made: Mapping[str, Any]) -> dict[str, str]:
+    """Return the digests of a script's variables, by kind and name."""
+    return {f"{kind} {key}": value for key, thing in made.items() for kind, value in _digests(thing)}
 
 
 def _stop_shuffling(trainer: type) -> None:

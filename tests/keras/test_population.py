@@ -1,0 +1,103 @@
+"""The population: scripts in the form of public ones, converted, beside plain Keras, and killed at drawn batches."""
+
+from __future__ import annotations
+
+import ast
+import os
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from amount import chosen
+from population_runs import LIMITS, POPULATION, PopulationRunner, difference, read_converted, read_plain
+
+SEED = int(os.environ.get("DET_KERAS_TEST_SEED", "20"))
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory):
+    return PopulationRunner(tmp_path_factory.mktemp("population"))
+
+
+@pytest.fixture(scope="module")
+def results(request, runner):
+    """Run the scripts of all tests that were asked for, two at a time; the results, by test name."""
+
+    def killed_twice(name):
+        return runner.kill_twice(name, random.Random(f"{SEED} {name}"))
+
+    def killed_late(name):
+        return runner.kill_late(name, random.Random(f"{SEED} {name} late"))
+
+    jobs = {
+        test_converted_script_ends_as_plain_keras_does.__name__: runner.beside_plain,
+        test_two_kills_change_nothing.__name__: killed_twice,
+        test_late_kill_changes_nothing.__name__: killed_late,
+    }
+    items = [item for item in request.session.items if item.path == request.path]
+    with ThreadPoolExecutor(2) as pool:
+        futures = {
+            item.name: pool.submit(jobs[item.originalname], item.callspec.params["name"])
+            for item in items
+            if item.originalname in jobs
+        }
+        yield futures
+        pool.shutdown(cancel_futures=True)
+
+
+@pytest.fixture
+def result(request, results):
+    """Return a function that waits for the runs of this test and returns them."""
+    return results[request.node.name].result
+
+
+def assert_same_end(name, warnings, kills, reference, resumed):
+    """Assert that a killed script ends as the undisturbed one, or that a warning had named its limit."""
+    assert reference.values, "the script keeps nothing that could be compared"
+    limit = LIMITS.get(name)
+    if limit is None:
+        found = difference(resumed.values, reference.values)
+        assert not found, f"Another end after kills at {kills}, seed {SEED}."
+    elif resumed.values != reference.values:
+        assert any(limit in warning for warning in warnings)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", chosen(POPULATION))
+def test_converted_script_ends_as_plain_keras_does(name, result):
+    converted, plain = result()
+    assert converted.values, "the script keeps nothing that could be compared"
+    assert not difference(converted.values, plain.values)
+    assert converted.batches == plain.batches
+
+
+@pytest.mark.process
+@pytest.mark.kill
+@pytest.mark.parametrize("name", chosen(POPULATION))
+def test_two_kills_change_nothing(name, result, runner):
+    runs = result()
+    assert_same_end(name, runner.warnings(name, "killed"), *runs)
+
+
+@pytest.mark.process
+@pytest.mark.kill
+@pytest.mark.parametrize("name", chosen(POPULATION))
+def test_late_kill_changes_nothing(name, result, runner):
+    runs = result()
+    assert_same_end(name, runner.warnings(name, "killed late"), *runs)
+
+
+@pytest.mark.parametrize("name", POPULATION)
+def test_script_of_the_population_has_two_forms_and_names_its_source(name):
+    plain, converted = read_plain(name), read_converted(name)
+    assert plain.startswith("# The form of ")
+    assert "det_keras" not in plain
+    assert "import det_keras as det" in converted
+    assert "#>" not in plain + converted
+    ast.parse(plain)
+    ast.parse(converted)
+
+
+def test_population_is_large():
+    assert len(POPULATION) >= 40
+    assert set(LIMITS) <= set(POPULATION)
