@@ -18,7 +18,9 @@ class AdamW(keras.optimizers.Adam):
 
     def update_step(self, gradient, variable, learning_rate):
         super().update_step(gradient, variable, learning_rate * self.eta_t)
-        variable.assign_sub(self.weight_norm * learning_rate * self.eta_t * variable.value)
+        variable.assign_sub(
+            self.weight_norm * learning_rate * self.eta_t * keras.ops.convert_to_tensor(variable)
+        )
 
     def apply(self, grads, trainable_variables=None):
         share = tf.cast(self.t_cur, "float32") / self.total_iterations

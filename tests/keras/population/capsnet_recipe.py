@@ -51,6 +51,7 @@ checkpoint = keras.callbacks.ModelCheckpoint(
     monitor="val_capsnet_accuracy",
     save_best_only=True,
     save_weights_only=True,
+    mode="max",
 )
 lr_decay = keras.callbacks.LearningRateScheduler(schedule=lambda epoch: 0.005 * (0.9**epoch))
 train_model.compile(

@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits
 keras.utils.set_random_seed(57)  #> context = det.keras.init(seed=57)
 x, y = load_digits(return_X_y=True)
 x = (x[:360] / 16).reshape(-1, 8, 8, 1).astype("float32")
-y = keras.utils.to_categorical(y[:360], 10)
+y = keras.utils.to_categorical(y[:360], 10).astype("float32")
 
 
 def shuffled():
