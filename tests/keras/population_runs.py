@@ -152,6 +152,9 @@ def _parts(thing: Any) -> Iterable[tuple[str, Any]]:
         )
         if _is_of_script(thing):
             yield from _attributes(thing)
+    elif isinstance(thing, keras.callbacks.CSVLogger):
+        # Its attributes say how this process opened the file.
+        return
     elif isinstance(thing, keras.callbacks.Callback) or _is_of_script(thing):
         yield from _attributes(thing)
 
