@@ -51,14 +51,15 @@ class LooseVariable:
 
     Attributes:
         path: as given.
+        handle: the resource of TensorFlow that holds the value; None while there is none.
         number: identifies the variable in this process.
     """
 
     def __init__(self, path: str, variable: Any) -> None:
         self.path = path
-        self._handle = variable if isinstance(variable, tf.Tensor) else variable_handle(variable)
-        self._dtype = None if self._handle is None else variable_dtype(self._handle)
-        self.number = id(self._handle)
+        self.handle = variable if isinstance(variable, tf.Tensor) else variable_handle(variable)
+        self._dtype = None if self.handle is None else variable_dtype(self.handle)
+        self.number = id(self.handle)
 
     @property
     def is_numeric(self) -> bool:
@@ -68,7 +69,7 @@ class LooseVariable:
     @property
     def value(self) -> tf.Tensor:
         """The value, which shares the memory of the variable until that is written."""
-        return tf.raw_ops.ReadVariableOp(resource=self._handle, dtype=self._dtype)
+        return tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self._dtype)
 
     @property
     def shape(self) -> tf.TensorShape:
@@ -84,7 +85,7 @@ class LooseVariable:
 
     def assign(self, value: Any) -> None:
         """Assign the variable."""
-        tf.raw_ops.AssignVariableOp(resource=self._handle, value=tf.convert_to_tensor(value, self._dtype))
+        tf.raw_ops.AssignVariableOp(resource=self.handle, value=tf.convert_to_tensor(value, self._dtype))
 
 
 class VariableSet:

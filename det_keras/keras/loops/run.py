@@ -8,13 +8,14 @@ from typing import Any
 
 from det_keras.config import Length, Unit
 from det_keras.keras.checkpoint.random_ops import warn_of_random_functions
+from det_keras.keras.checkpoint.reached import ReachedState
 from det_keras.keras.loops.state import DrawsPart, LoopState, PassesPart, ReportedPart, TrackedPart
 from det_keras.keras.loops.tracked import TrackedObjects
 from det_keras.keras.loops.values import ReportedValues
 from det_keras.keras.loops.workers import LoopWorkers
 from det_keras.keras.private_api import traced_names
 from det_keras.keras.training.boundaries.base import Boundary
-from det_keras.keras.training.parts import HistoryPart, ProgressPart, SavedState, WeightsPart
+from det_keras.keras.training.parts import HistoryPart, ProgressPart, ReachedPart, SavedState, WeightsPart
 from det_keras.keras.training.phase import phase_signature
 from det_keras.keras.training.training import Training, TrainingContext
 
@@ -58,7 +59,18 @@ class LoopRun(Training):
         self.variables_at_boundary: Collection[int] = ()
         self._traced_before: Collection[str] = ()
         self._weights = WeightsPart(tracked.variables, tracked.layers, tracked.optimizers.values)
-        self._objects = [TrackedPart(tracked, self.workers), ReportedPart(self.values, tracked)]
+        self._reached = ReachedPart(
+            ReachedState(
+                tracked.others,
+                without=tracked.pickled,
+                known=lambda: [item.variable for item in tracked.variables().tracked],
+            )
+        )
+        self._objects = [
+            self._reached,
+            TrackedPart(tracked, self.workers),
+            ReportedPart(self.values, tracked),
+        ]
         parts = [
             self._weights,
             HistoryPart(self.history),
@@ -104,6 +116,7 @@ class LoopRun(Training):
         """Check what is tracked, and allocate memory for the copies of all variables."""
         # A loop that cannot be resumed ends at its first batch.
         self.tracked.build_configs()
+        self._reached.extend()
         super().prepare_checkpoints()
         if self.core.distributed.is_chief:
             warn_of_random_functions(self._traced_before)

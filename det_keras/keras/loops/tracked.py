@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from det_keras.errors import ModelMismatchError
 from det_keras.keras.checkpoint.random_state import layer_generators
-from det_keras.keras.checkpoint.variables import VariableSet
+from det_keras.keras.checkpoint.variables import LooseVariable, VariableSet
 from det_keras.keras.distributed.replica import moving_statistics, seed_variables
 from det_keras.keras.private_api import all_layers, variables_trained_by
 
@@ -64,25 +64,6 @@ def _kind(value: Any) -> str | None:
     return "object" if hasattr(value, "get_state") and hasattr(value, "load_state") else None
 
 
-class _PlainVariable:
-    """A `tf.Variable` with the attributes of a Keras variable.
-
-    Args:
-        name: the name under which it is tracked.
-        variable: the variable.
-    """
-
-    def __init__(self, name: str, variable: tf.Variable) -> None:
-        self.path = name
-        self.value = variable
-        self.shape = variable.shape
-        self.dtype = variable.dtype.name
-
-    def assign(self, value: Any) -> None:
-        """Assign the variable."""
-        self.value.assign(value)
-
-
 class TrackedObjects:
     """The tracked objects of one loop.
 
@@ -94,6 +75,8 @@ class TrackedObjects:
         layers: the models and layers by name.
         optimizers: the optimizers by name, with those that tracked models were compiled with.
         metrics: the metrics by name.
+        pickled: the random streams of NumPy and Python, and the objects that define their state, by name.
+        others: all other objects by name.
     """
 
     def __init__(self, objects: Mapping[str, Any], optimizers: Iterable[Any] = ()) -> None:
@@ -112,12 +95,13 @@ class TrackedObjects:
                 self.optimizers[name] = optimizer
         self._seeds = self._of_kind(objects, "seed")
         self._variables = {
-            name: _PlainVariable(name, value) if isinstance(value, tf.Variable) else value
+            name: LooseVariable(name, value) if isinstance(value, tf.Variable) else value
             for name, value in self._of_kind(objects, "variable").items()
         }
         self._generators = self._of_kind(objects, "generator")
         self._known: Collection[int] | None = None
-        self._pickled = {**self._of_kind(objects, "stream"), **self._of_kind(objects, "object")}
+        self.pickled = {**self._of_kind(objects, "stream"), **self._of_kind(objects, "object")}
+        self.others = {name: value for name, value in objects.items() if name not in self.pickled}
 
     def _of_kind(self, objects: Mapping[str, Any], kind: str) -> dict[str, Any]:
         return {name: value for name, value in objects.items() if self._kinds[name] == kind}
@@ -192,7 +176,7 @@ class TrackedObjects:
 
     def draws(self) -> dict[str, Any]:
         """Return the states of everything tracked that draws random numbers, as JSON values."""
-        streams = {name: value for name, value in self._pickled.items() if isinstance(value, _STREAMS)}
+        streams = {name: value for name, value in self.pickled.items() if isinstance(value, _STREAMS)}
         return {
             "generators": self.generator_states(),
             "seeds": [np.asarray(seed.value).tolist() for seed in self.seeds()],
@@ -228,12 +212,12 @@ class TrackedObjects:
             name: functools.partial(
                 bytes, pickle.dumps(value if isinstance(value, _STREAMS) else value.get_state())
             )
-            for name, value in self._pickled.items()
+            for name, value in self.pickled.items()
         }
 
     def load_pickles(self, states: Mapping[str, Any]) -> None:
         """Restore the unpickled states of `pickles`."""
-        for name, value in self._pickled.items():
+        for name, value in self.pickled.items():
             if name not in states:
                 continue
             if isinstance(value, np.random.Generator):

@@ -271,8 +271,9 @@ class InMemory:
 
     def __init__(self, parts: Sequence[Part], weights: WeightsPart, workers: DistributedContext) -> None:
         self.state = {**captured(parts, self.folder), "workers": workers.size}
-        self.variables = weights.variables().describe()
-        self._values = weights.variables().copy()
+        further = [item for part in parts for item in part.further_variables()]
+        self.variables = [*weights.variables().describe(), *(item.describe() for item in further)]
+        self._values = [*weights.variables().copy(), *(item.variable.value for item in further)]
         self._pickles = {
             name: pickle.loads(dump()) for part in parts for name, dump in part.pickles().items()
         }
