@@ -21,6 +21,7 @@ import sysconfig
 import types
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -45,10 +46,10 @@ _OF_KERAS = (
     keras.utils.PyDataset,
 )
 # Set by Keras, or restored by other parts of a checkpoint.
-_NOT_STATE = frozenset(
-    {"_model", "params", "validation_data", "built", "compiled", "history", "stop_training"}
-    | {"train_function", "test_function", "predict_function", "input_spec", "call_signature_parameters"}
-    | {"build", "quantize"}
+_OF_CALLBACKS = frozenset({"_model", "params", "validation_data"})
+_OF_OTHERS = frozenset(
+    {"build", "built", "call_signature_parameters", "compiled", "history", "input_spec", "quantize"}
+    | {"stop_training", "train_function", "test_function", "predict_function"}
 )
 _LIBRARIES = tuple(
     sorted(
@@ -116,13 +117,15 @@ class _Attributes(Node):
         found.update(getattr(owner, "__dict__", {}))
         if not isinstance(owner, _OF_KERAS):
             return found
-        hidden = _stored_by_keras(kind) if not isinstance(owner, keras.callbacks.Callback) else ()
+        is_callback = isinstance(owner, keras.callbacks.Callback)
+        ours = _OF_CALLBACKS if is_callback else _OF_OTHERS
+        hidden = frozenset() if is_callback else _stored_by_keras(kind)
         kept = {
             name: value
             for name, value in found.items()
-            if name not in _NOT_STATE
+            if name not in ours
             and not name.startswith("_self_")
-            and (name[0] != "_" or name not in hidden)
+            and not (name in hidden and (name[0] == "_" or _holds_objects(value)))
         }
         return {**kept, "trainable": owner.trainable} if isinstance(owner, keras.Layer) else kept
 
@@ -141,7 +144,9 @@ class _Attributes(Node):
             yield self.path_of(name), value
         if isinstance(owner, _OF_KERAS):
             # What Keras holds: objects with state, such as metrics and the functions that `compile` was given.
-            hidden = [name for name in vars(owner) if name not in shown and name not in _NOT_STATE]
+            hidden = [
+                name for name in vars(owner) if name not in shown and name not in {*_OF_CALLBACKS, "history"}
+            ]
             for path, inner in (
                 each for name in hidden for each in _inside(self.path_of(name), vars(owner)[name])
             ):
@@ -301,6 +306,16 @@ class Reach:
             self._know(path, value)
         self._without = frozenset(self.paths)
         self.search()
+
+    @contextmanager
+    def forgetting(self) -> Iterator[None]:
+        """Forget at the end of the block what was found in it."""
+        known: Any = (self.nodes, self.variables, self.objects, self.paths, self._roots)
+        kept: Any = [dict(each) for each in known]
+        try:
+            yield
+        finally:
+            self.nodes, self.variables, self.objects, self.paths, self._roots = kept
 
     def search(self, further: Mapping[str, Any] | None = None) -> None:
         """Add what can be reached now, the objects with the shortest paths first.

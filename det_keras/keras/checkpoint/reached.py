@@ -14,7 +14,8 @@ import types
 import warnings
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -96,6 +97,7 @@ class ReachedState:
         # What makes the objects that the script does not have before training, by path.
         self._makers: dict[str, bytes] = {}
         self._making: set[str] = set()
+        self._traced: bytes | None = None
         self._named: set[str] = set()
         self._made = self._first = self._look()
         self._values_made = {variable.path: variable.value for variable in self._loose_variables()}
@@ -146,22 +148,40 @@ class ReachedState:
 
     def dump(self) -> bytes:
         """Return the values that differ from the first ones, pickled."""
-        entries: dict[_Key, tuple[Any, ...]] = {}
-        for node in self._reach.nodes.values():
-            values, made = node.values(), self._made.get(node.path, {})
-            for name in [*values, *(made.keys() - values.keys())]:
-                value = values.get(name, Absent.ABSENT)
-                if self._is(made.get(name), node, value):
-                    continue
-                first = self._first.get(node.path, {}).get(name)
-                has_moved = not self._is(first, node, value)
-                if self._can_store(node, name, value, has_moved=has_moved, is_new=first is None):
-                    was = made.get(name)
-                    origin = repr(was.value) if was is not None and type(was.value) in SCALARS else None
-                    entries[node.path, name] = tuple(_Entry(origin, has_moved, value))
-        content = self._pickle(entries)
-        assert isinstance(content, bytes)
-        return pickle.dumps({"entries": content, "makers": self._makers}, protocol=4)
+        stored = {"entries": self._changes(), "makers": self._makers, "traced": self._traced}
+        return pickle.dumps(stored, protocol=4)
+
+    def note_traced(self) -> None:
+        """Record the values as they are when a step is traced: Python values become constants of the step."""
+        self._traced = self._changes()
+
+    @contextmanager
+    def as_traced(self, content: bytes | None) -> Iterator[None]:
+        """Restore inside the block the values with which an earlier process traced its step.
+
+        Args:
+            content: what `dump` returned there; None for no change.
+        """
+        stored = {} if content is None else pickle.loads(content)
+        self._traced = stored.get("traced")
+        if self._traced is None:
+            yield
+            return
+        before: list[tuple[Node, str, Any]] = []
+        makers = self._makers
+        self._makers = {**stored["makers"], **makers}
+        with self._reach.forgetting():
+            for (path, name), entry in self._unpickle(self._traced).items():
+                if (node := self._reach.nodes.get(path)) is not None:
+                    value = node.values().get(name, Absent.ABSENT)
+                    before.append((node, name, value.copy() if isinstance(value, np.ndarray) else value))
+                    node.write(name, _Entry(*entry).value)
+            try:
+                yield
+            finally:
+                for node, name, value in reversed(before):
+                    node.write(name, value)
+                self._makers, self._making = makers, set()
 
     def load(self, content: bytes, *, has_begun: bool = True) -> None:
         """Restore the values that `dump` returned in another process; other places get their first values.
@@ -187,6 +207,25 @@ class ReachedState:
                 node.write(name, entry.value)
         if has_begun:
             self._undo(entries)
+
+    def _changes(self) -> bytes:
+        """Return the entries of the values that differ from the first ones, pickled."""
+        entries: dict[_Key, tuple[Any, ...]] = {}
+        for node in self._reach.nodes.values():
+            values, made = node.values(), self._made.get(node.path, {})
+            for name in [*values, *(made.keys() - values.keys())]:
+                value = values.get(name, Absent.ABSENT)
+                if self._is(made.get(name), node, value):
+                    continue
+                first = self._first.get(node.path, {}).get(name)
+                has_moved = not self._is(first, node, value)
+                if self._can_store(node, name, value, has_moved=has_moved, is_new=first is None):
+                    was = made.get(name)
+                    origin = repr(was.value) if was is not None and type(was.value) in SCALARS else None
+                    entries[node.path, name] = tuple(_Entry(origin, has_moved, value))
+        content = self._pickle(entries)
+        assert isinstance(content, bytes)
+        return content
 
     # Looking.
 

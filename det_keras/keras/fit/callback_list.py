@@ -6,7 +6,7 @@ numbers, even if the training was interrupted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import keras
@@ -62,6 +62,9 @@ class SeamlessCallbackList(keras.callbacks.CallbackList):  # type: ignore[misc]
         verbose: 0, 1 or 2; a progress bar is added unless it is 0.
         epochs: number of epochs of the training, for the progress bar.
         steps: batches per epoch, None if unknown.
+
+    Attributes:
+        before_first_batch: called once, between the user's ``on_train_batch_begin`` of the first batch and its step.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class SeamlessCallbackList(keras.callbacks.CallbackList):  # type: ignore[misc]
         self._listener: SegmentListener
         self._first_step = 0
         self._begun = False
+        self.before_first_batch: Callable[[], None] | None = None
         # Calling two hooks per batch is most of the time that Keras itself spends between two steps, so they are
         # skipped if no callback overrides them.
         bar = progress_bar_of(self)
@@ -136,6 +140,9 @@ class SeamlessCallbackList(keras.callbacks.CallbackList):  # type: ignore[misc]
         """Notify the user's callbacks with the batch's number in its epoch."""
         if self._needs_batch_begin:
             super().on_train_batch_begin(batch + self._first_step, logs)
+        if self.before_first_batch is not None:
+            act, self.before_first_batch = self.before_first_batch, None
+            act()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Notify the user's callbacks with the batch's number in its epoch, then the segment's listener."""

@@ -116,7 +116,7 @@ class Fit:
             ModelMismatchError: the script or the model changed.
         """
         run = self.run
-        run.trained.build(run.source.element_spec)
+        run.build(end)
         check_signature(run.phase_index, record.signature, run.signature())
         run.data.skip(record.data, passes=len(record.history["epoch"]), batches=record.batches)
         if end is not None:
@@ -129,6 +129,7 @@ class Fit:
         run = self.run
         if is_new:
             run.source.reset()
+        run.callbacks.before_first_batch = run.note_first_batch
         run.callbacks.on_train_begin()
         run.reached.begin()
         run.boundaries.begin()

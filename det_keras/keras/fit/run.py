@@ -16,7 +16,7 @@ from det_keras.keras.fit.parts import DataPart, ModelPart, ReplicaPart
 from det_keras.keras.fit.workers import FitWorkers
 from det_keras.keras.fit.written_files import WrittenFiles
 from det_keras.keras.live_view import live_views
-from det_keras.keras.private_api import captured_variables
+from det_keras.keras.private_api import captured_variables, traced_functions
 from det_keras.keras.training.boundaries.validation import ValidationCallback
 from det_keras.keras.training.metric_values import plain_value
 from det_keras.keras.training.parts import HistoryPart, Part, ProgressPart, ReachedPart, Saved, WeightsPart
@@ -217,7 +217,7 @@ class FitRun(Training):
             ModelMismatchError: the script or the model changed.
         """
         state = restored.state
-        self.trained.build(self.source.element_spec)
+        self.build(restored)
         check_signature(self.phase_index, state["phase"]["signature"], self.signature())
         self.trained.variables.check(restored.variables)
         self.resume_at(state)
@@ -225,6 +225,21 @@ class FitRun(Training):
         self.files.rewrite(Saved(restored, self.core.distributed))
         self.progress.awaits_state = True
         return bool(state["phase"]["finished"])
+
+    def build(self, found: RestoredState | None) -> None:
+        """Create every variable that the first step would create, and trace the step.
+
+        Args:
+            found: a checkpoint of this `fit`, of a process that has traced the step; None without one.
+        """
+        with self.reached.as_traced(found):
+            self.trained.build(self.source.element_spec)
+
+    def note_first_batch(self) -> None:
+        """Record the state with which the step is traced, unless it is; called after ``on_train_batch_begin``."""
+        model = self.trained.model
+        if not model.run_eagerly and next(traced_functions(model), None) is None:
+            self.reached.note_traced()
 
     def restore(self) -> None:
         """Restore everything that the checkpoint has; a second call does nothing."""

@@ -11,6 +11,7 @@ import os
 import pickle
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -205,6 +206,14 @@ class ReachedPart(Part):
     def extend(self) -> None:
         """Look for what the first batch has made."""
         self._state.extend()
+
+    def note_traced(self) -> None:
+        """Record the values with which a step is traced."""
+        self._state.note_traced()
+
+    def as_traced(self, found: SavedState | None) -> AbstractContextManager[None]:
+        """Return a block in which everything has the values with which an earlier process traced its step."""
+        return self._state.as_traced(None if found is None else found.pickles().get(_REACHED_NAME))
 
     def further_variables(self) -> Sequence[TrackedVariable]:
         return self._state.variables()
