@@ -367,7 +367,11 @@ class Reach:
 
     def _of_function(self, path: str, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            yield f"{path}.<cell>.{name}", cell
+            if is_of_script(function):
+                yield f"{path}.<cell>.{name}", cell
+            else:
+                # A wrapper: what it wraps may be of the script.
+                yield from ((f"{path}.<closure>.{name}", each) for each in _Cell("", cell).values().values())
         yield from _items(f"{path}.<defaults>", function.__defaults__ or ())
         yield from _items(f"{path}.<defaults>", function.__kwdefaults__ or {})
         if hasattr(function, "__wrapped__"):

@@ -16,7 +16,7 @@ from det_keras.keras.checkpoint.training_state import RestoredState
 from det_keras.keras.checkpoint.variables import build_for_evaluation
 from det_keras.keras.data.waiting import DataWait
 from det_keras.keras.fit.arguments import FitArguments
-from det_keras.keras.fit.callback_state import prepare_callbacks
+from det_keras.keras.fit.callback_files import prepare_callbacks
 from det_keras.keras.fit.run import FitRun
 from det_keras.keras.fit.segments import SegmentRunner
 from det_keras.keras.history import FitHistory

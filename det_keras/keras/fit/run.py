@@ -10,8 +10,8 @@ from det_keras.keras.checkpoint.reached import ReachedState
 from det_keras.keras.checkpoint.trained_model import TrainedModel
 from det_keras.keras.checkpoint.training_state import RestoredState
 from det_keras.keras.fit.arguments import FitArguments
+from det_keras.keras.fit.callback_files import CallbackPart, changes_weights_at_end
 from det_keras.keras.fit.callback_list import SeamlessCallbackList
-from det_keras.keras.fit.callback_state import CallbackPart, changes_weights_at_end
 from det_keras.keras.fit.parts import DataPart, ModelPart, ReplicaPart
 from det_keras.keras.fit.workers import FitWorkers
 from det_keras.keras.fit.written_files import WrittenFiles

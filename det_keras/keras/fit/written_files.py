@@ -37,13 +37,13 @@ class _Content:
 
     Attributes:
         stamp: size and time of modification, in nanoseconds.
-        digest: SHA-256 of the content; None for a file that is too large to keep.
-        content: the bytes; empty for a file that is too large.
+        digest: SHA-256 of the content; the stamp of a file that is too large to keep.
+        content: the bytes; None for a file that is too large.
     """
 
     stamp: tuple[int, int]
-    digest: str | None
-    content: bytes
+    digest: str
+    content: bytes | None
 
 
 class WrittenFiles(Part):
@@ -75,7 +75,7 @@ class WrittenFiles(Part):
     def capture(self, directory: Path) -> Mapping[str, Any]:
         self._captured = self._listed()
         for content in self._paths.values():
-            if content is not None and content.digest is not None:
+            if content is not None and content.content is not None:
                 (directory / _FOLDER).mkdir(exist_ok=True)
                 (directory / _FOLDER / content.digest).write_bytes(content.content)
         return {"files": self._captured} if self._captured else {}
@@ -90,7 +90,8 @@ class WrittenFiles(Part):
             self._paths[path] = found
             if found is not None and found.digest == digest:
                 continue
-            if digest is None:
+            stored = saved.own_file(_FOLDER) / digest
+            if not stored.exists():
                 logger.warning(
                     "The `fit` wrote `%s`, which is too large for checkpoints: it may have the content of a "
                     "later moment now. Let each `fit` write a file of its own.",
@@ -100,7 +101,7 @@ class WrittenFiles(Part):
             if not Path(name).is_absolute():
                 path.parent.mkdir(parents=True, exist_ok=True)
             if path.parent.is_dir():
-                write_file(path, (saved.own_file(_FOLDER) / digest).read_bytes())
+                write_file(path, stored.read_bytes())
                 self._paths[path] = _read(path, None)
 
     def _note(self, path: Any) -> None:
@@ -110,9 +111,9 @@ class WrittenFiles(Part):
             # A file descriptor, or a name that no file can have.
             return
 
-    def _listed(self) -> dict[str, str | None]:
+    def _listed(self) -> dict[str, str]:
         """Return the digest of each file that exists, by its name relative to the script's directory."""
-        listed: dict[str, str | None] = {}
+        listed: dict[str, str] = {}
         for path, known in list(self._paths.items()):
             content = self._paths[path] = _read(path, known)
             if content is not None:
@@ -131,7 +132,7 @@ def _read(path: Path, known: _Content | None) -> _Content | None:
         if known is not None and known.stamp == stamp:
             return known
         if found.st_size > _LARGEST_BYTES:
-            return _Content(stamp, None, b"")
+            return _Content(stamp, f"{stamp[0]}-{stamp[1]}", None)
         content = path.read_bytes()
     except OSError:
         return None
