@@ -343,6 +343,13 @@ class Reach:
         if isinstance(value, functools.partial):
             arguments = [*_items(f"{path}.args", value.args), *_items(f"{path}.args", value.keywords)]
             return [(path, value.func), *arguments]
+        if isinstance(value, types.GeneratorType):
+            # How far it has come cannot be restored, except by drawing from it; the objects that it holds can.
+            if path in self._roots:
+                self._know(path, value)
+            held = value.gi_frame.f_locals if value.gi_frame is not None else {}
+            inner = [] if value.gi_yieldfrom is None else [(f"{path}.<from>", value.gi_yieldfrom)]
+            return [*((f"{path}.<locals>.{name}", each) for name, each in held.items()), *inner]
         if isinstance(value, keras.random.SeedGenerator | tf.random.Generator):
             return [(f"{path}.state", value.state)]
         if _is_traced(value):

@@ -119,8 +119,10 @@ class ReachedState:
             if path in before or path.startswith(new) or isinstance(value, keras.Variable | tf.Variable):
                 continue
             # A process that skips the training, or has not trained a batch yet, does not have it.
-            new = *new, path
-            maker = self._pickle(_empty(value), itself=value, paths=known)
+            made = _empty(value)
+            if made is value:
+                new = *new, path
+            maker = self._pickle(made, itself=value, paths=known)
             if isinstance(maker, bytes):
                 self._makers[path] = maker
 
@@ -361,11 +363,13 @@ class ReachedState:
 
     def _find(self, path: str) -> Any:
         """Return the object at a path, made anew if this process does not have it; None if that is not possible."""
-        makers = [each for each in self._makers if path.startswith(each) and each not in self._reach.objects]
-        if path not in self._reach.objects and makers and makers[0] not in self._making:
-            self._making.add(makers[0])
-            value = self._unpickle(self._makers[makers[0]])
-            self._reach.search({makers[0]: value() if isinstance(value, functools.partial) else value})
+        for each in [each for each in self._makers if path.startswith(each)]:
+            if path in self._reach.objects:
+                break
+            if each not in self._reach.objects and each not in self._making:
+                self._making.add(each)
+                value = self._unpickle(self._makers[each])
+                self._reach.search({each: value() if isinstance(value, functools.partial) else value})
         return self._reach.objects.get(path)
 
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import inspect
 import logging
+import pickle
 import threading
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from det_keras.keras.data.tfdata import TfDataSource
@@ -18,6 +20,20 @@ logger = logging.getLogger(__name__)
 
 
 _LONGEST_WAIT_S = 20.0
+_ITEMS_NAME = "items.pkl"
+
+
+def read_items(directory: Path) -> dict[int, Any]:
+    """Return the items that `GeneratorSource.save_state` stored, by number; {} if there are none."""
+    path = directory / _ITEMS_NAME
+    items: dict[int, Any] = pickle.loads(path.read_bytes()) if path.exists() else {}
+    return items
+
+
+def with_items(source: Any, items: Mapping[int, Any]) -> Iterator[Any]:
+    """Yield the items of a generator, but others in place of some."""
+    for number, item in enumerate(source, 1):
+        yield items.get(number, item)
 
 
 class _Draws:
@@ -30,6 +46,10 @@ class _Draws:
     def __init__(self, source: Any) -> None:
         self._source = source
         self._drawn = self._before = 0
+        #: Items by their number, from 1: those that Keras looks at first, and the newest one.
+        self.kept: dict[int, Any] = {}
+        #: Items that are given in place of those that are drawn.
+        self.given: Mapping[int, Any] = {}
         self._is_over = False
         self._changed = threading.Condition()
 
@@ -38,7 +58,11 @@ class _Draws:
         try:
             for item in self._source:
                 with self._changed:
+                    if self._drawn > BATCHES_FOR_SPEC:
+                        del self.kept[self._drawn]
                     self._drawn += 1
+                    item = self.given.get(self._drawn, item)
+                    self.kept[self._drawn] = item
                     self._changed.notify_all()
                 yield item
         finally:
@@ -81,6 +105,31 @@ class GeneratorSource(TfDataSource):
             self._draws.wait_for(batches if is_op_determinism_enabled() else batches + 1)
             if not self._is_continuous:
                 self._draws.begin()
+
+    def save_state(self, directory: Path) -> dict[str, Any]:
+        state = super().save_state(directory)
+        if self._draws is not None:
+            directory.mkdir(parents=True, exist_ok=True)
+            # A pass that begins anew gives the first items again.
+            kept = self._draws.kept.items()
+            items = {
+                number: item for number, item in kept if number > BATCHES_FOR_SPEC or not self._is_continuous
+            }
+            (directory / _ITEMS_NAME).write_bytes(pickle.dumps(items))
+        return state
+
+    def restore_state(
+        self, state: dict[str, Any], directory: Path, epoch: int, step: int, *, epochs_left: int
+    ) -> frozenset[str]:
+        if self._draws is not None:
+            # The item that was read ahead: while the batches before it are read again, what it depends on may be other.
+            items = read_items(directory)
+            self._draws.given = {number: item for number, item in items.items() if number > BATCHES_FOR_SPEC}
+        super().restore_state(state, directory, epoch, step, epochs_left=epochs_left)
+        if self._is_continuous and self.epochs is not None:
+            self.settle(self.epochs.start_of(epoch) - self.epochs.start_of(self.first_epoch) + step)
+        # The checkpoint has the random streams as they are after what was read ahead.
+        return frozenset()
 
     def skip_passes(
         self, passes: int, state: Mapping[str, Any], *, batches: int | None = None, steps: int | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import operator
 import sys
@@ -147,9 +148,14 @@ class FitArguments:
 
     @property
     def datasets(self) -> dict[str, Any]:
-        """The training and validation data by name, where it is not arrays: it has a state of its own."""
+        """The training and validation data by name, where it is datasets, which have a state of their own."""
         given = {"x": self.x, "validation_data": unpack(self.validation_data)[0]}
         return {name: data for name, data in given.items() if data is not None and not is_arrays(data)}
+
+    @property
+    def generators(self) -> dict[str, Any]:
+        """Those of `datasets` that are generators: they hold objects that may change."""
+        return {name: data for name, data in self.datasets.items() if inspect.isgenerator(data)}
 
     def callbacks_of(self, *, is_chief: bool) -> list[Any]:
         """Return the user's callbacks for one rank; callbacks that write shared files run on the chief only."""

@@ -16,7 +16,7 @@ from det_keras.keras.fit.workers import FitWorkers
 from det_keras.keras.training.parts import Part, Saved
 from det_keras.keras.training.progress import Progress
 
-_VALUES_NAME = "worker.npz"
+_VALUES_NAME, _VALIDATION_FOLDER = "worker.npz", "validation"
 
 
 class DataPart(Part):
@@ -40,7 +40,7 @@ class DataPart(Part):
     def capture(self, directory: Path) -> Mapping[str, Any]:
         return {
             "steps_per_epoch": self._source.steps_per_epoch,
-            "validation_source": self._validation_state(),
+            "validation_source": self._validation_state(directory / _VALIDATION_FOLDER),
             "source": self._source.save_state(directory / "data"),
         }
 
@@ -52,7 +52,8 @@ class DataPart(Part):
         of_source = saved.data_state((saved.own or {}).get("source", state["source"]))
         self._source.restore_passes(of_source, position.epoch)
         if self._validator is not None:
-            self._validator.skip(state["validations"], state.get("validation_source") or {})
+            folder = saved.own_file(_VALIDATION_FOLDER)
+            self._validator.skip(state["validations"], state.get("validation_source") or {}, folder)
         # Reading the data again up to the position advances the streams that it draws from.
         saved.drawn |= self._source.restore_state(
             of_source,
@@ -82,9 +83,16 @@ class DataPart(Part):
         if self._validator is not None:
             self._validator.skip(state.get("validations", 0), state.get("validation_source") or {})
 
-    def _validation_state(self) -> dict[str, Any] | None:
-        is_open = self._validator is not None and self._validator.is_open
-        return self._validator.source.state_between_passes() if self._validator and is_open else None
+    def _validation_state(self, directory: Path | None = None) -> dict[str, Any] | None:
+        """Return the state of the validation data; None while it is not open.
+
+        Args:
+            directory: for files that belong to it; None at the end of the `fit`, after which nothing is read of it.
+        """
+        if self._validator is None or not self._validator.is_open:
+            return None
+        source = self._validator.source
+        return source.state_between_passes() if directory is None else source.save_state(directory)
 
 
 class ModelPart(Part):

@@ -89,8 +89,17 @@ class FitRun(Training):
         )
         self.reached = ReachedPart(
             ReachedState(
-                {"callbacks": tuple(self.user_callbacks), "model": model, "optimizers": tuple(optimizers)},
-                without=arguments.datasets,
+                {
+                    "callbacks": tuple(self.user_callbacks),
+                    "model": model,
+                    "optimizers": tuple(optimizers),
+                    **arguments.generators,
+                },
+                without={
+                    name: data
+                    for name, data in arguments.datasets.items()
+                    if name not in arguments.generators
+                },
                 known=self.trained.known_variables,
                 hidden=lambda: captured_variables(model),
             )
@@ -197,6 +206,7 @@ class FitRun(Training):
         # Callbacks that Keras runs in threads may still be handling events before this boundary, which belong to
         # their state.
         self.callbacks.flush()
+        self.source.settle(self.progress.position.batches)
         has_changed = final and (self._changed_after_training() or self.files.has_changed)
         self._save(is_end=final, has_changed=has_changed)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -11,6 +12,7 @@ import tensorflow as tf
 
 from det_keras.core.distributed import DistributedContext
 from det_keras.keras.data import DataSource, is_arrays, open_source
+from det_keras.keras.data.generator import read_items, with_items
 from det_keras.keras.data.tfdata import TfDataSource
 from det_keras.keras.data.wrap import is_generator
 
@@ -50,9 +52,9 @@ class Validator:
         # Of other data, what follows the steps is cut off.
         self._steps_of_generator = steps if is_generator(x) else None
         self._source: DataSource | None = None
+        self._parts = parts
         self._open = partial(
             open_source,
-            parts,
             batch_size=batch_size if is_arrays(x) else None,
             shuffle=False,
             seed=0,
@@ -71,7 +73,7 @@ class Validator:
         Opening some kinds of data reads from it. As in Keras, that is at the first validation.
         """
         if self._source is None:
-            self._source = self._open()
+            self._source = self._open(self._parts)
             if isinstance(self._source, TfDataSource):
                 self._source.opens_at_end &= self._opens_at_end
         return self._source
@@ -125,13 +127,16 @@ class Validator:
         self.source.settle(steps)
         return logs
 
-    def skip(self, validations: int, source_state: Mapping[str, Any]) -> None:
+    def skip(self, validations: int, source_state: Mapping[str, Any], directory: Path | None = None) -> None:
         """Bring the data to the state in which an earlier process left it after so many validations.
 
         Args:
             validations: number of validations of the earlier process.
-            source_state: what `DataSource.state_between_passes` returned there.
+            source_state: what `DataSource.save_state` or `state_between_passes` returned there.
+            directory: the directory of `save_state`.
         """
+        if validations and directory is not None and is_generator(self._parts[0]):
+            self._parts = (with_items(self._parts[0], read_items(directory)), None, None)
         if validations:
             self.source.skip_passes(validations, source_state, steps=self._steps_of_generator)
 
