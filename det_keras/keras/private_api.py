@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
+import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -300,6 +302,14 @@ def noticed_saves(notice: Callable[[Any], None]) -> Iterator[None]:
     finally:
         for name, original in originals.items():
             setattr(keras.Model, name, original)
+
+
+def calling_frames() -> Iterator[types.FrameType]:
+    """Yield the frames of the functions that led to the caller of this one, the innermost first."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back  # type: ignore[assignment]
 
 
 def mask_weights(sample_weight: Any, mask: Any) -> Any:

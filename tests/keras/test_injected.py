@@ -67,7 +67,7 @@ class FakeRun:
                 set_status=lambda status: say(f"status {status}"),
             ),
             preempt=SimpleNamespace(acknowledge_preemption_signal=lambda: say("acknowledge")),
-            distributed=SimpleNamespace(allgather=lambda value: [value]),
+            distributed=SimpleNamespace(allgather=lambda value: [value], size=1),
         )
 
     @property

@@ -40,6 +40,7 @@ class Pipeline:
         draws_within_pass: shuffle seeds are drawn more than once per pass, by a shuffle before a finite ``repeat`` or
             inside ``interleave`` or ``flat_map``.
         shuffles: ids of the stages that draw a seed for each iterator.
+        shuffles_twice: a shuffle reads from another one, which draws its seed only when the first element is read.
         runs_python: it runs Python code, which may have state that cannot be read.
     """
 
@@ -48,6 +49,10 @@ class Pipeline:
         self.has_memory_cache = any(_is_memory_cache(stage) for stage in stages)
         self.draws_within_pass = any(_repeats(stage) and _shuffles(stage) for stage in stages)
         self.shuffles = frozenset(id(stage) for stage in stages if is_shuffle(stage))
+        self.shuffles_twice = any(
+            is_shuffle(stage) and any(_shuffles(source) for source in input_datasets(stage))
+            for stage in stages
+        )
         self.runs_python = False
         self._variables: dict[int, Any] = {}
         for stage in stages:

@@ -6,10 +6,11 @@ the order of plain Keras. Opening and dropping the same number of iterators ther
 order, at the beginning of any epoch. Inside an epoch the iterator's own checkpoint contains the position, including
 shuffle buffers.
 
-In two cases a pass is read again from its beginning, without training: for a pipeline that TensorFlow refuses to save
-(`from_generator`, `py_function`, random ops in `map`), and for a cache in memory, which must be filled in the order of
-the interrupted run. For this a checkpoint contains the state of the pipeline at the beginning of the pass: the random
-streams, and every variable that a function of the pipeline writes, such as the seeds of Keras's augmentation layers.
+In three cases a pass is read again from its beginning, without training: for a pipeline that TensorFlow refuses to save
+(`from_generator`, `py_function`, random ops in `map`), for a shuffle over another one, and for a cache in memory, which
+must be filled in the order of the interrupted run. For this a checkpoint contains the state of the pipeline at the
+beginning of the pass: the random streams, and every variable that a function of the pipeline writes, such as the seeds
+of Keras's augmentation layers.
 
 The checkpoint of an iterator is used for the rest of its own pass only. In TensorFlow 2.18 to 2.21 the seeds of later
 passes are off by one if the shuffle's input was already read to its end, which a `prefetch` or a parallel `map` makes
@@ -222,6 +223,8 @@ class TfDataSource(IteratedSource):
             if number < read:
                 self._read_pass(iterator, reason, steps)
                 self.settle(steps)
+            elif self._pipeline.shuffles_twice:
+                next(iterator, None)
             if self.opens_at_end:
                 self._iterators.open()
         # Iterators that were opened for passes that a callback ended early, or for the interrupted pass.
@@ -235,7 +238,9 @@ class TfDataSource(IteratedSource):
 
     @property
     def _can_be_saved(self) -> bool:
-        return not (self._needs_first_pass or self._position.is_refused or self.is_shared_with_validation)
+        # The saved position of one shuffle over another loses the place of the inner one in its seeds.
+        is_unsafe = self._pipeline.shuffles_twice or self.is_shared_with_validation
+        return not (self._needs_first_pass or self._position.is_refused or is_unsafe)
 
     def _begin(self, start: Mapping[str, Any] | None) -> None:
         """Restore the state at the beginning of a pass."""

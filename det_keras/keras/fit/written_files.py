@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from det_keras.files import write_file
-from det_keras.keras.private_api import noticed_saves
+from det_keras.keras.private_api import calling_frames, noticed_saves
 from det_keras.keras.training.parts import Part, Saved
 
 logger = logging.getLogger(__name__)
@@ -175,10 +175,8 @@ def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
 
 def _is_own_write() -> bool:
     """Return whether this package opens the file, through the standard library or not."""
-    frame: Any = sys._getframe(2)
-    while frame is not None:
+    for frame in calling_frames():
         file = frame.f_code.co_filename
-        if not file.startswith((_STDLIB, "<frozen")) or file.startswith(_SITE):
-            return bool(file.startswith(_PRODUCT))
-        frame = frame.f_back
+        if not file.startswith((_STDLIB, "<frozen", __file__)) or file.startswith(_SITE):
+            return file.startswith(_PRODUCT)
     return False

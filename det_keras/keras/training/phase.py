@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from det_keras.errors import ModelMismatchError
+from det_keras.keras.private_api import calling_frames
 
 _NUMBERS_HINT = (
     "Only the numbers of automatic names differ: Keras counts the layers of a process, and this one made some before. "
@@ -66,11 +67,9 @@ def rebuild_error(raised: Mapping[str, Any]) -> BaseException:
     arguments = pickle.loads(base64.b64decode(raised["arguments"]))
     module, name = raised["module"], raised["name"]
     kind = getattr(sys.modules.get(module, builtins), name, None)
-    frame = sys._getframe()
-    while kind is None and frame.f_back is not None:
-        frame = frame.f_back
+    for frame in calling_frames():
         # The script's own class: its module may have another name than when it is imported.
-        kind = frame.f_globals.get(name, frame.f_locals.get(name))
+        kind = kind or frame.f_globals.get(name, frame.f_locals.get(name))
     if not (isinstance(kind, type) and issubclass(kind, BaseException)):
         return RuntimeError(f"{name}: {', '.join(map(str, arguments))}")
     error: BaseException = kind.__new__(kind, *arguments)

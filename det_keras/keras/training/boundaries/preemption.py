@@ -60,7 +60,7 @@ class PreemptionCallback(BoundaryCallback):
         )
         run.core.preempt.acknowledge_preemption_signal()
         run.core.backend.flush()
-        if self._signals.received == signal.SIGINT and not in_trial and run.core.distributed.is_alone:
+        if self._signals.received == signal.SIGINT and not in_trial and run.core.distributed.size == 1:
             # As with plain Keras, the script may catch it, keep its model and go on.
             raise KeyboardInterrupt
         raise SystemExit(0 if in_trial else 128 + (self._signals.received or signal.SIGTERM))
