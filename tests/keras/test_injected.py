@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
+import signal
 from types import SimpleNamespace
 
 import pytest
@@ -240,12 +241,15 @@ def test_trial_that_is_asked_to_stop_exits_with_0_and_a_finished_one_does_not_le
     assert run.asked(callback, 12) == []
 
 
-def test_signal_behind_the_last_boundary_is_obeyed_at_the_end():
+@pytest.mark.parametrize(
+    ("number", "left"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
+)
+def test_signal_behind_the_last_boundary_is_obeyed_at_the_end(number, left):
     run = FakeRun()
     PreemptionCallback(SimpleNamespace(received=None)).leave_at_end(run)
     assert run.events == []
-    with pytest.raises(SystemExit):
-        PreemptionCallback(SimpleNamespace(received=2)).leave_at_end(run)
+    with pytest.raises(left):
+        PreemptionCallback(SimpleNamespace(received=number)).leave_at_end(run)
     assert run.events == ["save final", "wait", "acknowledge", "flush"]
 
 
