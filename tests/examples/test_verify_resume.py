@@ -85,12 +85,12 @@ def test_script_that_depends_on_the_clock_is_found_out(create, tmp_path):
 
 
 def test_state_that_is_lost_with_the_process_is_told_from_chance(create, tmp_path):
-    """A closure that counts: the same in each undisturbed run, and begun anew by a resumed one."""
+    """A generator that counts: the same in each undisturbed run, and begun anew by a resumed one."""
     script = (DIGITS / "train.py").read_text()
     counting = (
         "    model = build_model(hparams)\n"
-        "    import itertools, keras\n"
-        "    count = itertools.count()\n"
+        "    import keras\n"
+        "    count = (number for number in range(1000))\n"
         "    def slower(batch, logs=None):\n"
         "        model.optimizer.learning_rate.assign(0.01 / (1 + next(count)))\n"
         "    slow = keras.callbacks.LambdaCallback(on_train_batch_end=slower)\n"
