@@ -33,7 +33,6 @@ from det_keras.keras.private_api import own_layers
 SCALARS = frozenset({bool, int, float, complex, str, bytes, type(None), type(Ellipsis)})
 _STREAMS = (np.random.Generator, np.random.RandomState, random.Random)
 _MANY = 1000
-_CONTAINERS = {list, dict, set, deque, bytearray, np.ndarray}
 _MUTABLE = (list, dict, set, deque, bytearray, np.ndarray)
 _OF_KERAS = (
     keras.Layer,
@@ -502,7 +501,7 @@ def is_plain(value: Any, *, deep: bool = True) -> bool:
     kinds = set(map(type, value))
     if kinds <= SCALARS:
         return True
-    return (deep or not kinds & _CONTAINERS) and all(is_plain(item, deep=deep) for item in value)
+    return (deep or kinds.isdisjoint(_MUTABLE)) and all(is_plain(item, deep=deep) for item in value)
 
 
 def _holds_objects(value: Any) -> bool:

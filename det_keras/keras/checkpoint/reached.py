@@ -217,11 +217,12 @@ class ReachedState:
             values, made = node.values(), self._made.get(node.path, {})
             for name in [*values, *(made.keys() - values.keys())]:
                 value = values.get(name, Absent.ABSENT)
-                if self._is(made.get(name), node, value):
+                now = self._see(node, value)
+                if _is_alike(made.get(name), now):
                     continue
                 first = self._first.get(node.path, {}).get(name)
-                has_moved = not self._is(first, node, value)
-                if self._can_store(node, name, value, has_moved=has_moved, is_new=first is None):
+                has_moved = not _is_alike(first, now)
+                if self._can_store(node, name, now, has_moved=has_moved, is_new=first is None):
                     was = made.get(name)
                     origin = repr(was.value) if was is not None and type(was.value) in SCALARS else None
                     entries[node.path, name] = tuple(_Entry(origin, has_moved, value))
@@ -243,15 +244,6 @@ class ReachedState:
             return _Seen(value)
         return _Seen(value, self._digest(node, value))
 
-    def _is(self, seen: _Seen | None, node: Node, value: Any) -> bool:
-        """Return whether a value is as it was seen."""
-        if seen is None:
-            return False
-        if seen.content is None:
-            is_scalar = type(value) in SCALARS and type(seen.value) is type(value)
-            return seen.value is value or (is_scalar and repr(seen.value) == repr(value))
-        return bool(self._see(node, value).content == seen.content)
-
     def _digest(self, node: Node, value: Any) -> Any:
         if isinstance(value, np.ndarray) and value.dtype != object and value.nbytes > _SAMPLED_BYTES:
             numbers = np.unique(np.linspace(0, len(value) - 1, _SAMPLED_ROWS).astype(np.int64))
@@ -269,10 +261,13 @@ class ReachedState:
             return len(content), zlib.crc32(content), checksum
         return content if isinstance(content, _Opaque) else (content, checksum)
 
-    def _can_store(self, node: Node, name: str, value: Any, *, has_moved: bool, is_new: bool) -> bool:
+    def _can_store(self, node: Node, name: str, now: _Seen, *, has_moved: bool, is_new: bool) -> bool:
         """Return whether a changed value can be stored; if not, and it matters, name it once."""
+        value = now.value
         size = value.nbytes if isinstance(value, np.ndarray) else 0
-        is_storable = type(value) in SCALARS or not isinstance(self._digest(node, value), _Opaque)
+        is_unpickled = now.content is None and type(value) not in SCALARS
+        content = self._digest(node, value) if is_unpickled else now.content
+        is_storable = not isinstance(content, _Opaque)
         if is_storable and size <= _LARGEST_BYTES:
             return True
         # The first step lets a layer make its parts, as it does in the process that resumes.
@@ -299,7 +294,7 @@ class ReachedState:
             first = self._first.get(node.path, {})
             for name, value in node.values().items():
                 seen = first.get(name)
-                if (node.path, name) in entries or seen is None or self._is(seen, node, value):
+                if (node.path, name) in entries or seen is None or _is_alike(seen, self._see(node, value)):
                     continue
                 if seen.content is None:
                     node.write(name, seen.value)
@@ -363,9 +358,9 @@ class ReachedState:
 
     def _find(self, path: str) -> Any:
         """Return the object at a path, made anew if this process does not have it; None if that is not possible."""
+        if path in self._reach.objects:
+            return self._reach.objects[path]
         for each in [each for each in self._makers if path.startswith(each)]:
-            if path in self._reach.objects:
-                break
             if each not in self._reach.objects and each not in self._making:
                 self._making.add(each)
                 value = self._unpickle(self._makers[each])
@@ -395,6 +390,16 @@ class _Unpickler(pickle.Unpickler):
 
     def persistent_load(self, path: str) -> Any:
         return self._find(path)
+
+
+def _is_alike(seen: _Seen | None, now: _Seen) -> bool:
+    """Return whether a value is as it was seen before."""
+    if seen is None:
+        return False
+    if seen.content is None:
+        is_scalar = type(now.value) in SCALARS and type(seen.value) is type(now.value)
+        return seen.value is now.value or (is_scalar and repr(seen.value) == repr(now.value))
+    return bool(now.content == seen.content)
 
 
 def _opaque(value: Any) -> _Opaque:

@@ -71,7 +71,7 @@ class _Draws:
                 self._changed.notify_all()
 
     def begin(self) -> None:
-        """Record that an iterator is opened next: it gives the items that Keras has looked at again, then new ones."""
+        """Record that an iterator is opened: it gives the items that Keras has looked at again, then new ones."""
         self._before = self._drawn
 
     def wait_for(self, number: int) -> None:
@@ -92,19 +92,17 @@ class GeneratorSource(TfDataSource):
     def __init__(self, source: Any, *, steps_per_epoch: int | None = None) -> None:
         self._draws = _Draws(source) if inspect.isgenerator(source) else None
         dataset, num_batches = generator_dataset(source if self._draws is None else self._draws.items())
-        if self._draws is not None:
-            self._draws.begin()
         self.kind = type(source).__name__
         super().__init__(
             dataset, steps_per_epoch=steps_per_epoch, num_batches=num_batches, reads_every_pass=True
         )
+        if self._draws is not None:
+            self._iterators.on_open = self._draws.begin
 
     def settle(self, batches: int | None) -> None:
         if self._draws is not None and batches is not None:
             # TensorFlow reads nothing ahead of Python code where ops are deterministic.
             self._draws.wait_for(batches if is_op_determinism_enabled() else batches + 1)
-            if not self._is_continuous:
-                self._draws.begin()
 
     def save_state(self, directory: Path) -> dict[str, Any]:
         state = super().save_state(directory)

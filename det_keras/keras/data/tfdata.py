@@ -300,17 +300,20 @@ class _Iterators:
 
     Attributes:
         opened: number of iterators that were opened for a pass, or at its end.
+        on_open: called before each one is opened.
     """
 
     def __init__(self, dataset: tf.data.Dataset) -> None:
         self._dataset = dataset
         self.opened = 0
+        self.on_open: Callable[[], None] = lambda: None
         # Iterators of later epochs, opened before the interrupted iterator was restored.
         self._ahead: deque[Any] = deque()
 
     def open(self) -> Any:
         """Return a new iterator."""
         self.opened += 1
+        self.on_open()
         return iter(self._dataset)
 
     def next(self) -> Any:
