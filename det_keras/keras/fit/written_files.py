@@ -25,6 +25,7 @@ from det_keras.keras.training.parts import Part, Saved
 
 logger = logging.getLogger(__name__)
 
+# Of all files together that a checkpoint keeps.
 _LARGEST_BYTES = 64 << 20
 _FOLDER = "files"
 _STDLIB, _PRODUCT = sysconfig.get_path("stdlib"), str(Path(__file__).parents[2])
@@ -86,9 +87,9 @@ class WrittenFiles(Part):
             return
         for name, digest in saved.state.get("files", {}).items():
             path = Path(name).absolute()
-            found = _read(path, None)
+            found = _read(path, None, _LARGEST_BYTES)
             self._paths[path] = found
-            if found is not None and found.digest == digest:
+            if found is not None and digest in (found.digest, _stamp_digest(found.stamp)):
                 continue
             stored = saved.own_file(_FOLDER) / digest
             if not stored.exists():
@@ -102,7 +103,7 @@ class WrittenFiles(Part):
                 path.parent.mkdir(parents=True, exist_ok=True)
             if path.parent.is_dir():
                 write_file(path, stored.read_bytes())
-                self._paths[path] = _read(path, None)
+                self._paths[path] = _read(path, None, _LARGEST_BYTES)
 
     def _note(self, path: Any) -> None:
         try:
@@ -112,31 +113,55 @@ class WrittenFiles(Part):
             return
 
     def _listed(self) -> dict[str, str]:
-        """Return the digest of each file that exists, by its name relative to the script's directory."""
+        """Return the digest of each file that exists, by its name relative to the script's directory.
+
+        The files that were written last are kept; a `fit` may write one for each epoch.
+        """
+        stamps = {path: stamp for path in self._paths if (stamp := _stamp(path)) is not None}
         listed: dict[str, str] = {}
-        for path, known in list(self._paths.items()):
-            content = self._paths[path] = _read(path, known)
+        left, here = _LARGEST_BYTES, Path.cwd()
+        for path in sorted(stamps, key=lambda path: stamps[path][1], reverse=True):
+            content = _read(path, self._paths[path], left)
+            self._paths[path] = content
             if content is not None:
-                here = Path.cwd()
+                left -= 0 if content.content is None else len(content.content)
                 listed[str(path.relative_to(here) if path.is_relative_to(here) else path)] = content.digest
         return listed
 
 
-def _read(path: Path, known: _Content | None) -> _Content | None:
-    """Return the content of a file; the known one if it has not changed since, None if it is no file."""
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """Return size and time of modification of a file; None if it is none."""
     try:
         found = path.stat()
-        stamp = found.st_size, found.st_mtime_ns
-        if not path.is_file():
-            return None
-        if known is not None and known.stamp == stamp:
-            return known
-        if found.st_size > _LARGEST_BYTES:
-            return _Content(stamp, f"{stamp[0]}-{stamp[1]}", None)
+        return (found.st_size, found.st_mtime_ns) if path.is_file() else None
+    except OSError:
+        return None
+
+
+def _read(path: Path, known: _Content | None, most_bytes: int) -> _Content | None:
+    """Return the content of a file, None if it is no file.
+
+    Args:
+        path: the file.
+        known: its content before, which is returned if it has not changed since.
+        most_bytes: of a larger file only the stamp is returned.
+    """
+    stamp = _stamp(path)
+    if stamp is None:
+        return None
+    if stamp[0] > most_bytes:
+        return _Content(stamp, _stamp_digest(stamp), None)
+    if known is not None and known.stamp == stamp and known.content is not None:
+        return known
+    try:
         content = path.read_bytes()
     except OSError:
         return None
     return _Content(stamp, hashlib.sha256(content).hexdigest(), content)
+
+
+def _stamp_digest(stamp: tuple[int, int]) -> str:
+    return f"{stamp[0]}-{stamp[1]}"
 
 
 _watchers: list[Any] = []
