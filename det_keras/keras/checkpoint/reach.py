@@ -323,7 +323,7 @@ class Reach:
             further: more objects to begin with, by path.
         """
         self._roots |= further or {}
-        seen = set(self._without)
+        seen, taken = set(self._without), frozenset(self.objects)
         waiting = deque(self._roots.items())
         while waiting:
             path, value = waiting.popleft()
@@ -333,7 +333,12 @@ class Reach:
                 waiting.extend(_items(path, value))
                 continue
             seen.add(id(value))
-            waiting.extend(self._add(self.paths.get(id(value), path), value))
+            known = self.paths.get(id(value))
+            if known is None and path in taken:
+                # It has replaced another object since. Which one that was may differ in another process, so it has no
+                # path of its own, and is stored as the value of the place that holds it.
+                continue
+            waiting.extend(self._add(known or path, value))
 
     def _add(self, path: str, value: Any) -> Iterable[tuple[str, Any]]:
         """Add an object if it has state or leads to some, and return what to follow."""
