@@ -10,7 +10,9 @@ import hashlib
 import os
 import runpy
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from warm import Send
 from det_keras.keras.context import KerasContext
 from det_keras.keras.fit.callback_list import SeamlessCallbackList
 
-__all__ = ["SHUFFLED", "UNLIKE_PLAIN", "ScriptRunner", "run_script"]
+__all__ = ["SHUFFLED", "UNLIKE_PLAIN", "ScriptRunner", "results_of", "run_script"]
 
 #: Scripts that leave it to `fit` to shuffle arrays or batches of a PyDataset, which det_keras does in another order.
 SHUFFLED = frozenset(
@@ -173,3 +175,24 @@ def _array(value: Any) -> str:
         return repr(array.item())
     content = repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
     return f"{array.dtype} {array.shape} {hashlib.sha256(content).hexdigest()}"
+
+
+@contextmanager
+def results_of(request: Any, jobs: Mapping[str, Callable[[str], Any]]) -> Iterator[dict[str, Future[Any]]]:
+    """Run what the tests of a file that were asked for need, two jobs at a time.
+
+    Args:
+        request: of the fixture that gives the results.
+        jobs: by the name of a test function; each takes the name of a script.
+
+    Yields:
+        The results, by the names of the tests.
+    """
+    items = [item for item in request.session.items if item.path == request.path]
+    with ThreadPoolExecutor(2) as pool:
+        yield {
+            item.name: pool.submit(jobs[item.originalname], item.callspec.params["name"])
+            for item in items
+            if item.originalname in jobs
+        }
+        pool.shutdown(cancel_futures=True)

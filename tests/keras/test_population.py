@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import os
 import random
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from amount import AMOUNT
 from population_runs import LIMITS, POPULATION, PopulationRunner, difference, read_converted, read_plain
+from script_runs import results_of
 
 #: All of them take a quarter of an hour: that is for the long mode.
 SCRIPTS = POPULATION if AMOUNT == "all" else POPULATION[::3]
@@ -36,15 +36,8 @@ def results(request, runner):
         test_two_kills_change_nothing.__name__: killed_twice,
         test_late_kill_changes_nothing.__name__: killed_late,
     }
-    items = [item for item in request.session.items if item.path == request.path]
-    with ThreadPoolExecutor(2) as pool:
-        futures = {
-            item.name: pool.submit(jobs[item.originalname], item.callspec.params["name"])
-            for item in items
-            if item.originalname in jobs
-        }
-        yield futures
-        pool.shutdown(cancel_futures=True)
+    with results_of(request, jobs) as results:
+        yield results
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from amount import chosen
@@ -18,7 +17,7 @@ from script_diffs import (
     read_script,
     with_list,
 )
-from script_runs import SHUFFLED, UNLIKE_PLAIN, ScriptRunner
+from script_runs import SHUFFLED, UNLIKE_PLAIN, ScriptRunner, results_of
 
 #: Scripts that are killed only where all are asked for: what they have to find again is in others too, or in ways.
 ALIKE = frozenset(
@@ -89,15 +88,8 @@ def results(request, tmp_path_factory):
         test_kills_change_nothing.__name__: killed,
         test_converted_script_ends_as_plain_keras_does.__name__: runner.beside_plain,
     }
-    items = [item for item in request.session.items if item.path == request.path]
-    with ThreadPoolExecutor(2) as pool:
-        futures = {
-            item.name: pool.submit(jobs[item.originalname], item.callspec.params["name"])
-            for item in items
-            if item.originalname in jobs
-        }
-        yield futures
-        pool.shutdown(cancel_futures=True)
+    with results_of(request, jobs) as results:
+        yield results
 
 
 @pytest.fixture
