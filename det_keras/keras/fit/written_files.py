@@ -202,6 +202,7 @@ def _is_own_write() -> bool:
     """Return whether this package opens the file, through the standard library or not."""
     for frame in calling_frames():
         file = frame.f_code.co_filename
-        if not file.startswith((_STDLIB, "<frozen", __file__)) or file.startswith(_SITE):
+        is_library = file.startswith((_STDLIB, "<frozen")) and not file.startswith(_SITE)
+        if file != __file__ and not is_library:
             return file.startswith(_PRODUCT)
     return False
