@@ -193,8 +193,9 @@ def _traced(step: Any) -> Iterator[Any]:
             continue
         seen.add(id(function))
         if hasattr(function, "_list_all_concrete_functions"):
-            # Its graphs have those of the functions that it calls.
-            yield from function._list_all_concrete_functions()
+            # Its graphs have those of the functions that it calls. One without arguments would be traced by this.
+            if function.experimental_get_tracing_count():
+                yield from function._list_all_concrete_functions()
         else:
             waiting.extend(_closure_of(function))
 
@@ -214,12 +215,22 @@ def captured_variables(model: Any) -> dict[str, tf.Tensor]:
 
     The order of captures is that of the code, so the names are the same in another process.
     """
-    functions = [*traced_functions(model), *_traced(model.test_function)]
-    handles = {id(each): each for function in functions for each in function.captured_inputs}
+    return used_variables("step", model.train_function, model.test_function)
+
+
+def used_variables(path: str, *functions: Any) -> dict[str, tf.Tensor]:
+    """Return the handles of all variables that the traces of functions use, by name.
+
+    Args:
+        path: of the function, with which the names begin.
+        functions: each a `tf.function`, or one that has some in its closure.
+    """
+    traces = [trace for function in functions for trace in _traced(function)]
+    handles = {id(each): each for trace in traces for each in trace.captured_inputs}
     found: dict[str, tf.Tensor] = {}
     for handle in handles.values():
         if handle.dtype == tf.resource and variable_dtype(handle) is not None:
-            found[f"step.variables[{len(found)}]"] = handle
+            found[f"{path}.variables[{len(found)}]"] = handle
     return found
 
 
@@ -302,6 +313,11 @@ def noticed_saves(notice: Callable[[Any], None]) -> Iterator[None]:
     finally:
         for name, original in originals.items():
             setattr(keras.Model, name, original)
+
+
+def calling_frame() -> types.FrameType:
+    """Return the frame of the function that called the caller of this one."""
+    return sys._getframe(2)
 
 
 def calling_frames() -> Iterator[types.FrameType]:

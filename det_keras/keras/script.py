@@ -20,7 +20,7 @@ from det_keras.keras.checkpoint.training_state import RestoredState
 from det_keras.keras.distributed.gradients import GradientExchange
 from det_keras.keras.distributed.shared_step import SharedStep
 from det_keras.keras.optimizer import OptimizerRegistry
-from det_keras.keras.training.phase import PhaseRecord, rebuild_error
+from det_keras.keras.training.phase import PhaseRecord, error_of_rank
 from det_keras.keras.training.resume import ResumePoint, find_phase_end, find_resume_point, find_warm_start
 from det_keras.keras.training.settings import FitSettings
 from det_keras.keras.training.snapshot import CodeArchive
@@ -108,7 +108,7 @@ class Script:
         )
         self.validated_at: int | None = None
         self.running: Driver | None = None
-        self._save_left: Callable[[], None] | None = None
+        self._leave: Callable[[], PhaseRecord] | None = None
         self._skip_missing_checkpoints = skip_missing_checkpoints
         self._files = ExitStack()
         self._point: ResumePoint | None = None
@@ -151,9 +151,9 @@ class Script:
         An exception that left it in the earlier process, and that the script caught there, is raised again.
         """
         point, index = self._find_point(), len(self.phases)
-        if self._save_left is not None:
-            save, self._save_left = self._save_left, None
-            save()
+        if self._leave is not None:
+            leave, self._leave = self._leave, None
+            self.phases[-1] = leave()
             self.core.distributed.on_chief(self.writer.wait)
         if point is not None and index < point.phase_index:
             record = point.phases[index]
@@ -164,7 +164,7 @@ class Script:
                 end = find_phase_end(self.core, stack, index, batches, skip_missing=skip) if has_end else None
                 driver.skip(record, end)
             if record.raised is not None:
-                raise rebuild_error(record.raised)
+                raise error_of_rank(record.raised, self.core.distributed.rank)
             return Start(is_skipped=True)
         if point is not None and index == point.phase_index:
             self._has_resumed = True
@@ -174,15 +174,16 @@ class Script:
             self._warm_start(model, uuid)
         return Start()
 
-    def phase_finished(self, record: PhaseRecord, save: Callable[[], None] | None = None) -> None:
+    def phase_finished(self, record: PhaseRecord, leave: Callable[[], PhaseRecord] | None = None) -> None:
         """Record a finished training.
 
         Args:
             record: the training.
-            save: saves the state in which an exception left it; called when the next one begins.
+            leave: of a training that an exception left: saves its state, and returns its record as all workers know
+                it; called when the next one begins.
         """
         self.phases.append(record)
-        self._save_left = save
+        self._leave = leave
         self.optimizers.forget()
 
     def check_open(self, call: str) -> None:

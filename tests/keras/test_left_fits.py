@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import threading
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -13,6 +15,7 @@ from kinds import BATCH, Interrupted, arrays, network
 
 import det_keras as det
 from det_keras.errors import DetError, ModelMismatchError
+from det_keras.keras.data import generator
 from det_keras.keras.training.phase import describe_error, rebuild_error
 
 PERIOD = {"checkpoint_policy": "none", "min_checkpoint_period": {"batches": 2}}
@@ -138,7 +141,7 @@ def test_files_of_a_finished_fit_have_the_content_of_its_end(tmp_path):
 
 
 def test_large_file_is_named(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("det_keras.keras.fit.written_files._LARGEST_BYTES", 4)
+    monkeypatch.setattr("det_keras.keras.training.written_files._LARGEST_BYTES", 4)
 
     def write(text):
         (tmp_path / "large.txt").write_text(text)
@@ -185,6 +188,25 @@ def test_generators_are_read_as_far_as_plain_keras_reads_them(tmp_path):
         found = read_by_two_fits(context.fit)
         # Where ops are deterministic, Keras reads nothing ahead, which would depend on the load of the machine.
         assert found == read_by_two_fits(lambda model, *data, **options: model.fit(*data, **options))
+
+
+def test_checkpoints_inside_of_a_finite_generator_wait_for_no_item_that_is_not_read(tmp_path, monkeypatch):
+    """The pass begins with items that were drawn before, to see what they look like."""
+    waits = []
+
+    class Condition(threading.Condition):
+        def wait_for(self, predicate, timeout=None):
+            waits.append(super().wait_for(predicate, timeout))
+            return waits[-1]
+
+    monkeypatch.setattr(generator, "threading", SimpleNamespace(Condition=Condition))
+    monkeypatch.setattr(generator, "_LONGEST_WAIT_S", 0.5)
+    x, y = arrays()
+    parts = ((x[row : row + BATCH], y[row : row + BATCH]) for row in range(0, 9 * BATCH, BATCH))
+    with opened(tmp_path, reproducibility={"deterministic_ops": True}) as context:
+        context.fit(network(optimizer="adam"), parts, verbose=0, validate=False)
+    assert len(waits) > 2, "at each checkpoint inside of the pass"
+    assert all(waits), "an item was waited for until the time was up"
 
 
 def test_script_that_resumes_by_itself_is_told_what_to_remove(tmp_path):

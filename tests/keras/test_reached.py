@@ -397,3 +397,50 @@ def test_generators_in_callbacks_are_named(caplog):
 def test_iterators_of_plain_things_come_back():
     later = carried(lambda: Thing(rows=iter([1, 2, 3])), lambda one: next(one.rows))
     assert list(later.rows) == [2, 3]
+
+
+def test_array_without_dimensions_comes_back():
+    later = carried(lambda: Thing(value=np.array(1.0)), lambda one: one.value.fill(2.0))
+    assert later.value == 2.0
+
+
+def traced_step():
+    """Return an object with a step that uses a variable of its closure."""
+    counter = tf.Variable(0.0)
+
+    @tf.function
+    def step():
+        return counter.assign_add(1.0)
+
+    return Thing(step=step)
+
+
+def test_variables_of_a_traced_function_come_back():
+    later = carried(traced_step, lambda one: [one.step() for _ in range(3)])
+    assert float(later.step()) == 4.0
+
+
+def test_variables_that_only_a_trace_has_are_found():
+    # An object of a library is not followed.
+    holder = tf.Module()
+    holder.count = tf.Variable(0.0)
+    step = tf.function(lambda: holder.count.assign_add(1.0))
+    state = ReachedState({"root": Thing(step=step)})
+    step()
+    assert [item.path for item in state.variables()] == ["root.step.variables[0]"]
+
+
+def test_data_is_left_out_with_what_only_it_leads_to():
+    def make():
+        shared = [3]
+        data = Thing(rows=[1], own=[2], shared=shared)
+        return data, Thing(data=data, shared=shared)
+
+    data, root = make()
+    state = ReachedState({"root": root})
+    state.leave_out([data])
+    for rows in (data.rows, data.own, root.shared):
+        rows.append(4)
+    later_data, later = make()
+    ReachedState({"root": later}).load(state.dump())
+    assert (later_data.rows, later_data.own, later.shared) == ([1], [2], [3, 4])

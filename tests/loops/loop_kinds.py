@@ -31,6 +31,8 @@ from det_keras.keras.training.progress import Progress
 
 KINDS: dict[str, Callable[[KerasContext], Any]] = {}
 PERIOD = 3
+# Of the kinds that this process runs; the last one is that of the current kind.
+FOLDERS: list[Path] = []
 ROWS, FEATURES, GLOBAL_BATCH = 101, 6, 20
 
 
@@ -397,6 +399,70 @@ def two_loops_and_a_fit(context: KerasContext) -> Any:
     return trained.model, trained.optimizer, history.history
 
 
+class LeftError(Exception):
+    """Leaves a loop."""
+
+
+def endless(x: np.ndarray, y: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    rng = np.random.default_rng(9)
+    while True:
+        chosen = rng.integers(0, ROWS, size)
+        yield x[chosen], y[chosen]
+
+
+@kind
+def untracked(context: KerasContext) -> Any:
+    """State that nothing lists: variables of a step, containers, a file, a stream, a loop that an exception leaves."""
+    x, y = context.wrap_data(*rows())
+    size = GLOBAL_BATCH // context.distributed.size
+    trained = Classifier(context)
+    trained.track(context)
+    counter, held = tf.Variable(0.0), [tf.Variable(float(context.distributed.rank))]
+    seen, best, table = [], {"loss": np.inf, "waited": 0}, np.zeros(4)
+    rng, spread = np.random.default_rng(3), keras.random.SeedGenerator(4)
+    file = FOLDERS[-1] / f"log-{context.distributed.rank}.txt"
+
+    @tf.function
+    def step(batch_x: tf.Tensor, batch_y: tf.Tensor) -> tf.Tensor:
+        counter.assign_add(1.0)
+        held[0].assign_add(tf.reduce_mean(batch_x))
+        return trained.step(batch_x + 0.1 * held[0], batch_y) * counter
+
+    def train(epochs: int, *data: Any, **options: Any) -> None:
+        for epoch in context.epochs(epochs):
+            shift = rng.normal() + keras.random.normal((), seed=spread)
+            for batch_x, batch_y in context.batches(*data, **options):
+                loss = step(batch_x + shift, batch_y)
+                context.report(loss=loss)
+                seen.append(float(loss))
+                table[int(len(seen) % 4)] += seen[-1]
+                if len(seen) == 13:
+                    raise LeftError(seen[-1])
+            best["waited"] = 0 if seen[-1] < best["loss"] else best["waited"] + 1
+            best["loss"] = min(best["loss"], seen[-1])
+            with file.open("a") as lines:
+                lines.write(f"{epoch} {best}\n")
+
+    left = 0.0
+    try:
+        train(9, x, y, batch_size=size)
+    except LeftError as error:
+        left = error.args[0]
+        trained.optimizer.learning_rate = 0.5 * trained.optimizer.learning_rate
+    texts = [file.read_text() if context.distributed.is_chief else ""]
+    if context.distributed.size > 1:
+        train(2, x, y, batch_size=size)
+    else:
+        # Both loops read the same generator.
+        stream = endless(x, y, size)
+        train(2, stream, steps_per_epoch=5)
+        train(2, stream, steps_per_epoch=5)
+    texts.append(file.read_text() if context.distributed.is_chief else "")
+    text = np.frombuffer("".join(texts).encode(), np.uint8)
+    numbers = np.array([left, *seen, *best.values(), float(counter), float(held[0])])
+    return trained.model, trained.optimizer, numbers, table, text
+
+
 def run(
     name: str, folder: Path, kill_after: int | None = None, number: int = signal.SIGKILL
 ) -> dict[str, Any]:
@@ -423,6 +489,7 @@ def run(
         "scheduling_unit": 4,
         "optimizations": {"divergence_check_period": 5},
     }
+    FOLDERS.append(folder)
     # A process has one seed; the kinds that it runs one after another begin with the same streams.
     keras.backend.clear_session()
     try:

@@ -69,11 +69,20 @@ def test_killed_loop_ends_the_same(name, story, result):
     assert resumed.values == reference.values, f"Another end after kills at {kills}, seed {SEED}."
 
 
-ON_WORKERS = ["supervised", "gan", "reinforcement"]
-# Late enough that a checkpoint was written before: every third batch, or every fifth in the loop without data.
-SPANS = {"supervised": (8, 11), "gan": (8, 11), "reinforcement": (12, 16)}
+ON_WORKERS = ["supervised", "gan", "reinforcement", "untracked"]
+# Late enough that a checkpoint was written before: every third batch, or every fifth in the loop without data. The last
+# kind is killed inside of an epoch of each of its two loops.
+SPANS = {
+    "supervised": [(8, 11)] * 2,
+    "gan": [(8, 11)] * 2,
+    "reinforcement": [(12, 16)] * 2,
+    "untracked": [(10, 11), (14, 15)],
+}
 KILLS = {
-    name: [random.Random(f"{SEED} {name} {number} on two").randint(*SPANS[name]) for number in (1, 2)]
+    name: [
+        random.Random(f"{SEED} {name} {number} on two").randint(*span)
+        for number, span in enumerate(SPANS[name], 1)
+    ]
     for name in ON_WORKERS
 }
 

@@ -28,10 +28,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from det_keras.keras.checkpoint.drawn import draw_up_to, number_drawn
 from det_keras.keras.private_api import own_layers
 
 SCALARS = frozenset({bool, int, float, complex, str, bytes, type(None), type(Ellipsis)})
-_STREAMS = (np.random.Generator, np.random.RandomState, random.Random)
+STREAMS = (np.random.Generator, np.random.RandomState, random.Random)
 _MANY = 1000
 _MUTABLE = (list, dict, set, deque, bytearray, np.ndarray)
 _OF_KERAS = (
@@ -75,9 +76,11 @@ class Node:
     Attributes:
         is_of_script: the script defines it, so that what cannot be stored of it matters.
         holds_anything: values of any kind are state; otherwise plain ones and the objects that are found by themselves.
+        changes_others: writing it also brings what only it leads to, to where that was.
     """
 
     is_of_script = True
+    changes_others = False
     holds_anything = True
 
     def __init__(self, path: str, owner: Any) -> None:
@@ -242,7 +245,7 @@ class _Items(Node):
             yield from _items(self.path, self.owner)
 
 
-class _Stream(Node):
+class Stream(Node):
     """A random stream of NumPy or Python."""
 
     def values(self) -> dict[str, Any]:
@@ -265,6 +268,25 @@ class _Stream(Node):
 
     def children(self) -> Iterator[tuple[str, Any]]:
         return iter(())
+
+
+class _Drawn(Node):
+    """How many items loops that have ended took from a generator."""
+
+    changes_others = True
+
+    def values(self) -> dict[str, Any]:
+        return {"": number_drawn(self.owner)}
+
+    def write(self, name: str, value: Any) -> None:
+        draw_up_to(self.owner, value)
+
+    def children(self) -> Iterator[tuple[str, Any]]:
+        # How far it has come besides cannot be restored, except by drawing from it; the objects that it holds can.
+        held = self.owner.gi_frame.f_locals if self.owner.gi_frame is not None else {}
+        yield from ((f"{self.path}.<locals>.{name}", each) for name, each in held.items())
+        if self.owner.gi_yieldfrom is not None:
+            yield f"{self.path}.<from>", self.owner.gi_yieldfrom
 
 
 class _Own(Node):
@@ -292,11 +314,15 @@ class Reach:
         variables: the variables, by path.
         objects: everything that was found, by path.
         paths: the path of each of these objects, by its id.
+        traced: every `tf.function`, by path.
+        seeds: the paths of the states of random generators of Keras and TensorFlow.
     """
 
     def __init__(self, roots: Mapping[str, Any], without: Mapping[str, Any] | None = None) -> None:
         self.nodes: dict[str, Node] = {}
         self.variables: dict[str, Any] = {}
+        self.traced: dict[str, Any] = {}
+        self.seeds: set[str] = set()
         # They also keep the objects, without which their ids would not be theirs.
         self.objects: dict[str, Any] = {}
         self.paths: dict[int, str] = {}
@@ -305,6 +331,19 @@ class Reach:
             self._know(path, value)
         self._without = frozenset(self.paths)
         self.search()
+
+    def streams(self) -> list[Node]:
+        """Return the random streams of NumPy and Python."""
+        return [node for node in self.nodes.values() if isinstance(node, Stream)]
+
+    def leave_out(self, values: Iterable[Any]) -> None:
+        """Leave out objects whose state is kept in another way, and what only they lead to."""
+        found = {id(value) for value in values} & self.paths.keys() - self._without
+        if found:
+            self._without |= found
+            reached = self.search()
+            self.nodes = {path: node for path, node in self.nodes.items() if id(node.owner) in reached}
+            self.variables = {path: each for path, each in self.variables.items() if id(each) in reached}
 
     @contextmanager
     def forgetting(self) -> Iterator[None]:
@@ -316,8 +355,8 @@ class Reach:
         finally:
             self.nodes, self.variables, self.objects, self.paths, self._roots = kept
 
-    def search(self, further: Mapping[str, Any] | None = None) -> None:
-        """Add what can be reached now, the objects with the shortest paths first.
+    def search(self, further: Mapping[str, Any] | None = None) -> set[int]:
+        """Add what can be reached now, the objects with the shortest paths first, and return the ids of all of it.
 
         Args:
             further: more objects to begin with, by path.
@@ -339,6 +378,7 @@ class Reach:
                 # path of its own, and is stored as the value of the place that holds it.
                 continue
             waiting.extend(self._add(known or path, value))
+        return seen - self._without
 
     def _add(self, path: str, value: Any) -> Iterable[tuple[str, Any]]:
         """Add an object if it has state or leads to some, and return what to follow."""
@@ -348,16 +388,18 @@ class Reach:
             arguments = [*_items(f"{path}.args", value.args), *_items(f"{path}.args", value.keywords)]
             return [(path, value.func), *arguments]
         if isinstance(value, types.GeneratorType):
-            # How far it has come cannot be restored, except by drawing from it; the objects that it holds can.
+            drawn = _Drawn(path, value)
             if path in self._roots:
-                self._know(path, value)
-            held = value.gi_frame.f_locals if value.gi_frame is not None else {}
-            inner = [] if value.gi_yieldfrom is None else [(f"{path}.<from>", value.gi_yieldfrom)]
-            return [*((f"{path}.<locals>.{name}", each) for name, each in held.items()), *inner]
+                drawn.path = self._know(path, value)
+                self.nodes.setdefault(drawn.path, drawn)
+            return drawn.children()
         if isinstance(value, keras.random.SeedGenerator | tf.random.Generator):
+            self.seeds.add(f"{path}.state")
             return [(f"{path}.state", value.state)]
         if _is_traced(value):
-            return [(path, value.python_function)]
+            known = self._know(path, value)
+            self.traced[known] = value
+            return [(f"{known}.python_function", value.python_function)]
         if isinstance(value, keras.Variable | tf.Variable):
             self.variables[self._know(path, value)] = value
             return ()
@@ -401,12 +443,19 @@ class Reach:
             yield from self.nodes.setdefault(attributes.path, attributes).children()
 
 
+def variables_of(frame: types.FrameType) -> dict[str, Any]:
+    """Return what the variables refer to that the code in a frame uses, by name: its own and global ones."""
+    names = _global_names(frame.f_code)
+    of_module = {name: value for name, value in frame.f_globals.items() if name in names}
+    return of_module if frame.f_locals is frame.f_globals else {**of_module, **frame.f_locals}
+
+
 def _node(path: str, value: Any) -> Node | None:
     """Return the node of an object; None if it has no state that is known."""
     if isinstance(value, types.CellType):
         return _Cell(path, value)
-    if isinstance(value, _STREAMS):
-        return _Stream(path, value)
+    if isinstance(value, STREAMS):
+        return Stream(path, value)
     if isinstance(value, type):
         return _Class(path, value) if is_of_script(value) and not issubclass(value, enum.Enum) else None
     kind: Any = type(value)
@@ -515,6 +564,8 @@ def _holds_objects(value: Any) -> bool:
 
 def is_long(value: Any) -> bool:
     """Return whether a container has so many items that they are no objects of their own."""
+    if isinstance(value, np.ndarray):
+        return value.size > _MANY
     return isinstance(value, _MUTABLE) and len(value) > _MANY
 
 

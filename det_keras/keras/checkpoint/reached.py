@@ -25,6 +25,7 @@ import tensorflow as tf
 
 from det_keras.keras.checkpoint.reach import SCALARS, Absent, Node, Reach, is_long, is_of_product, is_plain
 from det_keras.keras.checkpoint.variables import REACHED, LooseVariable, TrackedVariable
+from det_keras.keras.private_api import used_variables
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +82,8 @@ class ReachedState:
         without: objects whose state is kept in another way, by path.
         known: returns the variables whose values are kept in another way.
         hidden: returns handles of variables that no object leads to, by name.
+        reads_traces: what only the traces of a `tf.function` use is state too. False where their steps exchange
+            gradients, and use variables of this package.
     """
 
     def __init__(
@@ -90,8 +93,10 @@ class ReachedState:
         without: Mapping[str, Any] | None = None,
         known: Callable[[], Iterable[Any]] = tuple,
         hidden: Callable[[], Mapping[str, Any]] = dict,
+        reads_traces: bool = True,
     ) -> None:
         self._known = known
+        self._reads_traces = reads_traces
         self._hidden = hidden
         self._reach = Reach(roots, without)
         # What makes the objects that the script does not have before training, by path.
@@ -147,6 +152,31 @@ class ReachedState:
                 found[path].assign(value)
             else:
                 self._name(path, "is in the checkpoint, and this script has no such variable")
+
+    def leave_out(self, values: Iterable[Any]) -> None:
+        """Leave out objects whose state is kept in another way, and what only they lead to."""
+        self._reach.leave_out(values)
+
+    def draws(self) -> bytes:
+        """Return the states of everything that draws random numbers, for `assign_draws` in any process."""
+        self._reach.search()
+        streams = {node.path: node.values()[""] for node in self._reach.streams()}
+        seeds = {
+            variable.path: np.array(variable.value)
+            for variable in self._loose_variables()
+            if variable.path in self._reach.seeds
+        }
+        return pickle.dumps((streams, seeds))
+
+    def assign_draws(self, content: bytes) -> None:
+        """Restore the states that `draws` returned."""
+        streams, seeds = pickle.loads(content)
+        for node in self._reach.streams():
+            if node.path in streams:
+                node.write("", streams[node.path])
+        for variable in self._loose_variables():
+            if variable.path in seeds:
+                variable.assign(seeds[variable.path])
 
     def dump(self) -> bytes:
         """Return the values that differ from the first ones, pickled."""
@@ -207,6 +237,8 @@ class ReachedState:
                 self._name(f"{path}.{name}", "is in the checkpoint, and this script has no such object")
             elif entry.origin is None or made is None or repr(made.value) == entry.origin:
                 node.write(name, entry.value)
+                if node.changes_others:
+                    self._reach.leave_out([node.owner])
         if has_begun:
             self._undo(entries)
 
@@ -309,7 +341,10 @@ class ReachedState:
 
     def _loose_variables(self) -> list[LooseVariable]:
         found = [LooseVariable(path, each) for path, each in self._reach.variables.items()]
-        found += [LooseVariable(name, handle) for name, handle in self._hidden().items()]
+        # The last ones: a process that has not traced them yet finds a variable by its path only.
+        traced = self._reach.traced if self._reads_traces else {}
+        hidden = [self._hidden(), *(used_variables(path, each) for path, each in traced.items())]
+        found += [LooseVariable(name, handle) for handles in hidden for name, handle in handles.items()]
         seen = {LooseVariable("", each).number for each in self._known()}
         loose = []
         for variable in found:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from det_keras.keras.checkpoint.variables import VariableSet, build_everything
+from det_keras.keras.private_api import captured_variables
 
 
 class TrainedModel:
@@ -20,12 +22,14 @@ class TrainedModel:
     Attributes:
         model: the Keras model.
         optimizers: as given.
+        used_when_built: handles of the variables that the plain step uses, by name; {} before `build`.
     """
 
     def __init__(self, model: Any, optimizers: Sequence[Any]) -> None:
         self.model = model
         self.optimizers = optimizers
         self._variables: VariableSet | None = None
+        self.used_when_built: Mapping[str, tf.Tensor] = {}
 
     @property
     def variables(self) -> VariableSet:
@@ -60,3 +64,4 @@ class TrainedModel:
             element_spec: structure, shapes and dtypes of a batch.
         """
         build_everything(self.model, element_spec)
+        self.used_when_built = captured_variables(self.model)

@@ -120,6 +120,14 @@ class DataSource(abc.ABC):
         """
         return
 
+    def note_end(self, batches: int) -> None:
+        """Record at the end of a loop how far the user's data was read, where a later training may read on.
+
+        Args:
+            batches: number of batches that were taken.
+        """
+        return
+
     def leave_epoch(self) -> None:
         """Record that an epoch may have been left before its end."""
         return

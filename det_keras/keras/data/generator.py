@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from det_keras.keras.checkpoint.drawn import note_drawn
 from det_keras.keras.data.tfdata import TfDataSource
 from det_keras.keras.private_api import BATCHES_FOR_SPEC, generator_dataset, is_op_determinism_enabled
 
@@ -74,6 +75,11 @@ class _Draws:
         """Record that an iterator is opened: it gives the items that Keras has looked at again, then new ones."""
         self._before = self._drawn
 
+    def note_end(self) -> None:
+        """Record for later trainings how far the generator was read."""
+        with self._changed:
+            note_drawn(self._source, self._drawn)
+
     def wait_for(self, number: int) -> None:
         """Wait until the newest iterator has given a number of items, or the generator has ended."""
         total = self._before + max(number - BATCHES_FOR_SPEC, 0)
@@ -98,6 +104,11 @@ class GeneratorSource(TfDataSource):
         )
         if self._draws is not None:
             self._iterators.on_open = self._draws.begin
+
+    def note_end(self, batches: int) -> None:
+        if self._draws is not None:
+            self.settle(batches if self._is_continuous else None)
+            self._draws.note_end()
 
     def settle(self, batches: int | None) -> None:
         if self._draws is not None and batches is not None:
@@ -140,8 +151,9 @@ class GeneratorSource(TfDataSource):
         """Log at the start that a resumed run is exact only if the source returns the same batches again."""
         logger.warning(
             "A %s has no position that could be restored: on a resume as many batches are drawn from it and dropped "
-            "as were trained. That is exact if it gives the same batches in each run, and not if it depends on "
-            "state that cannot be restored: a thread, the clock, a service. `det experiment create --verify-resume` "
-            "finds out. A `keras.utils.PyDataset`, or a `tf.data.Dataset` of TensorFlow ops, has no such state.",
+            "as were trained. That is exact if it gives the same batches in each run. What it holds, in its own "
+            "variables and in closures, is restored; a thread, the clock or a service cannot be. `det experiment "
+            "create --verify-resume` finds out. A `keras.utils.PyDataset`, or a `tf.data.Dataset` of TensorFlow ops, "
+            "has no such state.",
             self.kind,
         )

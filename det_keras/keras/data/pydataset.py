@@ -142,7 +142,7 @@ class PyDatasetSource(IteratedSource):
             self._load(state)
             return frozenset()
         self._enter(epoch, state)
-        if "streams" not in state or not self._shard.is_whole:
+        if "streams" not in state:
             return frozenset()
         restore_streams(state["streams"])
         assert self._start is not None

@@ -48,6 +48,8 @@ class SharedStep:
         requests: the numbers of workers that request to stop, and to end, as of the last step; the same on all workers.
         is_in_fit: whether a `context.fit` prepares the model or trains it.
         is_ending_epoch: whether any worker requested to end when metrics were last summed; None once it was read.
+        counts: the rows of this worker in the batch of a loop written by hand, and those of all workers: variables,
+            because the script's step is traced once and serves all loops of the script.
     """
 
     def __init__(self) -> None:
@@ -60,6 +62,7 @@ class SharedStep:
         self.end = tf.Variable(0.0, trainable=False)
         self.requests = tf.Variable([0.0, 0.0], trainable=False)
         self.is_ending_epoch: bool | None = None
+        self.counts = [tf.Variable(1, dtype=tf.int64, trainable=False) for _ in range(2)]
 
     def begin(self) -> None:
         """Reset the requests of an earlier training."""

@@ -21,7 +21,7 @@ from det_keras.keras.fit.run import FitRun
 from det_keras.keras.fit.segments import SegmentRunner
 from det_keras.keras.history import FitHistory
 from det_keras.keras.script import Script
-from det_keras.keras.training.phase import PhaseRecord, check_signature, rebuild_error
+from det_keras.keras.training.phase import PhaseRecord, check_signature, error_of_rank
 
 
 class Fit:
@@ -81,7 +81,7 @@ class Fit:
             if is_finished:
                 run.restore()
                 if raised := restored.state["phase"].get("raised"):
-                    error = rebuild_error(raised)
+                    error = error_of_rank(raised, run.core.distributed.rank)
                     run.fail(error, run.data.at_end())
                     raise error
                 return run.finish(run.data.at_end())

@@ -14,7 +14,6 @@ from det_keras.keras.fit.callback_files import CallbackPart, changes_weights_at_
 from det_keras.keras.fit.callback_list import SeamlessCallbackList
 from det_keras.keras.fit.parts import DataPart, ModelPart, ReplicaPart
 from det_keras.keras.fit.workers import FitWorkers
-from det_keras.keras.fit.written_files import WrittenFiles
 from det_keras.keras.live_view import live_views
 from det_keras.keras.private_api import captured_variables, traced_functions
 from det_keras.keras.training.boundaries.validation import ValidationCallback
@@ -22,6 +21,7 @@ from det_keras.keras.training.metric_values import plain_value
 from det_keras.keras.training.parts import HistoryPart, Part, ProgressPart, ReachedPart, Saved, WeightsPart
 from det_keras.keras.training.phase import check_signature, phase_signature
 from det_keras.keras.training.training import Training, TrainingContext
+from det_keras.keras.training.written_files import WrittenFiles
 
 
 class FitRun(Training):
@@ -101,7 +101,11 @@ class FitRun(Training):
                     if name not in arguments.generators
                 },
                 known=self.trained.known_variables,
-                hidden=lambda: captured_variables(model),
+                reads_traces=workers.is_alone,
+                # The step of one of several workers uses variables of this package too, and is traced later.
+                hidden=lambda: (
+                    captured_variables(model) if workers.is_alone else self.trained.used_when_built
+                ),
             )
         )
         self._callback_part = CallbackPart(self.user_callbacks)
@@ -111,6 +115,7 @@ class FitRun(Training):
             lambda: self.trained.variables, {"model": model}, lambda: self.trained.optimizers
         )
         self._model = ModelPart(self.trained, is_chief=workers.is_chief)
+        self._replica = ReplicaPart(self.workers)
         # The random streams come last: what is restored before may draw from them.
         parts: list[Part] = [
             self.files,
@@ -123,7 +128,7 @@ class FitRun(Training):
             self.reached,
             self._callback_part,
             self._model,
-            ReplicaPart(self.workers),
+            self._replica,
         ]
         # Asked for now, so that a period that cannot be converted is reported before training.
         self._in_batches(self.settings.checkpoint_period)
@@ -242,7 +247,7 @@ class FitRun(Training):
         Args:
             found: a checkpoint of this `fit`, of a process that has traced the step; None without one.
         """
-        with self.reached.as_traced(found):
+        with self.reached.as_traced(None if found is None else Saved(found, self.core.distributed)):
             self.trained.build(self.source.element_spec)
 
     def note_first_batch(self) -> None:
@@ -265,7 +270,7 @@ class FitRun(Training):
         self.trained.variables.check(end.variables)
         saved = Saved(end, self.core.distributed)
         self.files.rewrite(saved)
-        for part in (self._weights, self.reached, self._callback_part, self._model):
+        for part in (self._weights, self.reached, self._callback_part, self._model, self._replica):
             part.restore(saved)
 
     def close(self) -> None:

@@ -60,8 +60,8 @@ class FitWorkers(Workers):
 
     @property
     def replica(self) -> Replica | None:
-        """The model of this worker, while several workers train; None otherwise."""
-        return self._replica
+        """The model of this worker, which has its own state also where it does not train; None on one worker."""
+        return None if self._step is None else self._replica or self._make_replica()
 
     @contextmanager
     def at_work(self, *, is_new: bool) -> Iterator[None]:
@@ -82,7 +82,7 @@ class FitWorkers(Workers):
         self._check_alike()
         assert self._step is not None
         self._step.begin()
-        self._replica = make_replica(model, self._workers, self._step, may_lack_rows=self._may_lack_rows)
+        self._replica = self._make_replica()
         with self._replica.active():
             if is_new:
                 self._replica.adopt_initial_state(
@@ -92,6 +92,10 @@ class FitWorkers(Workers):
                 yield
             finally:
                 self._step.is_in_fit = False
+
+    def _make_replica(self) -> Replica:
+        assert self._step is not None
+        return make_replica(self._trained.model, self._workers, self._step, may_lack_rows=self._may_lack_rows)
 
     def agree_to_end(self, is_ending: bool) -> bool:
         """Return, at an epoch's end, whether any worker requests the end of training, now or earlier.

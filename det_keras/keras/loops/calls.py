@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 from det_keras.keras.loops.loop import Loop
 from det_keras.keras.loops.passes import Batches, PassOptions, PassReader
 from det_keras.keras.loops.tracked import TrackedObjects, named_objects
+from det_keras.keras.private_api import calling_frame
 from det_keras.keras.script import Script
 
 
@@ -114,7 +116,7 @@ class LoopCalls:
                 "Virtual workers need `context.fit`: a loop written by hand runs its step once for each worker. Leave "
                 "out `virtual_workers`."
             )
-        return self._iterate(epochs, on_nan)
+        return self._iterate(epochs, on_nan, calling_frame())
 
     def batches(
         self,
@@ -185,16 +187,18 @@ class LoopCalls:
         """
         self._open_loop("report_validation").report_validation(values)
 
-    def _iterate(self, epochs: int, on_nan: str) -> Iterator[int]:
+    def _iterate(self, epochs: int, on_nan: str, frame: FrameType) -> Iterator[int]:
         self._begin_training("epochs")
         script = self._script
         tracked = TrackedObjects(self._tracked, script.optimizers.wrapped)
-        loop = self._loop = Loop(script, tracked, epochs=epochs, on_nan=on_nan)
+        loop = self._loop = Loop(script, tracked, frame, epochs=epochs, on_nan=on_nan)
         for optimizer in tracked.optimizers.values():
             script.optimizers.check_wrapped(optimizer)
         start = script.start(loop)
         if not start.is_skipped:
             yield from loop.epochs(start.restored)
+        # It refers to all variables of the script.
+        self._loop = None
 
     @property
     def _running_loop(self) -> Loop | None:
@@ -211,7 +215,8 @@ class LoopCalls:
     def _end_left_loop(self) -> None:
         """End a loop that the script has left with `break`."""
         if self._loop is not None and self._loop.is_left:
-            self._loop.leave()
+            loop, self._loop = self._loop, None
+            loop.leave()
 
     def _begin_training(self, call: str) -> None:
         """Let another training begin.

@@ -15,12 +15,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack
+from types import FrameType
 from typing import Any
 
 import keras
 
 from det_keras.errors import DetError
+from det_keras.keras.checkpoint.reach import variables_of
 from det_keras.keras.checkpoint.training_state import RestoredState
+from det_keras.keras.loops.leaving import LeavingError
 from det_keras.keras.loops.reading import Reading
 from det_keras.keras.loops.run import LoopRun
 from det_keras.keras.loops.tracked import TrackedObjects
@@ -28,10 +31,7 @@ from det_keras.keras.loops.values import result_of
 from det_keras.keras.script import Script
 from det_keras.keras.training.boundaries.base import Boundary
 from det_keras.keras.training.metric_values import plain_value
-from det_keras.keras.training.phase import (
-    PhaseRecord,
-    check_signature,
-)
+from det_keras.keras.training.phase import PhaseRecord, check_signature, error_of_rank
 from det_keras.keras.training.position import Position
 
 logger = logging.getLogger(__name__)
@@ -43,6 +43,7 @@ class Loop:
     Args:
         script: the trainings of the script.
         tracked: the objects that it changes.
+        frame: of the code that called for it.
         epochs: its length in a local run.
         on_nan: what to do if the reported ``loss`` is not finite, as in `fit`.
 
@@ -50,17 +51,21 @@ class Loop:
         run: the training.
         reading: what the script reads.
         is_open: whether the script iterates over its epochs.
-        is_left: whether the script has left it with `break`.
+        is_left: whether the script has left it, with `break` or an exception.
     """
 
-    def __init__(self, script: Script, tracked: TrackedObjects, *, epochs: int, on_nan: str) -> None:
+    def __init__(
+        self, script: Script, tracked: TrackedObjects, frame: FrameType, *, epochs: int, on_nan: str
+    ) -> None:
         self._script = script
-        self.run = LoopRun(script, tracked, epochs=epochs, on_nan=on_nan)
+        self.run = LoopRun(script, tracked, variables_of(frame), epochs=epochs, on_nan=on_nan)
         self._progress = self.run.progress
         self._tracked = tracked
         self._workers = self.run.workers
         self._data = self.run.data
         self.reading = Reading(self.run)
+        self._frame = frame
+        self._leaving: LeavingError | None = None
         self._running = ExitStack()
         # Tracked metrics, as they were when one was reported that was not among them.
         self._known_metrics: Collection[int] = ()
@@ -81,6 +86,9 @@ class Loop:
         Args:
             restored: the checkpoint of this loop to resume from; None to begin it.
         """
+        if restored is not None and restored.state["phase"]["finished"]:
+            self._end_again(restored)
+            return
         self._begin(restored)
         # Inside of the generator, so that leaving the loop puts the handlers back at once.
         with self.run.signals:
@@ -91,8 +99,26 @@ class Loop:
                     self._end_epoch()
             except GeneratorExit:
                 self.is_left = True
+                self.reading.leave()
+                self.run.data.note_end()
+                self.run.leave()
+                self._leaving = LeavingError(self._frame)
                 raise
             self.end()
+
+    def _end_again(self, left: RestoredState) -> None:
+        """Leave the loop as the script did in an earlier process, which ended before its next training."""
+        run, state = self.run, left.state
+        check_signature(run.phase_index, state["phase"]["signature"], run.signature())
+        self._tracked.build(state["loop"]["objects"], left.variables)
+        run.resume_at(state)
+        run.state(left).restore(draws_of_epoch=False)
+        if raised := state["phase"]["raised"]:
+            error = error_of_rank(raised, run.core.distributed.rank)
+            run.fail(error, {})
+            raise error
+        self._workers.average()
+        run.finish({})
 
     def report(self, values: Mapping[str, Any]) -> None:
         """Add values to the training metrics of the epoch."""
@@ -136,6 +162,7 @@ class Loop:
             return
         self.is_open, self._script.running = False, None
         self._workers.average()
+        self._data.note_end()
         self.run.end()
         self._close()
         self.run.finish({})
@@ -149,6 +176,7 @@ class Loop:
         if not self.is_open:
             return
         self.is_open, self._script.running = False, None
+        self._error()
         try:
             self.reading.leave()
             if save and (self._data.current is not None or self._progress.position.step == 0):
@@ -162,16 +190,26 @@ class Loop:
             self._close()
 
     def leave(self) -> None:
-        """End a loop that the script has left with `break`, because its next training begins."""
+        """End a loop that the script has left, because its next training begins."""
         if self.is_open:
             logger.info(
                 "The loop was left in epoch %s. What follows is a new training, with the models as they are.",
                 self._progress.position.epoch + 1,
             )
-            # The script may have prepared its models for the next training since.
-            self._tracked.keep_only(self.run.variables_at_boundary)
-            self.reading.leave()
-            self.end()
+            self.is_open, self._script.running = False, None
+            error = self._error()
+            if error is None:
+                self._workers.average()
+            self.run.end_left(error)
+            self._close()
+
+    def _error(self) -> BaseException | None:
+        """Return the exception with which the script has left the loop, and which it has caught since."""
+        if self._leaving is None:
+            return None
+        self._leaving.stop()
+        error = self._leaving.error
+        return None if isinstance(error, SystemExit | DetError) else error
 
     def skip(self, record: PhaseRecord, end: RestoredState | None) -> None:
         """Skip a loop that an earlier process finished, and restore its end.
@@ -189,6 +227,9 @@ class Loop:
         if end is not None:
             self._tracked.build(end.state["loop"]["objects"], end.variables)
             self.run.state(end).restore(draws_of_epoch=False)
+            if record.raised is None:
+                # A loop that was left with `break` has the statistics of each worker.
+                self._workers.average()
         self._script.phase_finished(record)
 
     def model_to_warm_start(self) -> Any:
@@ -219,7 +260,7 @@ class Loop:
                 self.reading.add_pass(name)
             run.resume_at(state)
         self._running.enter_context(self._workers.at_work())
-        self.run.note_variables()
+        self._running.enter_context(self.run.files.watching())
         run.boundaries.begin()
         if restored is not None:
             is_in_epoch = self._progress.position.step > 0

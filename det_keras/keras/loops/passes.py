@@ -92,6 +92,8 @@ class Pass:
         self._ended_here = 0
         self._iterator: Iterator[Any] | None = None
         self._saved: SavedPass | None = None
+        # Batches that were taken from the source.
+        self._taken = 0
 
     @property
     def source(self) -> DataSource:
@@ -136,7 +138,7 @@ class Pass:
         if isinstance(self._source, TfDataSource):
             # A loop opens one iterator for each pass; Keras opens another one where it knows the end.
             self._source.opens_at_end = False
-        self._given, self.options = leaves, options
+        self._given, self.options, self._taken = leaves, options, 0
         first = data[0]
         self._is_new = (isinstance(first, tf.data.Dataset) and made_in_epoch(first)) or (
             # A generator can be read once; only one that gives several epochs is the same as before.
@@ -156,7 +158,13 @@ class Pass:
             batch = next(iterator, None)
             if batch is None:
                 return
+            self._taken += 1
             yield batch
+
+    def note_end(self) -> None:
+        """Record how far the data was read, for later trainings."""
+        if self._source is not None:
+            self._source.note_end(self._taken)
 
     def end_epoch(self) -> None:
         """Record that the pass of this epoch has ended, at its last batch or before."""
@@ -228,6 +236,7 @@ class Pass:
         self.source.restore_passes(source, number)
         drawn = self.source.restore_state(source, saved.directory, number, step, epochs_left=epochs_left)
         self.step, self._iterator = step, None
+        self._taken = number * (self.steps or 0) + step
         return drawn
 
     @property

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+import keras
+
 from det_keras.keras.checkpoint.training_state import RestoredState
 from det_keras.keras.data.waiting import DataWait
 from det_keras.keras.loops.passes import (
@@ -86,6 +88,7 @@ class Reading:
             self.add_pass(batches.key)
         data_pass = passes[batches.key]
         data_pass.open(batches.data, batches.options, self._is_made_in_epoch)
+        self._run.reached.leave_out(keras.tree.flatten(batches.data))
         return data_pass
 
     def begin_pass(self, batches: Batches) -> Pass | None:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 from det_keras.config import Length, Unit
 from det_keras.keras.checkpoint.random_ops import warn_of_random_functions
 from det_keras.keras.checkpoint.reached import ReachedState
-from det_keras.keras.loops.state import DrawsPart, LoopState, PassesPart, ReportedPart, TrackedPart
+from det_keras.keras.loops.state import (
+    DrawsPart,
+    LoopFilesPart,
+    LoopState,
+    PassesPart,
+    ReportedPart,
+    TrackedPart,
+)
 from det_keras.keras.loops.tracked import TrackedObjects
 from det_keras.keras.loops.values import ReportedValues
 from det_keras.keras.loops.workers import LoopWorkers
 from det_keras.keras.private_api import traced_names
-from det_keras.keras.training.boundaries.base import Boundary
 from det_keras.keras.training.parts import HistoryPart, ProgressPart, ReachedPart, SavedState, WeightsPart
-from det_keras.keras.training.phase import phase_signature
+from det_keras.keras.training.phase import Raised, phase_signature
 from det_keras.keras.training.training import Training, TrainingContext
+from det_keras.keras.training.written_files import WrittenFiles
 
 
 class LoopRun(Training):
@@ -26,6 +33,7 @@ class LoopRun(Training):
     Args:
         context: the training context.
         tracked: the objects that it changes.
+        variables: what the variables of the script refer to, by name.
         epochs: its length in a local run.
         on_nan: what to do if the reported ``loss`` is not finite, as in `fit`.
 
@@ -35,12 +43,19 @@ class LoopRun(Training):
         values: what was reported in this epoch.
         data: the passes over the data.
         draws: what draws random numbers.
+        reached: what the loop reaches through the variables of the script and the tracked objects.
+        files: the files that it writes.
         is_after_pass: whether the data of this epoch was read to its end, and nothing was begun since.
-        variables_at_boundary: ids of the variables that existed at the newest boundary.
     """
 
     def __init__(
-        self, context: TrainingContext, tracked: TrackedObjects, *, epochs: int, on_nan: str
+        self,
+        context: TrainingContext,
+        tracked: TrackedObjects,
+        variables: Mapping[str, Any],
+        *,
+        epochs: int,
+        on_nan: str,
     ) -> None:
         super().__init__(context)
         # Keras puts the history into the model as well, and a loop may have any number of models.
@@ -54,22 +69,27 @@ class LoopRun(Training):
         self.workers = LoopWorkers(workers, context.shared_step, tracked, self.progress)
         self.values = ReportedValues()
         self.data = PassesPart(is_chief=workers.is_chief)
-        self.draws = DrawsPart(tracked, self.progress)
         self.is_after_pass = False
-        self.variables_at_boundary: Collection[int] = ()
         self._traced_before: Collection[str] = ()
+        self._save_left: Callable[[Raised | None], None] | None = None
+        self._save_at_end: Callable[[Raised | None], None] | None = None
         self._weights = WeightsPart(tracked.variables, tracked.layers, tracked.optimizers.values)
-        self._reached = ReachedPart(
+        self.reached = ReachedPart(
             ReachedState(
-                tracked.others,
+                {**variables, **tracked.others},
                 without=tracked.pickled,
                 known=lambda: [item.variable for item in tracked.variables().tracked],
-            )
+                reads_traces=workers.is_alone,
+            ),
+            has_hooks=False,
         )
+        self.files = WrittenFiles(is_active=workers.is_chief)
+        self.draws = DrawsPart(tracked, self.reached, self.progress)
         self._objects = [
-            self._reached,
+            LoopFilesPart(self.files),
+            self.reached,
             TrackedPart(tracked, self.workers),
-            ReportedPart(self.values, tracked),
+            ReportedPart(self.values, tracked, is_chief=workers.is_chief),
         ]
         parts = [
             self._weights,
@@ -116,19 +136,37 @@ class LoopRun(Training):
         """Check what is tracked, and allocate memory for the copies of all variables."""
         # A loop that cannot be resumed ends at its first batch.
         self.tracked.build_configs()
-        self._reached.extend()
+        self.reached.extend()
         super().prepare_checkpoints()
         if self.core.distributed.is_chief:
             warn_of_random_functions(self._traced_before)
 
-    def visit(self, boundary: Boundary) -> None:
-        """Let the boundary callbacks act between two batches."""
-        self.note_variables()
-        super().visit(boundary)
+    def leave(self) -> None:
+        """Keep the state as it is now: what the script does from here on is not of the loop."""
+        self.files.leave()
+        self._save_left = self._capture_left()
 
-    def note_variables(self) -> None:
-        """Record which variables exist."""
-        self.variables_at_boundary = {id(item.variable) for item in self.tracked.variables().tracked}
+    def end_left(self, error: BaseException | None) -> None:
+        """End a loop that the script has left, because its next training begins.
+
+        Args:
+            error: the exception that left it; None for a `break`.
+        """
+        save, self._save_left = self._save_left, None
+        if error is None:
+            self._save_at_end = save
+            self.end()
+            self.finish({})
+        elif save is not None:
+            self._record_left(error, {}, save)
+
+    def save_checkpoint(self, *, final: bool = False) -> None:
+        """Save the state of this boundary in the background; of a loop that was left, that of the leaving."""
+        save, self._save_at_end = self._save_at_end, None
+        if save is None:
+            super().save_checkpoint(final=final)
+        else:
+            save(None)
 
     def results(self) -> dict[str, Any]:
         """Return the metrics that were reported in this epoch, over all workers."""

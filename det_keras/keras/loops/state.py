@@ -15,9 +15,10 @@ from det_keras.keras.loops.passes import Pass, SavedPass
 from det_keras.keras.loops.tracked import TrackedObjects
 from det_keras.keras.loops.values import ReportedValues
 from det_keras.keras.loops.workers import LoopWorkers
-from det_keras.keras.training.parts import InMemory, Part, Saved, SavedState, WeightsPart
+from det_keras.keras.training.parts import InMemory, Part, ReachedPart, Saved, SavedState, WeightsPart
 from det_keras.keras.training.position import Position
 from det_keras.keras.training.progress import Progress
+from det_keras.keras.training.written_files import WrittenFiles
 
 _VALUES_NAME, _OBJECTS_NAME = "worker.npz", "worker.pkl"
 
@@ -72,22 +73,52 @@ class TrackedPart(Part):
 
 
 class ReportedPart(Part):
-    """What the script has reported in the epoch.
+    """What the script has reported in the epoch; each worker has the sums of its own rows.
 
     Args:
         values: the reported values.
         tracked: the objects, among whose metrics are those that were reported.
+        is_chief: whether this is the chief.
     """
 
-    def __init__(self, values: ReportedValues, tracked: TrackedObjects) -> None:
+    def __init__(self, values: ReportedValues, tracked: TrackedObjects, *, is_chief: bool) -> None:
         self._values = values
         self._tracked = tracked
+        self._is_chief = is_chief
 
     def capture(self, directory: Path) -> Mapping[str, Any]:
         return {"loop": {"reported": self._values.get_state(self._tracked.all_metrics())}}
 
+    def capture_own(self, directory: Path) -> Mapping[str, Any]:
+        return {"reported": self._values.get_state(self._tracked.all_metrics())}
+
     def restore(self, saved: Saved) -> None:
-        self._values.load_state(saved.state["loop"]["reported"], self._tracked.all_metrics())
+        metrics = self._tracked.all_metrics()
+        if saved.own is not None:
+            self._values.load_state(saved.own["reported"], metrics)
+            return
+        self._values.load_state(saved.state["loop"]["reported"], metrics)
+        if saved.is_of_other_workers:
+            # The workers add up what they have: all of it continues on the chief.
+            all_of_them = [own["reported"] for own in saved.of_all_workers()]
+            self._values.add_up(all_of_them or [saved.state["loop"]["reported"]], is_empty=not self._is_chief)
+
+
+class LoopFilesPart(Part):
+    """The files that the script has written in the loop; they are rewritten where its body begins and resumes.
+
+    Args:
+        files: the files.
+    """
+
+    def __init__(self, files: WrittenFiles) -> None:
+        self._files = files
+
+    def capture(self, directory: Path) -> Mapping[str, Any]:
+        return self._files.capture(directory)
+
+    def restore(self, saved: Saved) -> None:
+        self._files.rewrite(saved)
 
 
 class PassesPart(Part):
@@ -107,6 +138,11 @@ class PassesPart(Part):
         self.current: str | None = None
         self.records = 0
         self._is_chief = is_chief
+
+    def note_end(self) -> None:
+        """Record how far the data was read, for later trainings."""
+        for each in self.passes.values():
+            each.note_end()
 
     def trained(self) -> Sequence[Pass]:
         """Return the passes that are trained on and that the script has asked for in this process."""
@@ -130,20 +166,26 @@ class DrawsPart(Part):
 
     Args:
         tracked: the objects, some of which draw.
+        reached: what they and the script lead to.
         progress: the progress of the loop.
 
     Attributes:
         of_epoch: the states when the epoch began.
     """
 
-    def __init__(self, tracked: TrackedObjects, progress: Progress) -> None:
+    def __init__(self, tracked: TrackedObjects, reached: ReachedPart, progress: Progress) -> None:
         self.of_epoch: Mapping[str, Any] = {}
         self._tracked = tracked
+        self._reached = reached
         self._progress = progress
 
     def begin_epoch(self) -> None:
         """Keep the states as they are now."""
-        self.of_epoch = {"streams": capture_streams(), "tracked": self._tracked.draws()}
+        self.of_epoch = {
+            "streams": capture_streams(),
+            "tracked": self._tracked.draws(),
+            "reached": self._reached.draws(),
+        }
 
     def capture(self, directory: Path) -> Mapping[str, Any]:
         of_epoch = self.of_epoch if self._progress.position.step else None
@@ -158,6 +200,7 @@ class DrawsPart(Part):
     def restore_epoch(self, draws: Mapping[str, Any]) -> None:
         """Restore the states with which an epoch began."""
         self._tracked.assign_draws(draws["tracked"])
+        self._reached.assign_draws(draws["reached"])
         restore_streams(draws["streams"])
 
 

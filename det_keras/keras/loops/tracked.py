@@ -6,8 +6,7 @@ import base64
 import functools
 import logging
 import pickle
-import random
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -16,13 +15,13 @@ import tensorflow as tf
 
 from det_keras.errors import ModelMismatchError
 from det_keras.keras.checkpoint.random_state import layer_generators
+from det_keras.keras.checkpoint.reach import STREAMS, Stream
 from det_keras.keras.checkpoint.variables import LooseVariable, VariableSet
 from det_keras.keras.distributed.replica import moving_statistics, seed_variables
 from det_keras.keras.private_api import all_layers, variables_trained_by
 
 logger = logging.getLogger(__name__)
 
-_STREAMS = (np.random.Generator, np.random.RandomState, random.Random)
 _SUPPORTED = (
     "Keras models, layers, optimizers, metrics and variables, `keras.random.SeedGenerator`, `tf.Variable`, "
     "`tf.random.Generator`, generators of NumPy and Python, objects with `get_state()` and `load_state(state)`, and "
@@ -57,7 +56,7 @@ def _kind(value: Any) -> str | None:
         ("seed", keras.random.SeedGenerator),
         ("variable", keras.Variable | tf.Variable),
         ("generator", tf.random.Generator),
-        ("stream", np.random.Generator | np.random.RandomState | random.Random),
+        ("stream", STREAMS),
     ):
         if isinstance(value, types):
             return kind
@@ -99,7 +98,6 @@ class TrackedObjects:
             for name, value in self._of_kind(objects, "variable").items()
         }
         self._generators = self._of_kind(objects, "generator")
-        self._known: Collection[int] | None = None
         self.pickled = {**self._of_kind(objects, "stream"), **self._of_kind(objects, "object")}
         self.others = {name: value for name, value in objects.items() if name not in self.pickled}
 
@@ -113,7 +111,7 @@ class TrackedObjects:
     def variables(self) -> VariableSet:
         """Return all variables that exist now; those of models come first."""
         layers = self.layers.values()
-        found = VariableSet(
+        return VariableSet(
             [
                 *(("model", layer.variables) for layer in layers),
                 *(("optimizer", known.variables) for known in self.optimizers.values() if known.built),
@@ -123,9 +121,6 @@ class TrackedObjects:
                 ("variables", self._variables.values()),
             ]
         )
-        if self._known is not None:
-            found.tracked = [item for item in found.tracked if id(item.variable) in self._known]
-        return found
 
     def trainable_variables(self) -> list[Any]:
         """Return the trainable variables of all models, each once."""
@@ -176,12 +171,13 @@ class TrackedObjects:
 
     def draws(self) -> dict[str, Any]:
         """Return the states of everything tracked that draws random numbers, as JSON values."""
-        streams = {name: value for name, value in self.pickled.items() if isinstance(value, _STREAMS)}
+        streams = {name: value for name, value in self.pickled.items() if isinstance(value, STREAMS)}
         return {
             "generators": self.generator_states(),
             "seeds": [np.asarray(seed.value).tolist() for seed in self.seeds()],
             "streams": {
-                name: base64.b64encode(pickle.dumps(value)).decode() for name, value in streams.items()
+                name: base64.b64encode(pickle.dumps(_state(value))).decode()
+                for name, value in streams.items()
             },
         }
 
@@ -209,24 +205,16 @@ class TrackedObjects:
     def pickles(self) -> dict[str, Callable[[], bytes]]:
         """Return the pickled states of the other objects, by name: they may change as soon as this returns."""
         return {
-            name: functools.partial(
-                bytes, pickle.dumps(value if isinstance(value, _STREAMS) else value.get_state())
-            )
+            name: functools.partial(bytes, pickle.dumps(_state(value)))
             for name, value in self.pickled.items()
         }
 
     def load_pickles(self, states: Mapping[str, Any]) -> None:
         """Restore the unpickled states of `pickles`."""
         for name, value in self.pickled.items():
-            if name not in states:
-                continue
-            if isinstance(value, np.random.Generator):
-                value.bit_generator.state = states[name].bit_generator.state
-            elif isinstance(value, np.random.RandomState):
-                value.set_state(states[name].get_state(legacy=False))
-            elif isinstance(value, random.Random):
-                value.setstate(states[name].getstate())
-            else:
+            if name in states and isinstance(value, STREAMS):
+                Stream(name, value).write("", states[name])
+            elif name in states:
                 value.load_state(states[name])
 
     def build_configs(self) -> dict[str, Any]:
@@ -287,14 +275,10 @@ class TrackedObjects:
             )
         found.check(saved)
 
-    def keep_only(self, known: Collection[int]) -> None:
-        """Leave out variables that are made from now on.
-
-        Args:
-            known: the ids of those to keep.
-        """
-        self._known = known
-
 
 def _num_metrics(descriptions: Sequence[Mapping[str, Any]]) -> int:
     return sum(description["group"] == "metrics" for description in descriptions)
+
+
+def _state(value: Any) -> Any:
+    return Stream("", value).values()[""] if isinstance(value, STREAMS) else value.get_state()

@@ -98,6 +98,18 @@ class ReportedValues:
         self._weights = dict(state["weights"])
         self._metrics = {name: metrics[index] for name, index in state["metrics"].items()}
 
+    def add_up(self, states: Sequence[Mapping[str, Any]], *, is_empty: bool) -> None:
+        """Have the sums of several workers.
+
+        Args:
+            states: what `get_state` returned on them.
+            is_empty: have the names only, because another worker has the sums.
+        """
+        factor = 0.0 if is_empty else 1.0
+        for name in self._sums:
+            self._sums[name] = factor * sum(np.asarray(state["sums"][name]) for state in states)
+            self._weights[name] = factor * sum(state["weights"][name] for state in states)
+
     def _read(self, count: int) -> None:
         """Add the oldest values to the sums, in the order in which they were reported."""
         oldest, self._waiting = self._waiting[:count], self._waiting[count:]

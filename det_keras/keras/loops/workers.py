@@ -48,8 +48,6 @@ class LoopWorkers(Workers):
         super().__init__(workers, step)
         self._tracked = tracked
         self._progress = progress
-        # Variables, because the user's functions are traced once: what they read changes with each batch.
-        self._counts = [tf.Variable(count, dtype=tf.int64, trainable=False) for count in (1, workers.size)]
         self.trained_rows = 0
         self._undone: list[tuple[Any, Any]] | None = None
 
@@ -62,7 +60,8 @@ class LoopWorkers(Workers):
         check_metrics(self._tracked.all_metrics())
         self._step.begin()
         self._step.is_in_fit = True
-        self._step.share = Share(*self._counts)
+        self._step.share = Share(*self._step.counts)
+        self._set_counts(1, self._workers.size)
         metrics = self._tracked.all_metrics()
         for metric in metrics:
             metric.result = self._result_of_all(metric)
@@ -210,7 +209,8 @@ class LoopWorkers(Workers):
         self._spread()
 
     def _set_counts(self, rows: int, all_rows: int) -> None:
-        for variable, count in zip(self._counts, (rows, all_rows), strict=True):
+        assert self._step is not None
+        for variable, count in zip(self._step.counts, (rows, all_rows), strict=True):
             variable.assign(count)
 
     def _metric_variables(self) -> list[Any]:

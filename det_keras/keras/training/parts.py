@@ -6,6 +6,7 @@ list. The values of variables are held apart from the rest, because they are lar
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import pickle
@@ -86,6 +87,12 @@ class Saved:
             return None
         entries: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return entries
+
+    def of_all_workers(self) -> list[Mapping[str, Any]]:
+        """Return the entries of all workers that saved it, by rank; none if there was one worker."""
+        count = self.state.get("workers", 1)
+        paths = [self._folder.parent / f"rank-{rank}" / _OWN_NAME for rank in range(count)]
+        return [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.exists()]
 
     def own_file(self, name: str) -> Path:
         """Return the path of a file or directory of this worker."""
@@ -192,11 +199,12 @@ class ReachedPart(Part):
 
     Args:
         state: finds, compares and restores it.
+        has_hooks: hooks may reset it when the training begins, and `begin` is called after them.
     """
 
-    def __init__(self, state: ReachedState) -> None:
+    def __init__(self, state: ReachedState, *, has_hooks: bool = True) -> None:
         self._state = state
-        self._has_begun = False
+        self._has_begun = not has_hooks
 
     def begin(self) -> None:
         """Record that ``on_train_begin`` was called, which may reset what was reached."""
@@ -207,13 +215,25 @@ class ReachedPart(Part):
         """Look for what the first batch has made."""
         self._state.extend()
 
+    def leave_out(self, values: Iterable[Any]) -> None:
+        """Leave out data, whose state the data source keeps."""
+        self._state.leave_out(values)
+
+    def draws(self) -> str:
+        """Return the states of everything that draws random numbers, as JSON."""
+        return base64.b64encode(self._state.draws()).decode()
+
+    def assign_draws(self, state: str) -> None:
+        """Restore the states that `draws` returned."""
+        self._state.assign_draws(base64.b64decode(state))
+
     def note_traced(self) -> None:
         """Record the values with which a step is traced."""
         self._state.note_traced()
 
-    def as_traced(self, found: SavedState | None) -> AbstractContextManager[None]:
+    def as_traced(self, saved: Saved | None) -> AbstractContextManager[None]:
         """Return a block in which everything has the values with which an earlier process traced its step."""
-        return self._state.as_traced(None if found is None else found.pickles().get(_REACHED_NAME))
+        return self._state.as_traced(None if saved is None else self._found(saved)[0])
 
     def further_variables(self) -> Sequence[TrackedVariable]:
         return self._state.variables()
@@ -227,12 +247,17 @@ class ReachedPart(Part):
         return {}
 
     def restore(self, saved: Saved) -> None:
-        content, values = saved.pickles().get(_REACHED_NAME), saved.reached_values()
-        if saved.own is not None and (path := saved.own_file(_OWN_REACHED_NAME)).exists():
-            content, values = pickle.loads(path.read_bytes())
+        content, values = self._found(saved)
         if content is not None:
             self._state.load(content, has_begun=self._has_begun)
         self._state.assign(values)
+
+    def _found(self, saved: Saved) -> tuple[bytes | None, Mapping[str, Any]]:
+        """Return the pickled values and the variables of this worker."""
+        if saved.own is not None and (path := saved.own_file(_OWN_REACHED_NAME)).exists():
+            content, values = pickle.loads(path.read_bytes())
+            return content, values
+        return saved.pickles().get(_REACHED_NAME), saved.reached_values()
 
 
 class HistoryPart(Part):

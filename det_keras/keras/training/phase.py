@@ -24,6 +24,10 @@ _OWN_RESUME_HINT = (
 )
 
 
+#: The exceptions that left a training on its workers, by rank; see `describe_error`.
+Raised = list[dict[str, Any]]
+
+
 @dataclass(frozen=True)
 class PhaseRecord:
     """A finished phase.
@@ -33,14 +37,14 @@ class PhaseRecord:
         history: the state of its `FitHistory`.
         batches: number of batches that it trained.
         data: the state of the data at its end, as JSON values; see `DataPart.skip`.
-        raised: the exception that left it, which the script caught; see `describe_error`. None if it ended.
+        raised: the exceptions that left it, which the script caught; None if it ended.
     """
 
     signature: Mapping[str, Any]
     history: Mapping[str, Any]
     batches: int
     data: Mapping[str, Any] = field(default_factory=dict)
-    raised: Mapping[str, Any] | None = None
+    raised: Raised | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values, which `PhaseRecord(**...)` accepts."""
@@ -60,6 +64,11 @@ def describe_error(error: BaseException) -> dict[str, Any]:
         "name": kind.__qualname__,
         "arguments": base64.b64encode(arguments).decode(),
     }
+
+
+def error_of_rank(raised: Raised, rank: int) -> BaseException:
+    """Return the exception that left a training on a worker; that of the chief if there were fewer workers."""
+    return rebuild_error(raised[rank if rank < len(raised) else 0])
 
 
 def rebuild_error(raised: Mapping[str, Any]) -> BaseException:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,10 @@ from det_keras.core.backend.base import ENGINE_FORMAT
 from det_keras.core.checkpoint_writer import CheckpointWriter
 from det_keras.errors import DetError
 from det_keras.keras.checkpoint.training_state import TrainingState
-from det_keras.keras.training.parts import Part, WeightsPart, captured
-from det_keras.keras.training.phase import PhaseRecord
+from det_keras.keras.training.parts import Part, WeightsPart, captured, own_files
+from det_keras.keras.training.phase import PhaseRecord, Raised
 from det_keras.keras.training.progress import Progress
-from det_keras.keras.training.workers import Workers
+from det_keras.keras.training.workers import Workers, WorkerStates
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +83,9 @@ class Snapshots:
         self._core = core
         self._writer = writer
         self._code = code
+        # The list grows when this training ends.
         self._phases = phases
+        self._index = len(phases)
         self._signature = signature
         self._metric = metric
         self._progress = progress
@@ -105,18 +106,37 @@ class Snapshots:
         if self._saved_at == place and (self._is_end_saved or not has_changed):
             return
         self._saved_at, self._is_end_saved = place, is_end
-        self.capture(is_end=is_end)()
+        states = self._workers.gather_state(self._parts)
+        if self._core.distributed.is_chief:
+            self._submit(self._capture(states, is_end=is_end))
 
-    def capture(self, *, is_end: bool, raised: Mapping[str, Any] | None = None) -> Callable[[], None]:
-        """Return what saves the state as it is now; all workers must make this call.
+    def capture_left(self) -> Callable[[Raised | None], None]:
+        """Return what saves the state in which the script leaves training, with the exceptions of all workers, if any.
+
+        This call exchanges nothing: the exception may have left it on one worker only, and the others wait for this one
+        elsewhere. All workers must call what it returns. What is shared is the chief's, with which the next training
+        begins on all workers.
+        """
+        is_single = self._workers.is_single
+        own = {} if is_single else own_files(self._parts)
+        taken = self._capture(WorkerStates(), is_end=True) if self._core.distributed.is_chief else None
+
+        def save(raised: Raised | None) -> None:
+            files = {} if is_single else self._workers.gather_files(own)
+            if taken is not None:
+                taken.state = {**taken.state, "phase": {**taken.state["phase"], "raised": raised}}
+                taken.worker_files = files
+                self._submit(taken)
+
+        return save
+
+    def _capture(self, states: WorkerStates, *, is_end: bool) -> TrainingState:
+        """Return the state as it is now; only the chief has it.
 
         Args:
+            states: the state that differs between workers.
             is_end: training has ended with this state, and cannot continue from it.
-            raised: the exception that leaves training with this state.
         """
-        states = self._workers.gather_state(self._parts)
-        if not self._core.distributed.is_chief:
-            return lambda: None
         # The pickles of a part and its files belong to one moment.
         pickles = {name: dump for part in self._parts for name, dump in part.pickles().items()}
         files = [folder for part in self._parts if (folder := part.files()) is not None]
@@ -128,16 +148,16 @@ class Snapshots:
         first = models[names[0]] if names else None
         state = {
             **captured(self._parts, Path(rank_files.name)),
-            "phases": [phase.to_dict() for phase in self._phases],
+            "phases": [phase.to_dict() for phase in self._phases[: self._index]],
             "phase": {
-                "index": len(self._phases),
+                "index": self._index,
                 "signature": self._signature(),
                 "finished": is_end,
-                "raised": raised,
+                "raised": None,
             },
             "workers": self._core.distributed.size,
         }
-        taken = TrainingState(
+        return TrainingState(
             model_file=first,
             places={} if first is None else first.places,
             values=[
@@ -154,7 +174,9 @@ class Snapshots:
             code=self._code,
             further_models={f"{name}.keras": models[name] for name in names[1:]},
         )
-        return partial(self._writer.submit, self._metadata(), taken, _log_saved)
+
+    def _submit(self, taken: TrainingState) -> None:
+        self._writer.submit(self._metadata(), taken, _log_saved)
 
     def note_saved(self) -> None:
         """Record that the state of this boundary is in a checkpoint: it was restored from one."""
@@ -189,7 +211,7 @@ class Snapshots:
             "keras": keras.__version__,
             "det_keras": __version__,
             "format": ENGINE_FORMAT,
-            "phase": len(self._phases),
+            "phase": self._index,
             "metrics": metrics,
             "searcher_metric": metrics.get(self._metric),
             "trial_id": trial.trial_id if trial is not None else None,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from det_keras.config import Length
@@ -29,7 +30,7 @@ from det_keras.keras.training.boundaries.searcher import SearcherCallback
 from det_keras.keras.training.boundaries.workers import DivergenceCallback
 from det_keras.keras.training.boundaries.workload import workload_callbacks
 from det_keras.keras.training.parts import Part, Saved, WeightsPart
-from det_keras.keras.training.phase import PhaseRecord, describe_error
+from det_keras.keras.training.phase import PhaseRecord, Raised, describe_error
 from det_keras.keras.training.position import Position, Target
 from det_keras.keras.training.progress import Progress, Validation
 from det_keras.keras.training.settings import FitSettings
@@ -62,8 +63,8 @@ class TrainingContext(Protocol):
     shared_step: SharedStep | None
     validated_at: int | None
 
-    def phase_finished(self, record: PhaseRecord, save: Callable[[], None] | None = None) -> None:
-        """Record a finished training, and what saves its end when another one begins."""
+    def phase_finished(self, record: PhaseRecord, leave: Callable[[], PhaseRecord] | None = None) -> None:
+        """Record a finished training; of one that an exception left, also what saves its end; see `Training.fail`."""
 
 
 class Training(abc.ABC):
@@ -126,7 +127,7 @@ class Training(abc.ABC):
             self.core,
             self._context.writer,
             self._context.code,
-            phases=list(self._context.phases),
+            phases=self._context.phases,
             signature=self.signature,
             metric=self.settings.metric,
             progress=self.progress,
@@ -305,31 +306,46 @@ class Training(abc.ABC):
         """Record that an exception leaves the training, with its state: the script may catch it and train again.
 
         The state is written when the script begins its next training. Until then the script may die of the exception,
-        and this training resumes from its newest checkpoint.
+        and this training resumes from its newest checkpoint. On several workers, they exchange their states then: now
+        the others may be in the middle of a step.
 
         Args:
             error: the exception.
             data: the state of the data, as JSON values.
         """
-        is_leaving = isinstance(error, SystemExit | DetError)
-        if is_leaving or self.progress.awaits_state or not self._workers.is_single:
+        if isinstance(error, SystemExit | DetError) or self.progress.awaits_state:
             return
-        raised = describe_error(error)
-        record = self._record(data, raised)
+        save = self._capture_left()
+        if save is not None:
+            self._record_left(error, data, save)
+
+    def _capture_left(self) -> Callable[[Raised | None], None] | None:
+        """Return what saves the state in which the script leaves the training; None if it cannot be kept."""
         if self.progress.trained_batches == self.progress.batches_before:
-            self._context.phase_finished(record)
-            return
+            return lambda _: None
         try:
-            save = self._snapshots.capture(is_end=True, raised=raised)
+            return self._snapshots.capture_left()
         except Exception:
             # The script's own error is the one to report.
             logger.warning("The state in which the training was left cannot be kept.", exc_info=True)
-            return
-        self._context.phase_finished(record, save)
+            return None
 
-    def _record(self, data: Mapping[str, Any], raised: Mapping[str, Any] | None = None) -> PhaseRecord:
+    def _record_left(
+        self, error: BaseException, data: Mapping[str, Any], save: Callable[[Raised | None], None]
+    ) -> None:
+        """Record that an exception has left the training, with what saves its state; see `fail`."""
+        record, raised = self._record(data), describe_error(error)
+
+        def leave() -> PhaseRecord:
+            raised_by_all = self._workers.of_all(raised)
+            save(raised_by_all)
+            return replace(record, raised=raised_by_all)
+
+        self._context.phase_finished(record, leave)
+
+    def _record(self, data: Mapping[str, Any]) -> PhaseRecord:
         batches = self.progress.position.batches
-        return PhaseRecord(self.signature(), self.history.get_state(), batches, data, raised)
+        return PhaseRecord(self.signature(), self.history.get_state(), batches, data)
 
     def _save(self, *, is_end: bool, has_changed: bool) -> None:
         """Save the state of this boundary; see `Snapshots.save`."""

@@ -78,13 +78,24 @@ class Workers(abc.ABC):
         if self.is_single:
             return WorkerStates()
         values = self.shared_values()
-        gathered = self._workers.gather(own_files(parts)) or []
-        files = {
+        return WorkerStates(self.gather_files(own_files(parts)), values)
+
+    def gather_files(self, own: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Return the files of all workers by their path in a checkpoint; every worker must call it.
+
+        Args:
+            own: the files of this worker, by their path in its directory.
+        """
+        gathered = self._workers.gather(own) or []
+        return {
             f"rank-{rank}/{name}": content
-            for rank, own in enumerate(gathered)
-            for name, content in own.items()
+            for rank, files in enumerate(gathered)
+            for name, content in files.items()
         }
-        return WorkerStates(files, values)
+
+    def of_all(self, value: Any) -> list[Any]:
+        """Return a value of each worker, by rank; every worker must call it."""
+        return [value] if self.is_single else self._workers.allgather(value)
 
     def check_alike(self, facts: Mapping[str, Any], hint: str) -> None:
         """Check that all workers run the same training.

@@ -1,8 +1,8 @@
-"""The files that a `fit` writes: with a checkpoint they are kept, and a resumed script finds them as they were.
+"""The files that a training writes: with a checkpoint they are kept, and a resumed script finds them as they were.
 
-A script may read such a file after the `fit`, such as the best weights of a fold, and a later `fit` may have written
-the same file since. An audit hook sees what Python code opens to write; what Keras writes through HDF5 is noticed where
-a model is saved.
+A script may read such a file after the training, such as the best weights of a fold, and a later training may have
+written the same file since. An audit hook sees what Python code opens to write; what Keras writes through HDF5 is
+noticed where a model is saved.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Content:
 
 
 class WrittenFiles(Part):
-    """The files that the script's code, its callbacks and Keras have written in a `fit`.
+    """The files that the script's code, its callbacks and Keras have written in a training.
 
     Args:
         is_active: whether this worker's files are kept; only the chief writes shared ones.
@@ -58,6 +58,7 @@ class WrittenFiles(Part):
         self._is_active = is_active
         self._paths: dict[Path, _Content | None] = {}
         self._captured: Mapping[str, Any] = {}
+        self._left: dict[str, str] | None = None
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -81,6 +82,10 @@ class WrittenFiles(Part):
                 (directory / _FOLDER / content.digest).write_bytes(content.content)
         return {"files": self._captured} if self._captured else {}
 
+    def leave(self) -> None:
+        """Keep the files as they are now: what the script writes from here on is not of the training."""
+        self._left = self._listed()
+
     def rewrite(self, saved: Saved) -> None:
         """Give the files the content that they have in a checkpoint; called before callbacks open them."""
         if not self._is_active:
@@ -94,8 +99,8 @@ class WrittenFiles(Part):
             stored = saved.own_file(_FOLDER) / digest
             if not stored.exists():
                 logger.warning(
-                    "The `fit` wrote `%s`, which is too large for checkpoints: it may have the content of a "
-                    "later moment now. Let each `fit` write a file of its own.",
+                    "The training wrote `%s`, which is too large for checkpoints: it may have the content of a "
+                    "later moment now. Let each training write a file of its own.",
                     name,
                 )
                 continue
@@ -117,6 +122,8 @@ class WrittenFiles(Part):
 
         The files that were written last are kept; a `fit` may write one for each epoch.
         """
+        if self._left is not None:
+            return self._left
         stamps = {path: stamp for path in self._paths if (stamp := _stamp(path)) is not None}
         listed: dict[str, str] = {}
         left, here = _LARGEST_BYTES, Path.cwd()
