@@ -21,6 +21,7 @@ from det_keras.core.context import open_backend, share_backend
 from det_keras.core.distributed import DistributedContext
 from det_keras.core.tensorboard import TensorboardMode
 from det_keras.errors import ClusterInfoError, DetError
+from det_keras.keras.checkpoint.random_counters import random_counters
 from det_keras.keras.context import KerasContext
 from det_keras.keras.current import Opened, opened, set_opened
 from det_keras.keras.detached import DetachedRequest, open_run
@@ -131,12 +132,17 @@ def init(
             config, hparams, run_dir, seed, detached, virtual_workers, skip_missing_checkpoints=skip_missing
         )
     set_opened(Opened(context.core, context, arguments))
+    if context.distributed.virtual_workers == 1:
+        # Seeds count the random ops of a graph, and that of a worker has the steps of all its virtual workers: with
+        # another number of workers the numbers would be others all the same.
+        random_counters.install()
     _write_events(context)
     return context
 
 
 def _forget() -> None:
     """Allow another context to be opened, after the current one was closed."""
+    random_counters.remove()
     set_opened(None)
 
 

@@ -13,26 +13,28 @@ import det_keras as det
 class Noisy(keras.layers.Layer):
     """Adds noise, with or without a state that can be saved."""
 
-    def __init__(self, *, is_exact, **options):
+    def __init__(self, kind, **options):
         super().__init__(**options)
         self.seeds = keras.random.SeedGenerator(3)
-        self.is_exact = is_exact
+        self.kind = kind
 
     def call(self, x):
-        if self.is_exact:
+        if self.kind == "keras.random":
             return x + keras.random.normal(tf.shape(x), seed=self.seeds)
-        return x + tf.random.normal(tf.shape(x))
+        if self.kind == "normal":
+            return x + tf.random.normal(tf.shape(x))
+        return tf.random.shuffle(x)
 
 
-@pytest.mark.parametrize("is_exact", [True, False], ids=["keras.random", "tf.random"])
-def test_layer_that_draws_with_tf_random_is_named_once(tmp_path, caplog, is_exact):
+@pytest.mark.parametrize(("kind", "is_exact"), [("keras.random", True), ("normal", True), ("shuffle", False)])
+def test_layer_whose_draws_cannot_be_saved_is_named_once(tmp_path, caplog, kind, is_exact):
     keras.backend.clear_session(free_memory=False)
     x, y = arrays()
     model = keras.Sequential(
         [
             keras.Input((x.shape[1],)),
             keras.layers.Dense(4),
-            Noisy(is_exact=is_exact, name="my_noise"),
+            Noisy(kind, name="my_noise"),
             keras.layers.Dropout(0.5),
             keras.layers.Dense(1),
         ]

@@ -607,6 +607,9 @@ class Gan(keras.Model):
         self.judge_loss = keras.metrics.Mean(name="judge_loss")
         self.maker_loss = keras.metrics.Mean(name="maker_loss")
 
+    def noise(self, count: Any) -> Any:
+        return keras.random.normal((count, 3), seed=self.seeds)
+
     def compile(self, maker_optimizer: Any, judge_optimizer: Any) -> None:  # type: ignore[override]
         super().compile()
         self.maker_optimizer, self.judge_optimizer = maker_optimizer, judge_optimizer
@@ -618,7 +621,7 @@ class Gan(keras.Model):
     def train_step(self, real: Any) -> dict[str, Any]:
         if isinstance(real, tuple):
             real = real[0]
-        noise = keras.random.normal((tf.shape(real)[0], 3), seed=self.seeds)
+        noise = self.noise(tf.shape(real)[0])
         entropy = keras.losses.BinaryCrossentropy(from_logits=True)
         with tf.GradientTape(persistent=True) as tape:
             fake = self.maker(noise)
@@ -636,8 +639,8 @@ class Gan(keras.Model):
         return {"judge_loss": self.judge_loss.result(), "maker_loss": self.maker_loss.result()}
 
 
-def gan(trainer: Any, wrap: Callable[[Any], Any] = lambda one: one) -> Any:
-    model = Gan()
+def gan(trainer: Any, wrap: Callable[[Any], Any] = lambda one: one, kind: type[Gan] = Gan) -> Any:
+    model = kind()
     model.compile(wrap(keras.optimizers.Adam(0.01)), wrap(keras.optimizers.RMSprop(0.01)))
     return model
 
@@ -676,6 +679,120 @@ def step_that_returns_its_own_logs(trainer: Any) -> tuple[Any, ...]:
     model = Net()
     model.compile(optimizer="adam", loss="mse")
     return fit_arrays(trainer, model, *arrays())
+
+
+# Random numbers of TensorFlow's own ops inside of the step.
+
+
+class Sampled(keras.layers.Layer):
+    """Draws from the distribution that it is given, as autoencoders do in training and afterwards."""
+
+    def call(self, inputs: Any) -> Any:
+        mean, log_variance = inputs
+        noise = tf.random.normal(tf.shape(mean))
+        return mean + tf.exp(0.5 * log_variance) * noise
+
+
+class Autoencoder(keras.Model):
+    """A variational autoencoder with steps of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = keras.layers.Dense(4, activation="tanh")
+        self.mean, self.log_variance = keras.layers.Dense(2), keras.layers.Dense(2)
+        self.sampled, self.decoder = Sampled(), keras.layers.Dense(FEATURES)
+        self.total = keras.metrics.Mean(name="loss")
+
+    @property
+    def metrics(self) -> list[Any]:
+        return [self.total]
+
+    def call(self, x: Any) -> Any:
+        code = self.encoder(x)
+        return self.decoder(self.sampled([self.mean(code), self.log_variance(code)]))
+
+    def losses_of(self, x: Any) -> Any:
+        code = self.encoder(x)
+        mean, log_variance = self.mean(code), self.log_variance(code)
+        copied = tf.reduce_mean(tf.square(self.decoder(self.sampled([mean, log_variance])) - x))
+        return copied - 0.01 * tf.reduce_mean(1 + log_variance - tf.square(mean) - tf.exp(log_variance))
+
+    def train_step(self, x: Any) -> dict[str, Any]:
+        with tf.GradientTape() as tape:
+            loss = self.losses_of(x)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        self.total.update_state(loss)
+        return {"loss": self.total.result()}
+
+    def test_step(self, x: Any) -> dict[str, Any]:
+        self.total.update_state(self.losses_of(x))
+        return {"loss": self.total.result()}
+
+
+class NoisyGan(Gan):
+    """A GAN whose noise is TensorFlow's."""
+
+    def noise(self, count: Any) -> Any:
+        return tf.random.normal((count, 3))
+
+
+class Blurred(keras.layers.Layer):
+    """Draws with several random ops, in training and afterwards."""
+
+    def call(self, x: Any) -> Any:
+        x = x + tf.random.truncated_normal(tf.shape(x), stddev=0.1) * tf.random.uniform([], 0.5, 1.5)
+        is_scaled = tf.random.uniform([], 0, 4, tf.int32) > 2
+        x = tf.cond(is_scaled, lambda: x * tf.random.gamma([FEATURES], 3.0), lambda: x)
+        return tf.nn.dropout(x, 0.2)
+
+
+def blurred(**options: Any) -> Any:
+    """Return a compiled network whose input is drawn anew."""
+    model = keras.Sequential([keras.Input((FEATURES,)), Blurred(), keras.layers.Dense(2)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer=keras.optimizers.SGD(0.05, momentum=0.9), loss=loss, **options)
+    return model
+
+
+@way
+def random_autoencoder(trainer: Any) -> tuple[Any, ...]:
+    model, data = Autoencoder(), tf.data.Dataset.from_tensor_slices(arrays()[0]).batch(BATCH)
+    model.compile(optimizer=keras.optimizers.Adam(0.01))
+    history = fit(trainer, model, data, validation_data=data.take(3))
+    return model, history, trainer.predict(model, arrays()[0], verbose=0)
+
+
+@way
+def random_gan(trainer: Any) -> tuple[Any, ...]:
+    model = gan(trainer, getattr(trainer, "wrap_optimizer", lambda one: one), NoisyGan)
+    return model, fit(trainer, model, arrays()[0], batch_size=BATCH, validate=False)
+
+
+@way
+def random_several_steps_per_execution(trainer: Any) -> tuple[Any, ...]:
+    return fit_arrays(trainer, blurred(steps_per_execution=4), *arrays())
+
+
+@way
+def random_fits_of_one_compile(trainer: Any) -> tuple[Any, ...]:
+    """Keras keeps its functions, and their kernels, until the model is compiled again."""
+    model, (x, y) = blurred(), arrays()
+    first = fit_arrays(trainer, model, x, y, epochs=2)[1]
+    scores = [trainer.evaluate(model, x, y, verbose=0)]
+    second = fit_arrays(trainer, model, x, y, epochs=2)[1]
+    scores.append(trainer.evaluate(model, x, y, verbose=0))
+    model.compile(optimizer="sgd", loss=model.loss)
+    third = fit_arrays(trainer, model, x, y, epochs=2)[1]
+    return model, first, second, third, scores, trainer.predict(model, x, verbose=0)
+
+
+@way
+def random_fits_of_two_models_in_turn(trainer: Any) -> tuple[Any, ...]:
+    models, histories = [blurred(), blurred()], []
+    for _ in range(2):
+        histories += [fit_arrays(trainer, model, *arrays(), epochs=2)[1] for model in models]
+    return *models, *histories
 
 
 # Callbacks.

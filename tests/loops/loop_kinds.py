@@ -463,6 +463,62 @@ def untracked(context: KerasContext) -> Any:
     return trained.model, trained.optimizer, numbers, table, text
 
 
+class Noisy:
+    """A model with a step that draws with TensorFlow's random ops, and makes a variable when it is first called."""
+
+    def __init__(self, context: KerasContext) -> None:
+        self.model = keras.Sequential([keras.Input((FEATURES,)), layers.Dense(4), layers.Dense(FEATURES)])
+        self.optimizer = context.wrap_optimizer(keras.optimizers.Adam(1e-2))
+        self.factor: Any = None
+
+    @tf.function
+    def train_step(self, x: tf.Tensor) -> tf.Tensor:
+        if self.factor is None:
+            self.factor = tf.Variable(tf.random.uniform([FEATURES], 0.5, 1.5), trainable=False)
+        noise = tf.zeros_like(x)
+        for _ in tf.range(2):
+            noise += tf.random.normal(tf.shape(x), stddev=0.3)
+        with tf.GradientTape() as tape:
+            copied = self.model(tf.nn.dropout(x * self.factor + noise, 0.2))
+            loss = tf.reduce_mean((copied - x) ** 2)
+        gradients = tape.gradient(loss, self.model.trainable_variables)
+        self.optimizer.apply(gradients, self.model.trainable_variables)
+        return loss
+
+    @tf.function
+    def measure(self, x: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_mean((self.model(x + tf.random.normal(tf.shape(x))) - x) ** 2)
+
+
+@tf.function
+def drawn_shift() -> tf.Tensor:
+    return tf.random.truncated_normal([FEATURES], stddev=0.1)
+
+
+def train_noisy(context: KerasContext, noisy: Noisy, x: np.ndarray, epochs: int) -> None:
+    """Train in one loop; the last batch of an epoch is smaller, for which the step is traced again."""
+    batch_size = context.distributed.shard_batch_size(GLOBAL_BATCH)
+    for _ in context.epochs(epochs):
+        shift = drawn_shift()
+        for batch in context.batches(x, batch_size=batch_size):
+            context.report(loss=noisy.train_step(batch + shift))
+        context.report_validation(loss=noisy.measure(x))
+
+
+@kind
+def random_ops(context: KerasContext) -> Any:
+    """A model that is trained again and evaluated in between, and models that are made anew, as folds are."""
+    x, folds, losses = context.wrap_data(rows()[0]), [], []
+    for fold in range(2):
+        noisy = Noisy(context)
+        context.track(**{f"model_{fold}": noisy.model, f"optimizer_{fold}": noisy.optimizer})
+        train_noisy(context, noisy, x, 2)
+        losses.append(noisy.measure(x))
+        folds.append(noisy)
+    train_noisy(context, folds[0], x, 1)
+    return [*(noisy.model for noisy in folds), np.array(losses)]
+
+
 def run(
     name: str, folder: Path, kill_after: int | None = None, number: int = signal.SIGKILL
 ) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from det_keras.errors import ModelMismatchError
+from det_keras.keras.checkpoint.random_counters import random_counters
 from det_keras.keras.private_api import trace_train_step, variable_dtype, variable_handle
 
 #: The group of variables that a training reaches, and that neither model, optimizer nor metrics list.
@@ -210,12 +211,20 @@ def build_everything(model: Any, element_spec: Any) -> None:
     if model.run_eagerly:
         _build_eagerly(model, element_spec)
         return
-    trace_train_step(model, element_spec)
+    if not trace_train_step(model, element_spec):
+        _trace_once(model.train_step, element_spec)
 
 
 def build_for_evaluation(model: Any, element_spec: Any) -> None:
     """Create every variable that an evaluation would create; arguments as in `build_everything`."""
-    tf.function(model.test_step).get_concrete_function(element_spec)
+    _trace_once(model.test_step, element_spec)
+
+
+def _trace_once(step: Any, element_spec: Any) -> None:
+    """Trace a step for the variables that it creates; the trace is never run."""
+    # It has no random state: a saved one is that of another trace.
+    with random_counters.suspended():
+        tf.function(step).get_concrete_function(element_spec)
 
 
 def _build_eagerly(model: Any, element_spec: Any) -> None:

@@ -12,7 +12,7 @@ from det_keras.keras.checkpoint.training_state import RestoredState
 from det_keras.keras.fit.arguments import FitArguments
 from det_keras.keras.fit.callback_files import CallbackPart, changes_weights_at_end
 from det_keras.keras.fit.callback_list import SeamlessCallbackList
-from det_keras.keras.fit.parts import DataPart, ModelPart, ReplicaPart
+from det_keras.keras.fit.parts import CountersPart, DataPart, ModelPart, ReplicaPart
 from det_keras.keras.fit.workers import FitWorkers
 from det_keras.keras.live_view import live_views
 from det_keras.keras.private_api import captured_variables, traced_functions
@@ -116,6 +116,7 @@ class FitRun(Training):
         )
         self._model = ModelPart(self.trained, is_chief=workers.is_chief)
         self._replica = ReplicaPart(self.workers)
+        self._counters = CountersPart(model, is_chief=workers.is_chief)
         # The random streams come last: what is restored before may draw from them.
         parts: list[Part] = [
             self.files,
@@ -127,6 +128,7 @@ class FitRun(Training):
             ProgressPart(self.progress, lambda: self.source.steps_per_epoch is None),
             self.reached,
             self._callback_part,
+            self._counters,
             self._model,
             self._replica,
         ]
@@ -268,9 +270,9 @@ class FitRun(Training):
         The script may predict or draw random numbers before its next training.
         """
         self.trained.variables.check(end.variables)
-        saved = Saved(end, self.core.distributed)
+        saved = Saved(end, self.core.distributed, is_end=True)
         self.files.rewrite(saved)
-        for part in (self._weights, self.reached, self._callback_part, self._model, self._replica):
+        for part in (self._weights, self.reached, self._callback_part, self._counters, self._model, self._replica):
             part.restore(saved)
 
     def close(self) -> None:

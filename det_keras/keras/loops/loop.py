@@ -226,7 +226,7 @@ class Loop:
         self.run.history.load_state(record.history)
         if end is not None:
             self._tracked.build(end.state["loop"]["objects"], end.variables)
-            self.run.state(end).restore(draws_of_epoch=False)
+            self.run.state(end).restore(draws_of_epoch=False, is_end=True)
             if record.raised is None:
                 # A loop that was left with `break` has the statistics of each worker.
                 self._workers.average()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from det_keras.core.distributed import DistributedContext
+from det_keras.keras.checkpoint.random_counters import random_counters
 from det_keras.keras.checkpoint.random_state import capture_streams, restore_streams
 from det_keras.keras.loops.passes import Pass, SavedPass
 from det_keras.keras.loops.tracked import TrackedObjects
@@ -178,30 +179,45 @@ class DrawsPart(Part):
         self._tracked = tracked
         self._reached = reached
         self._progress = progress
+        random_counters.begin_training()
 
     def begin_epoch(self) -> None:
         """Keep the states as they are now."""
-        self.of_epoch = {
-            "streams": capture_streams(),
-            "tracked": self._tracked.draws(),
-            "reached": self._reached.draws(),
-        }
+        self.of_epoch = {**_drawn(), "tracked": self._tracked.draws(), "reached": self._reached.draws()}
 
     def capture(self, directory: Path) -> Mapping[str, Any]:
         of_epoch = self.of_epoch if self._progress.position.step else None
-        return {"random": capture_streams(), "loop": {"epoch_draws": of_epoch}}
+        drawn = _drawn()
+        return {
+            "random": drawn["streams"],
+            "random_counters": drawn["counters"],
+            "loop": {"epoch_draws": of_epoch},
+        }
 
     def capture_own(self, directory: Path) -> Mapping[str, Any]:
-        return {"random": capture_streams(), "epoch_draws": self.of_epoch}
+        drawn = _drawn()
+        return {
+            "random": drawn["streams"],
+            "random_counters": drawn["counters"],
+            "epoch_draws": self.of_epoch,
+        }
 
     def restore(self, saved: Saved) -> None:
-        restore_streams((saved.own or saved.state)["random"], without=saved.drawn)
+        state = saved.own or saved.state
+        random_counters.restore(state.get("random_counters"), is_end=saved.is_end)
+        restore_streams(state["random"], without=saved.drawn)
 
     def restore_epoch(self, draws: Mapping[str, Any]) -> None:
         """Restore the states with which an epoch began."""
         self._tracked.assign_draws(draws["tracked"])
         self._reached.assign_draws(draws["reached"])
+        # Checkpoints of earlier versions do not have the counters.
+        random_counters.restore(draws.get("counters"))
         restore_streams(draws["streams"])
+
+
+def _drawn() -> dict[str, Any]:
+    return {"streams": capture_streams(), "counters": random_counters.get_state()}
 
 
 class LoopState:
@@ -242,16 +258,19 @@ class LoopState:
         draws: Mapping[str, Any] = (saved.own or {}).get("epoch_draws") or saved.state["loop"]["epoch_draws"]
         return draws
 
-    def restore(self, *, draws_of_epoch: bool, without: frozenset[str] = frozenset()) -> None:
+    def restore(
+        self, *, draws_of_epoch: bool, without: frozenset[str] = frozenset(), is_end: bool = False
+    ) -> None:
         """Restore tracked objects, reported values and random streams; the streams last.
 
         Args:
             draws_of_epoch: restore what draws random numbers as it was when the epoch began, for the part of its body
                 before the batches.
             without: names of streams that are not restored.
+            is_end: it is the end of a loop that is skipped.
         """
         saved = self._saved()
-        saved.drawn = without
+        saved.drawn, saved.is_end = without, is_end
         for part in self._parts:
             part.restore(saved)
         if draws_of_epoch:

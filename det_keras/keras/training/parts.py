@@ -65,11 +65,13 @@ class Saved:
     Attributes:
         state: the entries of all parts.
         drawn: names of the random streams that a part has already brought to where they were.
+        is_end: whether it is the end of a training that is skipped.
     """
 
-    def __init__(self, found: SavedState, workers: DistributedContext) -> None:
+    def __init__(self, found: SavedState, workers: DistributedContext, *, is_end: bool = False) -> None:
         self.state = found.state
         self.drawn: frozenset[str] = frozenset()
+        self.is_end = is_end
         self._found = found
         self._is_alike = self.state.get("workers", 1) == workers.size
         self._folder = found.folder / f"rank-{workers.rank}"
