@@ -27,16 +27,10 @@ import tensorflow as tf
 from child_runs import ChildRun, Runner
 from script_runs import run_script
 
-__all__ = ["LIMITS", "POPULATION", "PopulationRunner", "difference", "read_converted", "read_plain"]
+__all__ = ["POPULATION", "PopulationRunner", "difference", "read_converted", "read_plain"]
 
 _FOLDER = Path(__file__).parent / "population"
 POPULATION: list[str] = sorted(path.stem for path in _FOLDER.glob("*.py"))
-
-#: Scripts that a documented limit concerns, and words of the warning that names it. They may end with other numbers
-#: after a kill, if this warning was logged before it. All others must end the same.
-LIMITS: dict[str, str] = {
-    "vae_tf_random_normal": "draws random numbers with `tf.random` ops",
-}
 
 _PERIOD = 3
 _ADDED = re.compile(r"( *)#>\+ ?(.*)")
@@ -70,12 +64,6 @@ class PopulationRunner(Runner):
         run = self._run(name, "killed late", batches)
         assert run.values is None, f"{name} ended after {run.batches} batches, before {batches}"
         return [batches], reference, self._run(name, "killed late", None)
-
-    def warnings(self, name: str, story: str) -> list[str]:
-        """Return what the package warned of in the first process of a story, which is the one before the first kill."""
-        log = (self._folder / name / story / "log.txt").read_text(encoding="utf-8", errors="replace")
-        lines = re.findall(r"^([A-Z]+): \[(\d+)\] (.*)$", log, re.MULTILINE)
-        return [text for level, process, text in lines if level == "WARNING" and process == lines[0][1]]
 
     def _call(self, name: str, story: str, directory: Path) -> tuple[Any, ...]:
         is_plain = story.startswith("plain")

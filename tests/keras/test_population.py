@@ -8,7 +8,7 @@ import random
 
 import pytest
 from amount import AMOUNT
-from population_runs import LIMITS, POPULATION, PopulationRunner, difference, read_converted, read_plain
+from population_runs import POPULATION, PopulationRunner, difference, read_converted, read_plain
 from script_runs import results_of
 
 #: All of them take a quarter of an hour: that is for the long mode.
@@ -46,15 +46,11 @@ def result(request, results):
     return results[request.node.name].result
 
 
-def assert_same_end(name, warnings, kills, reference, resumed):
-    """Assert that a killed script ends as the undisturbed one, or that a warning had named its limit."""
+def assert_same_end(kills, reference, resumed):
+    """Assert that a killed script ends as the undisturbed one."""
     assert reference.values, "the script keeps nothing that could be compared"
-    limit = LIMITS.get(name)
-    if limit is None:
-        found = difference(resumed.values, reference.values)
-        assert not found, f"Another end after kills at {kills}, seed {SEED}."
-    elif resumed.values != reference.values:
-        assert any(limit in warning for warning in warnings)
+    found = difference(resumed.values, reference.values)
+    assert not found, f"Another end after kills at {kills}, seed {SEED}."
 
 
 @pytest.mark.process
@@ -69,17 +65,15 @@ def test_converted_script_ends_as_plain_keras_does(name, result):
 @pytest.mark.process
 @pytest.mark.kill
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_two_kills_change_nothing(name, result, runner):
-    runs = result()
-    assert_same_end(name, runner.warnings(name, "killed"), *runs)
+def test_two_kills_change_nothing(name, result):
+    assert_same_end(*result())
 
 
 @pytest.mark.process
 @pytest.mark.kill
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_late_kill_changes_nothing(name, result, runner):
-    runs = result()
-    assert_same_end(name, runner.warnings(name, "killed late"), *runs)
+def test_late_kill_changes_nothing(name, result):
+    assert_same_end(*result())
 
 
 @pytest.mark.parametrize("name", POPULATION)
@@ -95,4 +89,3 @@ def test_script_of_the_population_has_two_forms_and_names_its_source(name):
 
 def test_population_is_large():
     assert len(POPULATION) >= 40
-    assert set(LIMITS) <= set(POPULATION)
