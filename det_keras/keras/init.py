@@ -21,7 +21,6 @@ from det_keras.core.context import open_backend, share_backend
 from det_keras.core.distributed import DistributedContext
 from det_keras.core.tensorboard import TensorboardMode
 from det_keras.errors import ClusterInfoError, DetError
-from det_keras.keras.checkpoint.random_counters import random_counters
 from det_keras.keras.context import KerasContext
 from det_keras.keras.current import Opened, opened, set_opened
 from det_keras.keras.detached import DetachedRequest, open_run
@@ -33,6 +32,7 @@ from det_keras.keras.process_setup import (
     prepare_process,
     prepare_virtual_workers,
 )
+from det_keras.keras.random_ops.counters import random_counters
 from det_keras.keras.script import Script
 from det_keras.keras.training.settings import FitSettings
 from det_keras.keras.training_info import HParams, TrainingInfo

@@ -14,7 +14,7 @@ from warm import ForkServer
 from ways import WAYS, arrays, blurred
 
 import det_keras as det
-from det_keras.keras.checkpoint.random_counters import RandomCounters, random_counters
+from det_keras.keras.random_ops.counters import RandomCounters, random_counters
 
 SEED = 7
 

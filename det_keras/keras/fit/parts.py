@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from det_keras.keras.checkpoint.random_counters import random_counters
 from det_keras.keras.checkpoint.random_state import capture_streams, restore_random_state
 from det_keras.keras.checkpoint.trained_model import TrainedModel
 from det_keras.keras.data import DataSource
 from det_keras.keras.fit.validator import Validator
 from det_keras.keras.fit.workers import FitWorkers
+from det_keras.keras.random_ops.counters import random_counters
 from det_keras.keras.training.parts import Part, Saved
 from det_keras.keras.training.progress import Progress
 

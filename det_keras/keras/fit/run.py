@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from det_keras.keras.checkpoint.random_ops import warn_of_stateful_random_ops
 from det_keras.keras.checkpoint.reached import ReachedState
 from det_keras.keras.checkpoint.trained_model import TrainedModel
 from det_keras.keras.checkpoint.training_state import RestoredState
@@ -16,6 +15,7 @@ from det_keras.keras.fit.parts import CountersPart, DataPart, ModelPart, Replica
 from det_keras.keras.fit.workers import FitWorkers
 from det_keras.keras.live_view import live_views
 from det_keras.keras.private_api import captured_variables, traced_functions
+from det_keras.keras.random_ops.unsaved import warn_of_stateful_random_ops
 from det_keras.keras.training.boundaries.validation import ValidationCallback
 from det_keras.keras.training.metric_values import plain_value
 from det_keras.keras.training.parts import HistoryPart, Part, ProgressPart, ReachedPart, Saved, WeightsPart

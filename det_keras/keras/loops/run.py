@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from det_keras.config import Length, Unit
-from det_keras.keras.checkpoint.random_ops import warn_of_random_functions
 from det_keras.keras.checkpoint.reached import ReachedState
 from det_keras.keras.loops.state import (
     DrawsPart,
@@ -21,6 +20,7 @@ from det_keras.keras.loops.tracked import TrackedObjects
 from det_keras.keras.loops.values import ReportedValues
 from det_keras.keras.loops.workers import LoopWorkers
 from det_keras.keras.private_api import traced_names
+from det_keras.keras.random_ops.unsaved import warn_of_random_functions
 from det_keras.keras.training.parts import HistoryPart, ProgressPart, ReachedPart, SavedState, WeightsPart
 from det_keras.keras.training.phase import Raised, phase_signature
 from det_keras.keras.training.training import Training, TrainingContext

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from det_keras.core.distributed import DistributedContext
-from det_keras.keras.checkpoint.random_counters import random_counters
 from det_keras.keras.checkpoint.random_state import capture_streams, restore_streams
 from det_keras.keras.loops.passes import Pass, SavedPass
 from det_keras.keras.loops.tracked import TrackedObjects
 from det_keras.keras.loops.values import ReportedValues
 from det_keras.keras.loops.workers import LoopWorkers
+from det_keras.keras.random_ops.counters import random_counters
 from det_keras.keras.training.parts import InMemory, Part, ReachedPart, Saved, SavedState, WeightsPart
 from det_keras.keras.training.position import Position
 from det_keras.keras.training.progress import Progress
