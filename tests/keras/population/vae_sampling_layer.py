@@ -25,7 +25,6 @@ class VAE(keras.Model):
         self.mean, self.log_var = layers.Dense(4), layers.Dense(4)
         self.sampling = Sampling()
         self.hidden, self.output_layer = layers.Dense(24, activation="relu"), layers.Dense(64, activation="sigmoid")
-        self.loss_tracker = keras.metrics.Mean(name="loss")
 
     def call(self, x):
         projected = self.projection(x)
@@ -47,6 +46,6 @@ second = vae.fit(  #> second = context.fit(vae,
     validation_data=(x_test, x_test),
 )
 score = vae.evaluate(  #> score = context.evaluate(vae,
-    x_test, x_test, verbose=0)
+    x_test, x_test, verbose=0, return_dict=True)
 sampled = vae.predict(  #> sampled = context.predict(vae,
     x_test[:5], verbose=0)
