@@ -26,6 +26,7 @@ import tensorflow as tf
 from det_keras.keras.checkpoint.reach import SCALARS, Absent, Node, Reach, is_long, is_of_product, is_plain
 from det_keras.keras.checkpoint.variables import REACHED, LooseVariable, TrackedVariable
 from det_keras.keras.private_api import used_variables
+from det_keras.keras.random_ops.counters import random_counters
 
 logger = logging.getLogger(__name__)
 
@@ -345,7 +346,7 @@ class ReachedState:
         traced = self._reach.traced if self._reads_traces else {}
         hidden = [self._hidden(), *(used_variables(path, each) for path, each in traced.items())]
         found += [LooseVariable(name, handle) for handles in hidden for name, handle in handles.items()]
-        seen = {LooseVariable("", each).number for each in self._known()}
+        seen = {LooseVariable("", each).number for each in [*self._known(), *random_counters.variables()]}
         loose = []
         for variable in found:
             if variable.number not in seen and variable.is_numeric:

@@ -272,7 +272,14 @@ class FitRun(Training):
         self.trained.variables.check(end.variables)
         saved = Saved(end, self.core.distributed, is_end=True)
         self.files.rewrite(saved)
-        for part in (self._weights, self.reached, self._callback_part, self._counters, self._model, self._replica):
+        for part in (
+            self._weights,
+            self.reached,
+            self._callback_part,
+            self._counters,
+            self._model,
+            self._replica,
+        ):
             part.restore(saved)
 
     def close(self) -> None:
