@@ -22,7 +22,7 @@ import numpy as np
 from det_keras.checkpoint_format import MODEL_NAME, WEIGHTS_NAME
 from det_keras.core.file_plan import Piece, Slice
 from det_keras.keras.checkpoint.weights_template import Entry, Group, make_template
-from det_keras.keras.private_api import AssetStore, WeightsStore, model_documents, save_state
+from det_keras.keras.private_api.models import AssetStore, WeightsStore, model_documents, save_state
 
 logger = logging.getLogger(__name__)
 

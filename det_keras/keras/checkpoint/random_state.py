@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from det_keras.keras.private_api import (
-    all_layers,
+from det_keras.keras.private_api.models import all_layers
+from det_keras.keras.private_api.random_ops import (
     eager_random_stream,
     existing_keras_seed_generator,
     keras_seed_generator,

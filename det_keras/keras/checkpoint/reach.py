@@ -29,7 +29,7 @@ import numpy as np
 import tensorflow as tf
 
 from det_keras.keras.checkpoint.drawn import draw_up_to, number_drawn
-from det_keras.keras.private_api import own_layers
+from det_keras.keras.private_api.models import own_layers
 
 SCALARS = frozenset({bool, int, float, complex, str, bytes, type(None), type(Ellipsis)})
 STREAMS = (np.random.Generator, np.random.RandomState, random.Random)

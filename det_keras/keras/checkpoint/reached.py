@@ -25,7 +25,7 @@ import tensorflow as tf
 
 from det_keras.keras.checkpoint.reach import SCALARS, Absent, Node, Reach, is_long, is_of_product, is_plain
 from det_keras.keras.checkpoint.variables import REACHED, LooseVariable, TrackedVariable
-from det_keras.keras.private_api import used_variables
+from det_keras.keras.private_api.steps import used_variables
 from det_keras.keras.random_ops.counters import random_counters
 
 logger = logging.getLogger(__name__)

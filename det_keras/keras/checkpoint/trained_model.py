@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from det_keras.keras.checkpoint.variables import VariableSet, build_everything
-from det_keras.keras.private_api import captured_variables
+from det_keras.keras.private_api.steps import captured_variables
 
 
 class TrainedModel:

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from det_keras.errors import ModelMismatchError
-from det_keras.keras.private_api import trace_train_step, variable_dtype, variable_handle
+from det_keras.keras.private_api.steps import trace_train_step, variable_dtype, variable_handle
 from det_keras.keras.random_ops.counters import random_counters
 
 #: The group of variables that a training reaches, and that neither model, optimizer nor metrics list.

@@ -18,7 +18,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from det_keras.keras.private_api import WeightsStore, current_group
+from det_keras.keras.private_api.models import WeightsStore, current_group
 
 
 @dataclass(frozen=True)

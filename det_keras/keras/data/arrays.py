@@ -16,7 +16,7 @@ import tensorflow as tf
 from det_keras.keras.data.base import IteratedSource
 from det_keras.keras.data.order import EpochLengths, epoch_lengths, sample_order
 from det_keras.keras.data.shard import Shard
-from det_keras.keras.private_api import (
+from det_keras.keras.private_api.data import (
     arrays_in,
     convert_array,
     map_arrays,

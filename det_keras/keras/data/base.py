@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from det_keras.keras.data.order import EpochLengths
-from det_keras.keras.private_api import has_buffered_batch, variant_of
+from det_keras.keras.private_api.data import has_buffered_batch, variant_of
 
 
 class PlannedDataset(tf.data.Dataset):  # type: ignore[misc]

@@ -15,7 +15,8 @@ from typing import Any
 
 from det_keras.keras.checkpoint.drawn import note_drawn
 from det_keras.keras.data.tfdata import TfDataSource
-from det_keras.keras.private_api import BATCHES_FOR_SPEC, generator_dataset, is_op_determinism_enabled
+from det_keras.keras.private_api.data import BATCHES_FOR_SPEC, generator_dataset
+from det_keras.keras.private_api.steps import is_op_determinism_enabled
 
 logger = logging.getLogger(__name__)
 

@@ -13,16 +13,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from det_keras.keras.private_api import (
+from det_keras.keras.private_api.data import (
     cache_filename,
     input_datasets,
     is_cache,
-    is_op_determinism_enabled,
     is_shuffle,
     map_functions,
     repeat_count,
-    variable_dtype,
 )
+from det_keras.keras.private_api.steps import is_op_determinism_enabled, variable_dtype
 
 logger = logging.getLogger(__name__)
 

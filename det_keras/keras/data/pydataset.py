@@ -27,7 +27,7 @@ from det_keras.keras.data.loader import load_batches
 from det_keras.keras.data.order import EpochLengths, batch_order, epoch_lengths
 from det_keras.keras.data.shard import Shard
 from det_keras.keras.data.tfdata import replay
-from det_keras.keras.private_api import BATCHES_FOR_SPEC, tensor_spec
+from det_keras.keras.private_api.data import BATCHES_FOR_SPEC, tensor_spec
 
 
 class PyDatasetSource(IteratedSource):

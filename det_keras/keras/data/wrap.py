@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from det_keras.core.distributed import DistributedContext
 from det_keras.keras.data.arrays import rows_of
-from det_keras.keras.private_api import convert_array, input_datasets, is_torch_loader
+from det_keras.keras.private_api.data import convert_array, input_datasets, is_torch_loader
 
 logger = logging.getLogger(__name__)
 

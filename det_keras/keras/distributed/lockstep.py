@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from det_keras.keras.private_api import copied_thread_state, separate_stacks
+from det_keras.keras.private_api.models import copied_thread_state, separate_stacks
 
 
 class Lockstep:

@@ -16,7 +16,7 @@ import keras
 import tensorflow as tf
 
 from det_keras.keras.distributed.shared_step import SharedStep
-from det_keras.keras.private_api import mask_weights, replaced_reduction
+from det_keras.keras.private_api.steps import mask_weights, replaced_reduction
 
 _UNREDUCED = (None, "none")
 

@@ -22,12 +22,8 @@ from det_keras.errors import DivergenceError
 from det_keras.keras.distributed.exchange import allgather_rows, broadcast
 from det_keras.keras.distributed.loss import shared_losses
 from det_keras.keras.distributed.shared_step import SharedStep
-from det_keras.keras.private_api import (
-    RESULTS_OR_LOGS,
-    all_layers,
-    own_trainable_variables,
-    seed_generators,
-)
+from det_keras.keras.private_api.models import all_layers, own_trainable_variables, seed_generators
+from det_keras.keras.private_api.steps import RESULTS_OR_LOGS
 
 logger = logging.getLogger(__name__)
 

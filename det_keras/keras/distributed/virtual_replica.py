@@ -24,12 +24,9 @@ from det_keras.keras.distributed.lockstep import Lockstep
 from det_keras.keras.distributed.replica import Replica, Step, seed_variables
 from det_keras.keras.distributed.shared_step import Share, SharedStep
 from det_keras.keras.distributed.worker_replica import WorkerReplica
-from det_keras.keras.private_api import (
-    all_layers,
-    existing_keras_seed_generator,
-    layer_losses,
-    noticed_assignments,
-)
+from det_keras.keras.private_api.models import all_layers
+from det_keras.keras.private_api.random_ops import existing_keras_seed_generator
+from det_keras.keras.private_api.steps import layer_losses, noticed_assignments
 
 
 class VirtualReplica(Replica):

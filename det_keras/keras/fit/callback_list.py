@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import keras
 
-from det_keras.keras.private_api import progress_bar_of, stop_threads, wait_for_threads
+from det_keras.keras.private_api.models import progress_bar_of, stop_threads, wait_for_threads
 
 
 class SegmentListener(Protocol):

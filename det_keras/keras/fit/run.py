@@ -14,7 +14,7 @@ from det_keras.keras.fit.callback_list import SeamlessCallbackList
 from det_keras.keras.fit.parts import CountersPart, DataPart, ModelPart, ReplicaPart
 from det_keras.keras.fit.workers import FitWorkers
 from det_keras.keras.live_view import live_views
-from det_keras.keras.private_api import captured_variables, traced_functions
+from det_keras.keras.private_api.steps import captured_variables, traced_functions
 from det_keras.keras.random_ops.unsaved import warn_of_stateful_random_ops
 from det_keras.keras.training.boundaries.validation import ValidationCallback
 from det_keras.keras.training.metric_values import plain_value

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from det_keras.keras.fit.run import FitRun
-from det_keras.keras.private_api import metric_results
+from det_keras.keras.private_api.steps import metric_results
 from det_keras.keras.training.boundaries.base import Boundary
 from det_keras.keras.training.position import Segment, next_segment
 

@@ -17,7 +17,8 @@ from det_keras.keras.distributed.exchange import sum_over_workers
 from det_keras.keras.distributed.replica import Replica
 from det_keras.keras.distributed.shared_step import SharedStep
 from det_keras.keras.distributed.virtual_replica import make_replica
-from det_keras.keras.private_api import all_layers, given_losses
+from det_keras.keras.private_api.models import all_layers
+from det_keras.keras.private_api.steps import given_losses
 from det_keras.keras.training.metric_values import LazyMetrics
 from det_keras.keras.training.progress import Progress
 from det_keras.keras.training.workers import Workers

@@ -25,7 +25,7 @@ from det_keras.core import Context, DistributedContext, TensorboardMode
 from det_keras.errors import CheckpointError, ModelMismatchError
 from det_keras.keras.checkpoint.random_state import capture_random_state, restore_random_state
 from det_keras.keras.local_events import EventWriter
-from det_keras.keras.private_api import forget_initial_epoch
+from det_keras.keras.private_api.steps import forget_initial_epoch
 from det_keras.keras.process_setup import check_eager, configure_logs
 from det_keras.keras.training.metric_values import metrics_text, plain_value
 

@@ -9,7 +9,7 @@ from typing import Any
 from det_keras.keras.loops.loop import Loop
 from det_keras.keras.loops.passes import Batches, PassOptions, PassReader
 from det_keras.keras.loops.tracked import TrackedObjects, named_objects
-from det_keras.keras.private_api import calling_frame
+from det_keras.keras.private_api.models import calling_frame
 from det_keras.keras.script import Script
 
 

@@ -25,7 +25,7 @@ from det_keras.keras.loops.passes import (
 )
 from det_keras.keras.loops.run import LoopRun
 from det_keras.keras.loops.state import LoopState
-from det_keras.keras.private_api import creation_mark, creation_number
+from det_keras.keras.private_api.data import creation_mark, creation_number
 from det_keras.keras.training.boundaries.base import Boundary
 from det_keras.keras.training.metric_values import LazyMetrics
 from det_keras.keras.training.phase import check_data_unchanged

@@ -19,7 +19,7 @@ from det_keras.keras.loops.state import (
 from det_keras.keras.loops.tracked import TrackedObjects
 from det_keras.keras.loops.values import ReportedValues
 from det_keras.keras.loops.workers import LoopWorkers
-from det_keras.keras.private_api import traced_names
+from det_keras.keras.private_api.steps import traced_names
 from det_keras.keras.random_ops.unsaved import warn_of_random_functions
 from det_keras.keras.training.parts import HistoryPart, ProgressPart, ReachedPart, SavedState, WeightsPart
 from det_keras.keras.training.phase import Raised, phase_signature

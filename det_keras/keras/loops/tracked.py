@@ -18,7 +18,8 @@ from det_keras.keras.checkpoint.random_state import layer_generators
 from det_keras.keras.checkpoint.reach import STREAMS, Stream
 from det_keras.keras.checkpoint.variables import LooseVariable, VariableSet
 from det_keras.keras.distributed.replica import moving_statistics, seed_variables
-from det_keras.keras.private_api import all_layers, variables_trained_by
+from det_keras.keras.private_api.models import all_layers
+from det_keras.keras.private_api.steps import variables_trained_by
 
 logger = logging.getLogger(__name__)
 

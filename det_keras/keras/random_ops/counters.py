@@ -31,7 +31,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from det_keras.keras.private_api import (
+from det_keras.keras.private_api.random_ops import (
     export_with_variables,
     function_being_traced,
     graphs_being_traced,
@@ -39,9 +39,9 @@ from det_keras.keras.private_api import (
     lifted_with,
     noticed_kernel_resets,
     replaced_random_ops,
-    step_functions,
     without_replacement,
 )
+from det_keras.keras.private_api.steps import step_functions
 from det_keras.keras.random_ops.kernels import STATELESS_OPS
 from det_keras.keras.random_ops.traces import Trace, Waiting, is_object, is_same, signature_of
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from det_keras.keras.private_api import instance_of, untracked_variable
+from det_keras.keras.private_api.random_ops import instance_of, untracked_variable
 
 _COMPOSITE = tf.data.Iterator | tf.data.Dataset
 

@@ -7,7 +7,8 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from det_keras.keras.private_api import all_layers, ops_of, traced_functions, traced_names
+from det_keras.keras.private_api.models import all_layers
+from det_keras.keras.private_api.steps import ops_of, traced_functions, traced_names
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from det_keras.errors import ModelMismatchError
-from det_keras.keras.private_api import calling_frames
+from det_keras.keras.private_api.models import calling_frames
 
 _NUMBERS_HINT = (
     "Only the numbers of automatic names differ: Keras counts the layers of a process, and this one made some before. "

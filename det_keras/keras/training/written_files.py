@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from det_keras.files import write_file
-from det_keras.keras.private_api import calling_frames, noticed_saves
+from det_keras.keras.private_api.models import calling_frames, noticed_saves
 from det_keras.keras.training.parts import Part, Saved
 
 logger = logging.getLogger(__name__)
