@@ -91,6 +91,10 @@ class StoredState:
         )
         return found
 
+    def values(self) -> Sequence[np.ndarray[Any, Any] | None]:
+        """Return the values of all variables, in order; None for those whose bytes are not contiguous in any file."""
+        return [self.array(variable) for variable in self.variables]
+
     @cached_property
     def weights(self) -> np.ndarray[Any, Any]:
         """The bytes of the weights file, mapped rather than read."""

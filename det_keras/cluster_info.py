@@ -12,7 +12,7 @@ import functools
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -23,6 +23,7 @@ INFO_DIRECTORY = Path("/run/determined/info")
 
 _LOOPBACK = "127.0.0.1"
 _RENDEZVOUS = "DET_KERAS_RENDEZVOUS"
+_COPY = "DET_KERAS_COPY"
 
 T = TypeVar("T")
 
@@ -127,6 +128,42 @@ class LocalOverrides:
 
 
 @dataclass(frozen=True)
+class CopyInfo:
+    """What a process is told that is a copy of a script: it resumes from a checkpoint and is compared at a later one.
+
+    A copy reports nothing. It ends where the later checkpoint was saved, and writes what differs into a file.
+
+    Attributes:
+        storage: the `checkpoint_storage` section of the storage with the checkpoints.
+        checkpoints: the checkpoints that the script may need to resume: the ends of its earlier trainings, and the one
+            from which it resumes.
+        expected: the checkpoint to compare with.
+        folder: of the copy's own files; made by the copy, removed by what started it.
+        result: path of the file with the result.
+        seed: the seed of a local run; None in a trial.
+    """
+
+    storage: dict[str, Any]
+    checkpoints: tuple[str, ...]
+    expected: str
+    folder: str
+    result: str
+    seed: int | None = None
+
+    def to_environment(self) -> dict[str, str]:
+        """Return the variable that tells a process to be such a copy."""
+        return {_COPY: json.dumps(asdict(self))}
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> CopyInfo | None:
+        """Read the variable of `to_environment`; None without it."""
+        if not environ.get(_COPY):
+            return None
+        content = _variable(environ, _COPY, _mapping, "a JSON object")
+        return cls(**{**content, "checkpoints": tuple(content["checkpoints"])})
+
+
+@dataclass(frozen=True)
 class TrialInfo:
     """The launcher's information about a trial.
 
@@ -216,6 +253,16 @@ def get_cluster_info() -> ClusterInfo | None:
         ClusterInfoError: a variable or file is missing or malformed; names it and what was expected.
     """
     return read_cluster_info(os.environ, INFO_DIRECTORY)
+
+
+@functools.cache
+def get_copy_info() -> CopyInfo | None:
+    """Return what this process is told if it is a copy of a script that is compared; None if it is none.
+
+    Raises:
+        ClusterInfoError: the variable is malformed.
+    """
+    return CopyInfo.from_environment(os.environ)
 
 
 def read_cluster_info(environ: Mapping[str, str], info_directory: Path) -> ClusterInfo | None:

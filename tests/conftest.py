@@ -19,6 +19,8 @@ from database import server
 surroundings.neutralize(os.environ)
 surroundings.allow_slow_examples()
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# Masters start no copies of trials, which take as long as the trials; the tests of the copies ask for them.
+os.environ["DET_KERAS_VERIFY_RESUME"] = "never"
 # Tests start many processes. Without the compiled files each would compile TensorFlow's Python code again, which takes
 # longer than most of the trainings.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

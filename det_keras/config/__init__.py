@@ -15,6 +15,7 @@ from det_keras.config.fields.resources import Resources
 from det_keras.config.job import JobConfig
 from det_keras.config.loading import LoadedConfig, load_experiment_config, load_job_config, portable_changes
 from det_keras.config.overrides import apply_overrides
+from det_keras.config.portable import VERIFY_RESUME_VARIABLE
 from det_keras.config.searching.lengths import Length, Unit
 from det_keras.config.searching.random_stream import RandomStream
 from det_keras.config.searching.searcher import Searcher
@@ -24,6 +25,7 @@ from det_keras.config.yaml_text import dump_yaml, load_yaml
 
 __all__ = [
     "RESERVED_VARIABLES",
+    "VERIFY_RESUME_VARIABLE",
     "CheckpointStorage",
     "Environment",
     "ExperimentConfig",

@@ -19,10 +19,14 @@ from det_keras.config.yaml_text import parse_scalar
 #: The variable with the config of a job, as JSON.
 TASK_CONFIG_VARIABLE = "DET_TASK_CONFIG"
 
+#: The variable with `reproducibility.verify_resume`, which only our own master reads.
+VERIFY_RESUME_VARIABLE = "DET_KERAS_VERIFY_RESUME"
+
 #: Variable -> section, field, default.
 _EXTENSIONS: Mapping[str, tuple[str, str, Any]] = {
     "DET_KERAS_DETERMINISTIC_OPS": ("reproducibility", "deterministic_ops", False),
     "DET_KERAS_DIVERGENCE_CHECK_PERIOD": ("optimizations", "divergence_check_period", 100),
+    VERIFY_RESUME_VARIABLE: ("reproducibility", "verify_resume", None),
     "DET_KERAS_VIRTUAL_WORKERS": ("reproducibility", "virtual_workers", 1),
     "DET_KERAS_ENGINE": ("optimizations", "collective_engine", "auto"),
     "DET_KERAS_ENVIRONMENT_PYTHON": ("environment", "python", None),

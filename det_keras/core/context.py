@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from det_keras import storage
-from det_keras.cluster_info import ClusterInfo, get_cluster_info
+from det_keras.cluster_info import ClusterInfo, get_cluster_info, get_copy_info
 from det_keras.core.backend.base import Backend
+from det_keras.core.backend.copy import open_copy
 from det_keras.core.backend.local import LocalBackend, RunDirectory
 from det_keras.core.backend.shared import SharedBackend
 from det_keras.core.checkpoint import CheckpointContext
@@ -281,6 +282,9 @@ def open_backend(
         metric: in a local run, name of the metric that determines the best checkpoint; None for none.
         smaller_is_better: in a local run, how this metric compares.
     """
+    copy = get_copy_info()
+    if copy is not None:
+        return open_copy(copy, info)
     if info is not None and info.trial is not None:
         # Imported here: a local run needs no HTTP, and importing httpx takes time.
         from det_keras.core.backend.trial import TrialBackend

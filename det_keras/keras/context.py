@@ -28,6 +28,7 @@ from det_keras.keras.media import MediaLog
 from det_keras.keras.process_setup import check_eager
 from det_keras.keras.script import Script
 from det_keras.keras.training_info import TrainingInfo
+from det_keras.keras.verification import LocalVerification
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +71,7 @@ class KerasContext(LoopCalls, MediaLog):
         self._master = master
         self._has_failed = False
         self._on_close = on_close
+        self._verification: LocalVerification | None = None
         self._is_closed = False
         core.preempt.start()
         if script.settings.profiling:
@@ -375,12 +377,18 @@ class KerasContext(LoopCalls, MediaLog):
         with self._open_checkpoint(trial_id, checkpoint_uuid, best) as directory:
             return load_model(directory, custom_objects)
 
+    def close_after(self, verification: LocalVerification | None) -> None:
+        """Let `close` wait for what verifies the run; None for nothing."""
+        self._verification = verification
+
     def close(self) -> None:
         """Write every checkpoint, send every report, and allow another context to be opened."""
         if self._is_closed:
             return
         self._is_closed = True
         self._script.close(save=not self._has_failed)
+        if self._verification is not None:
+            self._verification.finish(is_wanted=not self._has_failed)
         self.core.close()
         atexit.unregister(self.close)
         self._uncaught.remove()

@@ -6,13 +6,14 @@ import logging
 import operator
 import os
 import random
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from det_keras import core as det_core
-from det_keras.cluster_info import ClusterInfo, LocalOverrides, WorkerInfo, get_cluster_info
+from det_keras.cluster_info import ClusterInfo, LocalOverrides, WorkerInfo, get_cluster_info, get_copy_info
 from det_keras.config import ExperimentConfig, RandomStream, load_experiment_config, load_yaml
 from det_keras.config.overrides import apply_overrides
 from det_keras.core.backend.base import Backend
@@ -36,6 +37,7 @@ from det_keras.keras.random_ops.counters import random_counters
 from det_keras.keras.script import Script
 from det_keras.keras.training.settings import FitSettings
 from det_keras.keras.training_info import HParams, TrainingInfo
+from det_keras.keras.verification import LocalVerification
 from det_keras.protocol.engines import AUTO
 from det_keras.storage import Storage
 
@@ -54,6 +56,7 @@ def init(
     external_id: str | None = None,
     on_missing_checkpoint: str = "fail",
     virtual_workers: int | None = None,
+    verify_resume: bool = False,
 ) -> KerasContext:
     """Return the context of this process, and seed Python, NumPy, TensorFlow and Keras.
 
@@ -81,6 +84,10 @@ def init(
             newest one that the storage has, or trains from the beginning.
         virtual_workers: in a local run, the number of parts of each batch whose results do not depend on how many
             workers compute them, a power of two; by default `reproducibility.virtual_workers` of the config.
+        verify_resume: in a local run of one process, whether a copy of the script resumes in the background from the
+            first checkpoint of this process and is compared with the second. The result is logged, at the latest when
+            the context is closed, which waits for it. In a trial `reproducibility.verify_resume` of the config says
+            that.
 
     Returns:
         The context, which is also a context manager. It is closed at exit at the latest.
@@ -127,10 +134,13 @@ def init(
         if not is_bare and context.distributed.is_chief:
             logger.info("The arguments of init() are ignored here: the master says what they are.")
     else:
-        detached = DetachedRequest.read(os.environ, **names)
+        # A copy of a detached run is none: it reports nothing.
+        detached = None if get_copy_info() is not None else DetachedRequest.read(os.environ, **names)
         context = _init_local(
             config, hparams, run_dir, seed, detached, virtual_workers, skip_missing_checkpoints=skip_missing
         )
+        if verify_resume and get_copy_info() is None:
+            context.close_after(_verification_of(context))
     set_opened(Opened(context.core, context, arguments))
     if context.distributed.virtual_workers == 1:
         # Seeds count the random ops of a graph, and that of a worker has the steps of all its virtual workers: with
@@ -138,6 +148,23 @@ def init(
         random_counters.install()
     _write_events(context)
     return context
+
+
+def _verification_of(context: KerasContext) -> LocalVerification | None:
+    """Return what verifies a local run; None, with a warning, if no copy of it can be started."""
+    backend, reason = context.core.backend, None
+    if context.distributed.size > 1:
+        reason = "it has several workers"
+    elif not isinstance(backend, LocalBackend):
+        reason = "it reports to a master"
+    elif "ipykernel" in sys.modules:
+        reason = "a notebook cannot be started a second time"
+    if reason is None:
+        assert isinstance(backend, LocalBackend)
+        return LocalVerification(backend, context.seed)
+    if context.distributed.is_chief:
+        logger.warning("The resume of this run is not verified: %s.", reason)
+    return None
 
 
 def _forget() -> None:

@@ -18,6 +18,7 @@ from det_keras.errors import DetError
 from det_keras.home import Home
 from det_keras.master import process
 from det_keras.master.app import create_app
+from det_keras.master.checkpoints.verification import DEFAULTS, ONCE
 from det_keras.master.database.notifier import Notifier
 from det_keras.master.database.store import Store
 from det_keras.master.embedded import EmbeddedMaster, open_store
@@ -79,6 +80,7 @@ def _run(home: Home, address: Address, options: argparse.Namespace) -> int:
             ray=options.ray,
             advertise=options.advertise,
             policy=policy,
+            verify_resume=options.verify_resume,
         )
         master.connect()
         served = serve(create_app(master), sock, address, home, notifier)
@@ -145,6 +147,12 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         default=os.environ.get("DET_KERAS_PREEMPTION", "") not in ("", "0"),
         help="with `--scheduler priority`: stop running trials for tasks of a smaller priority number",
+    )
+    parser.add_argument(
+        "--verify-resume",
+        choices=DEFAULTS,
+        default=os.environ.get("DET_KERAS_VERIFY_RESUME") or ONCE,
+        help="when a copy of an experiment's first trial resumes and is compared, if the config does not say",
     )
     return parser
 

@@ -16,6 +16,7 @@ from det_keras.home import Home
 from det_keras.master import process
 from det_keras.master.accounts.auth import Accounts
 from det_keras.master.accounts.users import Users
+from det_keras.master.checkpoints import verification
 from det_keras.master.database.context_store import ContextStore
 from det_keras.master.database.engines import open_database
 from det_keras.master.database.models import SettingRow
@@ -34,6 +35,7 @@ from det_keras.master.services.background import DatabaseWatch
 from det_keras.master.services.dispatcher import Dispatcher
 from det_keras.master.services.garbage_collector import GarbageCollector
 from det_keras.master.services.launching import Launcher
+from det_keras.master.services.verifier import Verifier
 from det_keras.master.tasks.allocations import live_allocations, shares_of
 from det_keras.master.tasks.jobs import Jobs
 from det_keras.master.tasks.live_queue import LiveQueue
@@ -58,6 +60,7 @@ class EmbeddedMaster:
         ray: address of the Ray cluster that is the pool; None for this machine.
         advertise: the address that tasks connect to, if `url` is not theirs.
         policy: decides which task gets which slots; by priority, without preemption, by default.
+        verify_resume: when experiments are verified whose configs do not say: ``once``, ``never`` or ``always``.
 
     Raises:
         DetError: Ray is not installed.
@@ -78,6 +81,7 @@ class EmbeddedMaster:
         ray: str | None = None,
         advertise: str | None = None,
         policy: Policy | None = None,
+        verify_resume: str = verification.NEVER,
     ) -> None:
         self.home = home
         self.started_at = now()
@@ -120,6 +124,10 @@ class EmbeddedMaster:
         self.queue = LiveQueue(store, self.pool, policy or make_policy())
         launcher = Launcher(self.identity, self.pool, self.bundles, self.accounts)
         self.dispatcher = Dispatcher(store, self.pool, launcher, self.accounts, self.queue, notifier)
+        with store.writing() as tx:
+            # Copies run on the master's machine only.
+            verification.set_default(tx, verify_resume if self.pool.is_one_machine else verification.NEVER)
+        self.verifier = Verifier(home, store, self.pool, launcher, self.accounts, self.queue, notifier)
         self.garbage_collector = GarbageCollector(
             store, self.pool, self.bundles, notifier, self.identity.cluster_id, self.system_metrics
         )
@@ -146,6 +154,7 @@ class EmbeddedMaster:
         self.accounts.open()
         self.report_batcher.start()
         self.dispatcher.start()
+        self.verifier.start()
         self.garbage_collector.start()
         self.database_watch.start()
 
@@ -153,6 +162,7 @@ class EmbeddedMaster:
         """End the threads; tasks continue under their supervisors."""
         self.report_batcher.stop()
         self.dispatcher.stop()
+        self.verifier.stop()
         self.garbage_collector.stop()
         self.database_watch.stop()
         self.pool.stop()

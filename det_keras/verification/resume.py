@@ -6,7 +6,6 @@ determines the next step must then be the same in both, to the last bit.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -19,9 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from det_keras.checkpoint_format import StoredState
+from det_keras.checkpoint_comparison import differences, digest
 from det_keras.errors import DetError
 
 #: Batches that the script trains.
@@ -246,38 +243,3 @@ def _print_failure(differences: list[str], by_itself: list[str]) -> None:
         "Set `reproducibility: {deterministic_ops: true}` in the config, which makes TensorFlow deterministic, and "
         "try again. If they still differ, the script reads a clock, or draws random numbers in its own threads."
     )
-
-
-def differences(uninterrupted: Path, killed: Path) -> Iterator[str]:
-    expected, found = StoredState.read(uninterrupted), StoredState.read(killed)
-    if expected.state["position"] != found.state["position"]:
-        yield f"the position: {expected.state['position']} and {found.state['position']}"
-    named = list(_differing_variables(expected, found))
-    yield from named
-    # Scalars of the model have no place of their own in the file.
-    if not named and not np.array_equal(expected.weights, found.weights):
-        yield "the weights of the model"
-    if expected.state["history"] != found.state["history"]:
-        yield "the history"
-    for name, value in expected.state["random"].items():
-        if found.state["random"][name] != value:
-            yield f"the random state of {name}"
-
-
-def _differing_variables(expected: StoredState, found: StoredState) -> Iterator[str]:
-    counts = len(expected.variables), len(found.variables)
-    if counts[0] != counts[1]:
-        yield f"the number of variables: {counts[0]} and {counts[1]}"
-    for variable, other in zip(expected.variables, found.variables, strict=False):
-        ours, theirs = expected.array(variable), found.array(other)
-        if ours is not None and theirs is not None and ours.tobytes() != theirs.tobytes():
-            yield f"the {variable['group']} variable `{variable['path']}`"
-
-
-def digest(checkpoint: Path) -> str:
-    state = StoredState.read(checkpoint)
-    digest = hashlib.sha256(state.weights.tobytes())
-    for variable in state.variables:
-        if "offset" in variable:
-            digest.update(np.ascontiguousarray(state.array(variable)).tobytes())
-    return digest.hexdigest()

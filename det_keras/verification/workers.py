@@ -10,13 +10,12 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
+from det_keras.checkpoint_comparison import differences, digest
 from det_keras.verification.resume import (
     BATCHES,
     KILLS,
     TrialRuns,
     VerifiedScript,
-    differences,
-    digest,
     steps_of,
     trial_runs,
 )
@@ -93,7 +92,7 @@ def _print_failure(runs: TrialRuns, first: int, second: int, found: Sequence[str
         for number in (first, second):
             runs.run_to_end(f"{_name(number)}-{batch}", workers=number, batches=batch)
         states = [runs.final_state(f"{_name(number)}-{batch}") for number in (first, second)]
-        if differing := list(differences(*states)):
+        if differing := list(differences(states[0], states[1])):
             different, found = batch, differing
         else:
             same = batch

@@ -7,10 +7,11 @@ import json
 import numpy as np
 import pytest
 
+from det_keras.checkpoint_comparison import differences
 from det_keras.cli.main import main
 from det_keras.errors import DetError
 from det_keras.verification import resume, workers
-from det_keras.verification.resume import differences, on_workers
+from det_keras.verification.resume import on_workers
 
 
 def checkpoint(directory, *values):

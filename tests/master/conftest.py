@@ -107,12 +107,21 @@ def make_world(used_home):
         pool: FakePool | None = None,
         url: str = "http://127.0.0.1:8080",
         policy: Policy | None = None,
+        verify_resume: str = "never",
     ) -> World:
         notifier = Notifier()
         pool = pool or FakePool()
         store = open_store(home, notifier, {})
         master = EmbeddedMaster(
-            home, store, notifier, url=url, slots=[], environment={}, pool=pool, policy=policy
+            home,
+            store,
+            notifier,
+            url=url,
+            slots=[],
+            environment={},
+            pool=pool,
+            policy=policy,
+            verify_resume=verify_resume,
         )
         http = TestClient(create_app(master), raise_server_exceptions=False)
         http.__enter__()

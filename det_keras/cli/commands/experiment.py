@@ -20,7 +20,7 @@ from det_keras.cli.following.workloads import print_workloads
 from det_keras.cli.session import open_session
 from det_keras.cli.submission import continuing, create
 from det_keras.connection.settings import Settings
-from det_keras.errors import DetError
+from det_keras.errors import DetError, MasterError
 from det_keras.protocol.states import COMPLETED, TERMINAL, named
 
 if TYPE_CHECKING:
@@ -149,6 +149,7 @@ def _describe(args: argparse.Namespace, settings: Settings) -> int:
     with open_session(settings) as session:
         found = [_fetch(session, number) for number in args.experiment_ids]
         if args.json:
+            found = [{**each, "verification": _verification(session, each["id"])} for each in found]
             render.print_json(found if len(found) > 1 else found[0])
             return 0
         for index, experiment in enumerate(found):
@@ -174,6 +175,8 @@ def _print_experiment(session: Session, experiment: dict[str, Any]) -> None:
         facts["Description"] = experiment["description"]
     if experiment.get("labels"):
         facts["Labels"] = ", ".join(experiment["labels"])
+    if (verified := _verification(session, experiment["id"])) is not None:
+        facts["Resume"] = verified["text"]
     trials = _trials(session, experiment["id"])
     best = best_validation(experiment, trials)
     if best is not None and is_search(experiment):
@@ -247,6 +250,16 @@ def _list_trials(args: argparse.Namespace, settings: Settings) -> int:
     else:
         _print_trials(experiment, trials)
     return 0
+
+
+def _verification(session: Session, number: int) -> dict[str, Any] | None:
+    """Return whether an experiment resumes exactly; None if that was not compared, or the master is another one."""
+    try:
+        return session.api.experiments.verification(number)
+    except MasterError as error:
+        if error.status not in (404, 501):
+            raise
+        return None
 
 
 def _print_trials(experiment: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> None:

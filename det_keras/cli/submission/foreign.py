@@ -38,7 +38,7 @@ def experiment_text(file: ExperimentFile) -> tuple[str, list[str]]:
     from det_keras.config import dump_yaml
 
     check_method(file)
-    config, notices = dict(file.portable), []
+    config, notices = _without_verification(file.portable), []
     trial_class = file.config.trial_class
     if trial_class is not None:
         config["entrypoint"] = f"{_RUN_TRIAL_CLASS} {trial_class}"
@@ -50,6 +50,24 @@ def experiment_text(file: ExperimentFile) -> tuple[str, list[str]]:
             f"{_shown(file.portable['entrypoint'])} with its own package, which cannot train with Keras 3."
         )
     return dump_yaml(config), notices
+
+
+def _without_verification(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config without `reproducibility.verify_resume`: that master starts no copy of a trial."""
+    from det_keras.config import VERIFY_RESUME_VARIABLE
+
+    environment = dict(config.get("environment") or {})
+    given = environment.get("environment_variables")
+    if isinstance(given, list):
+        environment["environment_variables"] = [
+            entry for entry in given if entry.partition("=")[0] != VERIFY_RESUME_VARIABLE
+        ]
+    elif isinstance(given, Mapping):
+        environment["environment_variables"] = {
+            device: [entry for entry in entries if entry.partition("=")[0] != VERIFY_RESUME_VARIABLE]
+            for device, entries in given.items()
+        }
+    return {**config, "environment": environment} if environment else dict(config)
 
 
 def check_method(file: ExperimentFile) -> None:

@@ -33,6 +33,7 @@ RESERVED_VARIABLES = frozenset(
         "DET_EXPERIMENT_ID",
         "DET_HPARAMS",
         "DET_INTER_NODE_NETWORK_INTERFACE",
+        "DET_KERAS_COPY",
         "DET_KERAS_HOME",
         "DET_LATEST_CHECKPOINT",
         "DET_MASTER",

@@ -27,11 +27,15 @@ class Reproducibility(Section):
         deterministic_ops: use deterministic kernels of TensorFlow, which are slower.
         virtual_workers: parts of each batch whose results do not depend on how many workers compute them, a power of
             two; 1 for none.
+        verify_resume: when a copy of the first trial resumes from its first checkpoint and is compared with its second:
+            ``once`` for files that the master has not verified yet, ``always`` for each experiment, or ``never``. None
+            for the master's own default, which is ``once``. A Determined master verifies nothing.
     """
 
     experiment_seed: int = setting(Integer(minimum=0, maximum=2**32 - 1), factory=_seed_from_clock)
     deterministic_ops: bool = setting(Boolean(), False)
     virtual_workers: int = setting(PowerOfTwo(), 1)
+    verify_resume: str | None = optional(Choice(("once", "never", "always")))
 
 
 @dataclass(frozen=True)

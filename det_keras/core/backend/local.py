@@ -18,7 +18,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import IO, Any
@@ -155,6 +155,10 @@ class LocalBackend(Backend):
         self._best: float | None = None
         # Not the lock of reports: training does not wait for a deletion.
         self._pruning = threading.Lock()
+        #: Called with each checkpoint before others are deleted.
+        self.on_checkpoint: Callable[[CheckpointRecord], None] = lambda record: None
+        #: Checkpoints that are not deleted, whatever their age.
+        self.held: frozenset[str] = frozenset()
         # All checkpoints of the run, newest first; None until the first one is reported.
         self._stored: list[CheckpointRecord] | None = None
         for row in _read_rows(run.metrics):
@@ -193,6 +197,7 @@ class LocalBackend(Backend):
                 self._stored = self.checkpoints()
             others = [stored for stored in self._stored if stored.uuid != record.uuid]
             self._stored = sorted([record, *others], key=lambda stored: stored.steps_completed, reverse=True)
+            self.on_checkpoint(record)
             self._prune()
 
     def checkpoints(self) -> list[CheckpointRecord]:
@@ -309,6 +314,8 @@ class LocalBackend(Backend):
         storage = DirectoryStorage(self.run.checkpoints)
         assert self._stored is not None
         for record in superfluous(self._stored, smaller_is_better=self._smaller_is_better):
+            if record.uuid in self.held:
+                continue
             with contextlib.suppress(OSError):
                 storage.delete(record.uuid)
                 self._stored.remove(record)

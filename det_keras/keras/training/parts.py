@@ -21,6 +21,7 @@ import keras
 import numpy as np
 
 from det_keras.core.distributed import DistributedContext
+from det_keras.keras.checkpoint.comparison import REACHED_NAME
 from det_keras.keras.checkpoint.model_file import ModelFile
 from det_keras.keras.checkpoint.reached import ReachedState
 from det_keras.keras.checkpoint.variables import REACHED, TrackedVariable, VariableSet
@@ -30,7 +31,7 @@ from det_keras.keras.training.progress import Progress
 #: The file with the entries of one worker.
 _OWN_NAME = "worker.json"
 # A hyphen is in no name that a script gives.
-_REACHED_NAME, _OWN_REACHED_NAME = "reached-objects", "reached.pkl"
+_OWN_REACHED_NAME = "reached.pkl"
 
 
 class SavedState(Protocol):
@@ -241,7 +242,7 @@ class ReachedPart(Part):
         return self._state.variables()
 
     def pickles(self) -> Mapping[str, Callable[[], bytes]]:
-        return {_REACHED_NAME: partial(pickle.dumps, self._state.dump())}
+        return {REACHED_NAME: partial(pickle.dumps, self._state.dump())}
 
     def capture_own(self, directory: Path) -> Mapping[str, Any]:
         values = {item.path: np.asarray(item.variable.value) for item in self._state.variables()}
@@ -259,7 +260,7 @@ class ReachedPart(Part):
         if saved.own is not None and (path := saved.own_file(_OWN_REACHED_NAME)).exists():
             content, values = pickle.loads(path.read_bytes())
             return content, values
-        return saved.pickles().get(_REACHED_NAME), saved.reached_values()
+        return saved.pickles().get(REACHED_NAME), saved.reached_values()
 
 
 class HistoryPart(Part):

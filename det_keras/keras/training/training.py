@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from det_keras.cluster_info import get_copy_info
 from det_keras.config import Length
 from det_keras.core import Context
 from det_keras.core.checkpoint_writer import CheckpointWriter
@@ -27,6 +28,7 @@ from det_keras.keras.training.boundaries.metrics import MetricsCallback
 from det_keras.keras.training.boundaries.preemption import PreemptionCallback
 from det_keras.keras.training.boundaries.progress import ProgressCallback
 from det_keras.keras.training.boundaries.searcher import SearcherCallback
+from det_keras.keras.training.boundaries.verification import VerificationCallback
 from det_keras.keras.training.boundaries.workers import DivergenceCallback
 from det_keras.keras.training.boundaries.workload import workload_callbacks
 from det_keras.keras.training.parts import Part, Saved, WeightsPart
@@ -135,7 +137,7 @@ class Training(abc.ABC):
             parts=parts,
             workers=workers,
         )
-        settings = self.settings
+        settings, copy = self.settings, get_copy_info()
         first, last = workload_callbacks(settings.scheduling_unit, user_callbacks)
         # Metrics are reported before the validation and the checkpoint of the same batch: a process that resumes from
         # the checkpoint can rely on the report having been made. A checkpoint is saved before the searcher's operation
@@ -150,6 +152,7 @@ class Training(abc.ABC):
                 lambda: self._in_batches(settings.checkpoint_period),
             ),
             SearcherCallback(settings.max_length),
+            *([] if copy is None else [VerificationCallback(copy)]),
             self._preemption,
             ProgressCallback(),
             *([] if workers.is_single else [DivergenceCallback(workers, settings.divergence_check_period)]),

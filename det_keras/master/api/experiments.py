@@ -14,9 +14,10 @@ from sqlalchemy.orm import Session
 from starlette.responses import Response
 
 from det_keras.config import hide_secrets
+from det_keras.master.checkpoints.verification import verification_shape
 from det_keras.master.database.context_store import FileEntry
 from det_keras.master.database.lookups import config_of, find_experiment
-from det_keras.master.database.models import ExperimentRow, TrialRow, UserRow
+from det_keras.master.database.models import ExperimentRow, TrialRow, UserRow, VerificationRow
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import InvalidArgumentError
 from det_keras.master.experiments.base import Controller
@@ -251,6 +252,14 @@ def listing(
 def detail(master: MasterDep, experiment_id: int) -> Response:
     """Describe an experiment."""
     return reply(_detail(master, experiment_id))
+
+
+@router.get("/experiments/{experiment_id}/verification")
+def verification(master: MasterDep, experiment_id: int) -> Response:
+    """Return whether a copy of the first trial resumed exactly; null if none was requested."""
+    with master.store.reading() as session:
+        find_experiment(session, experiment_id)
+        return reply({"verification": verification_shape(session.get(VerificationRow, experiment_id))})
 
 
 @router.patch("/experiments/{experiment_id}")

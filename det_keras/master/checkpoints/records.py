@@ -13,6 +13,7 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from det_keras.master.checkpoints.retention import Candidate, Retention, kept
+from det_keras.master.checkpoints.verification import checkpoint_reported, held_checkpoints
 from det_keras.master.database.lookups import config_of, find_experiment
 from det_keras.master.database.models import (
     CheckpointRow,
@@ -96,21 +97,21 @@ def report_checkpoint(tx: Transaction, report: CheckpointReport) -> None:
             f"`metadata.steps_completed` must be a number of batches, received {steps!r}."
         )
     known_storage = report.storage_id is not None and tx.get(StorageRow, report.storage_id) is not None
-    tx.add(
-        CheckpointRow(
-            uuid=uuid,
-            trial_id=trial.id,
-            task_id=report.task_id,
-            allocation_id=report.allocation_id,
-            storage_id=report.storage_id if known_storage else None,
-            state=COMPLETED,
-            steps_completed=int(steps),
-            size=sum(report.resources.values()),
-            resources=dict(report.resources),
-            meta=dict(report.metadata),
-            report_time=report.time or now(),
-        )
+    row = CheckpointRow(
+        uuid=uuid,
+        trial_id=trial.id,
+        task_id=report.task_id,
+        allocation_id=report.allocation_id,
+        storage_id=report.storage_id if known_storage else None,
+        state=COMPLETED,
+        steps_completed=int(steps),
+        size=sum(report.resources.values()),
+        resources=dict(report.resources),
+        meta=dict(report.metadata),
+        report_time=report.time or now(),
     )
+    tx.add(row)
+    checkpoint_reported(tx, row)
 
 
 def _trial_of(tx: Transaction, task_id: str) -> TrialRow:
@@ -211,11 +212,12 @@ def superfluous(session: Session, experiment: ExperimentRow, retention: Retentio
     Args:
         session: to read with.
         experiment: the experiment.
-        retention: the policy. Checkpoints from which trials start are kept as well.
+        retention: the policy. Checkpoints from which trials start, and those that are being verified, are kept as well.
     """
     found = candidates(session, experiment)
     smaller_is_better = config_of(experiment).searcher.smaller_is_better
-    keep = kept(found, retention, smaller_is_better=smaller_is_better) | _warm_starts(session)
+    keep = kept(found, retention, smaller_is_better=smaller_is_better)
+    keep |= _warm_starts(session) | held_checkpoints(session)
     return [candidate.uuid for candidate in found if candidate.uuid not in keep]
 
 

@@ -20,6 +20,7 @@ from det_keras.master.database.models import (
     MediaRow,
     TaskRow,
     TrialRow,
+    VerificationRow,
 )
 
 # The columns that decide whether and where a task waits or runs.
@@ -37,6 +38,7 @@ _SUBJECTS: dict[type[Base], tuple[str, str]] = {
     CheckpointRow: ("trial", "trial_id"),
     MediaRow: ("trial", "trial_id"),
     ExperimentRow: ("experiment", "id"),
+    VerificationRow: ("experiment", "experiment_id"),
 }
 
 

@@ -412,6 +412,32 @@ class CheckpointRow(Base):
     report_time: Mapped[datetime]
 
 
+class VerificationRow(Base):
+    """The comparison of an experiment's first trial with a copy that resumes from its first checkpoint."""
+
+    __tablename__ = "verifications"
+
+    experiment_id: Mapped[int] = mapped_column(
+        ForeignKey("experiments.id"), primary_key=True, autoincrement=False
+    )
+    trial_id: Mapped[int]
+    # A state of `det_keras.master.checkpoints.verification`.
+    state: Mapped[str] = mapped_column(PlainText(32), index=True)
+    # The experiment's code: files that were verified once need not be verified again.
+    context: Mapped[str | None] = mapped_column(PlainText(64), index=True)
+    # The checkpoints from which the copy resumes: the ends of earlier trainings, and the first one of the two.
+    checkpoints: Mapped[list[Any]]
+    expected: Mapped[str] = mapped_column(PlainText(36))
+    first_batch: Mapped[int] = mapped_column(BigInteger)
+    second_batch: Mapped[int] = mapped_column(BigInteger)
+    # Number of copies that were started, and the slots of the one that runs: plain `Share`s.
+    attempts: Mapped[int] = mapped_column(default=0)
+    shares: Mapped[list[Any]] = mapped_column(default=list)
+    differences: Mapped[list[Any]] = mapped_column(default=list)
+    # Why nothing was compared.
+    reason: Mapped[str] = mapped_column(PlainText(), default="")
+
+
 class MediaRow(Base):
     """The record of an item of media, whose file is in a storage."""
 

@@ -94,6 +94,9 @@ class Notifier:
 #: A task may have to be started, stopped or checked.
 WORK = "work"
 
+#: A trial is to be compared with a copy.
+VERIFICATIONS = "verifications"
+
 #: Files are to be deleted.
 DELETIONS = "deletions"
 

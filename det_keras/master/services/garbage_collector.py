@@ -17,6 +17,7 @@ from det_keras import storage
 from det_keras.errors import CheckpointError, ConfigError
 from det_keras.master.checkpoints import records as checkpoints
 from det_keras.master.checkpoints.orphans import remove_unreported
+from det_keras.master.checkpoints.verification import copy_id
 from det_keras.master.database.context_store import ContextStore
 from det_keras.master.database.lookups import config_of
 from det_keras.master.database.models import (
@@ -32,6 +33,7 @@ from det_keras.master.database.models import (
     TaskRow,
     TokenRow,
     TrialRow,
+    VerificationRow,
 )
 from det_keras.master.database.notifier import DELETIONS, Notifier
 from det_keras.master.database.store import Store
@@ -184,6 +186,7 @@ class GarbageCollector(Background):
                 )
             ).all()
             experiment = session.get(ExperimentRow, experiment_id)
+            copies = session.get(VerificationRow, experiment_id)
             own_section = None if experiment is None else config_of(experiment).checkpoint_storage.to_dict()
             media_sections = session.scalars(
                 select(StorageRow.config).where(
@@ -206,6 +209,10 @@ class GarbageCollector(Background):
             logger.exception("Experiment %d cannot be deleted.", experiment_id)
             self._fail(experiment_id)
             return
+        if copies is not None:
+            names = [copy_id(copies, attempt + 1) for attempt in range(copies.attempts)]
+            self._pool.kill(copy_id(copies), force=True)
+            allocation_ids = [*allocation_ids, *names]
         for allocation_id in allocation_ids:
             self._pool.remove(allocation_id)
         context = self._delete_rows(experiment_id, trial_ids, task_ids, allocation_ids)
@@ -241,6 +248,7 @@ class GarbageCollector(Background):
             tx.execute(delete(TaskRow).where(TaskRow.id.in_(task_ids)))
             tx.execute(delete(SearchEventRow).where(SearchEventRow.experiment_id == experiment_id))
             tx.execute(delete(SearchRow).where(SearchRow.experiment_id == experiment_id))
+            tx.execute(delete(VerificationRow).where(VerificationRow.experiment_id == experiment_id))
             subjects = [subject_of("trial", number) for number in trial_ids]
             delete_records(tx, [subject_of("experiment", experiment_id), *subjects])
             tx.delete(experiment)

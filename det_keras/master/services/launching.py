@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from sqlalchemy import select
 
+from det_keras.cluster_info import CopyInfo
 from det_keras.master.accounts.auth import Accounts
 from det_keras.master.checkpoints.records import latest_checkpoint
 from det_keras.master.database.context_store import ContextStore
-from det_keras.master.database.lookups import config_of, find_experiment
-from det_keras.master.database.models import AllocationRow, TaskRow, TrialRow, UserRow
+from det_keras.master.database.lookups import config_of, find_experiment, find_trial
+from det_keras.master.database.models import TaskRow, TrialRow, UserRow, VerificationRow
 from det_keras.master.database.store import Transaction
 from det_keras.master.resources import Launch, ResourcePool, Share
 from det_keras.master.tasks import allocations, jobs
@@ -61,7 +64,9 @@ class Launcher:
             trial.run_id += 1
             run_id = trial.run_id
         allocation = allocations.open_allocation(tx, task, run_id, shares, self.identity.url)
-        variables = common_variables(self.identity, self._facts(tx, task, allocation))
+        variables = common_variables(
+            self.identity, self._facts(tx, task, allocation.id, allocation.resources_id)
+        )
         device = self._pool.device if shares else "cpu"
         if trial is None:
             job, argv = jobs.command_of(task)
@@ -81,6 +86,50 @@ class Launcher:
             python_environment=requested_environment(environment),
         )
 
+    def prepare_copy(
+        self, tx: Transaction, row: VerificationRow, attempt_id: str, shares: Sequence[Share], folder: Path
+    ) -> Launch:
+        """Return how to start a copy of a trial that resumes and is compared; it has no allocation of its own.
+
+        Args:
+            tx: stores its tokens.
+            row: says what is compared.
+            attempt_id: in the place of an allocation's id.
+            shares: the slots that it uses.
+            folder: for its files and for the result, see `result_file`.
+        """
+        trial = find_trial(tx, row.trial_id)
+        task = tx.get(TaskRow, trial.task_id)
+        assert task is not None
+        config = config_of(find_experiment(tx, row.experiment_id))
+        variables = common_variables(self.identity, self._facts(tx, task, attempt_id, str(uuid.uuid4())))
+        own = trial_variables(
+            experiment_id=trial.experiment_id,
+            trial_id=trial.id,
+            run_id=trial.run_id,
+            seed=trial.seed,
+            hparams=trial.hparams,
+            config=config.to_dict(),
+            latest_checkpoint=row.checkpoints[-1],
+            steps_completed=row.first_batch,
+        )
+        copy = CopyInfo(
+            storage=config.checkpoint_storage.to_dict(),
+            checkpoints=tuple(row.checkpoints),
+            expected=row.expected,
+            folder=str(folder / "copy"),
+            result=str(result_file(folder)),
+        )
+        given = config.environment.environment_variables_for(self._pool.device if shares else "cpu")
+        return Launch(
+            allocation_id=attempt_id,
+            argv=config.command(),
+            variables={**variables, **own, **given, **copy.to_environment()},
+            context=None if task.context is None else self._bundles.path(task.context),
+            shares=tuple(shares),
+            python_environment=requested_environment(config.environment),
+        )
+
     def _trial_variables(
         self, tx: Transaction, trial: TrialRow, config: Mapping[str, object]
     ) -> dict[str, str]:
@@ -96,15 +145,24 @@ class Launcher:
             steps_completed=0 if latest is None else latest.steps_completed,
         )
 
-    def _facts(self, tx: Transaction, task: TaskRow, allocation: AllocationRow) -> TaskFacts:
+    def _facts(self, tx: Transaction, task: TaskRow, allocation_id: str, resources_id: str) -> TaskFacts:
         owner = tx.get(UserRow, task.owner_id)
         assert owner is not None
         return TaskFacts(
             task_id=task.id,
-            allocation_id=allocation.id,
+            allocation_id=allocation_id,
             task_type=task.kind,
-            resources_id=allocation.resources_id,
+            resources_id=resources_id,
             username=owner.username,
-            task_token=self._accounts.issue(tx, owner, is_task=True, allocation_id=allocation.id),
-            user_token=self._accounts.issue(tx, owner, allocation_id=allocation.id),
+            task_token=self._accounts.issue(tx, owner, is_task=True, allocation_id=allocation_id),
+            user_token=self._accounts.issue(tx, owner, allocation_id=allocation_id),
         )
+
+
+def result_file(folder: Path) -> Path:
+    """Return the file into which a copy writes its result.
+
+    Args:
+        folder: the folder of its launch.
+    """
+    return folder / "verification.json"

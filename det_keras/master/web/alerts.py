@@ -11,6 +11,7 @@ from typing import Any
 import anyio.to_thread
 
 from det_keras.display import parse_time
+from det_keras.master.checkpoints.verification import DIFFERENT
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.reports.points import EVERY_POINT
 from det_keras.master.web.metric_choice import Metric, metrics_of
@@ -51,6 +52,28 @@ class Alert:
     log: str = ""
     restart: Mapping[str, Any] = field(default_factory=dict)
     restart_word: str = ""
+
+
+def verification_alerts(verification: Mapping[str, Any] | None) -> list[Alert]:
+    """Return the alert of an experiment whose copy did not resume exactly; none otherwise.
+
+    Args:
+        verification: of the experiment, in the form of the REST API.
+    """
+    if verification is None or verification["state"] != DIFFERENT:
+        return []
+    first, second = verification["firstBatch"], verification["secondBatch"]
+    named = verification["differences"]
+    more = [f"and {len(named) - _MOST_LINES} more"] if len(named) > _MOST_LINES else []
+    return [
+        Alert(
+            "warning",
+            f"Trial {verification['trialId']} does not resume exactly: a copy that resumed from batch {first} "
+            f"differs at batch {second}",
+            lines=[*named[:_MOST_LINES], *more],
+            about="docs/exact-resume.md says what a script may not do.",
+        )
+    ]
 
 
 async def trial_alerts(

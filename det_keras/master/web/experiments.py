@@ -20,7 +20,7 @@ from det_keras.display import flat_hparams
 from det_keras.master.api.checkpoints import archive_reply
 from det_keras.master.errors import NotFoundError
 from det_keras.master.server.calls import MasterDep
-from det_keras.master.web.alerts import search_alerts
+from det_keras.master.web.alerts import search_alerts, verification_alerts
 from det_keras.master.web.metric_choice import metrics_of
 from det_keras.master.web.provenance.record import shown_record
 from det_keras.master.web.rendering import page
@@ -61,14 +61,22 @@ async def listing(request: Request, archived: bool = False) -> Response:
 async def overview(request: Request, master: MasterDep, experiment_id: int) -> Response:
     """Show an experiment, its curves and its trials."""
     rest = Rest(request)
-    shown, trials = await asyncio.gather(experiment_head(rest, experiment_id), trials_of(rest, experiment_id))
+    shown, trials, compared = await asyncio.gather(
+        experiment_head(rest, experiment_id),
+        trials_of(rest, experiment_id),
+        rest.get(f"/experiments/{experiment_id}/verification"),
+    )
     return await page(
         request,
         "experiment.html",
         **shown,
         tab="overview",
-        alerts=await search_alerts(master, rest, shown["experiment"], trials),
+        alerts=[
+            *verification_alerts(compared["verification"]),
+            *await search_alerts(master, rest, shown["experiment"], trials),
+        ],
         trials=trials,
+        verification=compared["verification"],
         states=Counter(trial["state"] for trial in trials),
         has_metrics=bool(metrics_of(trials)),
     )

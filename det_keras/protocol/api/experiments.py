@@ -69,6 +69,13 @@ class Experiments:
         ]
         return record
 
+    def verification(self, experiment_id: int) -> dict[str, Any] | None:
+        """Return what the comparison of the first trial with a copy found, None for none; only our master has it."""
+        found: dict[str, Any] | None = self._transport.get(f"{_PATH}/{experiment_id}/verification")[
+            "verification"
+        ]
+        return found
+
     def complete(self, config: str) -> dict[str, Any]:
         """Return a config with the defaults of the master, which stores nothing.
 
