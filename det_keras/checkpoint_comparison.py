@@ -12,10 +12,11 @@ import numpy as np
 
 from det_keras.checkpoint_format import StoredState
 
-# What the entries of a training state are called for users; others by their names.
-_NAMES = {"source": "the state of the training data", "validation_source": "the state of the validation data"}
-# Compared in a way of their own; and the files that a script wrote, in which formats such as zip store the time.
-_OTHERWISE = frozenset({"version", "position", "history", "random", "files", "workers"})
+# Compared in a way of their own.
+_OTHERWISE = frozenset({"version", "position", "history", "random"})
+# The files that a script wrote, in which formats such as zip store the time; and how data is brought to its position,
+# for which a process that has done so once stores more than one that has not.
+_NOT_COMPARED = frozenset({"files", "workers", "source", "validation_source"})
 
 
 def differences(expected: Path, found: Path, kind: type[StoredState] = StoredState) -> Iterator[str]:
@@ -45,9 +46,9 @@ def differences(expected: Path, found: Path, kind: type[StoredState] = StoredSta
     for name in sorted({*streams[0], *streams[1]}):
         if streams[0].get(name) != streams[1].get(name):
             yield f"the random state of {name}"
-    for name in sorted({*before.state, *after.state} - _OTHERWISE):
+    for name in sorted({*before.state, *after.state} - _OTHERWISE - _NOT_COMPARED):
         if _text(before.state.get(name)) != _text(after.state.get(name)):
-            yield _NAMES.get(name, f"`{name}` of the training")
+            yield f"`{name}` of the training"
 
 
 def digest(checkpoint: Path) -> str:

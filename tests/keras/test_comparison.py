@@ -9,7 +9,7 @@ from collections import deque
 import numpy as np
 import pytest
 
-from det_keras.keras.checkpoint.comparison import _is_same
+from det_keras.keras.checkpoint.comparison import Values, _Reference
 
 
 class Thing:
@@ -33,13 +33,13 @@ VALUES = [
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
 def test_copies_are_the_same(value):
-    assert _is_same(value, copy.deepcopy(value))
+    assert Values().are_same(value, copy.deepcopy(value))
 
 
 def test_shared_parts_do_not_matter():
     # A pickle of one object names it only once.
     part = "a text that " + str(len(VALUES))
-    assert _is_same([part, part], [part, "a text that " + str(len(VALUES))])
+    assert Values().are_same([part, part], [part, "a text that " + str(len(VALUES))])
 
 
 @pytest.mark.parametrize(
@@ -57,4 +57,16 @@ def test_shared_parts_do_not_matter():
     ],
 )
 def test_other_values_are_not(one, other):
-    assert not _is_same(one, other)
+    assert not Values().are_same(one, other)
+
+
+def test_object_by_its_path_is_the_same_as_a_value():
+    parts = {"a.items": {"": [1, _Reference("a.items[1]")]}, "a.items[1]": {"value": 2}}
+    whole = [1, Thing(2)]
+    for values in (Values(parts, {}), Values({}, parts)):
+        pair = (_Reference("a.items"), whole)
+        assert values.are_same(*(pair if values._before else reversed(pair)))
+        assert values.inlined == set(parts)
+    assert not Values(parts, {}).are_same(_Reference("a.items"), [1, Thing(3)])
+    assert not Values({}, {}).are_same(_Reference("a.items"), whole)
+    assert Values({}, {}).are_same(_Reference("a"), _Reference("a"))

@@ -6,8 +6,8 @@ import io
 import pickle
 import types
 import warnings
-from collections import deque
-from collections.abc import Iterator
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,19 +50,30 @@ def state_differences(expected: Path, found: Path) -> Iterator[str]:
     for name in sorted({*before, *after}):
         if name == REACHED_NAME:
             yield from _differing_objects(before.get(name), after.get(name))
-        elif not _is_same(before.get(name, _Missing), after.get(name, _Missing)):
+        elif not Values().are_same(before.get(name, _Missing), after.get(name, _Missing)):
             yield f"the state of the callback `{name}`"
 
 
 def _differing_objects(expected: bytes | None, found: bytes | None) -> Iterator[str]:
     before, after = _entries(expected), _entries(found)
-    for path, name in sorted({*before, *after}):
+    values = Values(_by_path(before), _by_path(after))
+    different = [
+        key for key in sorted(before.keys() & after.keys()) if not values.are_same(before[key], after[key])
+    ]
+    # What only one of them has may be a part of a value that the other has as a whole.
+    alone = [key for key in sorted(before.keys() ^ after.keys()) if key[0] not in values.inlined]
+    for path, name in [*different, *alone]:
         if name == "append" and (path, name) not in before and after[path, name] is True:
             # A resume lets a CSVLogger append to its file.
             continue
-        values = before.get((path, name), _Missing), after.get((path, name), _Missing)
-        if not _is_same(*values):
-            yield f"`{path}{name if name.startswith('[') else f'.{name}'}`"
+        yield f"`{path}{name if name.startswith('[') or not name else f'.{name}'}`"
+
+
+def _by_path(entries: Mapping[tuple[str, str], Any]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = defaultdict(dict)
+    for (path, name), value in entries.items():
+        found[path][name] = value
+    return found
 
 
 def _entries(content: bytes | None) -> dict[tuple[str, str], Any]:
@@ -81,27 +92,63 @@ class _Unpickler(pickle.Unpickler):
         return _Reference(path)
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    """Return whether two values are the same to the last bit; not whether parts of them are one object."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, np.ndarray) and one.dtype != object:
-        is_alike = one.dtype == other.dtype and one.shape == other.shape
-        return bool(is_alike and one.tobytes() == other.tobytes())
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple | deque):
-        return len(one) == len(other) and all(map(_is_same, one, other))
-    if isinstance(one, _COMPARED_AS_THEY_ARE):
-        return bool(one == other)
-    try:
-        # A pickle of the same value may have other bytes, since it names an object that it has seen before.
-        return pickle.dumps(one) == pickle.dumps(other) or (
-            not isinstance(one, _SCALARS) and _is_same(_reduced(one), _reduced(other))
-        )
-    except (pickle.PicklingError, TypeError, AttributeError, RecursionError):
-        # Both were unpickled; what cannot be pickled again, such as an object in a cycle, is compared as it is shown.
-        return repr(one) == repr(other)
+class Values:
+    """Compares values of two states.
+
+    A process that resumes looks for objects once more. So one state may have an object by its path, with its parts,
+    that the other has as a value.
+
+    Args:
+        before: the parts of the objects of one state, by path.
+        after: those of the other state.
+
+    Attributes:
+        inlined: paths of objects that were compared with a value.
+    """
+
+    def __init__(
+        self,
+        before: Mapping[str, Mapping[str, Any]] | None = None,
+        after: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        self._before, self._after = before or {}, after or {}
+        self.inlined: set[str] = set()
+
+    def are_same(self, one: Any, other: Any) -> bool:
+        """Return whether two values are the same to the last bit; not whether parts of them are one object."""
+        if isinstance(one, _Reference) or isinstance(other, _Reference):
+            return self._are_same_objects(one, other)
+        if type(one) is not type(other):
+            return False
+        if isinstance(one, np.ndarray) and one.dtype != object:
+            is_alike = one.dtype == other.dtype and one.shape == other.shape
+            return bool(is_alike and one.tobytes() == other.tobytes())
+        if isinstance(one, dict):
+            return one.keys() == other.keys() and all(self.are_same(one[key], other[key]) for key in one)
+        if isinstance(one, list | tuple | deque):
+            return len(one) == len(other) and all(map(self.are_same, one, other))
+        if isinstance(one, _COMPARED_AS_THEY_ARE):
+            return bool(one == other)
+        try:
+            # A pickle of the same value may have other bytes, since it names an object that it has seen before.
+            return pickle.dumps(one) == pickle.dumps(other) or (
+                not isinstance(one, _SCALARS) and self.are_same(_reduced(one), _reduced(other))
+            )
+        except (pickle.PicklingError, TypeError, AttributeError, RecursionError):
+            # Both were unpickled. What cannot be pickled again, such as an object in a cycle, is compared as shown.
+            return repr(one) == repr(other)
+
+    def _are_same_objects(self, one: Any, other: Any) -> bool:
+        if isinstance(one, _Reference) and isinstance(other, _Reference):
+            return one == other
+        reference, value = (one, other) if isinstance(one, _Reference) else (other, one)
+        parts = (self._before if reference is one else self._after).get(reference.path)
+        if parts is None or reference.path in self.inlined:
+            return False
+        self.inlined.add(reference.path)
+        whole = parts[""] if "" in parts else dict(parts)
+        against = value if "" in parts else getattr(value, "__dict__", None)
+        return self.are_same(*((whole, against) if reference is one else (against, whole)))
 
 
 def _reduced(value: Any) -> Any:
