@@ -20,6 +20,8 @@ from det_keras.keras.checkpoint.training_state import RestoredState
 REACHED_NAME = "reached-objects"
 
 
+# How a CSVLogger opens its file, to which a process that resumes appends.
+_OF_CSV_LOGGERS = frozenset({"append", "append_header"})
 # Compared by their pickles alone, and with `==`.
 _SCALARS = (bool, int, float, complex, str, bytes, type(None))
 _COMPARED_AS_THEY_ARE = (set, frozenset, type, types.FunctionType, types.BuiltinFunctionType)
@@ -63,8 +65,7 @@ def _differing_objects(expected: bytes | None, found: bytes | None) -> Iterator[
     # What only one of them has may be a part of a value that the other has as a whole.
     alone = [key for key in sorted(before.keys() ^ after.keys()) if key[0] not in values.inlined]
     for path, name in [*different, *alone]:
-        if name == "append" and (path, name) not in before and after[path, name] is True:
-            # A resume lets a CSVLogger append to its file.
+        if name in _OF_CSV_LOGGERS:
             continue
         yield f"`{path}{name if name.startswith('[') or not name else f'.{name}'}`"
 
