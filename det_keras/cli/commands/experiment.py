@@ -20,7 +20,7 @@ from det_keras.cli.following.workloads import print_workloads
 from det_keras.cli.session import open_session
 from det_keras.cli.submission import continuing, create
 from det_keras.connection.settings import Settings
-from det_keras.errors import DetError, MasterError
+from det_keras.errors import DetError
 from det_keras.protocol.states import COMPLETED, TERMINAL, named
 
 if TYPE_CHECKING:
@@ -253,13 +253,10 @@ def _list_trials(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _verification(session: Session, number: int) -> dict[str, Any] | None:
-    """Return whether an experiment resumes exactly; None if that was not compared, or the master is another one."""
-    try:
-        return session.api.experiments.verification(number)
-    except MasterError as error:
-        if error.status not in (404, 501):
-            raise
+    """Return whether an experiment resumes exactly; None if that was not compared, as on a Determined master."""
+    if session.api.accounts.is_determined():
         return None
+    return session.api.experiments.verification(number)
 
 
 def _print_trials(experiment: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> None:
