@@ -13,7 +13,7 @@ import numpy as np
 from det_keras.checkpoint_format import StoredState
 
 # Compared in a way of their own.
-_OTHERWISE = frozenset({"version", "position", "history", "random"})
+_OTHERWISE = frozenset({"version", "position", "history", "random", "random_counters"})
 # The files that a script wrote, in which formats such as zip store the time; and how data is brought to its position,
 # for which a process that has done so once stores more than one that has not.
 _NOT_COMPARED = frozenset({"files", "workers", "source", "validation_source"})
@@ -46,6 +46,9 @@ def differences(expected: Path, found: Path, kind: type[StoredState] = StoredSta
     for name in sorted({*streams[0], *streams[1]}):
         if streams[0].get(name) != streams[1].get(name):
             yield f"the random state of {name}"
+    draws = _draws(before), _draws(after)
+    for name in sorted({each[0] for each in draws[0] ^ draws[1]}):
+        yield f"the random numbers of `tf.random` ops in `{name}`"
     for name in sorted({*before.state, *after.state} - _OTHERWISE - _NOT_COMPARED):
         if _text(before.state.get(name)) != _text(after.state.get(name)):
             yield f"`{name}` of the training"
@@ -64,6 +67,13 @@ def digest(checkpoint: Path) -> str:
 def _text(value: Any) -> str:
     # As text: NaN is not equal to itself.
     return json.dumps(value, sort_keys=True)
+
+
+def _draws(state: StoredState) -> set[tuple[str, str, str]]:
+    """Return name, arguments and states of each function with random ops; each process has keys of its own for them."""
+    counters = state.state.get("random_counters", {"steps": {}, "others": []})
+    entries = [*counters["others"], *(each for found in counters["steps"].values() for each in found)]
+    return {(each["name"], each["signature"], _text(each["states"])) for each in entries}
 
 
 def _differing_variables(expected: StoredState, found: StoredState) -> Iterator[str]:

@@ -16,8 +16,14 @@ import sys
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 import det_keras as det
+
+
+class Noisy(keras.layers.Layer):
+    def call(self, x):
+        return x + tf.random.normal(tf.shape(x))
 
 
 class Falling(keras.callbacks.Callback):
@@ -45,7 +51,7 @@ with det.keras.init(run_dir="run", verify_resume=True, config=config) as context
     # A generator is lost with its process.
     numbers = Count() if sys.argv[1] == "exact" else (each for each in range(10**6)).__next__
     x = np.random.RandomState(0).rand(32, 4).astype("float32")
-    model = keras.Sequential([keras.layers.Dense(4), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
+    model = keras.Sequential([keras.layers.Dense(4), Noisy(), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
     model.compile(optimizer="adam", loss="mse")
     context.fit(
         model, x, x.sum(axis=1), epochs=3, batch_size=8, callbacks=[Falling(numbers)], validate=False, verbose=0
