@@ -165,7 +165,7 @@ class _Class(Node):
         return {
             name: value
             for name, value in vars(self.owner).items()
-            if not (name[:2] == name[-2:] == "__") and not inspect.isdatadescriptor(value)
+            if not _is_special(name) and not inspect.isdatadescriptor(value)
         }
 
     def write(self, name: str, value: Any) -> None:
@@ -176,7 +176,9 @@ class _Class(Node):
 
     def children(self) -> Iterator[tuple[str, Any]]:
         for name, value in vars(self.owner).items():
-            yield self.path_of(name), getattr(value, "fget", None) or getattr(value, "__func__", value)
+            # Besides methods, these are Python's own, such as the annotations, which it makes when they are asked for.
+            if not _is_special(name) or isinstance(value, types.FunctionType):
+                yield self.path_of(name), getattr(value, "fget", None) or getattr(value, "__func__", value)
         for base in self.owner.__bases__:
             yield base.__name__, base
 
@@ -330,6 +332,7 @@ class Reach:
         for path, value in (without or {}).items():
             self._know(path, value)
         self._without = frozenset(self.paths)
+        self._left_out: list[Any] = []
         self.search()
 
     def streams(self) -> list[Node]:
@@ -338,11 +341,16 @@ class Reach:
 
     def leave_out(self, values: Iterable[Any]) -> None:
         """Leave out objects whose state is kept in another way, and what only they lead to."""
-        found = {id(value) for value in values} & self.paths.keys() - self._without
+        found = {id(value): value for value in values if id(value) not in self._without}
         if found:
-            self._without |= found
+            self._left_out += found.values()
+            self._without |= found.keys()
             reached = self.search()
-            self.nodes = {path: node for path, node in self.nodes.items() if id(node.owner) in reached}
+            self.nodes = {
+                path: node
+                for path, node in self.nodes.items()
+                if id(node.owner) in reached or (isinstance(node, _Drawn) and id(node.owner) in self._without)
+            }
             self.variables = {path: each for path, each in self.variables.items() if id(each) in reached}
 
     @contextmanager
@@ -388,10 +396,9 @@ class Reach:
             arguments = [*_items(f"{path}.args", value.args), *_items(f"{path}.args", value.keywords)]
             return [(path, value.func), *arguments]
         if isinstance(value, types.GeneratorType):
-            drawn = _Drawn(path, value)
-            if path in self._roots:
-                drawn.path = self._know(path, value)
-                self.nodes.setdefault(drawn.path, drawn)
+            # Only those that are roots are known: a container that holds another one cannot be stored.
+            drawn = _Drawn(self._know(path, value) if path in self._roots else path, value)
+            self.nodes[drawn.path] = drawn
             return drawn.children()
         if isinstance(value, keras.random.SeedGenerator | tf.random.Generator):
             self.seeds.add(f"{path}.state")
@@ -448,6 +455,10 @@ def variables_of(frame: types.FrameType) -> dict[str, Any]:
     names = _global_names(frame.f_code)
     of_module = {name: value for name, value in frame.f_globals.items() if name in names}
     return of_module if frame.f_locals is frame.f_globals else {**of_module, **frame.f_locals}
+
+
+def _is_special(name: str) -> bool:
+    return name[:2] == name[-2:] == "__"
 
 
 def _node(path: str, value: Any) -> Node | None:

@@ -120,6 +120,11 @@ class DataSource(abc.ABC):
         """
         return
 
+    @property
+    def is_generator(self) -> bool:
+        """Whether it is a generator of the script, which gives each item once."""
+        return False
+
     def note_end(self, batches: int) -> None:
         """Record at the end of a loop how far the user's data was read, where a later training may read on.
 

@@ -106,6 +106,10 @@ class GeneratorSource(TfDataSource):
         if self._draws is not None:
             self._iterators.on_open = self._draws.begin
 
+    @property
+    def is_generator(self) -> bool:
+        return self._draws is not None
+
     def note_end(self, batches: int) -> None:
         if self._draws is not None:
             self.settle(batches if self._is_continuous else None)

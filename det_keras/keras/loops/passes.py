@@ -161,6 +161,11 @@ class Pass:
             self._taken += 1
             yield batch
 
+    @property
+    def reads_generator(self) -> bool:
+        """Whether its data, which it has opened, is a generator of the script."""
+        return self._source is not None and self._source.is_generator
+
     def note_end(self) -> None:
         """Record how far the data was read, for later trainings."""
         if self._source is not None:

@@ -164,7 +164,9 @@ class LoopRun(Training):
         """Save the state of this boundary in the background; of a loop that was left, that of the leaving."""
         save, self._save_at_end = self._save_at_end, None
         if save is None:
-            super().save_checkpoint(final=final)
+            # How far a generator of the script was read is noted at the end, after the checkpoint of the last batch.
+            is_end = final and self.data.reads_generators
+            self._save(is_end=is_end, has_changed=is_end)
         else:
             save(None)
 

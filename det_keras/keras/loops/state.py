@@ -140,6 +140,11 @@ class PassesPart(Part):
         self.records = 0
         self._is_chief = is_chief
 
+    @property
+    def reads_generators(self) -> bool:
+        """Whether this process has read a generator of the script, on which a later training may read."""
+        return any(each.reads_generator for each in self.passes.values())
+
     def note_end(self) -> None:
         """Record how far the data was read, for later trainings."""
         for each in self.passes.values():
