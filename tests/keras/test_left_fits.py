@@ -86,6 +86,26 @@ def test_fit_that_was_left_is_left_in_the_same_state_again(tmp_path, leave, at):
         np.testing.assert_array_equal(ours, theirs)
 
 
+def test_validation_before_a_model_is_built_does_not_limit_what_is_saved(tmp_path):
+    def trained(path, *callbacks):
+        with opened(path, perform_initial_validation=True) as context:
+            model = keras.Sequential(
+                [keras.layers.Dense(4), keras.layers.Dropout(0.5), keras.layers.Dense(3)]
+            )
+            model.compile("adam", "sparse_categorical_crossentropy")
+            x, y = arrays()
+            context.fit(
+                model, x, y, validation_data=(x, y), batch_size=BATCH, epochs=2, verbose=0, callbacks=list(callbacks)
+            )  # fmt: skip
+            return model.get_weights()
+
+    expected = trained(tmp_path / "undisturbed")
+    with pytest.raises(Interrupted):
+        trained(tmp_path / "killed", Act(5, lambda: raise_(Interrupted())))
+    for ours, theirs in zip(trained(tmp_path / "killed"), expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
 def test_fit_that_nobody_caught_resumes_from_its_checkpoint(tmp_path):
     with opened(tmp_path / "undisturbed") as context:
         expected = fit(context, network(optimizer="adam")).history

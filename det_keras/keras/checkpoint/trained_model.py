@@ -23,20 +23,26 @@ class TrainedModel:
         model: the Keras model.
         optimizers: as given.
         used_when_built: handles of the variables that the plain step uses, by name; {} before `build`.
+        is_complete: whether every variable that training needs exists.
     """
 
     def __init__(self, model: Any, optimizers: Sequence[Any]) -> None:
         self.model = model
         self.optimizers = optimizers
+        self.is_complete = False
         self._variables: VariableSet | None = None
         self.used_when_built: Mapping[str, tf.Tensor] = {}
 
     @property
     def variables(self) -> VariableSet:
         """All variables of the training; they are complete after the first step, or after `build`."""
-        if self._variables is None:
+        if self.is_complete and self._variables is None:
             self._variables = self._find_variables()
-        return self._variables
+        return self._variables or self._find_variables()
+
+    def complete(self) -> None:
+        """Record that the first step was run: there will be no other variables."""
+        self.is_complete = True
 
     def known_variables(self) -> list[Any]:
         """Return the variables that model, optimizers and metrics have at present."""
@@ -64,4 +70,5 @@ class TrainedModel:
             element_spec: structure, shapes and dtypes of a batch.
         """
         build_everything(self.model, element_spec)
+        self.complete()
         self.used_when_built = captured_variables(self.model)

@@ -214,11 +214,15 @@ class FitRun(Training):
         # their state.
         self.callbacks.flush()
         self.source.settle(self.progress.position.batches)
+        if not self.trained.is_complete:
+            # Stopped before the first batch: a process that resumes builds the model in the same way.
+            self.build(None)
         has_changed = final and (self._changed_after_training() or self.files.has_changed)
         self._save(is_end=final, has_changed=has_changed)
 
     def prepare_checkpoints(self) -> None:
         """Allocate memory for the copies of all variables in the background; called after the first step."""
+        self.trained.complete()
         self.reached.extend()
         if self.core.distributed.is_chief:
             warn_of_stateful_random_ops(self.trained.model)
