@@ -385,6 +385,19 @@ def test_what_cannot_be_stored_is_named_once_with_its_path(tmp_path, caplog):
     assert "get_state" in record.getMessage()
 
 
+def uses_modules():
+    return functools, random
+
+
+def test_module_that_a_later_function_uses_has_not_changed(caplog):
+    root = Thing(hook=None)
+    state = ReachedState({"root": root})
+    root.hook = uses_modules
+    state.extend()
+    state.dump()
+    assert not caplog.records
+
+
 def test_generators_in_callbacks_are_named(caplog):
     thing = Thing(numbers=iter(number for number in range(9)))
     state = ReachedState({"root": thing})

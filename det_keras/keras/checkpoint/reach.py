@@ -77,9 +77,11 @@ class Node:
         is_of_script: the script defines it, so that what cannot be stored of it matters.
         holds_anything: values of any kind are state; otherwise plain ones and the objects that are found by themselves.
         changes_others: writing it also brings what only it leads to, to where that was.
+        is_selection: which of the values are looked at depends on what was found so far.
     """
 
     is_of_script = True
+    is_selection = False
     changes_others = False
     holds_anything = True
 
@@ -203,6 +205,8 @@ class _Cell(Node):
 
 class _Globals(Node):
     """The global names that functions of the script use."""
+
+    is_selection = True
 
     def __init__(self, owner: dict[str, Any]) -> None:
         super().__init__(str(owner.get("__name__", "globals")), owner)

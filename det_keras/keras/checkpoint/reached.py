@@ -303,6 +303,10 @@ class ReachedState:
         is_storable = not isinstance(content, _Opaque)
         if is_storable and size <= _LARGEST_BYTES:
             return True
+        if is_new and node.is_selection:
+            # It was there before, and is looked at from now on.
+            self._first.setdefault(node.path, {})[name] = now
+            return False
         # The first step lets a layer make its parts, as it does in the process that resumes.
         is_built = is_new and isinstance(node.owner, keras.Layer)
         if node.is_of_script and has_moved and not is_built:
