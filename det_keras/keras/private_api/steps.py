@@ -43,9 +43,7 @@ def step_functions(model: Any) -> dict[str, Any]:
     """Return the `tf.function`s that Keras has made for the steps of a model, by ``train``, ``test``, ``predict``."""
     found = {}
     for name in ("train", "test", "predict"):
-        made = getattr(model, f"{name}_function", None)
-        candidates = [made, *_closure_of(made)]
-        function = next((each for each in candidates if is_function(each)), None)
+        function = next(_functions_in(getattr(model, f"{name}_function", None)), None)
         if function is not None:
             found[name] = function
     return found
@@ -65,8 +63,8 @@ def trace_train_step(model: Any, element_spec: Any) -> bool:
         False, without a trace, if the model has a train function of its own.
     """
     model.make_train_function()
-    for function in _closure_of(model.train_function):
-        if getattr(getattr(function, "python_function", None), "__name__", "") == "multi_step_on_iterator":
+    for function in _functions_in(model.train_function):
+        if getattr(function.python_function, "__name__", "") == "multi_step_on_iterator":
             function.get_concrete_function(tf.data.IteratorSpec(element_spec))
             return True
     return False
@@ -81,6 +79,14 @@ def traced_functions(model: Any) -> Iterator[Any]:
 
 
 def _traced(step: Any) -> Iterator[Any]:
+    for function in _functions_in(step):
+        # Its graphs have those of the functions that it calls. One without arguments would be traced by asking.
+        if function.experimental_get_tracing_count():
+            yield from function._list_all_concrete_functions()
+
+
+def _functions_in(step: Any) -> Iterator[Any]:
+    """Yield the `tf.function`s that a step is or calls; a script may have wrapped the one that Keras has made."""
     seen: set[int] = set()
     waiting = [step]
     while waiting:
@@ -88,10 +94,8 @@ def _traced(step: Any) -> Iterator[Any]:
         if function is None or id(function) in seen:
             continue
         seen.add(id(function))
-        if hasattr(function, "_list_all_concrete_functions"):
-            # Its graphs have those of the functions that it calls. One without arguments would be traced by this.
-            if function.experimental_get_tracing_count():
-                yield from function._list_all_concrete_functions()
+        if is_function(function):
+            yield function
         else:
             waiting.extend(_closure_of(function))
 
