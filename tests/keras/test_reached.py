@@ -385,6 +385,17 @@ def test_what_cannot_be_stored_is_named_once_with_its_path(tmp_path, caplog):
     assert "get_state" in record.getMessage()
 
 
+def test_what_wraps_the_function_of_a_step_is_of_its_process():
+    model, calls = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]), {"count": 0}
+    model.compile("sgd", "mse")
+    inner = model.make_train_function()
+    model.train_function = lambda iterator: calls.update(count=calls["count"] + 1) or inner(iterator)
+    state = ReachedState({"model": model})
+    before = state.dump()
+    calls["count"] = 5
+    assert state.dump() == before
+
+
 def uses_modules():
     return functools, random
 

@@ -45,7 +45,7 @@ _OF_KERAS = (
     keras.regularizers.Regularizer,
     keras.utils.PyDataset,
 )
-# Set by Keras, or restored by other parts of a checkpoint.
+# Set by Keras, or restored by other parts of a checkpoint. The variables that steps use are found in their traces.
 _OF_CALLBACKS = frozenset({"_model", "params", "validation_data"})
 _OF_OTHERS = frozenset(
     {"build", "built", "call_signature_parameters", "compiled", "history", "input_spec", "quantize"}
@@ -148,9 +148,7 @@ class _Attributes(Node):
             yield self.path_of(name), value
         if isinstance(owner, _OF_KERAS):
             # What Keras holds: objects with state, such as metrics and the functions that `compile` was given.
-            hidden = [
-                name for name in vars(owner) if name not in shown and name not in {*_OF_CALLBACKS, "history"}
-            ]
+            hidden = [name for name in vars(owner) if name not in {*shown, *_OF_CALLBACKS, *_OF_OTHERS}]
             for path, inner in (
                 each for name in hidden for each in _inside(self.path_of(name), vars(owner)[name])
             ):
