@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import pytest
 from kinds import BATCH, Interrupted, arrays, network
+from tensorflow.python.framework.config import disable_op_determinism
 
 import det_keras as det
 from det_keras.errors import DetError, ModelMismatchError
@@ -203,6 +204,14 @@ def read_by_two_fits(train):
     return seen
 
 
+@pytest.fixture
+def determinism():
+    """Let ops be as they were for the tests after this one, which run in the same process."""
+    yield
+    disable_op_determinism()
+
+
+@pytest.mark.usefixtures("determinism")
 def test_generators_are_read_as_far_as_plain_keras_reads_them(tmp_path):
     with opened(tmp_path, reproducibility={"deterministic_ops": True}) as context:
         found = read_by_two_fits(context.fit)
@@ -210,6 +219,7 @@ def test_generators_are_read_as_far_as_plain_keras_reads_them(tmp_path):
         assert found == read_by_two_fits(lambda model, *data, **options: model.fit(*data, **options))
 
 
+@pytest.mark.usefixtures("determinism")
 def test_checkpoints_inside_of_a_finite_generator_wait_for_no_item_that_is_not_read(tmp_path, monkeypatch):
     """The pass begins with items that were drawn before, to see what they look like."""
     waits = []
