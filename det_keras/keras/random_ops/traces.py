@@ -126,14 +126,16 @@ class Waiting:
 
     def assign(self, traces: Sequence[Trace]) -> None:
         """Restore the traces that this process has, and remove their entries."""
-        by_key = {entry["key"]: entry for entry in self.entries}
-        found = [trace for trace in traces if trace.key in by_key]
-        for trace in found:
-            trace.assign(by_key[trace.key])
-            self.entries.remove(by_key[trace.key])
+        # An earlier run in this process may have the same key: the newest is that of this run.
+        newest = {trace.key: trace for trace in traces}
+        found = [entry for entry in self.entries if entry["key"] in newest]
+        for entry in found:
+            newest[entry["key"]].assign(entry)
+            self.entries.remove(entry)
+        known = {entry["key"] for entry in found}
         for trace in traces:
-            if trace not in found and (entry := self.take(trace, traces)) is not None:
-                trace.assign(entry)
+            if trace.key not in known and (other := self.take(trace, traces)) is not None:
+                trace.assign(other)
 
     def take(self, trace: Trace, others: Sequence[Trace]) -> dict[str, Any] | None:
         """Return the entry of a trace, and remove it; None if there is none.
