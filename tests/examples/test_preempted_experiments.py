@@ -44,10 +44,13 @@ def test_preempted_trial_ends_the_same_and_counts_no_restart(cluster, tmp_path):
     assert cluster.wait(undisturbed) == "STATE_COMPLETED"
     expected = cluster.final_digest(cluster.trial(undisturbed))
 
+    gate = tmp_path / "gate"
+    config.write_text(yaml.safe_dump({**CONFIG, "environment": {"environment_variables": [f"GATE={gate}"]}}))
     experiment = cluster.create(config, folder)
     trial = cluster.trial(experiment)
     cluster.wait_for_epoch(trial, 2)
     preemptor = cluster.create(urgent, folder)
+    gate.touch()
     assert cluster.wait(preemptor) == "STATE_COMPLETED"
     assert cluster.get(f"/api/v1/experiments/{experiment}")["experiment"]["endTime"] is None
     assert cluster.wait(experiment) == "STATE_COMPLETED"
