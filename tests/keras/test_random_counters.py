@@ -557,3 +557,19 @@ def test_nothing_is_logged_about_ops_that_resume(tmp_path, caplog, name):
         WAYS[name](context)
     told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert [text for text in told if "tf.random" in text] == []
+
+
+@pytest.mark.parametrize("is_wrapped", [False, True])
+def test_states_of_the_steps_of_a_model_are_apart_from_others(is_wrapped):
+    model, (x, y) = blurred(), arrays()
+    with replacing() as counters:
+        if is_wrapped:
+            model.make_train_function()
+            step = model.train_function
+            model.train_function = lambda iterator: step(iterator)
+        model.fit(x, y, validation_data=(x, y), epochs=1, verbose=0)
+        state = counters.get_state(model)
+        model.compile("sgd", "mse")
+        without = counters.get_state(model)
+    assert {name: len(entries) for name, entries in state["steps"].items()} == {"train": 1, "test": 1}
+    assert without["steps"] == {}

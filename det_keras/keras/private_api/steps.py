@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -86,11 +87,14 @@ def _traced(step: Any) -> Iterator[Any]:
 
 
 def _functions_in(step: Any) -> Iterator[Any]:
-    """Yield the `tf.function`s that a step is or calls; a script may have wrapped the one that Keras has made."""
+    """Yield the `tf.function`s that a step is or calls, in the order in which closures hold them.
+
+    Keras's step holds the one for an iterator before the one for a batch, and a script may have wrapped the step.
+    """
     seen: set[int] = set()
-    waiting = [step]
+    waiting = deque([step])
     while waiting:
-        function = waiting.pop()
+        function = waiting.popleft()
         if function is None or id(function) in seen:
             continue
         seen.add(id(function))
