@@ -20,6 +20,7 @@ MEASUREMENTS = (
     "start",
     "fit",
     "small",
+    "state",
     "loop",
     "system_metrics",
     "reports",

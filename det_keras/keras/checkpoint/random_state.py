@@ -82,13 +82,14 @@ def restore_random_state(model: Any, state: Mapping[str, Any], *, without: Colle
     """Restore the states that `capture_random_state` or `capture_streams` returned.
 
     Args:
-        model: the model whose layers hold generators.
+        model: the model whose layers hold generators; None for streams only.
         state: the states.
         without: names of streams that are not restored.
     """
     first, *others = state.get("generators", [state.get("generator")])
     restore_streams({**state, "generator": first}, without=without)
-    for generator, value in zip(layer_generators(model), others, strict=False):
+    generators = () if model is None else layer_generators(model)
+    for generator, value in zip(generators, others, strict=False):
         generator.state.assign(value)
 
 

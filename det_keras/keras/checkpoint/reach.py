@@ -51,6 +51,8 @@ _OF_OTHERS = frozenset(
     {"build", "built", "call_signature_parameters", "compiled", "history", "input_spec", "quantize"}
     | {"stop_training", "train_function", "test_function", "predict_function"}
 )
+_OF_BOTH = _OF_CALLBACKS | _OF_OTHERS
+_HELD = (*_OF_KERAS, keras.Variable, types.FunctionType, types.MethodType)
 _LIBRARIES = tuple(
     sorted(
         {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
@@ -148,12 +150,9 @@ class _Attributes(Node):
             yield self.path_of(name), value
         if isinstance(owner, _OF_KERAS):
             # What Keras holds: objects with state, such as metrics and the functions that `compile` was given.
-            hidden = [name for name in vars(owner) if name not in {*shown, *_OF_CALLBACKS, *_OF_OTHERS}]
-            for path, inner in (
-                each for name in hidden for each in _inside(self.path_of(name), vars(owner)[name])
-            ):
-                if isinstance(inner, (*_OF_KERAS, keras.Variable, types.FunctionType, types.MethodType)):
-                    yield path, inner
+            for name, value in vars(owner).items():
+                if not (name in shown or name in _OF_BOTH or name.startswith("_self_")):
+                    yield from _held_in(self.path_of(name), value)
         if is_of_script(type(owner)):
             yield type(owner).__name__, type(owner)
 
@@ -586,7 +585,8 @@ def _items(path: str, container: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(container, dict):
         for key, value in container.items():
             yield f"{path}[{key!r}]", value
-            yield f"{path}<key {key!r}>", key
+            if type(key) not in SCALARS:
+                yield f"{path}<key {key!r}>", key
     elif isinstance(container, list | tuple | deque):
         for index, value in enumerate(container):
             yield f"{path}[{index}]", value
@@ -594,9 +594,10 @@ def _items(path: str, container: Any) -> Iterator[tuple[str, Any]]:
         yield from _items(path, list(container.flat))
 
 
-def _inside(path: str, value: Any, depth: int = 2) -> Iterator[tuple[str, Any]]:
-    """Yield a value, and the items of containers in it, by path."""
-    yield path, value
-    if depth and isinstance(value, list | tuple | dict):
+def _held_in(path: str, value: Any, depth: int = 2) -> Iterator[tuple[str, Any]]:
+    """Yield what has state of a value of Keras and of the items of its containers, by path."""
+    if isinstance(value, _HELD):
+        yield path, value
+    elif depth and isinstance(value, list | tuple | dict):
         for inner, item in _items(path, value):
-            yield from _inside(inner, item, depth - 1)
+            yield from _held_in(inner, item, depth - 1)

@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from det_keras.keras.checkpoint.random_state import capture_streams, restore_random_state
 from det_keras.keras.checkpoint.trained_model import TrainedModel
 from det_keras.keras.data import DataSource
 from det_keras.keras.fit.validator import Validator
 from det_keras.keras.fit.workers import FitWorkers
-from det_keras.keras.random_ops.counters import random_counters
 from det_keras.keras.training.parts import Part, Saved
 from det_keras.keras.training.progress import Progress
 
@@ -97,56 +95,21 @@ class DataPart(Part):
 
 
 class ModelPart(Part):
-    """What a model has besides variables, and the random streams.
+    """What a model has besides variables.
 
     Args:
         trained: the model.
-        is_chief: whether this worker's state is in the shared part of a checkpoint.
     """
 
-    def __init__(self, trained: TrainedModel, *, is_chief: bool) -> None:
+    def __init__(self, trained: TrainedModel) -> None:
         self._trained = trained
-        self._is_chief = is_chief
 
     def capture(self, directory: Path) -> Mapping[str, Any]:
         optimizers = self._trained.optimizers
         return {
             "stopped": bool(self._trained.model.stop_training),
             "optimizers": [index for index, optimizer in enumerate(optimizers) if optimizer.built],
-            "random": capture_streams(),
         }
-
-    def capture_own(self, directory: Path) -> Mapping[str, Any]:
-        return {} if self._is_chief else {"random": capture_streams()}
-
-    def restore(self, saved: Saved) -> None:
-        state = (saved.own or {}).get("random", saved.state["random"])
-        restore_random_state(self._trained.model, state, without=saved.drawn)
-
-
-class CountersPart(Part):
-    """The states of random ops in traced functions.
-
-    Args:
-        model: the model that is trained.
-        is_chief: whether this worker's state is in the shared part of a checkpoint.
-    """
-
-    def __init__(self, model: Any, *, is_chief: bool) -> None:
-        self._model = model
-        self._is_chief = is_chief
-        random_counters.begin_training()
-
-    def capture(self, directory: Path) -> Mapping[str, Any]:
-        return {"random_counters": random_counters.get_state(self._model)}
-
-    def capture_own(self, directory: Path) -> Mapping[str, Any]:
-        return {} if self._is_chief else self.capture(directory)
-
-    def restore(self, saved: Saved) -> None:
-        # Checkpoints of earlier versions do not have them.
-        state = (saved.own or {}).get("random_counters", saved.state.get("random_counters"))
-        random_counters.restore(state, self._model, is_end=saved.is_end)
 
 
 class ReplicaPart(Part):

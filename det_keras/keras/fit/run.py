@@ -11,14 +11,22 @@ from det_keras.keras.checkpoint.training_state import RestoredState
 from det_keras.keras.fit.arguments import FitArguments
 from det_keras.keras.fit.callback_files import CallbackPart, changes_weights_at_end
 from det_keras.keras.fit.callback_list import SeamlessCallbackList
-from det_keras.keras.fit.parts import CountersPart, DataPart, ModelPart, ReplicaPart
+from det_keras.keras.fit.parts import DataPart, ModelPart, ReplicaPart
 from det_keras.keras.fit.workers import FitWorkers
 from det_keras.keras.live_view import live_views
 from det_keras.keras.private_api.steps import captured_variables, traced_functions
 from det_keras.keras.random_ops.unsaved import warn_of_stateful_random_ops
 from det_keras.keras.training.boundaries.validation import ValidationCallback
 from det_keras.keras.training.metric_values import plain_value
-from det_keras.keras.training.parts import HistoryPart, Part, ProgressPart, ReachedPart, Saved, WeightsPart
+from det_keras.keras.training.parts import (
+    HistoryPart,
+    Part,
+    ProgressPart,
+    RandomPart,
+    ReachedPart,
+    Saved,
+    WeightsPart,
+)
 from det_keras.keras.training.phase import check_signature, phase_signature
 from det_keras.keras.training.training import Training, TrainingContext
 from det_keras.keras.training.written_files import WrittenFiles
@@ -114,10 +122,8 @@ class FitRun(Training):
         self._weights = WeightsPart(
             lambda: self.trained.variables, {"model": model}, lambda: self.trained.optimizers
         )
-        self._model = ModelPart(self.trained, is_chief=workers.is_chief)
         self._replica = ReplicaPart(self.workers)
-        self._counters = CountersPart(model, is_chief=workers.is_chief)
-        # The random streams come last: what is restored before may draw from them.
+        self._random = RandomPart(model, is_chief=workers.is_chief)
         parts: list[Part] = [
             self.files,
             self.data,
@@ -128,8 +134,8 @@ class FitRun(Training):
             ProgressPart(self.progress, lambda: self.source.steps_per_epoch is None),
             self.reached,
             self._callback_part,
-            self._counters,
-            self._model,
+            ModelPart(self.trained),
+            self._random,
             self._replica,
         ]
         # Asked for now, so that a period that cannot be converted is reported before training.
@@ -280,8 +286,7 @@ class FitRun(Training):
             self._weights,
             self.reached,
             self._callback_part,
-            self._counters,
-            self._model,
+            self._random,
             self._replica,
         ):
             part.restore(saved)

@@ -84,7 +84,7 @@ class LoopRun(Training):
             has_hooks=False,
         )
         self.files = WrittenFiles(is_active=workers.is_chief)
-        self.draws = DrawsPart(tracked, self.reached, self.progress)
+        self.draws = DrawsPart(tracked, self.reached, self.progress, is_chief=workers.is_chief)
         self._objects = [
             LoopFilesPart(self.files),
             self.reached,

@@ -16,7 +16,15 @@ from det_keras.keras.loops.tracked import TrackedObjects
 from det_keras.keras.loops.values import ReportedValues
 from det_keras.keras.loops.workers import LoopWorkers
 from det_keras.keras.random_ops.counters import random_counters
-from det_keras.keras.training.parts import InMemory, Part, ReachedPart, Saved, SavedState, WeightsPart
+from det_keras.keras.training.parts import (
+    InMemory,
+    Part,
+    RandomPart,
+    ReachedPart,
+    Saved,
+    SavedState,
+    WeightsPart,
+)
 from det_keras.keras.training.position import Position
 from det_keras.keras.training.progress import Progress
 from det_keras.keras.training.written_files import WrittenFiles
@@ -167,50 +175,43 @@ class PassesPart(Part):
         }
 
 
-class DrawsPart(Part):
+class DrawsPart(RandomPart):
     """The states of all that draws random numbers: as they are, and as they were when the epoch began.
 
     Args:
         tracked: the objects, some of which draw.
         reached: what they and the script lead to.
         progress: the progress of the loop.
+        is_chief: whether this worker's state is in the shared part of a checkpoint.
 
     Attributes:
         of_epoch: the states when the epoch began.
     """
 
-    def __init__(self, tracked: TrackedObjects, reached: ReachedPart, progress: Progress) -> None:
+    def __init__(
+        self, tracked: TrackedObjects, reached: ReachedPart, progress: Progress, *, is_chief: bool
+    ) -> None:
+        super().__init__(is_chief=is_chief)
         self.of_epoch: Mapping[str, Any] = {}
         self._tracked = tracked
         self._reached = reached
         self._progress = progress
-        random_counters.begin_training()
 
     def begin_epoch(self) -> None:
         """Keep the states as they are now."""
-        self.of_epoch = {**_drawn(), "tracked": self._tracked.draws(), "reached": self._reached.draws()}
+        self.of_epoch = {
+            "streams": capture_streams(),
+            "counters": random_counters.get_state(),
+            "tracked": self._tracked.draws(),
+            "reached": self._reached.draws(),
+        }
 
     def capture(self, directory: Path) -> Mapping[str, Any]:
         of_epoch = self.of_epoch if self._progress.position.step else None
-        drawn = _drawn()
-        return {
-            "random": drawn["streams"],
-            "random_counters": drawn["counters"],
-            "loop": {"epoch_draws": of_epoch},
-        }
+        return {**super().capture(directory), "loop": {"epoch_draws": of_epoch}}
 
     def capture_own(self, directory: Path) -> Mapping[str, Any]:
-        drawn = _drawn()
-        return {
-            "random": drawn["streams"],
-            "random_counters": drawn["counters"],
-            "epoch_draws": self.of_epoch,
-        }
-
-    def restore(self, saved: Saved) -> None:
-        state = saved.own or saved.state
-        random_counters.restore(state.get("random_counters"), is_end=saved.is_end)
-        restore_streams(state["random"], without=saved.drawn)
+        return {**super().capture_own(directory), "epoch_draws": self.of_epoch}
 
     def restore_epoch(self, draws: Mapping[str, Any]) -> None:
         """Restore the states with which an epoch began."""
@@ -219,10 +220,6 @@ class DrawsPart(Part):
         # Checkpoints of earlier versions do not have the counters.
         random_counters.restore(draws.get("counters"))
         restore_streams(draws["streams"])
-
-
-def _drawn() -> dict[str, Any]:
-    return {"streams": capture_streams(), "counters": random_counters.get_state()}
 
 
 class LoopState:

@@ -64,10 +64,14 @@ def warn_of_random_functions(before: Collection[str]) -> None:
 
 def _stateful_ops(model: Any) -> set[str]:
     """Return the names of all stateful random ops in the traced train step."""
-    found = set()
+    found: set[str] = set()
+    seen: set[str] = set()
     for function in traced_functions(model):
+        if function.function_def.signature.name in seen:
+            continue
         graph = function.graph.as_graph_def()
         nodes = [*graph.node, *(node for inner in graph.library.function for node in inner.node_def)]
+        seen |= {inner.signature.name for inner in graph.library.function}
         found |= {node.name for node in nodes if node.op in _STATEFUL}
     return found
 

@@ -23,9 +23,11 @@ import numpy as np
 from det_keras.core.distributed import DistributedContext
 from det_keras.keras.checkpoint.comparison import REACHED_NAME
 from det_keras.keras.checkpoint.model_file import ModelFile
+from det_keras.keras.checkpoint.random_state import capture_streams, restore_random_state
 from det_keras.keras.checkpoint.reached import ReachedState
 from det_keras.keras.checkpoint.variables import REACHED, TrackedVariable, VariableSet
 from det_keras.keras.history import FitHistory, pack_history
+from det_keras.keras.random_ops.counters import random_counters
 from det_keras.keras.training.progress import Progress
 
 #: The file with the entries of one worker.
@@ -293,6 +295,34 @@ class ProgressPart(Part):
 
     def restore(self, saved: Saved) -> None:
         self._progress.load_state(saved.state)
+
+
+class RandomPart(Part):
+    """The states of random streams, and of random ops in traced functions.
+
+    It is restored last: what is restored before may draw from them.
+
+    Args:
+        model: the model that is trained, whose steps have states apart; None for a loop.
+        is_chief: whether this worker's state is in the shared part of a checkpoint.
+    """
+
+    def __init__(self, model: Any = None, *, is_chief: bool) -> None:
+        self._model = model
+        self._is_chief = is_chief
+        random_counters.begin_training()
+
+    def capture(self, directory: Path) -> Mapping[str, Any]:
+        return {"random": capture_streams(), "random_counters": random_counters.get_state(self._model)}
+
+    def capture_own(self, directory: Path) -> Mapping[str, Any]:
+        return {} if self._is_chief else RandomPart.capture(self, directory)
+
+    def restore(self, saved: Saved) -> None:
+        state = {**saved.state, **(saved.own or {})}
+        # Checkpoints of earlier versions do not have them.
+        random_counters.restore(state.get("random_counters"), self._model, is_end=saved.is_end)
+        restore_random_state(self._model, state["random"], without=saved.drawn)
 
 
 class InMemory:

@@ -76,7 +76,7 @@ class WrittenFiles(Part):
 
     def capture(self, directory: Path) -> Mapping[str, Any]:
         self._captured = self._listed()
-        for content in self._paths.values():
+        for content in list(self._paths.values()):
             if content is not None and content.content is not None:
                 (directory / _FOLDER).mkdir(exist_ok=True)
                 (directory / _FOLDER / content.digest).write_bytes(content.content)
