@@ -70,9 +70,11 @@ def measure(
         config = {"checkpoint_policy": "none", "min_checkpoint_period": {"batches": batches}}
 
         def turn() -> None:
-            with tempfile.TemporaryDirectory() as folder:
-                with det.keras.init(run_dir=folder, seed=1, config=config) as context:
-                    context.fit(model, X, Y, callbacks=callbacks(), **options)
+            with (
+                tempfile.TemporaryDirectory() as folder,
+                det.keras.init(run_dir=folder, seed=1, config=config) as context,
+            ):
+                context.fit(model, X, Y, callbacks=callbacks(), **options)
 
         return turn
 
