@@ -60,6 +60,8 @@ class FitHistory(keras.callbacks.History):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
+        # Keras sets it when training begins, and another callback may have ended it before.
+        self.epoch: list[int] = []
         # Name -> epochs of its values, for metrics that not every epoch has.
         self._places: dict[str, list[int]] = {}
 

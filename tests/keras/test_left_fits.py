@@ -17,6 +17,7 @@ from tensorflow.python.framework.config import disable_op_determinism
 import det_keras as det
 from det_keras.errors import DetError, ModelMismatchError
 from det_keras.keras.data import generator
+from det_keras.keras.fit.parts import DataPart
 from det_keras.keras.training.phase import describe_error, rebuild_error
 
 PERIOD = {"checkpoint_policy": "none", "min_checkpoint_period": {"batches": 2}}
@@ -85,6 +86,37 @@ def test_fit_that_was_left_is_left_in_the_same_state_again(tmp_path, leave, at):
     assert again.args == error.args
     for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+class Refusing(keras.callbacks.Callback):
+    """Raises before a training has begun."""
+
+    def on_train_begin(self, logs=None):
+        raise OutOfLuckError("early")
+
+
+def test_error_before_training_begins_is_that_of_the_script(tmp_path):
+    def trained(path, *later):
+        with opened(path) as context:
+            model = network(optimizer="adam")
+            with pytest.raises(OutOfLuckError, match="early"):
+                fit(context, model, Refusing())
+            fit(context, model, *later)
+            return model.get_weights()
+
+    expected = trained(tmp_path / "undisturbed")
+    with pytest.raises(Interrupted):
+        trained(tmp_path / "killed", Act(5, lambda: raise_(Interrupted())))
+    for ours, theirs in zip(trained(tmp_path / "killed"), expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_error_is_that_of_the_script_also_if_its_state_cannot_be_kept(tmp_path, monkeypatch, caplog):
+    with opened(tmp_path) as context:
+        monkeypatch.setattr(DataPart, "at_end", lambda _: raise_(OSError("no space")))
+        with pytest.raises(OutOfLuckError):
+            fit(context, network(optimizer="adam"), Act(5, lambda: raise_(OutOfLuckError())))
+    assert "cannot be kept" in caplog.text
 
 
 def test_validation_before_a_model_is_built_does_not_limit_what_is_saved(tmp_path):

@@ -82,7 +82,7 @@ class Fit:
                 run.restore()
                 if raised := restored.state["phase"].get("raised"):
                     error = error_of_rank(raised, run.core.distributed.rank)
-                    run.fail(error, run.data.at_end())
+                    run.fail(error, run.data.at_end)
                     raise error
                 return run.finish(run.data.at_end())
             prepare_callbacks(run.user_callbacks, run.progress.position.epoch)
@@ -99,7 +99,7 @@ class Fit:
                 run.end()
         except BaseException as error:
             run.callbacks.abandon()
-            run.fail(error, run.data.at_end())
+            run.fail(error, run.data.at_end)
             raise
         return run.finish(run.data.at_end())
 

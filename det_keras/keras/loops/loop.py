@@ -115,7 +115,7 @@ class Loop:
         run.state(left).restore(draws_of_epoch=False)
         if raised := state["phase"]["raised"]:
             error = error_of_rank(raised, run.core.distributed.rank)
-            run.fail(error, {})
+            run.fail(error)
             raise error
         self._workers.average()
         run.finish({})

@@ -144,7 +144,8 @@ class LoopRun(Training):
     def leave(self) -> None:
         """Keep the state as it is now: what the script does from here on is not of the loop."""
         self.files.leave()
-        self._save_left = self._capture_left()
+        with self._without_raising():
+            self._save_left = self._capture_left()
 
     def end_left(self, error: BaseException | None) -> None:
         """End a loop that the script has left, because its next training begins.

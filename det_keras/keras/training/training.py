@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import abc
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -305,7 +306,7 @@ class Training(abc.ABC):
         self._context.phase_finished(self._record(data))
         return self.history
 
-    def fail(self, error: BaseException, data: Mapping[str, Any]) -> None:
+    def fail(self, error: BaseException, data: Callable[[], Mapping[str, Any]] = dict) -> None:
         """Record that an exception leaves the training, with its state: the script may catch it and train again.
 
         The state is written when the script begins its next training. Until then the script may die of the exception,
@@ -314,24 +315,27 @@ class Training(abc.ABC):
 
         Args:
             error: the exception.
-            data: the state of the data, as JSON values.
+            data: returns the state of the data, as JSON values.
         """
         if isinstance(error, SystemExit | DetError) or self.progress.awaits_state:
             return
-        save = self._capture_left()
-        if save is not None:
-            self._record_left(error, data, save)
+        with self._without_raising():
+            self._record_left(error, data(), self._capture_left())
 
-    def _capture_left(self) -> Callable[[Raised | None], None] | None:
-        """Return what saves the state in which the script leaves the training; None if it cannot be kept."""
+    def _capture_left(self) -> Callable[[Raised | None], None]:
+        """Return what saves the state in which the script leaves the training."""
         if self.progress.trained_batches == self.progress.batches_before:
             return lambda _: None
+        return self._snapshots.capture_left()
+
+    @staticmethod
+    @contextmanager
+    def _without_raising() -> Iterator[None]:
+        """Log what goes wrong inside the block: an error of the script itself is the one that it gets."""
         try:
-            return self._snapshots.capture_left()
+            yield
         except Exception:
-            # The script's own error is the one to report.
             logger.warning("The state in which the training was left cannot be kept.", exc_info=True)
-            return None
 
     def _record_left(
         self, error: BaseException, data: Mapping[str, Any], save: Callable[[Raised | None], None]
