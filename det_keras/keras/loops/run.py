@@ -22,7 +22,7 @@ from det_keras.keras.loops.workers import LoopWorkers
 from det_keras.keras.private_api.steps import traced_names
 from det_keras.keras.random_ops.unsaved import warn_of_random_functions
 from det_keras.keras.training.parts import HistoryPart, ProgressPart, ReachedPart, SavedState, WeightsPart
-from det_keras.keras.training.phase import Raised, phase_signature
+from det_keras.keras.training.phase import Raised, own_error_first, phase_signature
 from det_keras.keras.training.training import Training, TrainingContext
 from det_keras.keras.training.written_files import WrittenFiles
 
@@ -144,7 +144,7 @@ class LoopRun(Training):
     def leave(self) -> None:
         """Keep the state as it is now: what the script does from here on is not of the loop."""
         self.files.leave()
-        with self._without_raising():
+        with own_error_first():
             self._save_left = self._capture_left()
 
     def end_left(self, error: BaseException | None) -> None:

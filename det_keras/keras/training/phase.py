@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import base64
 import builtins
+import logging
 import pickle
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from det_keras.errors import ModelMismatchError
 from det_keras.keras.private_api.models import calling_frames
+
+logger = logging.getLogger(__name__)
 
 _NUMBERS_HINT = (
     "Only the numbers of automatic names differ: Keras counts the layers of a process, and this one made some before. "
@@ -49,6 +53,15 @@ class PhaseRecord:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values, which `PhaseRecord(**...)` accepts."""
         return asdict(self)
+
+
+@contextmanager
+def own_error_first() -> Iterator[None]:
+    """Log an error inside of the block: it keeps a training that an error of the script has left, which is raised."""
+    try:
+        yield
+    except Exception:
+        logger.warning("The state in which the training was left cannot be kept.", exc_info=True)
 
 
 def describe_error(error: BaseException) -> dict[str, Any]:

@@ -7,9 +7,7 @@ calls its boundary callbacks, which report, validate, save and stop.
 from __future__ import annotations
 
 import abc
-import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -33,14 +31,12 @@ from det_keras.keras.training.boundaries.verification import VerificationCallbac
 from det_keras.keras.training.boundaries.workers import DivergenceCallback
 from det_keras.keras.training.boundaries.workload import workload_callbacks
 from det_keras.keras.training.parts import Part, Saved, WeightsPart
-from det_keras.keras.training.phase import PhaseRecord, Raised, describe_error
+from det_keras.keras.training.phase import PhaseRecord, Raised, describe_error, own_error_first
 from det_keras.keras.training.position import Position, Target
 from det_keras.keras.training.progress import Progress, Validation
 from det_keras.keras.training.settings import FitSettings
 from det_keras.keras.training.snapshot import CodeArchive, Snapshots
 from det_keras.keras.training.workers import Workers
-
-logger = logging.getLogger(__name__)
 
 
 class TrainingContext(Protocol):
@@ -319,7 +315,7 @@ class Training(abc.ABC):
         """
         if isinstance(error, SystemExit | DetError) or self.progress.awaits_state:
             return
-        with self._without_raising():
+        with own_error_first():
             self._record_left(error, data(), self._capture_left())
 
     def _capture_left(self) -> Callable[[Raised | None], None]:
@@ -327,15 +323,6 @@ class Training(abc.ABC):
         if self.progress.trained_batches == self.progress.batches_before:
             return lambda _: None
         return self._snapshots.capture_left()
-
-    @staticmethod
-    @contextmanager
-    def _without_raising() -> Iterator[None]:
-        """Log what goes wrong inside the block: an error of the script itself is the one that it gets."""
-        try:
-            yield
-        except Exception:
-            logger.warning("The state in which the training was left cannot be kept.", exc_info=True)
 
     def _record_left(
         self, error: BaseException, data: Mapping[str, Any], save: Callable[[Raised | None], None]
