@@ -64,6 +64,11 @@ class SharedStep:
         self.is_ending_epoch: bool | None = None
         self.counts = [tf.Variable(1, dtype=tf.int64, trainable=False) for _ in range(2)]
 
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """The variables that steps use; none of them is state of the training."""
+        return [self.leave, self.end, self.requests, *self.counts]
+
     def begin(self) -> None:
         """Reset the requests of an earlier training."""
         self.leave.assign(0.0)

@@ -108,7 +108,7 @@ class FitRun(Training):
                     for name, data in arguments.datasets.items()
                     if name not in arguments.generators
                 },
-                known=self.trained.known_variables,
+                known=lambda: [*self.trained.known_variables(), *self.workers.variables],
                 reads_traces=workers.is_alone,
                 # The step of one of several workers uses variables of this package too, and is traced later.
                 hidden=lambda: (

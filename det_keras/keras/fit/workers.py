@@ -64,6 +64,11 @@ class FitWorkers(Workers):
         """The model of this worker, which has its own state also where it does not train; None on one worker."""
         return None if self._step is None else self._replica or self._make_replica()
 
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """The variables by which workers ask each other in steps, which are no state of the training."""
+        return [] if self._step is None else self._step.variables
+
     @contextmanager
     def at_work(self, *, is_new: bool) -> Iterator[None]:
         """Train as one of several workers inside the block.
