@@ -88,6 +88,20 @@ def test_fit_that_was_left_is_left_in_the_same_state_again(tmp_path, leave, at):
         np.testing.assert_array_equal(ours, theirs)
 
 
+def assert_interruption_changes_nothing(trained, folder):
+    """Compare a script that is interrupted at batch 5 and started again with an undisturbed one, by their weights.
+
+    Args:
+        trained: runs the script in a run directory, with further callbacks, and returns the weights.
+        folder: for the run directories.
+    """
+    expected = trained(folder / "undisturbed")
+    with pytest.raises(Interrupted):
+        trained(folder / "killed", Act(5, lambda: raise_(Interrupted())))
+    for ours, theirs in zip(trained(folder / "killed"), expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
 class Refusing(keras.callbacks.Callback):
     """Raises before a training has begun."""
 
@@ -104,11 +118,7 @@ def test_error_before_training_begins_is_that_of_the_script(tmp_path):
             fit(context, model, *later)
             return model.get_weights()
 
-    expected = trained(tmp_path / "undisturbed")
-    with pytest.raises(Interrupted):
-        trained(tmp_path / "killed", Act(5, lambda: raise_(Interrupted())))
-    for ours, theirs in zip(trained(tmp_path / "killed"), expected, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    assert_interruption_changes_nothing(trained, tmp_path)
 
 
 def test_error_is_that_of_the_script_also_if_its_state_cannot_be_kept(tmp_path, monkeypatch, caplog):
@@ -132,11 +142,7 @@ def test_validation_before_a_model_is_built_does_not_limit_what_is_saved(tmp_pat
             )  # fmt: skip
             return model.get_weights()
 
-    expected = trained(tmp_path / "undisturbed")
-    with pytest.raises(Interrupted):
-        trained(tmp_path / "killed", Act(5, lambda: raise_(Interrupted())))
-    for ours, theirs in zip(trained(tmp_path / "killed"), expected, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    assert_interruption_changes_nothing(trained, tmp_path)
 
 
 def test_fit_that_nobody_caught_resumes_from_its_checkpoint(tmp_path):
