@@ -316,6 +316,7 @@ class RandomPart(Part):
         return {"random": capture_streams(), "random_counters": random_counters.get_state(self._model)}
 
     def capture_own(self, directory: Path) -> Mapping[str, Any]:
+        # Not that of a subclass, which has more.
         return {} if self._is_chief else RandomPart.capture(self, directory)
 
     def restore(self, saved: Saved) -> None:

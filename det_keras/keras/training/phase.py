@@ -57,7 +57,7 @@ class PhaseRecord:
 
 @contextmanager
 def own_error_first() -> Iterator[None]:
-    """Log an error inside of the block: it keeps a training that an error of the script has left, which is raised."""
+    """Log what goes wrong in keeping a training that the script has left by an error: the script gets its own error."""
     try:
         yield
     except Exception:

@@ -76,6 +76,7 @@ class WrittenFiles(Part):
 
     def capture(self, directory: Path) -> Mapping[str, Any]:
         self._captured = self._listed()
+        # A script may have wrapped `open`: what is written here is then noticed as well.
         for content in list(self._paths.values()):
             if content is not None and content.content is not None:
                 (directory / _FOLDER).mkdir(exist_ok=True)
