@@ -348,6 +348,36 @@ def test_preempted_slots_go_to_the_task_that_they_were_freed_for():
     assert [grant.task_id for grant in policy.plan(queue).grants] == ["high.0"]
 
 
+def test_slots_that_are_left_for_one_task_serve_a_second_one_as_well():
+    """A task of five slots that stops for one of four leaves, with those that are free, enough for another one."""
+    policy = POLICIES["priority with preemption"]
+    queue = make(policy, [4, 4], [("low", JobFacts(5, priority=42, is_preemptible=True), 1)])
+    confirm(queue, policy.plan(queue).grants, 1)
+    queue.set_job("high", JobFacts(4, priority=1))
+    queue.set_job("small", JobFacts(2, priority=42, is_preemptible=True))
+    for task_id in ("high.0", "high.1", "small.0"):
+        queue.wait(task_id.split(".")[0], Waiting(task_id, 9))
+    plan = policy.plan(queue)
+    assert [one.task_id for one in plan.preemptions] == ["low.0"]
+    assert plan.grants == []
+    assert set(queue.reservations) == {"high.0", "high.1"}
+
+
+def test_freed_slots_go_to_a_task_of_higher_priority_that_came_meanwhile():
+    policy = POLICIES["priority with preemption"]
+    queue = make(policy, [1], [("low", JobFacts(1, priority=50, is_preemptible=True), 1)])
+    confirm(queue, policy.plan(queue).grants, 1)
+    queue.set_job("middle", JobFacts(1, priority=42, is_preemptible=True))
+    queue.wait("middle", Waiting("middle.0", 2))
+    assert [one.task_id for one in policy.plan(queue).preemptions] == ["low.0"]
+    queue.set_job("high", JobFacts(1, priority=1))
+    queue.wait("high", Waiting("high.0", 3))
+    leave(queue, "low.0", 4)
+    plan = policy.plan(queue)
+    # And not to the one that they were reserved for, which would have to stop at once.
+    assert ([one.task_id for one in plan.grants], plan.preemptions) == (["high.0"], [])
+
+
 def test_reservation_of_a_task_that_was_killed_is_free_for_others():
     policy = POLICIES["priority with preemption"]
     low = JobFacts(1, priority=50, is_preemptible=True)

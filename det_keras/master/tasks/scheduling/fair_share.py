@@ -16,7 +16,7 @@ from __future__ import annotations
 from det_keras.master.tasks.scheduling.base import Plan, Policy, Preemption
 from det_keras.master.tasks.scheduling.preemption import can_stop, find_room
 from det_keras.master.tasks.scheduling.queue import Job, Key, Queue, Running
-from det_keras.master.tasks.scheduling.walk import Walk, start_reserved
+from det_keras.master.tasks.scheduling.walk import Walk, cancel_lost, start_reserved
 
 # Weights are floating-point numbers.
 _TOLERANCE = 1e-9
@@ -41,6 +41,7 @@ class FairSharePolicy(Policy):
         # Slots that are given to others in the second pass may put these above their shares, for the first pass.
         # Each further turn reserves slots for one more task, so it comes to an end.
         while decided != (decided := (list(plan.grants), len(plan.preemptions), list(queue.reservations))):
+            cancel_lost(queue)
             start_reserved(queue, plan)
             level = slots_per_weight(queue)
             self._pass(queue, plan, level, is_backfill=False)

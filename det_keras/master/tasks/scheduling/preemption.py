@@ -53,9 +53,7 @@ def find_room(
             on_node[share.node].append((job, task))
     best: tuple[int, int, str] | None = None
     chosen: Sequence[tuple[Job, Running]] = ()
-    for node in {*on_node, *leaving}:
-        if node not in queue.cluster.nodes:
-            continue
+    for node in queue.cluster.nodes:
         lacking = slots - len(queue.cluster.unused(node)) - len(leaving.get(node, ()))
         victims = _victims(on_node.get(node, ()), lacking, may_lose, node)
         if victims is None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from det_keras.master.tasks.scheduling.base import Plan, Policy, Preemption
 from det_keras.master.tasks.scheduling.preemption import Room, can_stop, find_room
 from det_keras.master.tasks.scheduling.queue import Job, Key, Queue, Running
-from det_keras.master.tasks.scheduling.walk import Walk, start_reserved
+from det_keras.master.tasks.scheduling.walk import Walk, cancel_lost, start_reserved
 
 
 class PriorityPolicy(Policy):
@@ -36,10 +36,12 @@ class PriorityPolicy(Policy):
     def plan(self, queue: Queue) -> Plan:
         """Decide what happens now, and apply it to `queue`."""
         plan = Plan()
-        start_reserved(queue, plan)
+        cancel_lost(queue)
         # A reservation that is cancelled for a higher priority changes the order behind the walk.
         while self._pass(queue, plan):
             pass
+        # What starts before the walk would be stopped by the next one, if a task of higher priority waits.
+        start_reserved(queue, plan)
         return plan
 
     def _pass(self, queue: Queue, plan: Plan) -> bool:
@@ -61,7 +63,9 @@ class PriorityPolicy(Policy):
         """Reserve slots of tasks with lower priority for a job's first task; return whether there are enough."""
         priority = job.facts.priority
         lower = [task_id for task_id, other in queue.reservations.items() if other.facts.priority > priority]
-        if not lower and not any(p > priority and count for p, count in queue.losable.items()):
+        has_losable = any(p > priority and count for p, count in queue.losable.items())
+        # What stops for an earlier task may leave enough for this one besides.
+        if not lower and not has_losable and not queue.stopping:
             return False
         candidates = [
             (other, task)

@@ -73,7 +73,15 @@ class Walk:
 
 
 def start_reserved(queue: Queue, plan: Plan) -> None:
-    """Start the tasks whose reserved slots are free, and cancel reservations that cannot come true."""
+    """Start the tasks whose reserved slots are free."""
+    for task_id in list(queue.reservations):
+        shares = queue.reservations[task_id].reserved[task_id]
+        if all(queue.cluster.claims(share.node, slot) == 1 for share in shares for slot in share.slot_ids):
+            plan.grants.append(Grant(task_id, queue.grant_reserved(task_id)))
+
+
+def cancel_lost(queue: Queue) -> None:
+    """Cancel the reservations that cannot come true."""
     leaving = {
         (share.node, slot)
         for task_id, job in queue.stopping.items()
@@ -86,5 +94,3 @@ def start_reserved(queue: Queue, plan: Plan) -> None:
         used = [slot for slot in slots if queue.cluster.claims(*slot) > 1]
         if any(node not in queue.cluster.nodes for node, _ in slots) or not leaving.issuperset(used):
             queue.cancel(task_id)
-        elif not used:
-            plan.grants.append(Grant(task_id, queue.grant_reserved(task_id)))
