@@ -409,6 +409,15 @@ def test_module_that_a_later_function_uses_has_not_changed(caplog):
     assert not caplog.records
 
 
+def test_writers_of_events_are_no_state(tmp_path, caplog):
+    thing = Thing(writers={}, writer=None)
+    state = ReachedState({"root": thing})
+    thing.writers["train"] = thing.writer = tf.summary.create_file_writer(str(tmp_path))
+    with caplog.at_level(logging.WARNING):
+        state.dump()
+    assert not caplog.records
+
+
 def test_generators_in_callbacks_are_named(caplog):
     thing = Thing(numbers=iter(number for number in range(9)))
     state = ReachedState({"root": thing})

@@ -309,7 +309,7 @@ class ReachedState:
             return False
         # The first step lets a layer make its parts, as it does in the process that resumes.
         is_built = is_new and isinstance(node.owner, keras.Layer)
-        if node.is_of_script and has_moved and not is_built:
+        if node.is_of_script and has_moved and not is_built and not _is_writer(value):
             why = (
                 f"has {size / 1e6:.0f} MB" if size else f"is a {type(value).__name__}, which cannot be stored"
             )
@@ -452,6 +452,12 @@ def _opaque(value: Any) -> _Opaque:
         # It may have been advanced, which cannot be seen.
         position = object()
     return _Opaque(id(value), position)
+
+
+def _is_writer(value: Any) -> bool:
+    """Return whether a value writes TensorBoard's events, or holds only such: nothing is read from it again."""
+    held = [*value.values()] if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
+    return bool(held) and all(isinstance(each, tf.summary.SummaryWriter) for each in held)
 
 
 def _empty(value: Any) -> Any:
