@@ -70,7 +70,7 @@ def held(det, tmp_path):
     det("experiment", "kill", str(number))
 
 
-def until(condition, timeout_s=120.0):
+def until(condition, timeout_s=60.0):
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
@@ -246,7 +246,7 @@ def test_following_survives_a_master_that_is_killed_and_comes_back(det, held):
     det.out("deploy", "local", "cluster-up", "--slots", "4")
     gate.touch()
 
-    log, state = (process.communicate(timeout=120)[0] for process in following)
+    log, state = (process.communicate(timeout=40)[0] for process in following)
     assert [line.rsplit("|| ", 1)[1] for line in log.splitlines() if "epoch" in line] == [
         "epoch 2",
         "epoch 3",

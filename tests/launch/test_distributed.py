@@ -24,7 +24,8 @@ from det_keras.launch.distributed import INSTALL_COMMAND, rank_environments
 from det_keras.launch.network import host_name_problem
 from det_keras.launch.placement import Placement
 
-from .waiting import eventually, is_dead
+from . import waiting
+from .waiting import is_dead
 
 pytestmark = pytest.mark.process
 
@@ -40,6 +41,10 @@ IN_A_JOB = {
     "DET_ALLOCATION_ID": "one.1",
     "DET_SESSION_TOKEN": "secret",
 }
+
+
+# Ranks take longer to start than a task.
+eventually = functools.partial(waiting.eventually, timeout_s=20.0)
 
 
 class Launched:

@@ -7,8 +7,8 @@ import time
 import psutil
 
 
-def eventually(ask, timeout_s: float = 60.0):
-    """Return what `ask` gives once it is true; the limit is for a machine that is busy with other tests."""
+def eventually(ask, timeout_s: float = 10.0):
+    """Return what `ask` gives once it is true."""
     deadline = time.monotonic() + timeout_s
     while not (answer := ask()):
         assert time.monotonic() < deadline, "It did not come true in time."

@@ -21,8 +21,8 @@ T = TypeVar("T")
 SINGLE = "entrypoint: python3 train.py\nsearcher: {name: single, metric: loss}\n"
 
 
-def eventually(ask: Callable[[], T], timeout_s: float = 120.0) -> T:
-    """Return the first true answer of `ask`; the limit is for a machine that is busy with other tests."""
+def eventually(ask: Callable[[], T], timeout_s: float = 60.0) -> T:
+    """Return the first true answer of `ask`."""
     deadline = time.monotonic() + timeout_s
     while True:
         answer = ask()

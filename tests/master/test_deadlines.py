@@ -54,9 +54,9 @@ def test_task_that_does_not_stop_is_killed_in_time_after_the_clock_was_set_back(
         assert session.get(AllocationRow, allocation_id).kill_at is not None
     eventually(lambda: allocation_id in world.master.dispatcher._kills._known)
     set_clock(-HOUR)
-    eventually(lambda: (allocation_id, False) in world.pool.kills)
+    eventually(lambda: (allocation_id, False) in world.pool.kills, 20.0)
     set_clock(-2 * HOUR)
-    eventually(lambda: (allocation_id, True) in world.pool.kills)
+    eventually(lambda: (allocation_id, True) in world.pool.kills, 20.0)
 
 
 def test_unmanaged_trial_is_not_lost_when_the_clock_is_set_forward(world, set_clock):

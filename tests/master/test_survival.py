@@ -398,7 +398,7 @@ def test_stop_kills_tasks_when_asked(real):
     experiment_id, trial = submit(real, "print('run', RUN_ID)\nif RUN_ID == 1: time.sleep(60)\n")
     wait_for_text(real, trial, "run 1")
     process.stop(real.home, kill_tasks=True)
-    eventually(lambda: not processes_of(f"{trial['taskId']}.1"))
+    eventually(lambda: not processes_of(f"{trial['taskId']}.1"), 5.0)
     real.start()
     real.client.wait_for_state(experiment_id, "COMPLETED")
     assert texts(real, trial) == ["run 1", "run 2"]

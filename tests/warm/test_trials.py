@@ -74,7 +74,7 @@ def start(server, tmp_path):
 
 
 def wait_for(path):
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 30
     while not path.exists() or not path.read_text():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -129,4 +129,4 @@ def test_killed_supervisor_takes_a_forked_task_along(start):
     assert found["warm"]
     tasks = [one for one in supervisor.children() if os.getpgid(one.pid) == one.pid]
     supervisor.kill()
-    assert psutil.wait_procs(tasks, timeout=120)[1] == []
+    assert psutil.wait_procs(tasks, timeout=20)[1] == []
