@@ -456,7 +456,9 @@ def _opaque(value: Any) -> _Opaque:
 
 def _is_writer(value: Any) -> bool:
     """Return whether a value writes TensorBoard's events, or holds only such: nothing is read from it again."""
-    held = [*value.values()] if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    held = value if isinstance(value, list | tuple) else [value]
     return bool(held) and all(isinstance(each, tf.summary.SummaryWriter) for each in held)
 
 
