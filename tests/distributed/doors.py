@@ -33,7 +33,7 @@ def main(folder: Path, engine: str) -> None:
         training = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
     try:
         seen: set[tuple[str, int]] = set()
-        while not list(folder.glob("relay/run/checkpoints/*-*/manifest.json")):
+        while not list(folder.glob("relay/run/checkpoints/[!.]*/manifest.json")):
             if training.poll() is not None:
                 raise SystemExit((folder / "output").read_text())
             # Some listen only for the moment in which the ranks connect.

@@ -100,8 +100,8 @@ def told(request, tmp_path_factory):
 
 
 def newest_wait(run_dir: Path) -> list[int]:
-    """Return what `EarlyStopping` had counted in the newest checkpoint, nothing without it."""
-    pickles = list((run_dir / "checkpoints").glob("*-*/training_state/callbacks/*.pkl"))
+    """Return what `EarlyStopping` had counted in the newest whole checkpoint, nothing without it."""
+    pickles = list((run_dir / "checkpoints").glob("[!.]*/training_state/callbacks/*.pkl"))
     newest = sorted(pickles, key=lambda path: path.stat().st_mtime_ns)[-1:]
     # Whichever it is among the callbacks.
     stopping = tuple(keras.callbacks.EarlyStopping() for _ in range(4))
