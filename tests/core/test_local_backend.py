@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 
 from det_keras import core
+from det_keras.core.backend.local import RunDirectory
+from det_keras.errors import DetError
 
 
 def rows(path):
@@ -120,3 +123,37 @@ finally:
 def test_child_that_has_not_begun_to_run_keeps_no_lock(tmp_path):
     run = subprocess.run([sys.executable, "-c", _STALLED_CHILD, tmp_path], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from det_keras.core.backend.local import RunDirectory
+run = RunDirectory(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_directory_of_a_process_that_is_being_killed_is_waited_for(tmp_path):
+    """Who kills a launcher and starts it again at once meets workers that have not noticed it yet."""
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert holder.stdout.readline() == b"held\n"
+    with ThreadPoolExecutor() as pool:
+        opening = pool.submit(RunDirectory, tmp_path)
+        assert not wait([opening], timeout=0.5).done
+        holder.kill()
+        opening.result(timeout=60).close()
+    holder.wait()
+
+
+def test_directory_that_another_process_uses_is_refused_after_a_while(tmp_path, monkeypatch):
+    monkeypatch.setattr("det_keras.core.backend.local._DYING_S", 0.2)
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert holder.stdout.readline() == b"held\n"
+    with pytest.raises(DetError, match=f"in use by process {holder.pid}"):
+        RunDirectory(tmp_path)
+    holder.kill()
+    holder.wait()

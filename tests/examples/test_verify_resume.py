@@ -50,7 +50,9 @@ def create(monkeypatch, capsys):
         monkeypatch.setattr(resume, "subprocess", SimpleNamespace(Popen=start, **streams))
         config = str(DIGITS / "const.yaml")
         code = main(["experiment", "create", config, str(directory), "--verify-resume", *options])
-        return code, capsys.readouterr().out
+        printed = capsys.readouterr()
+        # What an error says, for a test that fails.
+        return code, printed.out + printed.err
 
     return run
 

@@ -17,6 +17,7 @@ import json
 import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
@@ -39,6 +40,9 @@ from det_keras.storage import DirectoryStorage
 
 logger = logging.getLogger(__name__)
 
+# A process that was killed holds its lock until the kernel has freed its memory, and a worker until it notices that its
+# launcher was killed: who starts a script again at once waits so long.
+_DYING_S, _POLL_S = 5.0, 0.05
 # The open lock files. A forked child, such as a worker that loads data, inherits them and with them the locks, which
 # would then last as long as the child, also after a kill of this process.
 _held: weakref.WeakSet[IO[str]] = weakref.WeakSet()
@@ -114,21 +118,30 @@ class RunDirectory:
 
     def _acquire(self) -> IO[str]:
         file = (self.path / "lock").open("a+", encoding="utf-8")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        deadline = time.monotonic() + _DYING_S
+        while not _lock(file):
             file.seek(0)
             pid = file.read().strip() or "unknown"
-            file.close()
-            raise DetError(
-                f"The run directory {self.path} is in use by process {pid}. "
-                "Wait for it, or use another `run_dir`."
-            ) from None
+            if pid == str(os.getpid()) or time.monotonic() > deadline:
+                file.close()
+                raise DetError(
+                    f"The run directory {self.path} is in use by process {pid}. "
+                    "Wait for it, or use another `run_dir`."
+                )
+            time.sleep(_POLL_S)
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
         _held.add(file)
         return file
+
+
+def _lock(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 class LocalBackend(Backend):
