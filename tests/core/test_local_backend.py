@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -144,7 +145,9 @@ def test_directory_of_a_process_that_is_being_killed_is_waited_for(tmp_path):
         opening = pool.submit(RunDirectory, tmp_path)
         assert not wait([opening], timeout=0.5).done
         holder.kill()
-        opening.result(timeout=60).close()
+        run = opening.result(timeout=60)
+    assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
+    run.close()
     holder.wait()
 
 

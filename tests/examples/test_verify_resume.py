@@ -50,9 +50,10 @@ def create(monkeypatch, capsys):
         monkeypatch.setattr(resume, "subprocess", SimpleNamespace(Popen=start, **streams))
         config = str(DIGITS / "const.yaml")
         code = main(["experiment", "create", config, str(directory), "--verify-resume", *options])
-        printed = capsys.readouterr()
-        # What an error says, for a test that fails.
-        return code, printed.out + printed.err
+        printed, errors = capsys.readouterr()
+        # Shown by a test that fails.
+        sys.stderr.write(errors)
+        return code, printed
 
     return run
 

@@ -223,12 +223,13 @@ while True:
     ids=["simple", "with-variable", "list", "subshell", "trap"],
 )
 def test_training_below_a_shell_may_save_after_a_signal(supervise, tmp_path, script, code, number):
-    # No shell can trap what was ignored when it began, as under `nohup`.
-    signal.signal(number, signal.SIG_DFL)
     (tmp_path / "train.py").write_text(SAVES)
     program = f"{sys.executable} {tmp_path / 'train.py'}"
     text = script.format(number, program) if "trap" in script else script.format(program)
+    # No shell can trap what was ignored when it began, as under `nohup`.
+    before = signal.signal(number, signal.SIG_DFL)
     supervised = supervise(["sh", "-c", text])
+    signal.signal(number, before)
     eventually(lambda: supervised.says("ready"))
     supervised.process.send_signal(number)
     result = supervised.finish()
