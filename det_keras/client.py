@@ -165,7 +165,7 @@ class Session:
             raise self._unavailable(error) from error
 
     def download(self, path: str, *, accept: str, body: object = None) -> Iterator[bytes]:
-        """Yield the raw bytes of the answer to GET `path`, or to POST if there is a body.
+        """Yield the bytes of the answer to GET `path`, or to POST if there is a body.
 
         Args:
             path: from the root.
@@ -190,7 +190,8 @@ class Session:
                 if response.status_code != 200:
                     response.read()
                     raise _error(response)
-                yield from response.iter_raw()
+                # Decompressed, if the connection compressed it.
+                yield from response.iter_bytes()
         except httpx.TransportError as error:
             raise self._unavailable(error) from error
 

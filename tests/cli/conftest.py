@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -123,6 +124,10 @@ class Stub:
             found = found()
         content = found if isinstance(found, bytes) else json.dumps(found or _NOT_FOUND).encode()
         request.send_response(200 if found is not None else 404)
+        if "gzip" in request.headers.get("Accept-Encoding", ""):
+            # As masters and proxies do.
+            content = gzip.compress(content)
+            request.send_header("Content-Encoding", "gzip")
         request.send_header("Content-Length", str(len(content)))
         request.end_headers()
         request.wfile.write(content)
