@@ -8,9 +8,10 @@ answer was lost may be sent twice.
 from __future__ import annotations
 
 import json
+import os
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -56,7 +57,7 @@ class Session:
         self.patience_s = patience_s
         name = "Grpc-Metadata-x-allocation-token" if is_task else "Authorization"
         verify: Any = False if cert_file == "noverify" else (cert_file or True)
-        self._http = httpx.Client(
+        self._open_client: Callable[[], httpx.Client] = lambda: httpx.Client(
             base_url=self.url,
             headers={name: f"Bearer {token}"} if token else {},
             timeout=httpx.Timeout(30.0, connect=5.0),
@@ -65,7 +66,15 @@ class Session:
             # A master on loopback is never behind the proxy that the environment may name.
             trust_env=not is_loopback(urlsplit(self.url).hostname or ""),
         )
+        self._client, self._process = self._open_client(), os.getpid()
         self._extensions = {"sni_hostname": cert_name} if cert_name else {}
+
+    @property
+    def _http(self) -> httpx.Client:
+        if self._process != os.getpid():
+            # Forked: two processes that write to one connection would disturb each other.
+            self._client, self._process = self._open_client(), os.getpid()
+        return self._client
 
     @property
     def api(self) -> Api:

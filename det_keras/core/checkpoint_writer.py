@@ -138,12 +138,14 @@ class CheckpointWriter:
         with self._changed:
             while self._waiting is not None or self._busy:
                 self._changed.wait()
-            failure, self._failure = self._failure, None
-        if failure is not None:
-            raise CheckpointError(f"The last checkpoint could not be written: {failure}") from failure
+            self._raise_failure()
 
     def close(self) -> None:
-        """Write all submitted checkpoints, and end the thread and the process."""
+        """Write all submitted checkpoints, and end the thread and the process.
+
+        Raises:
+            CheckpointError: the newest checkpoint could not be written, and `wait` has not said so.
+        """
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -154,6 +156,12 @@ class CheckpointWriter:
         if self._buffers is not None:
             self._buffers.close()
             self._buffers = None
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise CheckpointError(f"The last checkpoint could not be written: {failure}") from failure
 
     def _start(self) -> None:
         if self._thread is None:

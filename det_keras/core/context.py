@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -20,10 +21,10 @@ from det_keras.core.distributed import DistributedContext
 from det_keras.core.media.store import MediaStore
 from det_keras.core.preempt import PreemptContext, PreemptMode
 from det_keras.core.profiler import Probe, Profiler, sampler_of
+from det_keras.core.script_end import UncaughtHook, close_after, close_at_end, is_closed
 from det_keras.core.searcher import SearcherContext
 from det_keras.core.tensorboard import EventFiles, TensorboardMode, prefix_of
 from det_keras.core.train import TrainContext
-from det_keras.core.uncaught import UncaughtHook
 from det_keras.errors import InvalidHP
 from det_keras.home import Home
 from det_keras.protocol.origin import origin_of
@@ -162,18 +163,25 @@ class Context:
         logger.log(number, "%s", ": ".join(part for part in (title, description) if part))
 
     def close(self) -> None:
-        """Flush every report and release all resources; a second call has no effect."""
-        self.preempt.close()
-        self.media.close()
-        self._events.close()
-        if self._profiler is not None:
-            self._profiler.close()
-        if self._load_reporter is not None:
-            self._load_reporter.close()
-        self.backend.close()
-        self.distributed.close()
-        if self._uncaught is not None:
-            self._uncaught.remove()
+        """Flush every report and release all resources; a second call has no effect.
+
+        Raises:
+            MasterUnavailableError: reports could not be delivered; the message names them.
+        """
+        is_closed(self.close)
+        # From the last to the first: each is called, whatever those before it raise.
+        with ExitStack() as steps:
+            if self._uncaught is not None:
+                steps.callback(self._uncaught.remove)
+            steps.callback(self.distributed.close)
+            steps.callback(self.backend.close)
+            if self._load_reporter is not None:
+                steps.callback(self._load_reporter.close)
+            if self._profiler is not None:
+                steps.callback(self._profiler.close)
+            steps.callback(self._events.close)
+            steps.callback(self.media.close)
+            steps.callback(self.preempt.close)
 
     def __enter__(self) -> Context:
         self.preempt.start()
@@ -186,7 +194,7 @@ class Context:
             self.train.report_early_exit()
         if error is not None:
             self.backend.note_error(error)
-        self.close()
+        close_after(error, self.close)
         if error is not None and self._uncaught is not None:
             # If the script does not catch the exception, the hook prints the hint after the traceback.
             self._uncaught.install()
@@ -230,7 +238,7 @@ def init(
         run_dir: in a local run, the run directory; by default a new one under the data root.
 
     Returns:
-        The context of this process. It must be closed, which a ``with`` block does.
+        The context of this process. A ``with`` block closes it, and the end of the script at the latest.
 
     Raises:
         ClusterInfoError: the launcher's variables are incomplete.
@@ -264,6 +272,7 @@ def init(
     )
     context.watch_for_uncaught()
     context.report_provenance()
+    close_at_end(context.close)
     return context
 
 

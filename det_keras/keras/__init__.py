@@ -40,7 +40,7 @@ if not _has_tensorflow():
         "`pip install 'det_keras[tensorflow]'`, or `pip install tensorflow-cpu` for a smaller one without GPUs."
     )
 
-from det_keras.core.uncaught import HINTS as _HINTS  # noqa: E402 - the check comes first
+from det_keras.core.script_end import HINTS as _HINTS  # noqa: E402 - the check comes first
 from det_keras.keras import callbacks  # noqa: E402
 from det_keras.keras.callbacks.tensorboard import CoreTensorBoard as TensorBoard  # noqa: E402
 from det_keras.keras.callbacks.tensorboard import TFKerasTensorBoard  # noqa: E402

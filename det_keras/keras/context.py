@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import keras
 
 from det_keras import notebook
 from det_keras.core.checkpoint import DownloadMode
-from det_keras.core.uncaught import UncaughtHook
+from det_keras.core.script_end import UncaughtHook, close_after, close_at_end, is_closed
 from det_keras.display import flat_hparams
 from det_keras.errors import CheckpointError, DetError, InvalidHP, NotATrainingJobError
 from det_keras.keras.checkpoint.load import load_model, open_checkpoint
@@ -77,7 +76,7 @@ class KerasContext(LoopCalls, MediaLog):
         if script.settings.profiling:
             core.start_profiler()
         core.report_provenance()
-        atexit.register(self.close)
+        close_at_end(self._close_at_end)
         self._uncaught = UncaughtHook(self._on_uncaught)
 
     @property
@@ -382,17 +381,24 @@ class KerasContext(LoopCalls, MediaLog):
         self._verification = verification
 
     def close(self) -> None:
-        """Write every checkpoint, send every report, and allow another context to be opened."""
+        """Write every checkpoint, send every report, and allow another context to be opened.
+
+        Raises:
+            CheckpointError: the newest checkpoint could not be written.
+            MasterUnavailableError: reports could not be delivered; the message names them.
+        """
         if self._is_closed:
             return
         self._is_closed = True
-        self._script.close(save=not self._has_failed)
-        if self._verification is not None:
-            self._verification.finish(is_wanted=not self._has_failed)
-        self.core.close()
-        atexit.unregister(self.close)
-        self._uncaught.remove()
-        self._on_close()
+        is_closed(self._close_at_end)
+        # From the last to the first: each is called, whatever those before it raise.
+        with ExitStack() as steps:
+            steps.callback(self._on_close)
+            steps.callback(self._uncaught.remove)
+            steps.callback(self.core.close)
+            if self._verification is not None:
+                steps.callback(self._verification.finish, is_wanted=not self._has_failed)
+            steps.callback(self._script.close, save=not self._has_failed)
 
     def __enter__(self) -> KerasContext:
         return self
@@ -400,10 +406,16 @@ class KerasContext(LoopCalls, MediaLog):
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if error is not None:
             self._on_uncaught(error)
-        self.close()
+        close_after(error, self.close)
         if error is not None:
             # If the script does not catch the exception, the hook prints the hint after the traceback.
             self._uncaught.install()
+
+    def _close_at_end(self) -> None:
+        try:
+            self._script.wait_for_thread()
+        finally:
+            self.close()
 
     @contextmanager
     def _open_checkpoint(self, trial_id: int | None, uuid: str | None, best: bool) -> Iterator[Path]:

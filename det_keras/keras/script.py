@@ -7,6 +7,7 @@ that it was in resumes from the newest checkpoint, and the others begin.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from typing import Any, Protocol
 from det_keras.core import Context
 from det_keras.core.checkpoint import DownloadMode
 from det_keras.core.checkpoint_writer import CheckpointWriter
+from det_keras.core.script_end import wait_for_thread
 from det_keras.errors import CheckpointError, DetError
 from det_keras.keras.checkpoint.training_state import RestoredState
 from det_keras.keras.distributed.gradients import GradientExchange
@@ -116,6 +118,7 @@ class Script:
         self._has_resumed = False
         self._has_logged_evaluation = False
         self._is_closed = False
+        self._thread = threading.current_thread()
 
     def configure(self, **changes: Any) -> None:
         """Replace settings by name, before a training."""
@@ -150,6 +153,7 @@ class Script:
 
         An exception that left it in the earlier process, and that the script caught there, is raised again.
         """
+        self._thread = threading.current_thread()
         point, index = self._find_point(), len(self.phases)
         if self._leave is not None:
             leave, self._leave = self._leave, None
@@ -201,23 +205,35 @@ class Script:
                 "continues from the newest checkpoint of its `run_dir`."
             )
 
+    def wait_for_thread(self) -> None:
+        """Wait for the thread of the newest training, if it is not this one and goes on after the main thread."""
+        wait_for_thread(self._thread, lambda: self.running is not None)
+
     def close(self, *, save: bool) -> None:
         """End the training that runs, and write every checkpoint.
 
         Args:
             save: the script has not failed.
+
+        Raises:
+            CheckpointError: the newest checkpoint could not be written.
         """
         self._is_closed = True
-        if self.running is not None:
-            self.running.abandon(save=save)
-        self.writer.close()
-        self._files.close()
+        # From the last to the first: each is called, whatever those before it raise.
+        with ExitStack() as steps:
+            steps.callback(self._files.close)
+            steps.callback(self.writer.close)
+            if self.running is not None:
+                steps.callback(self.running.abandon, save=save)
 
     def _find_point(self) -> ResumePoint | None:
         if not self._looked_for_point:
             self._looked_for_point = True
             self._point = find_resume_point(
-                self.core, self._files, skip_missing=self._skip_missing_checkpoints
+                self.core,
+                self._files,
+                length=self.settings.max_length,
+                skip_missing=self._skip_missing_checkpoints,
             )
         return self._point
 

@@ -101,7 +101,8 @@ def test_fault_of_our_own_does_not_end_the_thread(caplog):
     report_queue, sent = ReportQueue("t"), []
     report_queue.put("broken", lambda: 1 / 0)
     report_queue.put("next", lambda: sent.append(1))
-    report_queue.close()
+    with pytest.raises(MasterUnavailableError, match="1 report did not reach the master: broken"):
+        report_queue.close()
     assert sent == [1]
     assert "ZeroDivisionError" in caplog.text
 
@@ -127,3 +128,28 @@ def test_flush_gives_up_on_a_master_that_stays_away(caplog):
     report_queue.put("metrics", send)
     report_queue.flush()
     assert "Gave up sending metrics" in caplog.text
+
+
+def test_what_was_not_delivered_is_named_once_at_the_end():
+    report_queue = ReportQueue("t", close_timeout_s=0.1, retry_s=0.02)
+
+    def send():
+        raise MasterUnavailableError("gone")
+
+    for label in ("checkpoint a", "metrics"):
+        report_queue.put(label, send)
+    with pytest.raises(
+        MasterUnavailableError, match="2 reports did not reach the master: checkpoint a, metrics"
+    ):
+        report_queue.close()
+    report_queue.close()
+
+
+def test_refused_report_is_no_undelivered_one():
+    report_queue = ReportQueue("t")
+
+    def send():
+        raise MasterError(400, "no")
+
+    report_queue.put("metrics", send)
+    report_queue.close()

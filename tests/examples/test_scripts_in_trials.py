@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 import yaml
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "storage"))
+
+from servers import running
 
 pytestmark = pytest.mark.process
 
@@ -199,3 +205,57 @@ def test_paused_loop_ends_as_an_undisturbed_one_at_the_length_of_its_searcher(cl
     for group in ("training", "validation"):
         assert cluster.metrics(trial, group) == cluster.metrics(other, group)
     assert [steps for steps, _ in cluster.metrics(trial, "validation")] == [4, 8, 12, 16, 20, 22]
+
+
+@pytest.fixture
+def bucket():
+    """A section of a bucket, and its server."""
+    with running("s3") as server:
+        section = server.section(server.make_bucket())
+        yield section, server
+
+
+def test_script_that_closes_nothing_loses_nothing_in_an_object_store(cluster, submit, bucket):
+    section, server = bucket
+    script = """
+        import numpy as np, keras
+        import det_keras as det
+        context = det.keras.init()
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("adam", "mse")
+        x = np.ones((64, 4), "float32")
+        context.fit(model, x, np.ones(64), validation_data=(x, np.ones(64)), epochs=2, batch_size=16)
+    """
+    experiment = submit(script, max_restarts=0, checkpoint_storage=section)
+    assert cluster.wait(experiment) == "STATE_COMPLETED", cluster.logs(cluster.trial(experiment))
+    trial = cluster.trial(experiment)
+    assert [steps for steps, _ in cluster.metrics(trial, "validation")] == [4, 8]
+    checkpoints = cluster.get(f"/api/v1/trials/{trial['id']}/checkpoints")["checkpoints"]
+    assert max(one["metadata"]["steps_completed"] for one in checkpoints) == 8
+    # TensorBoard's files are copied when the context is closed.
+    assert any("tensorboard" in key for key in server.keys(section["bucket"]))
+    assert not any("Traceback" in line for line in cluster.logs(trial))
+
+
+def test_reports_of_a_forked_process_arrive(cluster, submit):
+    script = """
+        import multiprocessing
+        import det_keras as det
+
+        def child(core):
+            for step in range(2, 20):
+                core.train.report_training_metrics(step, {"loss": 2.0})
+
+        with det.core.init() as core:
+            core.train.report_training_metrics(1, {"loss": 1.0})
+            process = multiprocessing.get_context("fork").Process(target=child, args=(core,))
+            process.start()
+            process.join()
+            assert process.exitcode == 0
+            core.train.report_training_metrics(20, {"loss": 3.0})
+    """
+    experiment = submit(script, max_restarts=0, searcher={"name": "single", "metric": "loss"})
+    assert cluster.wait(experiment) == "STATE_COMPLETED"
+    assert [steps for steps, _ in cluster.metrics(cluster.trial(experiment), "training")] == list(
+        range(1, 21)
+    )

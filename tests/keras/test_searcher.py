@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from types import SimpleNamespace
 
 import keras
@@ -11,6 +12,7 @@ from kinds import BATCH, Interrupted, arrays, network
 
 import det_keras as det
 from det_keras.core.backend import Operation
+from det_keras.errors import CheckpointError
 
 LENGTH = 6
 CONFIG = {
@@ -24,23 +26,40 @@ class KilledInValidation(keras.callbacks.Callback):
         raise Interrupted
 
 
-def train(run_dir, *callbacks, length=LENGTH, optimizer="adam"):
-    """Train as a trial with one length, in mid-epoch by default; return the metrics that the searcher was answered."""
+def train(run_dir, *callbacks, length=LENGTH, optimizer="adam", has_operations=True):
+    """Train as a trial with one length, in mid-epoch by default; return the metrics that the searcher was answered.
+
+    A master without operations, as Determined's is, says the length in the config only; the validations are returned.
+    """
     keras.utils.clear_session(free_memory=False)
     x, y = arrays()
     answers = []
-    with det.keras.init(run_dir=run_dir, seed=1, config=CONFIG) as context:
+    config = CONFIG
+    if not has_operations:
+        config = {**CONFIG, "searcher": {**CONFIG["searcher"], "max_length": {"batches": length}}}
+    with det.keras.init(run_dir=run_dir, seed=1, config=config) as context:
         # What a trial has of a master, beside a run directory.
         trial = SimpleNamespace(trial_id=None, experiment_id=None)
         context.core.info = SimpleNamespace(trial=trial, latest_checkpoint=None)
         backend = context.core.backend
-        backend.current_operation = lambda: Operation(length, bool(answers))
+        backend.current_operation = lambda: Operation(length, bool(answers)) if has_operations else None
         backend.complete_operation = lambda operation, metric: answers.append(metric)
         context.fit(
             network(optimizer=optimizer), x, y, batch_size=BATCH, validation_data=(x[:16], y[:16]), verbose=0,
             callbacks=list(callbacks),
         )  # fmt: skip
-    return answers
+    return answers if has_operations else last_validation(run_dir)
+
+
+def last_validation(run_dir):
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    last = [row for row in rows if row["group"] == "validation"][-1]
+    return last["steps_completed"], last["metrics"]
+
+
+def newest_checkpoint(run_dir):
+    newest = max((run_dir / "checkpoints").glob("*/metadata.json"), key=lambda path: path.stat().st_mtime_ns)
+    return newest.parent, json.loads(newest.read_text())["steps_completed"]
 
 
 def test_trial_killed_while_it_validates_at_its_length_answers_all_the_same(tmp_path):
@@ -59,6 +78,35 @@ def test_trial_whose_end_changes_its_weights_goes_on_when_it_gets_more_to_do(tmp
 
     train(tmp_path, optimizer=averaged())
     (answer,) = train(tmp_path, optimizer=averaged(), length=LENGTH + 3)
-    newest = max((tmp_path / "checkpoints").glob("*/metadata.json"), key=lambda path: path.stat().st_mtime_ns)
-    assert json.loads(newest.read_text())["steps_completed"] == LENGTH + 3
+    assert newest_checkpoint(tmp_path)[1] == LENGTH + 3
     assert train(tmp_path / "whole", optimizer=averaged(), length=LENGTH + 3) == [answer]
+
+
+@pytest.mark.parametrize("end", ["as it is", "averaged"])
+def test_longer_length_in_the_config_is_trained_where_no_operation_says_so(tmp_path, end):
+    def optimizer():
+        return keras.optimizers.SGD(0.1, use_ema=end == "averaged")
+
+    def run(folder, length):
+        return train(tmp_path / folder, length=length, optimizer=optimizer(), has_operations=False)
+
+    run("continued", LENGTH)
+    assert run("continued", LENGTH + 3) == run("whole", LENGTH + 3)
+    assert newest_checkpoint(tmp_path / "continued")[1] == LENGTH + 3
+    # A shorter one leaves it as it is.
+    assert run("continued", LENGTH)[0] == LENGTH + 3
+
+
+def test_length_that_no_checkpoint_can_be_trained_to_is_said(tmp_path):
+    def run(length):
+        train(
+            tmp_path, length=length, optimizer=keras.optimizers.SGD(0.1, use_ema=True), has_operations=False
+        )
+
+    run(LENGTH)
+    kept, _ = newest_checkpoint(tmp_path)
+    for folder in kept.parent.iterdir():
+        if folder != kept:
+            shutil.rmtree(folder)
+    with pytest.raises(CheckpointError, match=f"only checkpoint that is left, {kept.name}, is "):
+        run(LENGTH + 3)

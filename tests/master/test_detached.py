@@ -23,7 +23,7 @@ from det_keras.connection.settings import Settings
 from det_keras.core.backend.base import ENGINE_FORMAT, CheckpointRecord
 from det_keras.core.backend.output import OutputCopier
 from det_keras.core.context import Context
-from det_keras.core.uncaught import ExitListener
+from det_keras.core.script_end import ExitListener
 from det_keras.errors import DetError, MasterUnavailableError
 from master.detached_runs import open_detached
 from master.fakes import eventually

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from det_keras.core.backend.base import CheckpointRecord, Operation
 from det_keras.core.backend.local import RunDirectory, superfluous
 from det_keras.core.backend.master import MasterBackend, RunIdentity, to_record
 from det_keras.core.backend.output import OutputCopier
-from det_keras.core.uncaught import ExitListener
+from det_keras.core.script_end import ExitListener
 from det_keras.errors import CheckpointError, MasterError, MasterUnavailableError
 from det_keras.protocol.states import CANCELED, COMPLETED, ERROR, is_stopping
 from det_keras.storage import Storage
@@ -169,11 +170,13 @@ class DetachedBackend(MasterBackend):
         if not self._was_ended_by_user:
             number, state = self.run.trial_id, self._final_state()
             self._reports.put(f"the state {state}", lambda: self._api.trials.report_state(number, state))
-        # While the other connections are open: the last reports may be logged too.
-        self._reports.close()
-        self._output.close()
-        super().close()
-        self._place.directory.close()
+        # From the last to the first: each is called, whatever those before it raise.
+        with ExitStack() as steps:
+            steps.callback(self._place.directory.close)
+            steps.callback(super().close)
+            steps.callback(self._output.close)
+            # While the other connections are open: the last reports may be logged too.
+            steps.callback(self._reports.close)
 
     def _final_state(self) -> str:
         if self._is_interrupted:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -184,10 +185,11 @@ class MasterBackend(Backend):
         if self._closed:
             return
         self._closed = True
-        if self._capture is not None:
-            self._capture.result(_CAPTURE_TIMEOUT_S)
-        self._reports.close()
-        self._session.close()
+        with ExitStack() as steps:
+            steps.callback(self._session.close)
+            steps.callback(self._reports.close)
+            if self._capture is not None:
+                self._capture.result(_CAPTURE_TIMEOUT_S)
 
     def _put_metrics(self, label: str, group: str, steps: int | None, metrics: Mapping[str, object]) -> None:
         number = self.run.trial_id

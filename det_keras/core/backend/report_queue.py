@@ -6,17 +6,22 @@ that the master refuses is logged and dropped, since sending it again would not 
 
 A report stays at the head of the queue while it is sent, so an empty queue means that all reports have arrived or were
 dropped. It is sent without the lock: `put` never waits for the network.
+
+A forked process has its own queue, which begins empty: the thread and what waits stay in the process that made them.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.util import Finalize
 
 from det_keras.errors import MasterError, MasterUnavailableError
 
@@ -29,6 +34,8 @@ _UNAVAILABLE = frozenset({502, 503, 504})
 _REFUSALS = ("overwriting existing metric keys", "invalid run id")
 # How often a report is sent to a master that fails at it. The pause doubles each time: with `retry_s` 1, half a minute.
 _MOST_FAILURES = 6
+# Names of undelivered reports in a message.
+_MOST_NAMED = 5
 
 
 @dataclass
@@ -47,14 +54,20 @@ class ReportQueue:
     """
 
     def __init__(self, name: str, *, close_timeout_s: float = 600.0, retry_s: float = 1.0) -> None:
+        self._name = name
+        self._close_timeout_s = close_timeout_s
+        self._retry_s = retry_s
+        self._begin()
+        _queues.add(self)
+        self._start()
+
+    def _begin(self) -> None:
         self._waiting: deque[_Report] = deque()
+        self._lost: list[str] = []
         self._changed = threading.Condition()
         self._closing = False
         self._give_up_at = float("inf")
-        self._close_timeout_s = close_timeout_s
-        self._retry_s = retry_s
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
 
     def put(self, label: str, send: Callable[[], object], *, replaces: bool = False) -> None:
         """Send a report after those before it; return at once.
@@ -65,6 +78,10 @@ class ReportQueue:
             replaces: drop waiting reports with the same label, since only the newest counts.
         """
         with self._changed:
+            if self._thread is None:
+                # Of a forked process, which has no other end that all ways of forking have in common.
+                Finalize(None, self.flush, exitpriority=0)
+                self._start()
             if replaces:
                 # The first report stays: it may be being sent at this moment.
                 waiting = list(self._waiting)
@@ -80,17 +97,32 @@ class ReportQueue:
             self._give_up_at = time.monotonic() + self._close_timeout_s
             self._changed.notify_all()
             # Reports that others put meanwhile are waited for, too. The timeout notices a thread that has ended.
-            while self._waiting and self._thread.is_alive():
+            while self._waiting and self._thread is not None and self._thread.is_alive():
                 self._changed.wait(1.0)
             self._give_up_at = float("inf")
 
     def close(self) -> None:
-        """Flush and end the thread."""
+        """Flush and end the thread.
+
+        Raises:
+            MasterUnavailableError: reports could not be delivered. That a master refuses a report is only logged.
+        """
         self.flush()
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        self._thread.join(timeout=5.0)
+        if self._thread is not None:
+            self._thread.join(timeout=5.0)
+        lost, self._lost = self._lost, []
+        if lost:
+            named = ", ".join(lost[:_MOST_NAMED]) + (", ..." if len(lost) > _MOST_NAMED else "")
+            raise MasterUnavailableError(
+                f"{len(lost)} report{'s' if len(lost) > 1 else ''} did not reach the master: {named}."
+            )
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
 
     def _run(self) -> None:
         while True:
@@ -125,6 +157,7 @@ class ReportQueue:
                 now = time.monotonic()
                 if now > self._give_up_at:
                     logger.error("Gave up sending %s: %s", report.label, error)
+                    self._lost.append(report.label)
                     return
                 if now - reminded_at > _REMIND_S:
                     reminded_at = now
@@ -134,9 +167,21 @@ class ReportQueue:
                 logger.exception(
                     "Could not send %s; it is dropped and the next reports are sent.", report.label
                 )
+                self._lost.append(report.label)
                 return
             # Not on the condition, which every `put` notifies: frequent reports would use up the tries at once.
             time.sleep(pause_s)
+
+
+_queues: weakref.WeakSet[ReportQueue] = weakref.WeakSet()
+
+
+def _begin_after_fork() -> None:
+    for queue in _queues:
+        queue._begin()
+
+
+os.register_at_fork(after_in_child=_begin_after_fork)
 
 
 def _is_refusal(error: MasterError) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from det_keras.client import Session
@@ -10,7 +11,7 @@ from det_keras.cluster_info import ClusterInfo, TrialInfo
 from det_keras.core.backend.base import Operation
 from det_keras.core.backend.master import PATIENCE_S, MasterBackend, RunIdentity
 from det_keras.core.backend.report_queue import ReportQueue
-from det_keras.errors import MasterError
+from det_keras.errors import MasterError, MasterUnavailableError
 from det_keras.protocol.metrics import VALIDATION
 from det_keras.protocol.states import is_stopping
 
@@ -123,7 +124,8 @@ class LoadReporter:
 
     def close(self) -> None:
         """Send the waiting reports and release all resources."""
-        self._reports.close()
+        with suppress(MasterUnavailableError):
+            self._reports.close()
         self._session.close()
 
 

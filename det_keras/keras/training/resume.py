@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from det_keras.config import Length
 from det_keras.core import Context
 from det_keras.core.backend import CheckpointRecord
 from det_keras.core.checkpoint import DownloadMode
@@ -33,18 +35,22 @@ class ResumePoint:
     phase_index: int
 
 
-def find_resume_point(core: Context, stack: ExitStack, *, skip_missing: bool = False) -> ResumePoint | None:
+def find_resume_point(
+    core: Context, stack: ExitStack, *, length: Length | None = None, skip_missing: bool = False
+) -> ResumePoint | None:
     """Return the newest complete checkpoint of this run, None if there is none.
 
     A corrupt checkpoint is logged as an error and the next older one is tried. A checkpoint of a finished training is
-    skipped if the searcher has given the trial a longer length since.
+    skipped if the trial has got a longer length since, from its searcher or by a changed config.
 
     Args:
         core: lists and stores checkpoints.
         stack: keeps the checkpoint's files available until it is closed.
+        length: the length in the config; None if it has none.
         skip_missing: treat a checkpoint that is not in the storage like a corrupt one.
 
     Raises:
+        CheckpointError: the trial has got a longer length, and no checkpoint is left from which it can be trained on.
         CheckpointMissingError: the storage does not have a checkpoint that the master has recorded. It is probably the
             wrong storage: training would silently begin anew.
     """
@@ -60,13 +66,19 @@ def find_resume_point(core: Context, stack: ExitStack, *, skip_missing: bool = F
         if state["phase"].get("raised"):
             # It was written because the script caught the exception and began another training.
             return _logged(point)
-        if state["phase"]["finished"] and _has_more_to_do(core):
+        if state["phase"]["finished"] and _has_more_to_do(core, state["phase"].get("length"), length):
             # The end of a training may have changed the weights (EMA, callbacks): training cannot continue from them.
             finished = finished or point
             continue
         return _logged(point)
     if finished is not None:
-        return _logged(finished)
+        raise CheckpointError(
+            f"The trial is to be trained further, but the only checkpoint that is left, {finished.record.uuid}, is "
+            "of the end of its training, which changed the weights (EMA or a callback): training cannot continue "
+            "from them. "
+            "With `checkpoint_storage.save_trial_latest: 2` the state before is kept as well. To train on with these "
+            "weights, begin a new experiment from this checkpoint."
+        )
     if records:
         logger.error(
             "None of the %s checkpoints of this run can be used: training starts from the beginning.",
@@ -137,11 +149,23 @@ def _read(
         ) from None
 
 
-def _has_more_to_do(core: Context) -> bool:
+def _has_more_to_do(core: Context, trained: Mapping[str, int] | None, length: Length | None) -> bool:
+    """Return whether a trial that was trained to its end has got a longer length since.
+
+    Args:
+        core: knows the searcher's operation. A Determined 0.38.1 master has none: there the config decides.
+        trained: the length in the config with which it was trained; None if it had none, or is not recorded.
+        length: the length in the config now.
+    """
     if core.info is None:
         return False
     operation = core.backend.current_operation()
-    return operation is not None and not operation.completed
+    if operation is not None:
+        return not operation.completed
+    if trained is None or length is None:
+        return False
+    before = Length.parse(trained)
+    return length.value > before.value if length.unit is before.unit else True
 
 
 def _logged(point: ResumePoint) -> ResumePoint:

@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from det_keras.about import __version__
+from det_keras.config import Length
 from det_keras.core import Context
 from det_keras.core.backend.base import ENGINE_FORMAT
 from det_keras.core.checkpoint_writer import CheckpointWriter
@@ -60,6 +61,7 @@ class Snapshots:
         phases: the earlier trainings of the script.
         signature: returns the values that identify this training in a later process.
         metric: name of the searcher's metric.
+        length: the length in the config; None if it has none.
         progress: the progress of the training.
         weights: the part with the variables.
         parts: all parts, in the order in which they are restored.
@@ -75,6 +77,7 @@ class Snapshots:
         phases: Sequence[PhaseRecord],
         signature: Callable[[], Mapping[str, Any]],
         metric: str,
+        length: Length | None,
         progress: Progress,
         weights: WeightsPart,
         parts: Sequence[Part],
@@ -88,6 +91,7 @@ class Snapshots:
         self._index = len(phases)
         self._signature = signature
         self._metric = metric
+        self._length = length
         self._progress = progress
         self._weights = weights
         self._parts = parts
@@ -153,6 +157,7 @@ class Snapshots:
                 "index": self._index,
                 "signature": self._signature(),
                 "finished": is_end,
+                "length": None if self._length is None else self._length.to_dict(),
                 "raised": None,
             },
             "workers": self._core.distributed.size,

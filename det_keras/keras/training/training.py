@@ -129,6 +129,7 @@ class Training(abc.ABC):
             phases=self._context.phases,
             signature=self.signature,
             metric=self.settings.metric,
+            length=self.settings.max_length,
             progress=self.progress,
             weights=weights,
             parts=parts,

@@ -23,6 +23,7 @@ class SearcherCallback(BoundaryCallback):
     def __init__(self, max_length: Length | None) -> None:
         self._max_length = max_length
         self._operation: Operation | None = None
+        self._has_length = False
         self._has_logged = False
 
     def on_begin(self, run: Run) -> None:
@@ -39,10 +40,12 @@ class SearcherCallback(BoundaryCallback):
         self._set_target(run)
 
     def on_boundary(self, run: Run, boundary: Boundary) -> None:
-        if self._operation is None or not run.progress.is_at_target:
+        if not self._has_length or not run.progress.is_at_target:
             return
-        # Save the checkpoint first: if the searcher continues the trial, there is a state to resume from.
+        # Save the checkpoint first: if the trial is continued, there is a state to resume from.
         run.save_checkpoint()
+        if self._operation is None:
+            return
         run.wait_for_checkpoint()
         validation = run.progress.current_validation or run.validate()
         if run.settings.metric not in validation.metrics:
@@ -55,6 +58,7 @@ class SearcherCallback(BoundaryCallback):
         self._set_target(run)
 
     def _set_target(self, run: Run) -> None:
+        self._has_length = self._operation is not None or self._max_length is not None
         if self._operation is None:
             if self._max_length is not None:
                 run.aim_at(self._target(run, self._max_length))
