@@ -17,11 +17,11 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from det_keras.errors import MasterError, MasterUnavailableError
+from det_keras.connection.answers import UNAVAILABLE, content_of, error_of, unavailable
+from det_keras.errors import MasterError
 from det_keras.protocol.api import Api
 from det_keras.protocol.values import is_loopback
 
-_RETRIED_STATUSES = frozenset({502, 503, 504})
 # A master says by it that it did nothing. A proxy says by the others that it got no answer: the master may have handled
 # the call.
 _NOT_HANDLED = 503
@@ -126,7 +126,7 @@ class Session:
 
         Raises:
             MasterError: the master rejected the call; `status` and `message` give the reason.
-            MasterUnavailableError: no answer came within `patience_s`.
+            MasterUnavailableError: no answer of a master came within `patience_s`.
         """
         deadline = time.monotonic() + (self.patience_s if patience_s is None else patience_s)
         delay_s = _FIRST_DELAY_S
@@ -140,17 +140,19 @@ class Session:
                     extensions=self._extensions,
                     **_content(body),
                 )
-                if response.status_code not in _RETRIED_STATUSES:
-                    return _decode(response)
-                failure: Exception = _error(response)
+                if response.status_code not in UNAVAILABLE:
+                    return content_of(response, self.url)
+                failure: Exception = error_of(response, self.url)
                 may_repeat = repeatable or response.status_code == _NOT_HANDLED
             except httpx.TransportError as error:
-                failure = self._unavailable(error)
+                failure = unavailable(self.url, error)
                 may_repeat = repeatable or isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
-            if not may_repeat or time.monotonic() + delay_s > deadline:
+            left_s = deadline - time.monotonic()
+            if not may_repeat or left_s <= 0:
                 raise failure
-            # Jitter: after a master's restart, its trials do not all try at the same instant.
-            time.sleep(delay_s * random.uniform(0.5, 1.0))
+            # Jitter: after a master's restart, its trials do not all try at the same instant. The last try is at the
+            # end of the time.
+            time.sleep(min(delay_s * random.uniform(0.5, 1.0), left_s))
             delay_s = min(delay_s * 2, _LONGEST_DELAY_S)
 
     def stream(self, path: str, *, params: Mapping[str, object] | None = None) -> Iterator[dict[str, Any]]:
@@ -167,11 +169,11 @@ class Session:
             ) as response:
                 if response.status_code != 200:
                     response.read()
-                    raise _error(response)
+                    raise error_of(response, self.url)
                 for line in response.iter_lines():
                     yield _stream_result(line)
         except httpx.TransportError as error:
-            raise self._unavailable(error) from error
+            raise unavailable(self.url, error) from error
 
     def download(self, path: str, *, accept: str, body: object = None) -> Iterator[bytes]:
         """Yield the bytes of the answer to GET `path`, or to POST if there is a body.
@@ -198,11 +200,11 @@ class Session:
             ) as response:
                 if response.status_code != 200:
                     response.read()
-                    raise _error(response)
+                    raise error_of(response, self.url)
                 # Decompressed, if the connection compressed it.
                 yield from response.iter_bytes()
         except httpx.TransportError as error:
-            raise self._unavailable(error) from error
+            raise unavailable(self.url, error) from error
 
     def close(self) -> None:
         """Close the connections."""
@@ -213,10 +215,6 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _unavailable(self, error: Exception) -> MasterUnavailableError:
-        reason = str(error) or type(error).__name__
-        return MasterUnavailableError(f"No answer from the master at {self.url}: {reason}.")
 
 
 def _query(params: Mapping[str, object] | None) -> dict[str, Any]:
@@ -230,12 +228,6 @@ def _content(body: object) -> dict[str, Any]:
     return {"content": json.dumps(body, allow_nan=False), "headers": {"Content-Type": "application/json"}}
 
 
-def _decode(response: httpx.Response) -> Any:
-    if response.status_code != 200:
-        raise _error(response)
-    return response.json() if response.content else {}
-
-
 def _stream_result(line: str) -> dict[str, Any]:
     message = json.loads(line)
     if "error" in message:
@@ -244,15 +236,3 @@ def _stream_result(line: str) -> dict[str, Any]:
     result = message["result"]
     assert isinstance(result, dict)
     return result
-
-
-def _error(response: httpx.Response) -> MasterError:
-    try:
-        body = response.json()
-    except ValueError:
-        body = {}
-    nested = body.get("error") if isinstance(body, dict) else None
-    message = nested.get("error") or nested.get("message") if isinstance(nested, dict) else None
-    if message is None and isinstance(body, dict):
-        message = body.get("message")
-    return MasterError(response.status_code, str(message or response.text or response.reason_phrase))

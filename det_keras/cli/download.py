@@ -1,4 +1,4 @@
-"""Downloads a checkpoint's files: from the storage if this machine can access it, else through the master.
+"""Downloads a checkpoint's files into a directory of the user.
 
 A target directory appears complete and verified, or not at all.
 """
@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from det_keras.errors import CheckpointError, ConfigError, DetError
+from det_keras.connection.checkpoint_files import fetch
+from det_keras.errors import CheckpointError, DetError
 from det_keras.protocol.states import COMPLETED, PARTIALLY_DELETED, bare, named
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 from det_keras.protocol.metrics import best_first
 
 _DOWNLOADABLE = (named(COMPLETED), named(PARTIALLY_DELETED))
-_LOCAL_TYPES = ("directory", "shared_fs")
 # The storage's own list of files that were deleted from a checkpoint.
 _DELETED_NAMES = ".deleted"
 _METADATA_NAME = "metadata.json"
@@ -48,14 +48,14 @@ def best_checkpoints_first(checkpoints: list[dict[str, Any]]) -> list[dict[str, 
     )
 
 
-def download(session: Session, record: Mapping[str, Any], target: Path, *, only_master: bool = False) -> Path:
+def download(session: Session, record: Mapping[str, Any], target: Path, *, way: str = "auto") -> Path:
     """Write the files of a checkpoint to `target`; return its absolute path.
 
     Args:
         session: of the master that has the checkpoint.
         record: the checkpoint.
         target: must not exist, or must be empty.
-        only_master: do not access the storage directly.
+        way: where the files come from; see `checkpoint_files.fetch`.
 
     Raises:
         CheckpointError: the checkpoint was deleted or is corrupt; `target` is not changed.
@@ -74,8 +74,7 @@ def download(session: Session, record: Mapping[str, Any], target: Path, *, only_
     with tempfile.TemporaryDirectory(prefix=".det-download-", dir=target.parent) as workshop:
         # Named like the checkpoint, so that errors contain its UUID.
         draft = Path(workshop) / uuid
-        if only_master or not _copy_local(record, draft):
-            _fetch(session, uuid, draft)
+        fetch(session, record, draft, way)
         _verify(record, draft)
         (draft / _DELETED_NAMES).unlink(missing_ok=True)
         _complete_metadata(record, draft)
@@ -88,50 +87,6 @@ def _check_target(target: Path) -> None:
         return
     if target.exists() or target.is_symlink():
         raise DetError(f"{target} exists already. Name another directory with -o, or remove it.")
-
-
-def local_directory(record: Mapping[str, Any]) -> Path | None:
-    """Return the directory of a checkpoint in a storage on this machine; None if it is not on this machine."""
-    # Imported here: `det --help` does not need it.
-    from det_keras import storage
-
-    section = ((record["training"].get("experimentConfig") or {}).get("checkpoint_storage")) or {}
-    if section.get("type") not in _LOCAL_TYPES:
-        return None
-    uuid = str(record["uuid"])
-    try:
-        source = storage.from_config(section)
-        if not source.exists(uuid):
-            return None
-    except (ConfigError, KeyError, OSError):
-        # The storage is not usable on this machine; the master has access to it.
-        return None
-    # These storages are directories: the path stays valid after the block.
-    with source.raw_path(uuid) as path:
-        return path
-
-
-def _copy_local(record: Mapping[str, Any], draft: Path) -> bool:
-    """Copy from a storage on this machine; return whether that was possible."""
-    import shutil
-
-    source = local_directory(record)
-    if source is None:
-        return False
-    shutil.copytree(source, draft)
-    return True
-
-
-def _fetch(session: Session, uuid: str, draft: Path) -> None:
-    import tarfile
-
-    from det_keras.storage.archive import unpack_chunks
-
-    draft.mkdir()
-    try:
-        unpack_chunks(session.api.checkpoints.archive(uuid), draft)
-    except (tarfile.TarError, EOFError) as error:
-        raise CheckpointError(f"The archive of checkpoint `{uuid}` is broken: {error}.") from error
 
 
 def _verify(record: Mapping[str, Any], draft: Path) -> None:

@@ -26,7 +26,7 @@ from det_keras.cli.commands import (
 )
 from det_keras.cli.help_texts import add_help_texts
 from det_keras.connection.settings import Settings
-from det_keras.errors import DetError, MasterError
+from det_keras.errors import DetError, MasterError, MasterUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,6 +85,8 @@ def _reason(error: Exception) -> str:
             f"Unauthenticated: the master does not accept the token ({error.message}). "
             "Log in with `det user login`, or correct DET_USER_TOKEN, or DET_USER and DET_PASS."
         )
+    if isinstance(error, MasterUnavailableError):
+        return f"{error} The address is that of `-m` or DET_MASTER, else that of the embedded master."
     if isinstance(error, DetError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:

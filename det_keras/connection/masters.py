@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -21,6 +22,7 @@ DEFAULT_USER = "determined"
 # Long enough for a restart of the master, short enough for a mistyped address.
 _PATIENCE_S = 5.0
 _DEFAULT_PORT = 8080
+_HOST = re.compile(r"[^\s/?#@]+")
 
 
 def open_session(
@@ -115,6 +117,9 @@ def _token(settings: Settings, url: str) -> str:
         return cached[1]
     if settings.user in (None, DEFAULT_USER) and _same_place(url, embedded_url(settings.home)):
         return _embedded_token(settings.home)
+    with _session(settings, url, "") as session:
+        # A wrong address is no matter of a login.
+        session.api.accounts.check_is_master(url)
     whose = f" of user {settings.user!r}" if settings.user else ""
     raise DetError(
         f"Unauthenticated: there is no token{whose} for the master at {url}. "
@@ -133,11 +138,37 @@ def _embedded_token(home: Home) -> str:
 
 
 def _whole_url(text: str) -> str:
-    """Return an address with its scheme. An address without scheme and port gets the port 8080."""
-    if "://" in text:
-        return text.rstrip("/")
-    parts = urlsplit(f"http://{text}")
-    return f"http://{parts.netloc}" if parts.port else f"http://{parts.netloc}:{_DEFAULT_PORT}"
+    """Return an address with its scheme. An address without scheme and port gets the port 8080.
+
+    Raises:
+        DetError: it is not an address of a master.
+    """
+    given = text.strip()
+    has_scheme = "://" in given
+    try:
+        parts = urlsplit(given if has_scheme else f"http://{given}")
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise _wrong_address(text, str(error)) from error
+    if parts.scheme not in ("http", "https"):
+        raise _wrong_address(text, f"there is no master behind {parts.scheme}://")
+    if not host or not _HOST.fullmatch(host):
+        raise _wrong_address(text, "it names no host")
+    if parts.username is not None or parts.password is not None:
+        raise DetError(
+            f"The master's address contains a user, before the @ of {host!r}. Leave it out, and log in with `det user "
+            "login`, or set DET_USER and DET_PASS."
+        )
+    if has_scheme:
+        return given.rstrip("/")
+    return f"http://{parts.netloc}" if port else f"http://{parts.netloc}:{_DEFAULT_PORT}"
+
+
+def _wrong_address(text: str, reason: str) -> DetError:
+    return DetError(
+        f"{text!r} is not the address of a master: {reason}. `-m` or DET_MASTER names it, such as "
+        "http://127.0.0.1:8080."
+    )
 
 
 def _same_place(url: str, other: str | None) -> bool:

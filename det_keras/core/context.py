@@ -39,9 +39,6 @@ from det_keras.provenance.repository import read_repository
 
 logger = logging.getLogger(__name__)
 
-# Where a container of a Determined cluster finds the `host_path` of a `shared_fs` storage.
-_CONTAINER_MOUNT = Path("/determined_shared_fs")
-
 
 class Context:
     """The parts that connect a training process with its cluster, or with a run directory.
@@ -298,8 +295,8 @@ def open_backend(
         # Imported here: a local run needs no HTTP, and importing httpx takes time.
         from det_keras.core.backend.trial import TrialBackend
 
-        mount = _CONTAINER_MOUNT if _CONTAINER_MOUNT.is_mount() else None
-        return TrialBackend(info), storage.from_config(info.trial.config["checkpoint_storage"], mount=mount)
+        section = info.trial.config["checkpoint_storage"]
+        return TrialBackend(info), storage.from_config(section, mount=storage.container_mount())
     run = RunDirectory(Path(run_dir) if run_dir is not None else fresh_run_directory())
     if run_dir is None:
         logger.info("This run is stored in %s", run.path)

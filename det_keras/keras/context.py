@@ -426,12 +426,13 @@ class KerasContext(LoopCalls, MediaLog):
         # Imported here: a local script that loads nothing from a master needs no HTTP client.
         from det_keras.connection.masters import open_session
         from det_keras.connection.settings import Settings
-        from det_keras.core.backend.trial import open_task_session
+        from det_keras.core.backend.trial import open_user_session
 
         info = self.core.info
         try:
             session = (
-                open_task_session(info)
+                # A Determined 0.38.1 master lets only users download.
+                open_user_session(info)
                 if info is not None
                 else open_session(Settings.from_environment(os.environ, master=self._master))
             )

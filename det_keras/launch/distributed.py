@@ -98,13 +98,13 @@ def main(arguments: Sequence[str]) -> int:
     if shutil.which(argv[0]) is None:
         return cannot_start(argv[0], FileNotFoundError())
     if placement.size == 1:
-        return become(argv, with_determined(os.environ))
+        return become(argv, with_determined(os.environ, first=True))
     if "HOROVOD_RANK" in os.environ:
         parser.error(
             f"This process is already rank {os.environ['HOROVOD_RANK']} of a job. "
             "Start the script itself with horovodrun, or this launcher without it."
         )
-    base = {**with_determined(os.environ), **options.tuning}
+    base = {**with_determined(os.environ, first=True), **options.tuning}
     try:
         engine = _choose_engine(options.engine, os.environ, info)
         with contextlib.ExitStack() as stack:

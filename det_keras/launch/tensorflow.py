@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
         del command[0]
     if not command:
         parser.error("There is nothing to run. Give the command behind `--`, such as `-- python3 train.py`.")
-    return become(command, with_determined(os.environ))
+    return become(command, with_determined(os.environ, first=True))
 
 
 if __name__ == "__main__":

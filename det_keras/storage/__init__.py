@@ -9,7 +9,7 @@ from typing import Any
 from det_keras.errors import ConfigError
 from det_keras.storage.azure import AzureStorage
 from det_keras.storage.base import Orphan, Storage
-from det_keras.storage.directory import DirectoryStorage, SharedFsStorage
+from det_keras.storage.directory import DirectoryStorage, SharedFsStorage, container_mount
 from det_keras.storage.gcs import GcsStorage
 from det_keras.storage.s3 import S3Storage
 
@@ -21,6 +21,7 @@ __all__ = [
     "S3Storage",
     "SharedFsStorage",
     "Storage",
+    "container_mount",
     "from_config",
 ]
 

@@ -35,6 +35,11 @@ logger = logging.getLogger(__name__)
 
 _STAGING_PREFIX = ".staging-"
 _EVERYTHING = ("**/*",)
+# Where a container of a Determined cluster finds the `host_path` of a `shared_fs` storage.
+_CONTAINER_MOUNT = Path("/determined_shared_fs")
+_MOUNTS = Path("/proc/self/mountinfo")
+# Place of the mount point among the fields of a line.
+_MOUNT_POINT = 4
 
 
 class DirectoryStorage(Storage):
@@ -211,6 +216,20 @@ def _remove_empty_directories(directory: Path) -> None:
     for path in sorted((p for p in directory.rglob("*") if p.is_dir()), reverse=True):
         if not any(path.iterdir()):
             path.rmdir()
+
+
+def container_mount() -> Path | None:
+    """Return where this process finds the `host_path` of a `shared_fs` storage in a container; None outside one.
+
+    The list of mounts is read: `Path.is_mount` does not see a directory that is mounted from the file system on which
+    the container's own root is.
+    """
+    try:
+        lines = _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return _CONTAINER_MOUNT if _CONTAINER_MOUNT.is_mount() else None
+    is_mounted = any(line.split(" ")[_MOUNT_POINT] == str(_CONTAINER_MOUNT) for line in lines)
+    return _CONTAINER_MOUNT if is_mounted else None
 
 
 class SharedFsStorage(DirectoryStorage):

@@ -97,9 +97,14 @@ class Stub:
     """A master that gives canned answers and remembers who asked for what."""
 
     def __init__(self) -> None:
-        self.answers: dict[str, object] = {"/api/v1/me": {"user": {"username": "somebody"}}}
+        self.answers: dict[str, object] = {
+            "/api/v1/me": {"user": {"username": "somebody"}},
+            "/info": {"version": "0.38.1", "cluster_id": "c", "det_keras_version": "0"},
+        }
         self.calls: list[tuple[str, str, str]] = []
         self.bodies: list[bytes] = []
+        # What a proxy answers to every call in the place of the master; None for no proxy.
+        self.status: int | None = None
         stub = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -123,7 +128,7 @@ class Stub:
         if callable(found):
             found = found()
         content = found if isinstance(found, bytes) else json.dumps(found or _NOT_FOUND).encode()
-        request.send_response(200 if found is not None else 404)
+        request.send_response(self.status or (200 if found is not None else 404))
         if "gzip" in request.headers.get("Accept-Encoding", ""):
             # As masters and proxies do.
             content = gzip.compress(content)

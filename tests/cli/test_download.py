@@ -91,19 +91,19 @@ def test_without_the_storage_in_sight_the_master_sends_the_files(storage, sessio
 def test_mode_master_does_not_look_at_the_storage(storage, session, stub, tmp_path):
     stub.answers[f"/checkpoints/{UUID}"] = packed(storage)
 
-    download(session, record(storage), tmp_path / "out", only_master=True)
+    download(session, record(storage), tmp_path / "out", way="master")
 
     assert [path for _, path, _ in stub.calls] == [f"/checkpoints/{UUID}"]
 
 
-@pytest.mark.parametrize("only_master", [False, True], ids=["local", "master"])
-def test_one_altered_byte_is_found_and_nothing_is_left(storage, session, stub, tmp_path, only_master):
+@pytest.mark.parametrize("way", ["auto", "master"])
+def test_one_altered_byte_is_found_and_nothing_is_left(storage, session, stub, tmp_path, way):
     path = storage.root / UUID / "weights.bin"
     path.write_bytes(b"X" + path.read_bytes()[1:])
     stub.answers[f"/checkpoints/{UUID}"] = packed(storage)
 
     with pytest.raises(CheckpointError, match=r"`weights\.bin` does not match its SHA-256"):
-        download(session, record(storage), tmp_path / "out", only_master=only_master)
+        download(session, record(storage), tmp_path / "out", way=way)
 
     assert leftovers(tmp_path) == []
 
@@ -112,7 +112,7 @@ def test_an_archive_that_is_cut_off_is_refused(storage, session, stub, tmp_path)
     stub.answers[f"/checkpoints/{UUID}"] = packed(storage)[:-60]
 
     with pytest.raises(CheckpointError):
-        download(session, record(storage), tmp_path / "out", only_master=True)
+        download(session, record(storage), tmp_path / "out", way="master")
 
     assert leftovers(tmp_path) == []
 
@@ -130,7 +130,7 @@ def test_members_that_could_leave_the_directory_are_refused(storage, session, st
     stub.answers[f"/checkpoints/{UUID}"] = archive({name: b""}, kind=kind)
 
     with pytest.raises(CheckpointError, match="refused"):
-        download(session, record(storage), tmp_path / "out", only_master=True)
+        download(session, record(storage), tmp_path / "out", way="master")
 
     assert leftovers(tmp_path) == []
 
@@ -140,12 +140,12 @@ def test_a_checkpoint_without_manifest_is_held_against_the_masters_record(storag
     foreign = record(storage, resources={"model.pt": "2"})
     short = record(storage, resources={"model.pt": "3"})
 
-    assert files(download(session, foreign, tmp_path / "out", only_master=True)) == [
+    assert files(download(session, foreign, tmp_path / "out", way="master")) == [
         "metadata.json",
         "model.pt",
     ]
     with pytest.raises(CheckpointError, match="does not have 3 bytes"):
-        download(session, short, tmp_path / "other", only_master=True)
+        download(session, short, tmp_path / "other", way="master")
 
 
 def test_files_that_were_deleted_on_purpose_are_not_missed(storage, session, tmp_path):
@@ -175,7 +175,7 @@ def test_an_empty_directory_is_filled_and_one_with_files_is_not(storage, session
 
 def test_a_master_that_has_no_files_leaves_nothing_behind(storage, session, tmp_path):
     with pytest.raises(MasterError):
-        download(session, record(storage), tmp_path / "out", only_master=True)
+        download(session, record(storage), tmp_path / "out", way="master")
 
     assert leftovers(tmp_path) == []
 

@@ -74,7 +74,7 @@ def test_call_that_must_not_run_twice_is_not_repeated_after_a_lost_answer():
 @pytest.mark.parametrize("status", [502, 504])
 def test_call_that_must_not_run_twice_is_not_repeated_after_a_proxy_got_no_answer(status):
     client, seen = session(httpx.Response(status), OK)
-    with pytest.raises(MasterError):
+    with pytest.raises(MasterUnavailableError):
         client.post("/x", {}, repeatable=False)
     assert len(seen) == 1
     client, seen = session(httpx.Response(503), OK)

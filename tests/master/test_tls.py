@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -21,31 +20,12 @@ from det_keras.home import Home
 from det_keras.master import process
 from det_keras.master.process import MasterOptions
 from det_keras.master.server.address import choose_address
+from master.certificates import make_certificate
 from master.fakes import Client, eventually
 
 needs_openssl = pytest.mark.skipif(
     shutil.which("openssl") is None, reason="needs openssl to make certificates"
 )
-
-
-def make_certificate(folder, name: str, *names: str) -> tuple[str, str]:
-    """Make a certificate that signs itself; return its file and that of its key."""
-    cert, key = str(folder / f"{name}.pem"), str(folder / f"{name}-key.pem")
-    alternatives = ["-addext", "subjectAltName=" + ",".join(names)] if names else []
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-days",
-        "2",
-        "-subj",
-        f"/CN={name}",
-    ]
-    subprocess.run([*command, "-keyout", key, "-out", cert, *alternatives], check=True, capture_output=True)
-    return cert, key
 
 
 @pytest.fixture(scope="module")

@@ -56,7 +56,11 @@ def find_slots(session: Session) -> Finding:
 
 def find_storage(session: Session) -> Finding:
     """Check that checkpoints can be stored where the cluster stores them, as far as this machine can tell."""
-    section = session.api.experiments.complete(_CONFIG)["checkpoint_storage"]
+    config = session.api.experiments.complete(_CONFIG)
+    if config is None:
+        text = "this master does not say where it stores checkpoints"
+        return Finding("storage", Outcome.NOTE, text, "Run this command with --submit to try it.")
+    section = config["checkpoint_storage"]
     place = _place(section)
     if section["type"] in ("shared_fs", "directory") and not Path(_root(section)).is_dir():
         return Finding(

@@ -12,6 +12,7 @@ from det_keras.cli import render
 from det_keras.cli.arguments import add_json, add_yes, confirm, positive
 from det_keras.cli.download import default_target, download, fetch_checkpoint
 from det_keras.cli.session import open_session
+from det_keras.connection.checkpoint_files import WAYS
 from det_keras.connection.settings import Settings
 from det_keras.errors import DetError
 
@@ -42,7 +43,10 @@ def add_parsers(nouns: Nouns) -> None:
     getting.add_argument("uuid", metavar="UUID")
     getting.add_argument("-o", "--output-dir", metavar="DIR", help="target (default: checkpoints/UUID)")
     getting.add_argument(
-        "--mode", choices=["auto", "master"], default="auto", help="master: do not read the storage directly"
+        "--mode",
+        choices=WAYS,
+        default="auto",
+        help="where from: through the master, direct from the storage with this machine's access to it, or auto",
     )
     getting.set_defaults(run=_download)
     removing = verbs.add_parser("rm", help="delete some files of checkpoints")
@@ -138,7 +142,7 @@ def _download(args: argparse.Namespace, settings: Settings) -> int:
     with open_session(settings) as session:
         record = fetch_checkpoint(session, args.uuid)
         target = Path(args.output_dir) if args.output_dir else default_target(record["uuid"])
-        print(download(session, record, target, only_master=args.mode == "master"))
+        print(download(session, record, target, way=args.mode))
     return 0
 
 

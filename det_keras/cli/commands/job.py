@@ -92,11 +92,9 @@ def _watch(session: Session, job_id: str) -> int:
             file=sys.stderr,
         )
         return _INTERRUPTED
-    allocations = session.api.tasks.get(job_id)["allocations"]
-    code = allocations[-1].get("statusCode") if allocations else None
+    code, status = jobs_of(session).ending(job_id)
     if code == 0:
         return 0
-    status = jobs_of(session).exit_status(job_id)
     print(f"Job {job_id} failed: {render.printable(status or 'it did not end by itself')}", file=sys.stderr)
     # Death by signal N is 128 + N, as shells report it.
     return 1 if code is None else (128 - code if code < 0 else code)

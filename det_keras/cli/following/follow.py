@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from det_keras.cli.download import default_target, local_directory
+from det_keras.cli.download import default_target
 from det_keras.cli.following.logs import PATIENCE_S
 from det_keras.cli.following.progress import Snapshot, best_validation, report_line
 from det_keras.cli.following.trial_table import end_line, is_search, trial_table
 from det_keras.cli.render import printable
 from det_keras.cli.session import page_hint
+from det_keras.connection.checkpoint_files import local_directory
 from det_keras.display import hparams_text, metric_text, state_text
 from det_keras.errors import MasterError, MasterUnavailableError
 from det_keras.protocol.states import CANCELED, COMPLETED, DELETED, ERROR, PAUSED, is_over, named

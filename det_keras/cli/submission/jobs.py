@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,11 @@ from det_keras.provenance.capture import Capture
 if TYPE_CHECKING:
     from det_keras.client import Session
     from det_keras.protocol.api import Api
+
+
+_TASK_COMPLETED = "GENERIC_TASK_STATE_COMPLETED"
+_GOING_ON = ("GENERIC_TASK_STATE_ACTIVE", "GENERIC_TASK_STATE_STOPPING_COMPLETED")
+_LATE_S = 30.0
 
 
 class MasterJobs(abc.ABC):
@@ -42,8 +48,8 @@ class MasterJobs(abc.ABC):
         """Return the jobs, as commands of the protocol."""
 
     @abc.abstractmethod
-    def exit_status(self, job_id: str) -> str | None:
-        """Return how a job ended, in words; None if it is unknown."""
+    def ending(self, job_id: str) -> tuple[int | None, str | None]:
+        """Return the exit code of a job that has ended, and how it ended in words; None for what is unknown."""
 
     @abc.abstractmethod
     def kill(self, job_id: str) -> None:
@@ -59,8 +65,10 @@ class _OwnJobs(MasterJobs):
     def all(self) -> list[dict[str, Any]]:
         return self.api.jobs.all()
 
-    def exit_status(self, job_id: str) -> str | None:
-        return self.api.jobs.get(job_id).get("exitStatus")
+    def ending(self, job_id: str) -> tuple[int | None, str | None]:
+        allocations = self.api.tasks.get(job_id)["allocations"]
+        code = allocations[-1].get("statusCode") if allocations else None
+        return code, self.api.jobs.get(job_id).get("exitStatus")
 
     def kill(self, job_id: str) -> None:
         self.api.jobs.kill(job_id)
@@ -75,9 +83,20 @@ class _GenericTasks(MasterJobs):
     def all(self) -> list[dict[str, Any]]:
         return [_as_command(task) for task in self.api.generic_tasks.running()]
 
-    def exit_status(self, job_id: str) -> str | None:
-        allocations = self.api.tasks.get(job_id)["allocations"]
-        return allocations[-1].get("exitReason") if allocations else None
+    def ending(self, job_id: str) -> tuple[int | None, str | None]:
+        deadline = time.monotonic() + _LATE_S
+        while (task := self.api.tasks.get(job_id)).get(
+            "taskState"
+        ) in _GOING_ON and time.monotonic() < deadline:
+            # The log may end a moment before the task.
+            time.sleep(0.2)
+        if task.get("taskState") == _TASK_COMPLETED:
+            return 0, None
+        if not task["allocations"]:
+            return None, None
+        # Only here, and only after a failure, does that master tell the code.
+        allocation = self.api.tasks.allocation(task["allocations"][-1]["allocationId"])
+        return allocation.get("statusCode"), allocation.get("exitReason")
 
     def kill(self, job_id: str) -> None:
         self.api.generic_tasks.kill(job_id)

@@ -168,8 +168,8 @@ class DetachedBackend(MasterBackend):
         self._is_ended.set()
         self._exits.remove()
         if not self._was_ended_by_user:
-            number, state = self.run.trial_id, self._final_state()
-            self._reports.put(f"the state {state}", lambda: self._api.trials.report_state(number, state))
+            state = self._final_state()
+            self._reports.put(f"the state {state}", lambda: self._report_end(state))
         # From the last to the first: each is called, whatever those before it raise.
         with ExitStack() as steps:
             steps.callback(self._place.directory.close)
@@ -177,6 +177,12 @@ class DetachedBackend(MasterBackend):
             steps.callback(self._output.close)
             # While the other connections are open: the last reports may be logged too.
             steps.callback(self._reports.close)
+
+    def _report_end(self, state: str) -> None:
+        if state == CANCELED and self._api.accounts.is_determined():
+            # There it would leave the experiment PAUSED for ever.
+            state = ERROR
+        self._api.trials.report_state(self.run.trial_id, state)
 
     def _final_state(self) -> str:
         if self._is_interrupted:

@@ -28,8 +28,6 @@ from det_keras.errors import MasterError, MasterUnavailableError
 logger = logging.getLogger(__name__)
 
 _REMIND_S = 30.0
-# Answers of a proxy whose master is not there.
-_UNAVAILABLE = frozenset({502, 503, 504})
 # What a Determined 0.38.1 master says of reports that it refuses.
 _REFUSALS = ("overwriting existing metric keys", "invalid run id")
 # How often a report is sent to a master that fails at it. The pause doubles each time: with `retry_s` 1, half a minute.
@@ -148,7 +146,7 @@ class ReportQueue:
                 report.send()
                 return
             except (MasterUnavailableError, MasterError) as error:
-                if isinstance(error, MasterError) and error.status not in _UNAVAILABLE:
+                if isinstance(error, MasterError):
                     failures += 1
                     if _is_refusal(error) or failures == _MOST_FAILURES:
                         logger.warning("The master refused %s, which is dropped: %s", report.label, error)

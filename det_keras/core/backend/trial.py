@@ -140,6 +140,18 @@ def open_task_session(info: ClusterInfo) -> Session:
     )
 
 
+def open_user_session(info: ClusterInfo) -> Session:
+    """Return a session with the token of the task's owner, who may do more than the task; see `open_task_session`."""
+    if not info.user_token:
+        return open_task_session(info)
+    return Session(
+        info.master_url,
+        info.user_token,
+        cert_file=info.master_cert_file,
+        cert_name=info.master_cert_name,
+    )
+
+
 def report_early_exit(info: ClusterInfo, reason: str, session: Session | None = None) -> None:
     """Report to the master why the trial ends early; see `Backend.report_early_exit`.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import tarfile
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,17 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from det_keras import storage
-from det_keras.errors import CheckpointError, DetError, MasterError
-from det_keras.storage.archive import unpack_chunks
+from det_keras.connection.checkpoint_files import fetch, local_directory
+from det_keras.errors import CheckpointError, MasterError
 from det_keras.storage.manifest import verify_manifest
 
 if TYPE_CHECKING:
     from det_keras.client import Session
 
 logger = logging.getLogger(__name__)
-
-_LOCAL_TYPES = ("directory", "shared_fs")
 
 
 def load_model(directory: Path, custom_objects: Mapping[str, Any] | None) -> Any:
@@ -79,16 +75,17 @@ def open_checkpoint(
         CheckpointError: there is no such checkpoint, or it is corrupt.
     """
     record = _find(session, trial_id, best) if uuid is None else _get(session, uuid)
-    section = (record.get("training") or {}).get("experimentConfig", {}).get("checkpoint_storage")
-    # Other storages need credentials, which the master has.
-    local = storage.from_config(section) if (section or {}).get("type") in _LOCAL_TYPES else None
-    if local is not None and local.exists(record["uuid"]):
-        with local.restore_path(record["uuid"]) as directory:
-            yield directory
+    local = local_directory(record)
+    if local is not None:
+        verify_manifest(local)
+        yield local
         return
     with tempfile.TemporaryDirectory(prefix="det-checkpoint-") as folder:
         directory = Path(folder) / record["uuid"]
-        _download(session, record["uuid"], directory)
+        try:
+            fetch(session, record, directory)
+        except MasterError as error:
+            raise CheckpointError(f"Checkpoint {record['uuid']!r} cannot be downloaded: {error}") from error
         verify_manifest(directory)
         yield directory
 
@@ -131,11 +128,3 @@ def _find(session: Session, trial_id: int | None, best: bool) -> dict[str, Any]:
         raise CheckpointError(f"Trial {trial_id} has no checkpoint.")
     checkpoint: dict[str, Any] = found[0]
     return checkpoint
-
-
-def _download(session: Session, uuid: str, directory: Path) -> None:
-    directory.mkdir()
-    try:
-        unpack_chunks(session.api.checkpoints.archive(uuid), directory)
-    except (DetError, tarfile.TarError, EOFError) as error:
-        raise CheckpointError(f"Checkpoint {uuid!r} cannot be downloaded: {error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from det_keras.errors import MasterUnavailableError
 from det_keras.protocol.api.transport import Transport
 from det_keras.protocol.values import hash_password
 
@@ -42,6 +43,19 @@ class Accounts:
     def is_determined(self) -> bool:
         """Return whether the master is Determined's own, which lacks what only our master has."""
         return OWN_VERSION_KEY not in self._transport.get("/info")
+
+    def check_is_master(self, url: str) -> None:
+        """Check that a master answers, which needs no login.
+
+        Args:
+            url: its address, for the message.
+
+        Raises:
+            MasterUnavailableError: nothing answers, or another program.
+        """
+        info = self._transport.get("/info")
+        if not isinstance(info, dict) or "cluster_id" not in info:
+            raise MasterUnavailableError(f"What answers at {url} is not a master of det_keras or Determined.")
 
     def cluster(self) -> dict[str, Any]:
         """Return the master's version, name and ids."""

@@ -76,14 +76,16 @@ class Experiments:
         ]
         return found
 
-    def complete(self, config: str) -> dict[str, Any]:
-        """Return a config with the defaults of the master, which stores nothing.
+    def complete(self, config: str) -> dict[str, Any] | None:
+        """Return a config with the defaults of the master, which stores nothing; None if the master does not tell it.
+
+        A Determined 0.38.1 master only says whether the config is valid.
 
         Args:
             config: YAML text.
         """
         body = {"config": config, "modelDefinition": [], "validateOnly": True}
-        complete: dict[str, Any] = self._transport.post(_PATH, body)["config"]
+        complete: dict[str, Any] | None = self._transport.post(_PATH, body)["config"]
         return complete
 
     def create_unmanaged(self, config: str, external_id: str | None = None) -> dict[str, Any]:

@@ -12,6 +12,8 @@ _COMMANDS = "/api/v1/commands"
 _GENERIC_TASKS = "/api/v1/generic-tasks"
 _TASKS = "/api/v1/tasks"
 _QUEUE = "/api/v1/job-queues"
+# Entries that are asked for at once.
+_PAGE = 100
 # The body contains the files, and a master unpacks them before it answers.
 _SUBMISSION_TIMEOUT_S = 300.0
 
@@ -58,8 +60,14 @@ class Jobs:
 
     def queue(self) -> list[dict[str, Any]]:
         """Return the running and waiting experiments and jobs, in the order of the queue."""
-        answer = self._transport.get(f"{_QUEUE}-v2", params={"limit": -1})
-        return [entry["full"] for entry in answer["jobs"] if entry["full"]]
+        found: list[dict[str, Any]] = []
+        while True:
+            # A Determined 0.38.1 master fails at `limit=-1`.
+            params = {"limit": _PAGE, "offset": len(found)}
+            answer = self._transport.get(f"{_QUEUE}-v2", params=params)
+            found += answer["jobs"]
+            if not answer["jobs"] or len(found) >= answer["pagination"]["total"]:
+                return [entry["full"] for entry in found if entry["full"]]
 
     def update(self, job_id: str, **changes: object) -> None:
         """Change a job of the queue.

@@ -27,6 +27,11 @@ class Tasks:
         task: dict[str, Any] = self._transport.get(f"/api/v1/tasks/{task_id}")["task"]
         return task
 
+    def allocation(self, allocation_id: str) -> dict[str, Any]:
+        """Return an attempt of a task."""
+        found: dict[str, Any] = self._transport.get(_allocation(allocation_id))["allocation"]
+        return found
+
     def running(self) -> list[str]:
         """Return the ids of the tasks that have not ended."""
         return list(dict.fromkeys(str(summary["taskId"]) for summary in self.summaries()))

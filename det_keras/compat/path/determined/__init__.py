@@ -1,4 +1,7 @@
-"""`determined` for scripts of the original, provided by det_keras; an installed original takes precedence."""
+"""`determined` for scripts of the original, provided by det_keras.
+
+An installed original takes precedence, unless a launcher of det_keras started the script.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ def __getattr__(name: str) -> Any:
     )
 
 
-_spec = _installed()
+_spec = None if os.environ.get("DET_KERAS_COMPAT") == "first" else _installed()
 if _spec is not None:
     # The import that is executing this module then uses the entry in `sys.modules`.
     _module = importlib.util.module_from_spec(_spec)
