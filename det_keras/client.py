@@ -8,6 +8,7 @@ answer was lost may be sent twice.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 import time
@@ -25,6 +26,10 @@ from det_keras.protocol.values import is_loopback
 # A master says by it that it did nothing. A proxy says by the others that it got no answer: the master may have handled
 # the call.
 _NOT_HANDLED = 503
+# It logs each call at INFO; a level that somebody has set stays.
+if not logging.getLogger("httpx").level:
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+
 _FIRST_DELAY_S = 0.1
 _LONGEST_DELAY_S = 5.0
 

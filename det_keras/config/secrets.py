@@ -48,6 +48,14 @@ def masked(config: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
+def without_masked(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a `checkpoint_storage` section without the values that a master hides.
+
+    An object store then takes the credentials that its own tools find on this machine.
+    """
+    return {name: value for name, value in section.items() if value != MASK}
+
+
 def without_secret_variables(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of `config` for display, without the secrets in its variables.
 

@@ -92,10 +92,9 @@ def _copy_through_master(session: Session, uuid: str, draft: Path) -> None:
 
 def _copy_from_store(record: Mapping[str, Any], draft: Path) -> None:
     from det_keras import storage
-    from det_keras.config.secrets import MASK
+    from det_keras.config.secrets import without_masked
 
-    # Keys that the master hides may be in the environment, or in a file where the store's own tools look for them.
-    section = {name: value for name, value in _section(record).items() if value != MASK}
+    section = without_masked(_section(record))
     if not section:
         raise CheckpointError(f"The master does not say where checkpoint `{record['uuid']}` is stored.")
     with storage.from_config(section).restore_path(str(record["uuid"])) as directory:

@@ -53,9 +53,9 @@ def configure_logs(*, debug: bool) -> None:
     """Show this package's log lines, unless the script has set up logging itself."""
     package = logging.getLogger("det_keras")
     package.setLevel(logging.DEBUG if debug else logging.INFO)
-    if not debug:
-        # One line for each call of the master would be most of a script's log.
-        logging.getLogger("httpx").setLevel(logging.WARNING)
+    if debug:
+        # A line for each call of the master, which are left out otherwise.
+        logging.getLogger("httpx").setLevel(logging.INFO)
     if any(isinstance(handler, _FallbackHandler) for handler in package.handlers):
         return
     handler = _FallbackHandler(sys.stderr)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,6 +74,9 @@ def _start(args: argparse.Namespace, settings: Settings) -> int:
             # Ctrl-C is handled here; TensorBoard would print a traceback if it is still starting.
             start_new_session=True,
         )
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            # It is in a session of its own, in which no signal for this process reaches it.
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
         try:
             return refresh_until_end(process, lambda: _refresh(args, settings, Path(folder)))
         except KeyboardInterrupt:
@@ -151,7 +155,7 @@ def events_of(session: Session, experiment_ids: list[int], trial_ids: list[int])
         trial_ids: these trials.
     """
     from det_keras import storage
-    from det_keras.config.secrets import MASK
+    from det_keras.config.secrets import without_masked
     from det_keras.storage.names import events_prefix
 
     api = session.api
@@ -167,8 +171,6 @@ def events_of(session: Session, experiment_ids: list[int], trial_ids: list[int])
             config = api.experiments.get(experiment)["config"]
             sections[experiment] = config["checkpoint_storage"]
         place = events_prefix(cluster, experiment, trial["id"])
-        # The master does not show secrets: an object store then takes the credentials that its own chain finds here.
-        shown = {name: value for name, value in sections[experiment].items() if value != MASK}
-        store = storage.from_config(shown)
+        store = storage.from_config(without_masked(sections[experiment]))
         found[f"experiment-{experiment}-trial-{trial['id']}"] = (store, place)
     return found
