@@ -127,8 +127,11 @@ class Stub:
         found = self.answers.get(path)
         if callable(found):
             found = found()
+        status = 200 if found is not None else 404
+        if isinstance(found, tuple):
+            status, found = found
         content = found if isinstance(found, bytes) else json.dumps(found or _NOT_FOUND).encode()
-        request.send_response(self.status or (200 if found is not None else 404))
+        request.send_response(self.status or status)
         if "gzip" in request.headers.get("Accept-Encoding", ""):
             # As masters and proxies do.
             content = gzip.compress(content)

@@ -5,7 +5,9 @@ import shutil
 import tarfile
 
 import pytest
+from storage.servers import running
 
+from det_keras import storage as storages
 from det_keras.cli.download import best_checkpoints_first, download
 from det_keras.client import Session
 from det_keras.errors import CheckpointError, DetError, MasterError
@@ -25,7 +27,7 @@ def storage(tmp_path):
 
 
 def record(storage, state="STATE_COMPLETED", **changes):
-    section = {"type": "directory", "container_path": str(storage.root)}
+    section = {"type": "directory", "container_path": str(getattr(storage, "root", ""))}
     resources = {name: str(size) for name, size in storage.list_files(UUID).items()}
     training = {"experimentConfig": {"checkpoint_storage": section}}
     return {
@@ -194,3 +196,55 @@ def test_the_best_checkpoint_comes_first_and_the_unrated_last():
     assert [one["metadata"]["steps_completed"] for one in found] == [3, 2, 9, 1]
     larger = [rated(0.5, 2, smaller=False), rated(0.9, 3, smaller=False)]
     assert best_checkpoints_first(larger)[0]["metadata"]["steps_completed"] == 3
+
+
+#: What a Determined 0.38.1 master answers that does not use the keys of a config.
+NO_KEYS = (
+    500,
+    {"message": f"unable to download checkpoint {UUID}: NoCredentialProviders: no valid providers in chain."},
+)
+
+
+@pytest.fixture
+def stored():
+    """The record of a checkpoint in an object store, as a master shows it."""
+    with running("s3") as server:
+        section = server.section(server.make_bucket())
+        place = storages.from_config(section)
+        with place.store_path(UUID) as path:
+            (path / "weights.bin").write_bytes(b"abc" * 100)
+        hidden = {**section, "access_key": "********", "secret_key": "********"}
+        found = record(place)
+        found["training"]["experimentConfig"]["checkpoint_storage"] = hidden
+        yield found
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("way", ["auto", "direct"])
+def test_object_store_that_the_master_cannot_read_is_read_directly(
+    stored, session, stub, tmp_path, monkeypatch, way
+):
+    found = stored
+    stub.answers[f"/checkpoints/{UUID}"] = NO_KEYS
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    target = download(session, found, tmp_path / "out", way=way)
+    assert files(target) == ["manifest.json", "metadata.json", "weights.bin"]
+    assert len(stub.calls) == (1 if way == "auto" else 0)
+
+
+@pytest.mark.process
+def test_both_reasons_are_named_when_neither_way_leads_to_the_files(
+    stored, session, stub, tmp_path, monkeypatch
+):
+    found = stored
+    stub.answers[f"/checkpoints/{UUID}"] = NO_KEYS
+    section = found["training"]["experimentConfig"]["checkpoint_storage"]
+    section.update(bucket="elsewhere", access_key="AKIA-OPEN", secret_key="hunter2")
+    with pytest.raises(CheckpointError, match=r"NoCredentialProviders.*elsewhere") as caught:
+        download(session, found, tmp_path / "out")
+    assert "hunter2" not in str(caught.value)
+    assert "AKIA-OPEN" not in str(caught.value)
+    assert leftovers(tmp_path) == []
+    with pytest.raises(MasterError, match="NoCredentialProviders"):
+        download(session, found, tmp_path / "out", way="master")

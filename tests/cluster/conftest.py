@@ -15,6 +15,7 @@ import pytest
 import warm
 import yaml
 from examples.conftest import Cluster
+from stock.conftest import stock_python  # noqa: F401 - a fixture
 
 from det_keras.client import Session
 from det_keras.home import Home
@@ -24,9 +25,14 @@ TESTS = Path(__file__).parents[1]
 
 
 class Double(Cluster):
-    """A cluster of four agents with one slot each, so that two slots are two containers."""
+    """A cluster of four agents with one slot each, so that two slots are two containers.
 
-    def __init__(self, root: Path) -> None:
+    Args:
+        root: what this test run keeps of it.
+        determined: the packages with Determined's own, which each container has; None for none.
+    """
+
+    def __init__(self, root: Path, determined: str | None = None) -> None:
         super().__init__(root / "user")
         self.cluster_home = Home(root / "cluster")
         self.called: list[list[str]] = []
@@ -35,6 +41,7 @@ class Double(Cluster):
         with warm.warm_trials():
             path = [os.environ["PYTHONPATH"], str(TESTS.parent), str(TESTS)]
             environ = {**os.environ, **self.environ, "PYTHONPATH": os.pathsep.join(path)}
+            environ["DOUBLE_DETERMINED"] = determined or ""
         self.log = (root / "double.log").open("wb")
         self.process = subprocess.Popen(
             [
@@ -98,12 +105,17 @@ class Double(Cluster):
 
 
 @pytest.fixture(scope="session")
-def running_double(tmp_path_factory) -> Iterator[Double]:
+def running_double(tmp_path_factory, request) -> Iterator[Double]:
     if shutil.which("unshare") and subprocess.run(["unshare", "-rm", "true"], check=False).returncode != 0:
         pytest.skip(
             "this machine's kernel gives ordinary users no mount namespaces, of which containers are made"
         )
-    double = Double(tmp_path_factory.mktemp("double"))
+    determined = None
+    if sys.version_info >= (3, 11):
+        python = request.getfixturevalue("stock_python")
+        (packages,) = python.parents[1].glob("lib/python*/site-packages")
+        determined = str(packages)
+    double = Double(tmp_path_factory.mktemp("double"), determined)
     yield double
     double.close()
 

@@ -82,6 +82,10 @@ def _enter(rank: int, slots: list[int], addresses: list[str], counts: list[int])
         environ["DET_TASK_TYPE"] = "GENERIC"
     own_home = Path(tempfile.mkdtemp(prefix="container-"))
     environ["HOME"] = str(own_home)
+    if determined := environ.pop("DOUBLE_DETERMINED", ""):
+        # An agent installs Determined's own package, with what it needs, behind what the image has.
+        (own_home / "sitecustomize.py").write_text(f"import sys\nsys.path.append({determined!r})\n")
+        environ["PYTHONPATH"] += os.pathsep + str(own_home)
     _change_root(files, storage.get("host_path"))
 
 

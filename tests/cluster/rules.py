@@ -16,57 +16,89 @@ from urllib.parse import parse_qs
 import anyio
 import yaml
 
-from cluster import expconf
+from cluster import expconf, recorded
 
 _ID = r"[^/]+"
-#: The calls of the product that the real master knows.
-_ROUTES = re.compile(
-    "|".join(
-        f"(?:{route})"
-        for route in (
-            "(GET|HEAD) /info",
-            f"GET /checkpoints/{_ID}",
-            "GET /experiments/[0-9]+/preview_gc",
-            "POST /task-logs",
-            "GET /api/v1/(master|me|users|agents|resource-pools|job-queues-v2|workspaces|master/config|master/logs)",
-            "POST /api/v1/auth/(login|logout)",
-            "(GET|POST) /api/v1/experiments",
-            "(GET|PATCH|DELETE) /api/v1/experiments/[0-9]+",
-            "POST /api/v1/experiments/[0-9]+/(activate|pause|cancel|kill|archive|unarchive)",
-            "GET /api/v1/experiments/[0-9]+/(trials|checkpoints|model_def)",
-            "GET /api/v1/experiments/[0-9]+/searcher/best_searcher_validation_metric",
-            "POST /api/v1/experiments/continue",
-            f"PUT /api/v1/experiments/by-external-id/{_ID}",
-            "POST /api/v1/preview-hp-search",
-            "(POST|PUT) /api/v1/trials",
-            "(GET|PATCH) /api/v1/trials/[0-9]+",
-            "POST /api/v1/trials/[0-9]+/(start|kill|metrics|progress|early_exit|runner/metadata)",
-            "GET /api/v1/trials/[0-9]+/(workloads|logs|checkpoints)",
-            "GET /api/v1/trials/(time-series|metrics/(trial|training|validation)_metrics)",
-            "POST /api/v1/runs/start",
-            "(GET|POST) /api/v1/runs/[0-9]+/metadata",
-            "(POST|PATCH|DELETE) /api/v1/checkpoints",
-            "POST /api/v1/checkpoints/rm",
-            f"GET /api/v1/checkpoints/{_ID}",
-            f"POST /api/v1/checkpoints/{_ID}/metadata",
-            "(GET|POST) /api/v1/(commands|tensorboards)",
-            f"GET /api/v1/(commands|tensorboards)/{_ID}",
-            f"POST /api/v1/(commands|tensorboards)/{_ID}/kill",
-            "POST /api/v1/job-queues",
-            "GET /api/v1/tasks",
-            f"GET /api/v1/tasks/{_ID}(/logs|/context_directory)?",
-            "POST /api/v1/task/logs",
-            f"GET /api/v1/allocations/{_ID}(/signals/preemption)?",
-            f"POST /api/v1/allocations/{_ID}/(signals/ack_preemption|proxy_address|ready|waiting)",
-            # Of the double itself; rewritten below.
-            "POST /api/v1/generic-tasks",
-            f"POST /api/v1/tasks/{_ID}/kill",
-        )
-    )
+#: The calls of the product that were recorded from the real master.
+RECORDED = frozenset(
+    {
+        "DELETE /api/v1/experiments/*",
+        "GET /api/v1/agents",
+        "GET /api/v1/allocations/*/signals/preemption",
+        "GET /api/v1/checkpoints/*",
+        "GET /api/v1/experiments",
+        "GET /api/v1/experiments/*",
+        "GET /api/v1/experiments/*/checkpoints",
+        "GET /api/v1/experiments/*/searcher/best_searcher_validation_metric",
+        "GET /api/v1/experiments/*/trials",
+        "GET /api/v1/job-queues-v2",
+        "GET /api/v1/master",
+        "GET /api/v1/me",
+        "GET /api/v1/resource-pools",
+        "GET /api/v1/runs/*/metadata",
+        "GET /api/v1/tasks",
+        "GET /api/v1/tasks/*",
+        "GET /api/v1/tasks/*/context_directory",
+        "GET /api/v1/tasks/*/logs",
+        "GET /api/v1/trials/*",
+        "GET /api/v1/trials/*/checkpoints",
+        "GET /api/v1/trials/*/logs",
+        "GET /api/v1/trials/*/workloads",
+        "GET /checkpoints/*",
+        "GET /info",
+        "PATCH /api/v1/checkpoints",
+        "PATCH /api/v1/trials/*",
+        "POST /api/v1/allocations/*/signals/ack_preemption",
+        "POST /api/v1/auth/login",
+        "POST /api/v1/checkpoints",
+        "POST /api/v1/experiments",
+        "POST /api/v1/experiments/*/activate",
+        "POST /api/v1/experiments/*/archive",
+        "POST /api/v1/experiments/*/cancel",
+        "POST /api/v1/experiments/*/kill",
+        "POST /api/v1/experiments/*/pause",
+        "POST /api/v1/experiments/*/unarchive",
+        "POST /api/v1/experiments/continue",
+        "POST /api/v1/generic-tasks",
+        "POST /api/v1/preview-hp-search",
+        "POST /api/v1/runs/*/metadata",
+        "POST /api/v1/runs/start",
+        "POST /api/v1/task/logs",
+        "POST /api/v1/tasks/*/kill",
+        "POST /api/v1/trials/*/early_exit",
+        "POST /api/v1/trials/*/metrics",
+        "POST /api/v1/trials/*/progress",
+        "POST /api/v1/trials/*/runner/metadata",
+        "POST /api/v1/trials/*/start",
+        "PUT /api/v1/experiments/by-external-id/*",
+        "PUT /api/v1/trials",
+    }
+)
+#: Calls of the product that the definition of the real master's API has, and that nothing recorded.
+DEFINED = frozenset(
+    {
+        "DELETE /api/v1/checkpoints",
+        "GET /api/v1/allocations/*",
+        "GET /api/v1/experiments/*/model_def",
+        "GET /api/v1/trials/metrics/trial_metrics",
+        "GET /api/v1/trials/metrics/training_metrics",
+        "GET /api/v1/trials/metrics/validation_metrics",
+        "GET /api/v1/trials/time-series",
+        "GET /api/v1/users",
+        "PATCH /api/v1/experiments/*",
+        "POST /api/v1/allocations/*/ready",
+        "POST /api/v1/auth/logout",
+        "POST /api/v1/checkpoints/*/metadata",
+        "POST /api/v1/checkpoints/rm",
+        "POST /api/v1/job-queues",
+        "POST /api/v1/trials",
+        "POST /api/v1/trials/*/kill",
+    }
 )
 #: Known to fail there, and sent on purpose by clients that fall back.
 _TOLERATED = re.compile("GET /api/v1/trials/[0-9]+/searcher/operation")
-_LIMITED = re.compile("/api/v1/(trials|experiments)/[0-9]+/checkpoints|/api/v1/commands")
+_LIMITED = re.compile("/api/v1/(trials|experiments)/[0-9]+/checkpoints|/api/v1/job-queues-v2")
+_TASK_TOKEN = b"grpc-metadata-x-allocation-token"
 _SUBMISSION = re.compile(
     f"POST /api/v1/experiments|PUT /api/v1/experiments/by-external-id/{_ID}|POST /api/v1/preview-hp-search"
 )
@@ -116,6 +148,7 @@ class StrictMiddleware:
         self._violations = violations
         self._is_stopped_by_search = is_stopped_by_search
         self._with_metadata: set[str] = set()
+        self._left_paused: set[int] = set()
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -135,17 +168,21 @@ class StrictMiddleware:
             return
         if call.endswith("/signals/preemption") and self._is_stopped_by_search(scope["path"].split("/")[4]):
             await anyio.sleep(_PREEMPTION_S)
-        collected = _Answer(send, lambda status, content: self._rewritten(call, status, content))
+        sent = json.loads(body) if body else {}
+        collected = _Answer(send, lambda status, content: self._rewritten(call, sent, status, content))
         await self._app(scope, _replay(body), collected)
 
     def _checked(self, call: str, scope: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
         if _TOLERATED.fullmatch(call):
             raise RefusedError(501, "Method Not Allowed")
-        if not _ROUTES.fullmatch(call):
+        if recorded.kind(*call.split(" ", 1)) not in RECORDED | DEFINED:
             raise RefusedError(404, "Not Found")
         query = parse_qs(scope["query_string"].decode(), keep_blank_values=True)
         if _LIMITED.fullmatch(scope["path"]) and int(query.get("limit", ["0"])[0]) < 0:
             raise RefusedError(500, "LIMIT must not be negative")
+        if call.startswith("GET /checkpoints/") and any(name == _TASK_TOKEN for name, _ in scope["headers"]):
+            # Only a user may download.
+            raise RefusedError(401, "Unauthorized")
         number = scope["path"].split("/")[4:5]
         if re.fullmatch("POST /api/v1/runs/[0-9]+/metadata", call):
             self._with_metadata.update(number)
@@ -159,8 +196,6 @@ class StrictMiddleware:
             if searcher is not None and "name" not in searcher:
                 # The method decides which other keys it may have.
                 raise RefusedError(500, "failed to apply override config: searcher.name is required")
-        elif call == "POST /api/v1/commands":
-            _refuse_command(content["config"])
         elif call == "POST /api/v1/generic-tasks":
             scope = {**scope, "path": "/api/v1/commands", "raw_path": b"/api/v1/commands"}
             content = _as_command(content)
@@ -190,7 +225,7 @@ class StrictMiddleware:
         stored = {**config, "checkpoint_storage": whole["checkpoint_storage"]}
         return yaml.safe_dump(stored) if isinstance(given, str) else stored
 
-    def _rewritten(self, call: str, status: int, content: Any) -> tuple[int, Any]:
+    def _rewritten(self, call: str, sent: Mapping[str, Any], status: int, content: Any) -> tuple[int, Any]:
         if call.endswith("/signals/preemption") and content.get("preempt"):
             # A trial that its search stopped is not told: the master looks as if nothing happened.
             content["preempt"] = not self._is_stopped_by_search(call.split("/")[4])
@@ -200,7 +235,25 @@ class StrictMiddleware:
             status = 500
         if call == "POST /api/v1/generic-tasks" and status == 200:
             return status, {"taskId": content["command"]["id"], "warnings": []}
-        return status, _in_its_form(content, call)
+        content = _in_its_form(content, call)
+        if status != 200:
+            return status, content
+        method, place = call.split(" ", 1)
+        what = recorded.kind(method, place)
+        if what == "POST /api/v1/experiments" and sent.get("validateOnly"):
+            content["config"] = None
+        elif what == "GET /api/v1/tasks/*":
+            _set_task_state(content["task"])
+        elif what == "GET /api/v1/allocations/*" and content["allocation"].get("statusCode") == 0:
+            del content["allocation"]["statusCode"]
+        elif what == "PATCH /api/v1/trials/*":
+            # A state that is not one of four leaves the experiment as if nothing had happened.
+            number = content["trial"]["experimentId"]
+            known = sent.get("state") != "STATE_CANCELED"
+            (self._left_paused.discard if known else self._left_paused.add)(number)
+        elif what == "GET /api/v1/experiments/*" and content["experiment"]["id"] in self._left_paused:
+            content["experiment"]["state"] = "STATE_PAUSED"
+        return status, recorded.fitted(method, place, content)
 
     def _record(self, call: str, refusal: RefusedError, body: bytes) -> None:
         with self._violations.open("a", encoding="utf-8") as file:
@@ -232,6 +285,17 @@ def _in_its_form(content: Any, call: str) -> Any:
             # A field without a value is left out.
             result[name] = _in_its_form(value, call)
     return result
+
+
+def _set_task_state(task: dict[str, Any]) -> None:
+    """Set the state of a generic task, which that master tells in place of the exit code."""
+    if task["taskType"] != "TASK_TYPE_GENERIC":
+        return
+    allocation = task["allocations"][-1] if task["allocations"] else {}
+    state = "ACTIVE"
+    if allocation.get("endTime"):
+        state = "COMPLETED" if allocation.get("statusCode") == 0 else "ERROR"
+    task["taskState"] = f"GENERIC_TASK_STATE_{state}"
 
 
 def _with_its_defaults(config: dict[str, Any]) -> dict[str, Any]:
@@ -274,13 +338,6 @@ def _integers(value: Any) -> Any:
     if isinstance(value, list):
         return [_integers(below) for below in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _refuse_command(config: Mapping[str, Any]) -> None:
-    if "data" in config:
-        raise RefusedError(500, 'json: unknown field "data"')
-    if not isinstance(config.get("entrypoint"), list):
-        raise RefusedError(500, "json: cannot unmarshal string into field entrypoint of type []string")
 
 
 def _as_command(task: Mapping[str, Any]) -> dict[str, Any]:

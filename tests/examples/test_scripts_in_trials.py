@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 import yaml
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "storage"))
-
-from servers import running
+from storage.servers import running
 
 pytestmark = pytest.mark.process
 
