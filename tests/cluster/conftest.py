@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -29,7 +30,7 @@ class Double(Cluster):
 
     Args:
         root: what this test run keeps of it.
-        determined: the packages with Determined's own, which each container has; None for none.
+        determined: a folder with Determined's own package, which each container has; None for none.
     """
 
     def __init__(self, root: Path, determined: str | None = None) -> None:
@@ -104,6 +105,16 @@ class Double(Cluster):
         self.log.close()
 
 
+def _packages_beside(packages: Path, folder: Path) -> Path:
+    """Link those of other packages into a folder that this environment does not have; return the folder."""
+    for path in packages.iterdir():
+        name = path.name.partition(".")[0]
+        if path.suffix in ("", ".py") and name.isidentifier() and importlib.util.find_spec(name) is None:
+            (folder / path.name).symlink_to(path)
+    assert (folder / "determined").exists()
+    return folder
+
+
 @pytest.fixture(scope="session")
 def running_double(tmp_path_factory, request) -> Iterator[Double]:
     if shutil.which("unshare") and subprocess.run(["unshare", "-rm", "true"], check=False).returncode != 0:
@@ -114,7 +125,7 @@ def running_double(tmp_path_factory, request) -> Iterator[Double]:
     if sys.version_info >= (3, 11):
         python = request.getfixturevalue("stock_python")
         (packages,) = python.parents[1].glob("lib/python*/site-packages")
-        determined = str(packages)
+        determined = str(_packages_beside(packages, tmp_path_factory.mktemp("determined")))
     double = Double(tmp_path_factory.mktemp("double"), determined)
     yield double
     double.close()

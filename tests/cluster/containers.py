@@ -84,8 +84,7 @@ def _enter(rank: int, slots: list[int], addresses: list[str], counts: list[int])
     environ["HOME"] = str(own_home)
     if determined := environ.pop("DOUBLE_DETERMINED", ""):
         # An agent installs Determined's own package, with what it needs, behind what the image has.
-        (own_home / "sitecustomize.py").write_text(f"import sys\nsys.path.append({determined!r})\n")
-        environ["PYTHONPATH"] += os.pathsep + str(own_home)
+        environ["PYTHONPATH"] += os.pathsep + determined
     _change_root(files, storage.get("host_path"))
 
 
