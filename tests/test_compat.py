@@ -48,6 +48,25 @@ def test_installed_determined_comes_first(tmp_path):
     assert run(code).stdout == "theirs\n"
 
 
+@pytest.mark.parametrize("module", ["tensorflow", "distributed"])
+def test_launchers_put_the_package_before_an_installed_one(tmp_path, module):
+    (tmp_path / "determined").mkdir()
+    (tmp_path / "determined" / "__init__.py").write_text("__version__ = 'theirs'\n")
+    command = [sys.executable, "-c", "import determined; print(determined.__version__)"]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run(
+        [sys.executable, "-m", f"det_keras.launch.{module}", "--", *command],
+        capture_output=True, text=True, env=environ, check=False,
+    )  # fmt: skip
+    assert done.stdout == "0.38.1+det.keras\n", done.stderr
+    environ["DET_KERAS_COMPAT"] = "0"
+    done = subprocess.run(
+        [sys.executable, "-m", f"det_keras.launch.{module}", "--", *command],
+        capture_output=True, text=True, env=environ, check=False,
+    )  # fmt: skip
+    assert done.stdout == "theirs\n", done.stderr
+
+
 def test_plain_folder_of_the_name_is_no_package(tmp_path):
     (tmp_path / "determined").mkdir()
     (tmp_path / "determined" / "const.yaml").write_text("a: 1")

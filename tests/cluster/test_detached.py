@@ -43,24 +43,59 @@ print("trained to the end")
 """
 
 
-def test_a_killed_script_continues_its_run_and_ends_with_the_same_weights(double, tmp_path):
+@pytest.fixture
+def start(double, tmp_path):
+    """Start the script under a name, with a file for its weights."""
     (tmp_path / "train.py").write_text(SCRIPT)
     environ = {**double.environ, "DET_KERAS_DETACHED": "1", "DET_KERAS_HOME": str(tmp_path / "home")}
 
-    def start(name, output):
+    def start_script(name, output):
         command = [sys.executable, str(tmp_path / "train.py"), str(tmp_path / output), name]
         return warm.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
-    def trial_of(name):
+    return start_script
+
+
+@pytest.fixture
+def trial_of(double):
+    """Return the trial of a script by its name; None before there is one."""
+
+    def find(name):
         every = double.get("/api/v1/experiments")["experiments"]
         found = [one for one in every if one.get("externalExperimentId") == name]
         trials = double.get(f"/api/v1/experiments/{found[0]['id']}/trials")["trials"] if found else []
         return trials[0] if trials else None
 
-    def has_trained(name, batches):
+    return find
+
+
+@pytest.fixture
+def has_trained(trial_of):
+    """Return whether a script has reported so many batches."""
+
+    def ask(name, batches):
         trial = trial_of(name)
         return trial is not None and trial["totalBatchesProcessed"] >= batches
 
+    return ask
+
+
+def test_a_terminated_script_leaves_no_experiment_that_waits_for_ever(double, start, trial_of, has_trained):
+    stopped = start("stopped", "never.npz")
+    double.until(functools.partial(has_trained, "stopped", 12))
+    stopped.send_signal(signal.SIGTERM)
+    output, _ = stopped.communicate(timeout=120)
+    number = trial_of("stopped")["experimentId"]
+    assert double.get(f"/api/v1/experiments/{number}")["experiment"]["state"] == "STATE_ERROR", output
+    last = start("stopped", "whole.npz")
+    output, _ = last.communicate(timeout=120)
+    assert "Training continues from checkpoint" in output
+    assert double.get(f"/api/v1/experiments/{number}")["experiment"]["state"] == "STATE_COMPLETED"
+
+
+def test_a_killed_script_continues_its_run_and_ends_with_the_same_weights(
+    double, tmp_path, start, trial_of, has_trained
+):
     undisturbed = start("undisturbed", "a.npz")
     output, _ = undisturbed.communicate(timeout=120)
     assert undisturbed.returncode == 0, output

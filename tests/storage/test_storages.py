@@ -475,3 +475,31 @@ def test_shared_file_system_is_found_where_a_container_mounts_it(inner, tmp_path
     store = storage.from_config(section, mount=tmp_path)
     assert store.root == tmp_path / ("a/b" if inner else "")
     assert storage.from_config(section).root == Path("/host/shared") / ("a/b" if inner else "")
+
+
+MOUNTED_FROM_THE_SAME_FILE_SYSTEM = """
+import sys
+from pathlib import Path
+from det_keras.storage import container_mount, directory
+directory._CONTAINER_MOUNT = Path(sys.argv[1])
+print(container_mount(), Path(sys.argv[1]).is_mount())
+"""
+
+
+def test_a_mount_from_the_file_system_of_the_container_itself_is_seen(tmp_path):
+    """As with Podman, Singularity, Enroot, and Docker's driver `vfs`."""
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run(["unshare", "-rm", "true"], check=False).returncode != 0
+    ):
+        pytest.skip("this machine's kernel gives ordinary users no mount namespaces")
+    host, mounted = tmp_path / "host", tmp_path / "mounted"
+    host.mkdir()
+    mounted.mkdir()
+    python = [sys.executable, "-c", MOUNTED_FROM_THE_SAME_FILE_SYSTEM, str(mounted)]
+    assert subprocess.run(python, capture_output=True, text=True, check=True).stdout == "None False\n"
+    script = f'mount --bind {host} {mounted} && exec "$@"'
+    command = ["unshare", "-rm", "sh", "-c", script, "sh", *python]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    # What Python itself says of it depends on its version.
+    assert found[0] == str(mounted)
