@@ -24,6 +24,7 @@ from det_keras.keras.fit.fit import Fit
 from det_keras.keras.history import FitHistory
 from det_keras.keras.loops.calls import LoopCalls
 from det_keras.keras.media import MediaLog
+from det_keras.keras.private_api.fit_call import call_fit
 from det_keras.keras.process_setup import check_eager
 from det_keras.keras.script import Script
 from det_keras.keras.training_info import TrainingInfo
@@ -254,10 +255,15 @@ class KerasContext(LoopCalls, MediaLog):
         self._script.check_open("fit")
         _check_model(model, "fit")
         self._begin_training("fit")
-        fit = Fit(self._script, model, arguments)
-        with fit.running():
-            start = self._script.start(fit)
-            return fit.run.history if start.is_skipped else fit.train(start.restored)
+
+        def train(received: Mapping[str, Any]) -> FitHistory:
+            fit = Fit(self._script, model, arguments.changed(received))
+            with fit.running():
+                start = self._script.start(fit)
+                return fit.run.history if start.is_skipped else fit.train(start.restored)
+
+        history: FitHistory = call_fit(model, arguments.for_keras(), train)
+        return history
 
     def evaluate(
         self,

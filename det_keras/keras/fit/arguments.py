@@ -7,7 +7,7 @@ import logging
 import operator
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import keras
@@ -16,6 +16,7 @@ from det_keras.core.distributed import DistributedContext
 from det_keras.keras.data import DataSource, is_arrays, open_source, split_arrays, whole_data
 from det_keras.keras.data.tfdata import TfDataSource
 from det_keras.keras.fit.validator import Validator, unpack
+from det_keras.keras.private_api.fit_call import FIT_ARGUMENTS
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +98,18 @@ class FitArguments:
             raise ValueError(f"`shuffle` is True, False or 'batch'. Received: {self.shuffle!r}.")
         if not isinstance(self.shuffle, str):
             self.shuffle = bool(self.shuffle)
+
+    def for_keras(self) -> dict[str, Any]:
+        """Return the arguments that differ from the defaults of `keras.Model.fit`, by name, as a user passes them."""
+        values = {name: getattr(self, name) for name in FIT_ARGUMENTS if name != "callbacks"}
+        given = {
+            name: value for name, value in values.items() if not _is_same(value, FIT_ARGUMENTS[name].default)
+        }
+        return {**given, "callbacks": list(self.user_callbacks)} if self.user_callbacks else given
+
+    def changed(self, received: Mapping[str, Any]) -> FitArguments:
+        """Return the arguments as `keras.Model.fit` received them: a library may have added a callback."""
+        return replace(self, **received, x_val=None, y_val=None)
 
     def open(
         self, seed: int, workers: DistributedContext, *, wraps_around: bool
@@ -204,6 +217,11 @@ def checked_count(name: str, value: Any, *, at_least: int = 1, hint: str = "") -
     if count is None or count < at_least:
         raise ValueError(f"`{name}` must be an integer of at least {at_least}. Received: {value!r}.{hint}")
     return count
+
+
+def _is_same(value: Any, default: Any) -> bool:
+    # Arrays are compared element by element.
+    return value is default or (isinstance(value, int | float | str) and bool(value == default))
 
 
 def _checked_callbacks(callbacks: Any) -> list[Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from det_keras.keras.fit.run import FitRun
+from det_keras.keras.private_api.fit_call import keras_fit
 from det_keras.keras.private_api.steps import metric_results
 from det_keras.keras.training.boundaries.base import Boundary
 from det_keras.keras.training.position import Segment, next_segment
@@ -129,7 +130,9 @@ class SegmentRunner:
     def _train_segment(self, segment: Segment) -> None:
         self._segment = segment
         self._run.callbacks.begin_segment(segment.first_step, self)
-        self._model.fit(
+        # Not `model.fit`: what others have put before it sees one call for the whole training.
+        keras_fit()(
+            self._model,
             self._source.dataset(segment.num_batches),
             initial_epoch=segment.first_epoch,
             epochs=segment.stop_epoch,
