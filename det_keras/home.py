@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from det_keras.errors import DetError
+
 
 @dataclass(frozen=True)
 class Home:
@@ -26,19 +28,38 @@ class Home:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Home:
-        """Return the root that ``DET_KERAS_HOME`` names, else the platform's user data folder."""
+        """Return the root that ``DET_KERAS_HOME`` names, else the platform's user data folder.
+
+        Raises:
+            DetError: the user has no home directory.
+        """
         environ = os.environ if environ is None else environ
         named = environ.get("DET_KERAS_HOME")
-        if named:
-            return cls(Path(named).expanduser().absolute())
         # Imported here: `det --help` and `import det_keras` do not need it.
         import platformdirs
 
-        return cls(Path(platformdirs.user_data_dir("det_keras", appauthor=False)))
+        try:
+            root = Path(named or platformdirs.user_data_dir("det_keras", appauthor=False))
+            return cls(root.expanduser().absolute())
+        except RuntimeError as error:
+            raise DetError(
+                "There is no directory for the files of det_keras, because this user has no home directory. Set "
+                "DET_KERAS_HOME to a directory that may be written."
+            ) from error
 
     def create(self) -> Home:
-        """Create the root, readable only by its owner, and return this object."""
-        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Create the root, readable only by its owner, and return this object.
+
+        Raises:
+            DetError: it cannot be created.
+        """
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise DetError(
+                f"The directory for the files of det_keras cannot be created: {error.strerror}: {error.filename}. Set "
+                "DET_KERAS_HOME to a directory that may be written."
+            ) from error
         return self
 
     @property

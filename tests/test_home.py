@@ -7,7 +7,8 @@ import stat
 
 import pytest
 
-from det_keras.home import private_temporary_folder
+from det_keras.errors import DetError
+from det_keras.home import Home, private_temporary_folder
 
 
 @pytest.fixture
@@ -42,3 +43,21 @@ def test_temporary_folder_that_another_account_made_is_refused(temporary, kind):
         private_temporary_folder("cluster")
     if kind == "link":
         assert list(elsewhere.iterdir()) == []
+
+
+def no_home(name="~"):
+    raise RuntimeError("could not determine the home directory")
+
+
+@pytest.mark.parametrize("environ", [{}, {"DET_KERAS_HOME": "~/det"}], ids=["none", "named"])
+def test_user_without_a_home_directory_is_told_what_to_set(monkeypatch, environ):
+    monkeypatch.setattr("pathlib.Path.expanduser", no_home)
+    monkeypatch.setattr("platformdirs.user_data_dir", lambda *_, **__: "~/.local/share/det_keras")
+    with pytest.raises(DetError, match=r"no home directory\. Set DET_KERAS_HOME"):
+        Home.from_environment(environ)
+
+
+def test_root_that_cannot_be_created_is_told(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DetError, match=r"Not a directory.*file.*Set DET_KERAS_HOME"):
+        Home(tmp_path / "file" / "root").create()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from det_keras.about import __version__
@@ -47,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: the command line is invalid, or help was requested.
     """
+    _prepare_output()
     parser = command_parser()
     args = parser.parse_args(argv)
     if "run" not in args:
@@ -56,11 +60,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = _run(args)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader has closed the pipe, as in `det experiment list | head -1`. Python flushes once more at exit, which
-        # would fail again, so redirect the output to /dev/null.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader has closed the pipe, as in `det experiment list | head -1`.
+        _drop_output()
         return _BROKEN_PIPE
+    except OSError as error:
+        _drop_output()
+        print(f"The output cannot be written: {error.strerror}.", file=sys.stderr)
+        return 1
     return code
+
+
+def _prepare_output() -> None:
+    """Let the output take every text: what a terminal cannot show is replaced, and a closed one takes nothing."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - until the end
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _drop_output() -> None:
+    """Redirect the output to nothing: Python flushes once more at exit, which would fail again."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -162,3 +162,28 @@ def test_a_master_without_a_token_for_it_says_what_to_do(det, stub):
 
     assert done.returncode == 1
     assert done.stderr.startswith("Unauthenticated: there is no token for the master at")
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "ascii"])
+def test_text_that_the_output_cannot_show_is_replaced(det, stub, encoding):
+    config = {"name": "日本 é"}
+    stub.answers["/api/v1/experiments/1"] = {"experiment": {"id": 1, "config": config}, "config": config}
+    variables = {"DET_MASTER": stub.url, "DET_USER_TOKEN": "x", "PYTHONIOENCODING": encoding}
+    done = subprocess.run(
+        [sys.executable, "-m", "det_keras.cli", "experiment", "config", "1"],
+        env={**det.environment(), **variables}, capture_output=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode(encoding) == ("name: ?? ?\n" if encoding == "ascii" else "name: ?? é\n")
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code", "said"), [(">&-", 0, ""), (">/dev/full", 1, "No space left on device")]
+)
+def test_output_that_takes_nothing_shows_no_traceback(det, redirection, code, said):
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {redirection}', "sh", sys.executable, "-m", "det_keras.cli", "version"],
+        env=det.environment(), stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, "Traceback" in done.stderr, "Exception" in done.stderr) == (code, False, False)
+    assert said in done.stderr
