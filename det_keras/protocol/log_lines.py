@@ -1,4 +1,8 @@
-"""Splits a task's output into entries of its log, of a limited length."""
+"""Splits a task's output into entries of its log, of a limited length.
+
+A progress bar returns to the begin of its line and draws itself anew. Only the newest state of such a line counts: it
+becomes an entry now and then while it changes, and at its end.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,9 @@ from det_keras.protocol.log_levels import LevelReader
 # As in the original: a longer line becomes several entries.
 _LONGEST_LINE_BYTES = 8 * 1024
 _MARKS = re.compile(r"(?:\[rank=(\d{1,9})\] )?(?:(TRACE|DEBUG|INFO|WARNING|ERROR|CRITICAL): )?")
-_NEWLINE = b"\n"
+_NEWLINE, _RETURN = b"\n", b"\r"
+# How often a line that is drawn anew becomes an entry, in seconds.
+_REDRAWN_S = 10.0
 
 
 class LineSplitter:
@@ -30,11 +36,24 @@ class LineSplitter:
         self._level: str | None = None
         self._derived_level: str | None = None
         self._is_continuation = False
+        # When a line that is drawn anew becomes an entry; None while there is none.
+        self._redrawn_at: float | None = None
 
     def feed(self, data: bytes) -> list[dict[str, Any]]:
-        """Return the entries that `data` completes."""
+        """Return the entries that `data` completes, and that of a line which is drawn anew if it is due."""
         *lines, rest = (self._rest + data).split(_NEWLINE)
-        entries = [entry for line in lines for entry in self._cut(line + _NEWLINE, is_whole=True)]
+        entries = [entry for line in lines for entry in self._cut(_newest(line) + _NEWLINE, is_whole=True)]
+        if lines:
+            self._redrawn_at = None
+        is_redrawn = _RETURN in rest.rstrip(_RETURN) or self._redrawn_at is not None
+        rest = _newest(rest)
+        if is_redrawn:
+            now = time.monotonic()
+            if self._redrawn_at is None:
+                self._redrawn_at = now + _REDRAWN_S
+            elif now >= self._redrawn_at and rest.strip(_RETURN):
+                self._redrawn_at = now + _REDRAWN_S
+                entries += self._cut(rest + _NEWLINE, is_whole=True)
         entries += self._cut(rest, is_whole=False)
         return entries
 
@@ -73,6 +92,12 @@ class LineSplitter:
         elif self._derived_level is not None:
             entry["v"] = self._derived_level
         return entry
+
+
+def _newest(line: bytes) -> bytes:
+    """Return what a line shows after all its returns to its begin; those at its end have replaced nothing yet."""
+    shown = line.rstrip(_RETURN)
+    return line[shown.rfind(_RETURN) + 1 :]
 
 
 def split_text(text: str) -> Iterator[str]:

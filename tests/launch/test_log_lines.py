@@ -36,6 +36,33 @@ def test_marks_are_taken_off(data, expected):
     assert split(data) == [expected]
 
 
+@pytest.mark.parametrize(
+    ("chunks", "expected"),
+    [
+        ([b"\r 1/9\r 2/9\r 9/9\n"], [" 9/9\n"]),
+        ([b"\r 1/9", b"\r 2/9", b"\r 9/9", b"\nnext\n"], [" 9/9\n", "next\n"]),
+        ([b"1/9\r", b"9/9\r", b"\n"], ["9/9\r\n"]),
+        ([b"windows\r\n"], ["windows\r\n"]),
+        ([b"1/9\r2/9"], ["2/9\n"]),
+        ([b"\r" + b"x" * 5000, b"\r" + b"y" * 5000, b"\n"], ["y" * 5000 + "\n"]),
+    ],
+)
+def test_line_that_is_drawn_anew_is_what_it_shows_last(chunks, expected):
+    assert [text for text, _, _ in split(*chunks)] == expected
+
+
+def test_line_that_is_drawn_anew_is_seen_while_it_changes(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("det_keras.protocol.log_lines.time.monotonic", lambda: now[0])
+    splitter, seen = LineSplitter("stderr"), []
+    for count in range(100):
+        seen += splitter.feed(f"\r{count}/99 [{'#' * count}]".encode())
+        now[0] += 0.25
+    # One every ten seconds, and not as many as were drawn.
+    assert [entry["m"].split("/")[0] for entry in seen] == ["40", "80"]
+    assert [entry["m"].split("/")[0] for entry in splitter.feed(b"\nafter\n")] == ["99", "after\n"]
+
+
 def test_line_in_pieces_is_one_line():
     assert split(b"a", b"b", b"c\nd") == [("abc\n", None, None), ("d\n", None, None)]
 

@@ -96,8 +96,7 @@ class OutputCopier:
         return {
             "task_id": self._task_id,
             "timestamp": timestamp(time),
-            # A progress bar returns to the begin of its line: only the last state of the line counts.
-            "log": entry["m"].rstrip("\r\n").rpartition("\r")[2] + "\n",
+            "log": entry["m"].rstrip("\r\n") + "\n",
             "level": f"LOG_LEVEL_{entry.get('l') or entry.get('v', 'INFO')}",
             "stdtype": entry["s"],
             "source": "task",
