@@ -25,8 +25,8 @@ def apply_overrides(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, 
         overrides: each in the form `a.b.c=value`.
 
     Raises:
-        ConfigError: an override without `=` or with an empty key, a value that is not YAML, or a path through
-            a value that is not a mapping. The error has all problems.
+        ConfigError: an override without `=` or with an empty key, a value that is not YAML, a path through a value that
+            is not a mapping, or one that may also be a key with dots in its name. The error has all problems.
     """
     result = copy.deepcopy(raw)
     problems = Problems()
@@ -49,6 +49,7 @@ def _apply(config: dict[str, Any], override: str) -> None:
         value = {unit: value}
     target = config
     for index, name in enumerate(names[:-1]):
+        _check_dots(target, names, index, override)
         name = _key_of(target, name)
         if target.get(name) is None:
             target[name] = {}
@@ -63,6 +64,18 @@ def _apply(config: dict[str, Any], override: str) -> None:
         for name in replaced_fields(".".join(names[:-1]), names[-1:]):
             target.pop(name, None)
     target[_key_of(target, names[-1])] = value
+
+
+def _check_dots(mapping: Mapping[Any, Any], names: Sequence[str], index: int, override: str) -> None:
+    """Check that the rest of a path is not the beginning of one whose keys have dots in their names."""
+    keys = {key_text(key) for key in mapping}
+    for end in range(index + 2, len(names) + 1):
+        dotted = ".".join(names[index:end])
+        if dotted in keys:
+            raise ConfigError.at(
+                ".".join(names[:index]),
+                f"has a key {dotted!r}, so that override {override!r} may mean two things. Change it in the file.",
+            )
 
 
 def _key_of(mapping: Mapping[Any, Any], name: str) -> Any:

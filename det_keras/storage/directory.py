@@ -53,6 +53,17 @@ class DirectoryStorage(Storage):
         self.root = Path(root)
         self._has_removed_stale = False
 
+    def obstacle(self) -> str | None:
+        """Return what is in the way of the directory on this machine, in words; None if it exists or can be made."""
+        for path in (self.root, *self.root.parents):
+            if path.is_dir():
+                return None
+            if path.is_symlink() and not path.exists():
+                return f"{path} is a link to {path.readlink()}, which does not exist"
+            if path.exists():
+                return f"{path} is not a directory"
+        return None
+
     @contextmanager
     def store_path(self, uuid: str, hashes: Mapping[str, str] | None = None) -> Iterator[Path]:
         target = self._directory(uuid)

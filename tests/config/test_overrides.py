@@ -93,6 +93,19 @@ def test_key_that_is_no_text_is_found_by_its_text() -> None:
     assert apply_overrides({"data": {True: {2: "a"}}}, ["data.true.2=x"]) == {"data": {True: {2: "x"}}}
 
 
+@pytest.mark.parametrize(
+    ("raw", "override"),
+    [
+        ({"hyperparameters": {"net.lr": 0.1}}, "hyperparameters.net.lr=0.5"),
+        ({"hyperparameters": {"net.lr": 0.1, "net": {}}}, "hyperparameters.net.lr=0.5"),
+        ({"hyperparameters": {"net": {"opt.a": {"b": 1}}}}, "hyperparameters.net.opt.a.b=0.5"),
+    ],
+)
+def test_path_that_may_be_a_key_with_dots_is_refused(raw: dict[str, Any], override: str) -> None:
+    with pytest.raises(ConfigError, match=r"may mean two things\. Change it in the file"):
+        apply_overrides(raw, [override])
+
+
 def test_all_wrong_overrides_are_reported() -> None:
     with pytest.raises(ConfigError) as caught:
         apply_overrides(

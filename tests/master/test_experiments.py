@@ -735,6 +735,19 @@ def test_storage_whose_package_is_missing_is_refused_at_creation(client, monkeyp
     assert "pip install 'det_keras[s3]'" in message
 
 
+@pytest.mark.parametrize(
+    ("place", "reason"), [("link", "is a link to"), ("file/deep", "file is not a directory")]
+)
+def test_storage_that_cannot_be_made_is_refused_at_creation(client, tmp_path, place, reason):
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "file").write_text("")
+    config = SINGLE + "checkpoint_storage: {type: shared_fs, host_path: PATH}\n"
+    body = {"config": config.replace("PATH", str(tmp_path / place))}
+    message = client.post("/api/v1/experiments", body, status=400)["error"]["error"]
+    assert reason in message
+    client.create(config.replace("PATH", str(tmp_path / "new" / "deep")))
+
+
 def test_trials_on_several_machines_need_a_storage_that_all_of_them_reach(make_world, tmp_path):
     pool = FakePool(2, 2)
     client = make_world(pool).client

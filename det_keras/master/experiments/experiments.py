@@ -92,6 +92,7 @@ class Experiments:
         self._pool.refuse_oversize("resources.slots_per_trial", loaded.config.resources.slots_per_trial)
         refuse_impossible_environment(loaded.config.environment, self._pool)
         self._refuse_unshared_storage(loaded.config)
+        self._refuse_blocked_storage(loaded.config)
         for kind, name in (("workspace", loaded.config.workspace), ("project", loaded.config.project)):
             if name not in ("", UNCATEGORIZED):
                 raise NotFoundError(
@@ -111,6 +112,15 @@ class Experiments:
             "not share the default, a directory of the master's machine. Name a storage that all of them reach: "
             "`s3`, `gcs`, `azure`, `shared_fs`, or a `directory` that is mounted on all of them."
         )
+
+    def _refuse_blocked_storage(self, config: ExperimentConfig) -> None:
+        place = storage.from_config(config.checkpoint_storage.to_dict())
+        # On several machines it may be there, on the others.
+        if not self._pool.is_one_machine or not isinstance(place, storage.DirectoryStorage):
+            return
+        obstacle = place.obstacle()
+        if obstacle is not None:
+            raise InvalidArgumentError(f"`checkpoint_storage` cannot be used: {obstacle}.")
 
     def _parse(
         self, raw: str | Mapping[str, Any], layers: Sequence[Mapping[str, Any]] = (), *, alone: bool = False
