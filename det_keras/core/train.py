@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
+import json
 import logging
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from det_keras.core.backend.base import Backend
 from det_keras.core.distributed import DistributedContext
 from det_keras.core.tensorboard import EventFiles
 from det_keras.protocol.metrics import PROFILER_GROUPS
+from det_keras.protocol.values import finite
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +29,37 @@ class EarlyExitReason(enum.Enum):
 
     INVALID_HP = "EXITED_REASON_INVALID_HP"
     USER_REQUESTED_STOP = "EXITED_REASON_USER_REQUESTED_STOP"
+
+
+def _checked_steps(steps_completed: Any) -> int:
+    try:
+        # Integers of NumPy and TensorFlow too.
+        steps = -1 if isinstance(steps_completed, bool) else operator.index(steps_completed)
+    except TypeError:
+        steps = -1
+    if steps < 0:
+        raise ValueError(
+            f"`steps_completed` must be an integer of at least 0. Received: {steps_completed!r}."
+        )
+    return steps
+
+
+def _checked_metrics(metrics: Any) -> dict[str, Any]:
+    if not isinstance(metrics, Mapping):
+        raise TypeError(
+            f"`metrics` must be values by name. Received a {type(metrics).__name__}: {metrics!r}."
+        )
+    checked = {}
+    for name, value in metrics.items():
+        plain = checked[str(name)] = finite(value)
+        try:
+            json.dumps(plain)
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"Metric {str(name)!r} cannot be reported: it is a {type(value).__name__}, {repr(value)[:60]}. Report "
+                "numbers, texts, lists or dicts of them."
+            ) from error
+    return checked
 
 
 class TrainContext:
@@ -64,22 +98,22 @@ class TrainContext:
         Args:
             group: ``training``, ``validation`` or another name without a dot.
             steps_completed: batches trained so far, at least 0.
-            metrics: JSON values or NumPy scalars by name. The same report twice counts once.
+            metrics: JSON values, or scalars and arrays of NumPy and TensorFlow, by name. The same report twice counts
+                once.
 
         Raises:
             ValueError: the group's name or the batch count is invalid.
+            TypeError: a value cannot be reported; the message names the metric.
         """
         if not group or "." in group:
             raise ValueError(f"A metric group must have a name without a dot. Received: {group!r}.")
         if group in PROFILER_GROUPS:
             raise ValueError(f"The metric group {group!r} belongs to the profiler. Choose another name.")
-        if isinstance(steps_completed, bool) or not isinstance(steps_completed, int) or steps_completed < 0:
-            raise ValueError(
-                f"`steps_completed` must be an integer of at least 0. Received: {steps_completed!r}."
-            )
-        self._backend.report_metrics(group, steps_completed, metrics)
+        steps, values = _checked_steps(steps_completed), _checked_metrics(metrics)
+        self._backend.report_metrics(group, steps, values)
         if self._listener is not None and self._distributed.is_chief:
-            self._listener(group, steps_completed, metrics)
+            # As they are: a NaN is a number there.
+            self._listener(group, steps, metrics)
 
     def report_training_metrics(
         self,

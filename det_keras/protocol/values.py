@@ -16,8 +16,8 @@ _TIME = re.compile(r"(.*?)(?:\.(\d+))?(Z|z|[+-]\d\d:\d\d)?")
 def finite(value: Any) -> Any:
     """Return `value` in a form that strict JSON can represent.
 
-    NumPy values become Python values, tuples become lists, names of fields become text, and NaN and infinities become
-    the text ``NaN``, ``Infinity`` and ``-Infinity``.
+    Values of NumPy and TensorFlow become Python values, tuples become lists, names of fields become text, and NaN and
+    infinities become the text ``NaN``, ``Infinity`` and ``-Infinity``.
     """
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
@@ -27,6 +27,8 @@ def finite(value: Any) -> Any:
         return [finite(item) for item in value]
     if hasattr(value, "tolist"):
         return finite(value.tolist())
+    if hasattr(value, "numpy"):
+        return finite(value.numpy())
     return value
 
 

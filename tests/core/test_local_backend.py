@@ -8,6 +8,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor, wait
 
+import numpy as np
 import pytest
 
 from det_keras import core
@@ -160,3 +161,45 @@ def test_directory_that_another_process_uses_is_refused_after_a_while(tmp_path, 
         RunDirectory(tmp_path)
     holder.kill()
     holder.wait()
+
+
+@pytest.mark.parametrize(
+    ("value", "stored"),
+    [
+        (np.int64(3), 3), (np.float32(0.5), 0.5), (np.bool_(True), True), (np.array(1.5), 1.5),
+        (np.arange(3), [0, 1, 2]), ([1, [2, np.float32(3)]], [1, [2, 3.0]]),
+        ({"a": {"b": np.float64(1)}}, {"a": {"b": 1.0}}),
+        (float("inf"), "Infinity"), (None, None), ("best", "best"), ((1, 2), [1, 2]),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_numbers_of_numpy_are_reported_as_numbers(tmp_path, value, stored):
+    with core.init(run_dir=tmp_path) as context:
+        context.train.report_metrics("training", np.int64(10), {"x": value})
+    row = json.loads((tmp_path / "metrics.jsonl").read_text())
+    assert (row["steps_completed"], row["metrics"]) == (10, {"x": stored})
+
+
+def test_numbers_of_tensorflow_are_reported_as_numbers(tmp_path):
+    tf = pytest.importorskip("tensorflow")
+    with core.init(run_dir=tmp_path) as context:
+        context.train.report_metrics(
+            "training", tf.constant(10), {"x": tf.constant(0.5), "y": tf.Variable(2)}
+        )
+    row = json.loads((tmp_path / "metrics.jsonl").read_text())
+    assert (row["steps_completed"], row["metrics"]) == (10, {"x": 0.5, "y": 2})
+
+
+@pytest.mark.parametrize("value", [{1, 2}, 1 + 2j, b"ab", np.datetime64("2024-01-01"), object()], ids=repr)
+def test_value_that_cannot_be_reported_is_named_at_the_call(tmp_path, value):
+    with core.init(run_dir=tmp_path) as context:
+        with pytest.raises(
+            TypeError, match=f"Metric 'odd' cannot be reported: it is a {type(value).__name__}, "
+        ) as caught:
+            context.train.report_metrics("training", 1, {"ok": 1.0, "odd": value})
+        assert len(str(caught.value).splitlines()) == 1
+        with pytest.raises(TypeError, match="`metrics` must be values by name"):
+            context.train.report_metrics("training", 1, [("a", 1)])
+        for steps in (True, -1, 61.0, "63"):
+            with pytest.raises(ValueError, match="must be an integer of at least 0"):
+                context.train.report_metrics("training", steps, {"loss": 1.0})
