@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,11 @@ from det_keras.config.experiment import ExperimentConfig
 from det_keras.config.fields.resources import BindMount
 from det_keras.config.job import JobConfig
 from det_keras.config.kinds import Place
+from det_keras.config.searching.hyperparameters import LogRange
 
 _LARGE_GRID = 2000
+# With base 10 the values would begin between 1 and 1.26.
+_SMALL_EXPONENT = 0.1
 # Parts of the names of metrics for which larger is better.
 _LARGER_IS_BETTER = ("acc", "auc", "f1", "precision", "recall", "iou")
 
@@ -31,6 +35,7 @@ def experiment_notices(config: ExperimentConfig, given: Mapping[str, Any]) -> It
     if isinstance(searcher, Mapping) and config.searcher.name == "single" and varied:
         names = ", ".join(f"`{name}`" for name in varied)
         yield f"The searcher `single` runs one trial, with one sample of {names}. To try several, use `random`."
+    yield from _exponent_notices(config)
     size = config.hyperparameters.grid_size()
     if config.searcher.name == "grid" and size > _LARGE_GRID:
         yield f"The grid of `hyperparameters` has {size} points; each will be a trial."
@@ -58,6 +63,17 @@ def _direction_notices(metric: str) -> Iterator[str]:
             f"The searcher considers the lowest `{metric}` the best, since `searcher.smaller_is_better` is true by "
             "default. If larger is better, set it to false."
         )
+
+
+def _exponent_notices(config: ExperimentConfig) -> Iterator[str]:
+    for name, leaf in config.hyperparameters.leaves():
+        if isinstance(leaf, LogRange) and leaf.base > 1 and 0 < leaf.minval < _SMALL_EXPONENT:
+            values = f"{leaf.base**leaf.minval:.6g} to {leaf.base**leaf.maxval:.6g}"
+            meant = math.log(leaf.minval, leaf.base)
+            yield (
+                f"`hyperparameters.{name}` has values from {values}: `minval` and `maxval` of `log` are exponents. If "
+                f"{leaf.minval:g} is meant as the smallest value, write `minval: {meant:.6g}`."
+            )
 
 
 def _mount_notices(mounts: tuple[BindMount, ...]) -> Iterator[str]:

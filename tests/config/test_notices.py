@@ -108,3 +108,20 @@ def test_mounts_say_what_the_script_will_not_see(tmp_path: Path) -> None:
 
 def test_policy_without_pattern_but_with_action_is_announced() -> None:
     assert "never taken" in notices(log_policies=[{"name": "a", "action": "cancel_retries"}])[0]
+
+
+@pytest.mark.parametrize(
+    ("minval", "maxval", "meant"),
+    [(1e-5, 1e-1, "-5"), (0.001, 2, "-3"), (-5, -1, None), (0, 3, None), (1, 3, None)],
+)
+def test_value_in_the_place_of_an_exponent_is_noticed(
+    minval: float, maxval: float, meant: str | None
+) -> None:
+    rate = {"type": "log", "base": 10, "minval": minval, "maxval": maxval}
+    found = notices(
+        hyperparameters={"opt": {"rate": rate}},
+        searcher={"name": "random", "metric": "loss", "max_trials": 2},
+    )
+    told = [notice for notice in found if "are exponents" in notice]
+    assert len(told) == (meant is not None)
+    assert all("`hyperparameters.opt.rate`" in notice and f"`minval: {meant}`" in notice for notice in told)
