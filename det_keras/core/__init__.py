@@ -6,6 +6,7 @@ from det_keras.core.checkpoint import CheckpointContext, DownloadMode
 from det_keras.core.context import Context, init
 from det_keras.core.distributed import DistributedContext
 from det_keras.core.preempt import PreemptContext, PreemptMode
+from det_keras.core.profiler import ProfilerContext
 from det_keras.core.searcher import SearcherContext, SearcherMode, SearcherOperation, Unit
 from det_keras.core.tensorboard import TensorboardMode
 from det_keras.core.train import EarlyExitReason, TrainContext
@@ -18,6 +19,7 @@ __all__ = [
     "EarlyExitReason",
     "PreemptContext",
     "PreemptMode",
+    "ProfilerContext",
     "SearcherContext",
     "SearcherMode",
     "SearcherOperation",

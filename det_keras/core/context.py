@@ -20,7 +20,7 @@ from det_keras.core.checkpoint import CheckpointContext
 from det_keras.core.distributed import DistributedContext
 from det_keras.core.media.store import MediaStore
 from det_keras.core.preempt import PreemptContext, PreemptMode
-from det_keras.core.profiler import Probe, Profiler, sampler_of
+from det_keras.core.profiler import ProfilerContext
 from det_keras.core.script_end import UncaughtHook, close_after, close_at_end, is_closed
 from det_keras.core.searcher import SearcherContext
 from det_keras.core.tensorboard import EventFiles, TensorboardMode, prefix_of
@@ -57,6 +57,7 @@ class Context:
         checkpoint: stores and restores checkpoints.
         media: stores media in the background; used on the chief only.
         preempt: requests to stop.
+        profiler: reports the load of the machines.
         searcher: lengths of training, for scripts of earlier releases.
         distributed: rank, size and the exchange of small objects.
         backend: the destination of reports.
@@ -87,26 +88,22 @@ class Context:
             backend, self.distributed, preempt_mode, ask=_own_poll(info, preempt_mode)
         )
         self.searcher = SearcherContext(backend, self.distributed, _configured_length(info))
-        self._profiler: Profiler | None = None
+        # Of several machines without a trial, only the chief's is reported.
+        self.profiler = ProfilerContext(self.distributed, self._load_report)
         self._load_reporter: LoadReporter | None = None
         self._uncaught: UncaughtHook | None = None
 
-    def start_profiler(self) -> None:
-        """Start to report the load of each machine and of the training on it, by its first worker.
+    @property
+    def experimental(self) -> NoReturn:
+        """Refuse: scripts of Determined told it which registered models a task uses.
 
-        All workers call it. Of several machines without a trial, only the chief's is reported.
+        Raises:
+            AttributeError: always.
         """
-        if self._profiler is not None:
-            return
-        pids = self.distributed.gather_local(os.getpid())
-        report = None if pids is None else self._load_report()
-        if pids is not None and report is not None:
-            self._profiler = Profiler(report, lambda: sampler_of(pids))
-
-    def watch(self, probe: Probe | None) -> None:
-        """Report the metrics of a probe with the load, in place of an earlier one; None for no probe."""
-        if self._profiler is not None:
-            self._profiler.watch(probe)
+        raise AttributeError(
+            "det_keras has no `experimental` on a core context: it told the model registry which models a task uses, "
+            "and there is no registry here. Leave the call out."
+        )
 
     def report_provenance(self) -> None:
         """Report in the background where this training runs and with which packages; by the chief only."""
@@ -174,8 +171,7 @@ class Context:
             steps.callback(self.backend.close)
             if self._load_reporter is not None:
                 steps.callback(self._load_reporter.close)
-            if self._profiler is not None:
-                steps.callback(self._profiler.close)
+            steps.callback(self.profiler.off)
             steps.callback(self._events.close)
             steps.callback(self.media.close)
             steps.callback(self.preempt.close)
@@ -205,7 +201,7 @@ class Context:
         # Imported here: otherwise only the chief needs HTTP.
         from det_keras.core.backend.trial import LoadReporter
 
-        self._load_reporter = LoadReporter(self.info)
+        self._load_reporter = self._load_reporter or LoadReporter(self.info)
         return self._load_reporter.report
 
     def _leave_if_invalid(self, error: BaseException) -> None:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from det_keras.core.gpus import load_nvml, open_gpus
 
+if TYPE_CHECKING:
+    from det_keras.core.distributed import DistributedContext
+
 logger = logging.getLogger(__name__)
 
+# Ten samples, one a second, unless `on` is told otherwise.
 _PERIOD_S = 10.0
+_USUAL_SAMPLES = 10
 _LOOKS_PER_PERIOD = 20
 # Only a call of the operating system or of the GPU's driver that hangs takes longer; the thread is a daemon.
 _CLOSE_TIMEOUT_S = 2.0
@@ -122,6 +128,62 @@ class Profiler:
                 "config to turn them off.",
                 exc_info=True,
             )
+
+
+class ProfilerContext:
+    """Reports the load of each machine and of the training on it, by the first worker of each machine.
+
+    Args:
+        workers: of the training.
+        find_report: returns what records a machine's metrics; None if nothing records those of this machine.
+    """
+
+    def __init__(
+        self,
+        workers: DistributedContext,
+        find_report: Callable[[], Callable[[str, Mapping[str, object]], None] | None],
+    ) -> None:
+        self._workers = workers
+        self._find_report = find_report
+        self._profiler: Profiler | None = None
+        self._is_on = False
+
+    def on(self, sampling_interval: float = 1.0, samples_per_report: int = 10) -> None:
+        """Begin to report; all workers call it. A second call has no effect until `off`.
+
+        Args:
+            sampling_interval: with `samples_per_report` the time between two reports, in seconds.
+            samples_per_report: see `sampling_interval`; counters cover the whole time, and gauges are read once.
+
+        Raises:
+            ValueError: an argument is not above 0.
+        """
+        for name, value in (
+            ("sampling_interval", sampling_interval),
+            ("samples_per_report", samples_per_report),
+        ):
+            if not value > 0:
+                raise ValueError(f"`{name}` must be above 0. Received: {value!r}.")
+        if self._is_on:
+            return
+        self._is_on = True
+        pids = self._workers.gather_local(os.getpid())
+        report = None if pids is None else self._find_report()
+        if pids is not None and report is not None:
+            period_s = _PERIOD_S * sampling_interval * samples_per_report / _USUAL_SAMPLES
+            self._profiler = Profiler(report, lambda: sampler_of(pids), period_s=period_s)
+
+    def off(self) -> None:
+        """End the reports; a second call has no effect."""
+        self._is_on = False
+        profiler, self._profiler = self._profiler, None
+        if profiler is not None:
+            profiler.close()
+
+    def watch(self, probe: Probe | None) -> None:
+        """Report the metrics of a probe with the load, in place of an earlier one; None for no probe."""
+        if self._profiler is not None:
+            self._profiler.watch(probe)
 
 
 def sampler_of(pids: Iterable[int]) -> Sampler:

@@ -75,7 +75,7 @@ class KerasContext(LoopCalls, MediaLog):
         self._is_closed = False
         core.preempt.start()
         if script.settings.profiling:
-            core.start_profiler()
+            core.profiler.on()
         core.report_provenance()
         close_at_end(self._close_at_end)
         self._uncaught = UncaughtHook(self._on_uncaught)

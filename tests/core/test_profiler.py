@@ -12,6 +12,7 @@ import time
 import pytest
 from core.ranks import on_ranks
 
+from det_keras import core
 from det_keras.core.backend.local import LocalBackend, RunDirectory
 from det_keras.core.context import Context
 from det_keras.core.profiler import Profiler, sampler_of
@@ -161,7 +162,7 @@ def test_first_worker_of_a_machine_samples_the_processes_of_all(tmp_path, monkey
     monkeypatch.setattr("det_keras.core.profiler._PERIOD_S", 0.05)
     sampled = []
     monkeypatch.setattr(
-        "det_keras.core.context.sampler_of", lambda pids: sampled.append(pids) or sampler_of(pids)
+        "det_keras.core.profiler.sampler_of", lambda pids: sampled.append(pids) or sampler_of(pids)
     )
 
     def work(distributed):
@@ -169,7 +170,7 @@ def test_first_worker_of_a_machine_samples_the_processes_of_all(tmp_path, monkey
         context = Context(
             LocalBackend(RunDirectory(directory)), DirectoryStorage(directory), distributed=distributed
         )
-        context.start_profiler()
+        context.profiler.on()
         if distributed.rank == 0:
             wait_until(lambda: (directory / "system.jsonl").exists())
         distributed.allgather(None)
@@ -185,7 +186,25 @@ def test_first_worker_of_a_machine_samples_the_processes_of_all(tmp_path, monkey
 def test_a_context_has_one_profiler(tmp_path, times):
     context = Context(LocalBackend(RunDirectory(tmp_path)), DirectoryStorage(tmp_path))
     for _ in range(times):
-        context.start_profiler()
+        context.profiler.on()
     assert [thread.name for thread in threading.enumerate()].count("det-profiler") == 1
     context.close()
     assert "det-profiler" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_script_turns_the_reports_on_and_off(tmp_path, monkeypatch):
+    monkeypatch.setattr("det_keras.core.profiler._PERIOD_S", 1.0)
+    with core.init(run_dir=tmp_path) as context:
+        context.profiler.on(sampling_interval=0.1, samples_per_report=2)
+        context.profiler.on()
+        wait_until(lambda: (tmp_path / "system.jsonl").exists(), 60)
+        context.profiler.off()
+        context.profiler.off()
+        count = len((tmp_path / "system.jsonl").read_text().splitlines())
+        context.profiler.on(0.1, 1)
+        wait_until(lambda: len((tmp_path / "system.jsonl").read_text().splitlines()) > count, 60)
+        with pytest.raises(ValueError, match="`samples_per_report` must be above 0"):
+            context.profiler.on(1, 0)
+        with pytest.raises(AttributeError, match="no registry here"):
+            context.experimental.anything()
+    assert not hasattr(context, "experimental")

@@ -305,7 +305,7 @@ def test_machine_without_the_chief_reports_its_load_in_a_trial(
         distributed=workers,
         info=info if in_trial else None,
     )
-    context.start_profiler()
+    context.profiler.on()
     assert ("det-profiler" in [thread.name for thread in threading.enumerate()]) is in_trial
     if in_trial:
         eventually(lambda: series_of(world, trial_id))
