@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from det_keras.connection.answers import UNAVAILABLE, content_of, error_of, unavailable
 from det_keras.errors import MasterError
+from det_keras.protocol.answers import UNAVAILABLE, content_of, error_of, unavailable
 from det_keras.protocol.api import Api
 from det_keras.protocol.values import is_loopback
 

@@ -53,7 +53,7 @@ ALLOWED = {
     "workers": {"cluster_info"},
     "compat": {"cluster_info", "core", "keras", "launch", "experimental"},
     "experimental": {"keras", "client", "connection", "frame", "notebook", "protocol"},
-    "connection": {"client", "protocol"},
+    "connection": {"client", "config", "protocol", "storage"},
     "provenance": {"config", "protocol"},
     "client": {"protocol"},
     "search": {"config"},
