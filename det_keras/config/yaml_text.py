@@ -7,6 +7,7 @@ have, and keys that are given twice, even in different spellings.
 
 from __future__ import annotations
 
+import math
 import numbers
 import re
 from collections.abc import Iterator, Mapping
@@ -195,14 +196,21 @@ def to_plain(value: Any, path: str, *, text_keys: bool = True) -> Any:
         text_keys: whether keys become text, as in Determined.
 
     Raises:
-        ConfigError: a value in it is not a mapping, list, text, number, boolean or null.
+        ConfigError: a value in it is not a mapping, list, text, finite number, boolean or null.
     """
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
         return str(value)
     if isinstance(value, numbers.Real):  # NumPy's numbers, too
-        return int(value) if isinstance(value, numbers.Integral) else float(value)
+        if isinstance(value, numbers.Integral):
+            return int(value)
+        if not math.isfinite(value):
+            # A script would get a text in its place: a config travels as JSON.
+            raise ConfigError.at(
+                path, f"{float(value)} is no number that a config can have. Write a large number, or null."
+            )
+        return float(value)
     if isinstance(value, Mapping):
         prefix = f"{path}." if path else ""
         return {

@@ -8,7 +8,7 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from det_keras.config import dump_yaml, load_yaml
+from det_keras.config import dump_yaml, load_experiment_config, load_yaml
 from det_keras.config.yaml_text import ensure_tree, to_plain
 from det_keras.errors import ConfigError
 
@@ -217,3 +217,18 @@ def test_json_escapes_of_one_character_are_one_character():
 def test_half_a_character_is_refused():
     with pytest.raises(ConfigError, match="half of a character"):
         load_yaml('a: "\\ud83d"')
+
+
+@pytest.mark.parametrize(
+    ("section", "path"),
+    [
+        ("hyperparameters: {x: .inf}", "hyperparameters.x"),
+        ("hyperparameters: {x: 1e400}", "hyperparameters.x"),
+        ("hyperparameters: {x: {type: categorical, vals: [1, -.inf]}}", "hyperparameters.x.vals[1]"),
+        ("data: {a: [1, .nan]}", "data.a[1]"),
+    ],
+)
+def test_number_that_json_does_not_have_is_refused_with_its_place(section: str, path: str) -> None:
+    with pytest.raises(ConfigError, match="is no number that a config can have") as caught:
+        load_experiment_config(f"entrypoint: x\nsearcher: {{name: single, metric: m}}\n{section}\n")
+    assert [problem.path for problem in caught.value.problems] == [path]
