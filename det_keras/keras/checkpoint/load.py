@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from det_keras.connection.checkpoint_files import fetch, local_directory
-from det_keras.errors import CheckpointError, MasterError
+from det_keras.errors import CheckpointError, MasterError, MasterUnavailableError
 from det_keras.storage.manifest import verify_manifest
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def open_checkpoint(
         directory = Path(folder) / record["uuid"]
         try:
             fetch(session, record, directory)
-        except MasterError as error:
+        except (MasterError, MasterUnavailableError) as error:
             raise CheckpointError(f"Checkpoint {record['uuid']!r} cannot be downloaded: {error}") from error
         verify_manifest(directory)
         yield directory
