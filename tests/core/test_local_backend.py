@@ -171,7 +171,7 @@ def test_directory_that_another_process_uses_is_refused_after_a_while(tmp_path, 
         ({"a": {"b": np.float64(1)}}, {"a": {"b": 1.0}}),
         (float("inf"), "Infinity"), (None, None), ("best", "best"), ((1, 2), [1, 2]),
     ],
-    ids=repr,
+    ids=str,
 )  # fmt: skip
 def test_numbers_of_numpy_are_reported_as_numbers(tmp_path, value, stored):
     with core.init(run_dir=tmp_path) as context:
@@ -190,7 +190,11 @@ def test_numbers_of_tensorflow_are_reported_as_numbers(tmp_path):
     assert (row["steps_completed"], row["metrics"]) == (10, {"x": 0.5, "y": 2})
 
 
-@pytest.mark.parametrize("value", [{1, 2}, 1 + 2j, b"ab", np.datetime64("2024-01-01"), object()], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [{1, 2}, 1 + 2j, b"ab", np.datetime64("2024-01-01"), object()],
+    ids=lambda value: type(value).__name__,
+)
 def test_value_that_cannot_be_reported_is_named_at_the_call(tmp_path, value):
     with core.init(run_dir=tmp_path) as context:
         with pytest.raises(
