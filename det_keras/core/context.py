@@ -93,17 +93,12 @@ class Context:
         self._load_reporter: LoadReporter | None = None
         self._uncaught: UncaughtHook | None = None
 
-    @property
-    def experimental(self) -> NoReturn:
-        """Refuse: scripts of Determined told it which registered models a task uses.
-
-        Raises:
-            AttributeError: always.
-        """
-        raise AttributeError(
-            "det_keras has no `experimental` on a core context: it told the model registry which models a task uses, "
-            "and there is no registry here. Leave the call out."
-        )
+    def __getattr__(self, name: str) -> NoReturn:
+        """Say of a name that scripts of Determined use why it is not here."""
+        hint = ""
+        if name == "experimental":
+            hint = ": it told the model registry which models a task uses, and there is no registry here. Leave the call out"
+        raise AttributeError(f"A core context of det_keras has no {name!r}{hint}.")
 
     def report_provenance(self) -> None:
         """Report in the background where this training runs and with which packages; by the chief only."""
