@@ -97,7 +97,7 @@ class Context:
         """Say of a name that scripts of Determined use why it is not here."""
         hint = ""
         if name == "experimental":
-            hint = ": it told the model registry which models a task uses, and there is no registry here. Leave the call out"
+            hint = ": it told a model registry which models a task uses, and there is none here. Leave the call out"
         raise AttributeError(f"A core context of det_keras has no {name!r}{hint}.")
 
     def report_provenance(self) -> None:
