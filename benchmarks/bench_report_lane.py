@@ -34,21 +34,19 @@ def serve(home: Path, variant: str) -> int:
     from det_keras.master import __main__ as master
     from det_keras.master.reports import batcher, metrics
 
-    def store_all(self: Any, arrived: Sequence[Any]) -> None:
+    def store_next(self: Any, items: Sequence[Any]) -> list[Any]:
         try:
             with self._store.writing() as tx:
-                for waiting in arrived:
-                    self._report(tx, waiting.report)
+                for item in items:
+                    self._report(tx, item.report)
         except Exception as error:
-            for waiting in arrived:
-                waiting.error = error
-        for loop in {waiting.loop for waiting in arrived}:
-            answered = [waiting for waiting in arrived if waiting.loop is loop]
-            loop.call_soon_threadsafe(batcher._acknowledge, answered)
+            for item in items:
+                item.call.errors[item.index] = error
+        return []
 
     if variant == "session":
         metrics.add_quickly = lambda _, reports: [False] * len(reports)  # type: ignore[assignment]
-        batcher.ReportBatcher._store_all = store_all  # type: ignore[method-assign]
+        batcher.ReportBatcher._store_next = store_next  # type: ignore[method-assign]
     sys.argv[1:] = ["--home", str(home), "--slots", "1"]
     return master.main()
 

@@ -25,6 +25,7 @@ MEASUREMENTS = (
     "system_metrics",
     "reports",
     "report_lane",
+    "long",
     "data",
     "checkpoint",
     "stores",

@@ -110,7 +110,11 @@ HELP_TEXTS: Mapping[str, HelpText] = {
         "det experiment report 7 -o digits.html --text conclusions.md",
     ),
     "det trial": HelpText.of("Inspect single trials.", "det trial describe 12"),
-    "det trial describe": HelpText.of("Show a trial with its metrics.", "det trial describe 12 --json"),
+    "det trial describe": HelpText.of(
+        "Show a trial with its last reports of metrics.",
+        "det trial describe 12",
+        "det trial describe 12 --all",
+    ),
     "det trial logs": HelpText.of(
         "Print the log of a trial.", "det trial logs 12 --tail 100", "det trial logs 12 --follow"
     ),

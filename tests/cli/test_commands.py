@@ -125,6 +125,35 @@ def test_a_trial_is_described_and_its_log_cut(det, finished):
         assert last.endswith("epoch 3")
 
 
+def test_of_many_reports_the_last_are_described(det):
+    det.write(
+        "many/train.py",
+        """\
+        import det_keras as det
+
+        with det.core.init() as core:
+            for step in range(1, 1001):
+                core.train.report_training_metrics(step, {"loss": 1 / step})
+            core.train.report_validation_metrics(1000, {"val_loss": 0.5})
+        """,
+    )
+    printed = det.out("experiment", "create", "const.yaml", "many")
+    number = printed.split("Created experiment ")[1].split()[0]
+    det.out("experiment", "wait", number)
+    (trial,) = det.json("experiment", "list-trials", number)
+    for command in (["experiment", "describe", number], ["trial", "describe", str(trial["id"])]):
+        described = det.out(*command)
+        table, left = described.split("Batch ")[1].split("\n\n")[:2]
+        lines = table.splitlines()[1:]
+        assert [int(line.split()[0]) for line in lines] == [*range(803, 1001)]
+        assert "val_loss 0.5" in lines[-1]
+        assert (
+            left.strip() == f"801 earlier reports: `det trial describe {trial['id']} --all` prints them too."
+        )
+    described = det.out("trial", "describe", str(trial["id"]), "--all")
+    assert len(described.split("Batch ")[1].splitlines()) == 1001
+
+
 def test_checkpoints_are_listed_described_and_downloaded(det, finished):
     number = str(finished[0])
     (record,) = det.json("experiment", "list-checkpoints", number, "--best", "1")

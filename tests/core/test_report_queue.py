@@ -118,6 +118,105 @@ def test_newer_progress_replaces_waiting_progress_only():
     assert [item for item in sent if isinstance(item, int)] == [4]
 
 
+def put_metrics(report_queue, sent, count, *, values=1):
+    for number in range(count):
+        label = f"training metrics at batch {number}"
+        report_queue.put(
+            label, lambda number=number: sent.append([number]), body={"number": number}, values=values
+        )
+
+
+class Taker:
+    """A master that takes reports together, and refuses some."""
+
+    def __init__(self, sent, refuses=(), error=None):
+        self.sent, self.refuses, self.error = sent, refuses, error
+
+    def __call__(self, bodies):
+        if self.error is not None:
+            raise self.error
+        numbers = [body["number"] for body in bodies]
+        self.sent.append(numbers)
+        return {index: MasterError(400, "no") for index, one in enumerate(numbers) if one in self.refuses}
+
+
+@pytest.mark.parametrize(("values", "longest"), [(1, 500), (1000, 20), (30_000, 1)])
+def test_metrics_that_wait_are_sent_together_in_their_order(values, longest):
+    sent, gate = [], threading.Event()
+    report_queue = ReportQueue("t", send_together=Taker(sent))
+    report_queue.put("first", gate.wait)
+    put_metrics(report_queue, sent, 1200, values=values)
+    report_queue.put("checkpoint", lambda: sent.append(["checkpoint"]))
+    put_metrics(report_queue, sent, 3, values=values)
+    gate.set()
+    report_queue.close()
+    assert [one for numbers in sent for one in numbers] == [*range(1200), "checkpoint", *range(3)]
+    assert max(len(numbers) for numbers in sent) == longest
+    assert len(sent) == -(-1200 // longest) + 1 + (1 if longest > 1 else 3)
+
+
+def test_questions_between_metrics_that_were_asked_again_later_part_nothing():
+    sent, gate = [], threading.Event()
+    report_queue = ReportQueue("t", send_together=Taker(sent))
+    report_queue.put("first", gate.wait)
+    for number in range(10):
+        report_queue.put("metrics", lambda: sent.append("alone"), body={"number": number})
+        report_queue.put("question", lambda: sent.append("question"), replaces=True)
+    gate.set()
+    report_queue.close()
+    assert sent == [[*range(10)], "question"]
+
+
+def test_report_that_is_refused_among_others_is_named(caplog):
+    sent, gate = [], threading.Event()
+    report_queue = ReportQueue("t", send_together=Taker(sent, refuses={7}))
+    report_queue.put("first", gate.wait)
+    put_metrics(report_queue, sent, 10)
+    gate.set()
+    report_queue.close()
+    assert sent == [[*range(10)]]
+    assert caplog.text.count("The master refused training metrics at batch 7, which is dropped: no") == 1
+
+
+@pytest.mark.parametrize(("status", "calls"), [(501, 1), (400, 3)])
+def test_master_that_does_not_take_them_together_gets_each_in_a_call(status, calls):
+    sent, gate, asked = [], threading.Event(), []
+
+    def refuse(bodies):
+        asked.append(len(bodies))
+        raise MasterError(status, "no")
+
+    report_queue = ReportQueue("t", send_together=refuse)
+    report_queue.put("first", gate.wait)
+    put_metrics(report_queue, sent, 1200)
+    gate.set()
+    report_queue.close()
+    assert sent == [[number] for number in range(1200)]
+    assert len(asked) == calls
+
+
+def test_metrics_that_are_lost_together_are_each_named():
+    gate = threading.Event()
+    report_queue = ReportQueue(
+        "t", close_timeout_s=0.1, retry_s=0.02, send_together=Taker([], error=MasterUnavailableError("gone"))
+    )
+    report_queue.put("first", gate.wait)
+    put_metrics(report_queue, [], 3)
+    gate.set()
+    with pytest.raises(MasterUnavailableError, match=r"3 reports .* batch 0, .* batch 1, .* batch 2"):
+        report_queue.close()
+
+
+def test_many_reports_that_replace_each_other_cost_nothing_each():
+    report_queue, sent, gate = ReportQueue("t"), [], threading.Event()
+    report_queue.put("first", gate.wait)
+    for number in range(50_000):
+        report_queue.put("progress", lambda number=number: sent.append(number), replaces=True)
+    gate.set()
+    report_queue.close()
+    assert sent == [49_999]
+
+
 def test_flush_gives_up_on_a_master_that_stays_away(caplog):
     report_queue = ReportQueue("t", close_timeout_s=0.2, retry_s=0.02)
 

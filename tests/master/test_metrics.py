@@ -86,6 +86,68 @@ def test_reports_of_one_step_are_united_unless_they_contradict(world, trial):
     assert "new" not in rows(client, trial, "training")[0]["metrics"]["avg_metrics"]
 
 
+def test_list_of_reports_is_read_page_by_page(world, trial):
+    """Every page is the part of the whole list that it asks for, in the order of batches and times."""
+    client = world.client
+    for steps in range(1, 8):
+        client.report(trial, "training", steps, {"loss": 1.0 / steps})
+        client.report(trial, "mine", steps, {"x": 1})
+    for steps in (3, 6):
+        client.report(trial, "validation", steps, {"loss": 1.0})
+        body = {
+            "uuid": f"00000000-0000-4000-8000-{steps:012}",
+            "taskId": client.trial(trial)["taskId"],
+            "state": "STATE_COMPLETED",
+            "resources": {"weights": "10"},
+            "metadata": {"steps_completed": steps},
+        }
+        client.post("/api/v1/checkpoints", body)
+    path = f"/api/v1/trials/{trial}/workloads"
+    whole = client.get(path)
+    batches = [int(report["totalBatches"]) for one in whole["workloads"] for report in one.values() if report]
+    assert batches == sorted([*range(1, 8), 3, 3, 6, 6])
+    assert whole["pagination"]["total"] == 11
+    for order in ("ORDER_BY_ASC", "ORDER_BY_DESC"):
+        everything = whole["workloads"][:: 1 if order == "ORDER_BY_ASC" else -1]
+        for offset in (-12, -3, 0, 4, 11, 12):
+            for limit in (-2, -1, 0, 1, 5, 100):
+                page = client.get(path, params={"offset": offset, "limit": limit, "orderBy": order})
+                start, end = page["pagination"]["startIndex"], page["pagination"]["endIndex"]
+                assert start == (max(0, 11 + offset) if offset < 0 else min(11, offset))
+                assert end == (start if limit == -2 else 11 if limit <= 0 else min(11, start + limit))
+                assert page["workloads"] == everything[start:end]
+
+
+def test_reports_in_one_call_are_stored_and_the_refused_ones_named(world, trial):
+    client = world.client
+    client.report(trial, "training", 1, {"loss": 1.0})
+
+    def sent(group, steps, run_id=1, **metrics):
+        values = {"trialRunId": run_id, "stepsCompleted": steps, "metrics": {"avgMetrics": metrics}}
+        return {"group": group, "metrics": values}
+
+    reports = [
+        sent("training", 1, loss=5.0),
+        sent("training", 2, loss=0.5),
+        sent("validation", 2, loss=0.25),
+        sent("a.b", 2, x=1.0),
+        sent("training", 3, run_id=7, loss=0.1),
+        sent("mine", 2, x=1.0),
+    ]
+    path = f"/api/v1/trials/{trial}/metrics/together"
+    for _ in range(2):
+        refused = client.post(path, {"reports": reports})["refused"]
+        assert [(each["index"], each["status"]) for each in refused] == [(0, 400), (3, 400), (4, 400)]
+        assert "conflicting key: loss" in refused[0]["message"]
+        assert "invalid run id" in refused[2]["message"]
+        found = [row["metrics"]["avg_metrics"] for row in rows(client, trial, "training")]
+        assert found == [{"loss": 1.0}, {"loss": 0.5}]
+        assert client.trial(trial)["bestValidation"]["totalBatches"] == 2
+        assert len(rows(client, trial, "mine")) == 1
+    unknown = client.post("/api/v1/trials/999/metrics/together", {"reports": reports[1:2]})["refused"]
+    assert [each["status"] for each in unknown] == [404]
+
+
 def test_batch_metrics_are_shown_when_asked_for_and_never_kept_of_validations(world, trial):
     values = {"trialRunId": 1, "stepsCompleted": 2}
     metrics = {"avgMetrics": {"loss": 1.0}, "batchMetrics": [{"loss": 1.0}, {"loss": 1.0}]}

@@ -18,20 +18,21 @@ def report(trial_id: int, steps: int, group: str = "training", run_id: int = 1, 
     return Report(trial_id, run_id, group, steps, metrics or {"loss": 1.0 / steps})
 
 
-def take_together(store, reports):
-    """Have reports arrive while the database is busy; return what each was answered."""
+def take_together(store, reports, *, each_in_a_call=True):
+    """Have reports arrive while the database is busy, in calls of their own or in one; return their answers."""
 
     async def run():
         report_batcher = ReportBatcher(store, report_metrics)
         # The first commit has to wait for this one, so that the rest arrives meanwhile.
         with store.writing():
             report_batcher.start()
-            tasks = [asyncio.create_task(report_batcher.take(one)) for one in reports]
+            calls = [[one] for one in reports] if each_in_a_call else [reports]
+            tasks = [asyncio.create_task(report_batcher.take(call)) for call in calls]
             await asyncio.sleep(0)
             assert not any(task.done() for task in tasks)
-        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        answers = await asyncio.gather(*tasks)
         report_batcher.stop()
-        return answers
+        return [error for answer in answers for error in answer]
 
     return asyncio.run(run())
 
@@ -51,7 +52,8 @@ def test_reports_that_arrive_together_share_a_commit(world, trial_id):
     assert world.client.trial(trial_id)["summaryMetrics"]["avg_metrics"]["loss"]["count"] == 30
 
 
-def test_report_that_is_refused_takes_no_other_along(world, trial_id):
+@pytest.mark.parametrize("each_in_a_call", [True, False])
+def test_report_that_is_refused_takes_no_other_along(each_in_a_call, world, trial_id):
     reports = [
         report(trial_id, 1),
         report(trial_id, 2, run_id=7),
@@ -60,13 +62,33 @@ def test_report_that_is_refused_takes_no_other_along(world, trial_id):
         report(trial_id, 3, loss=5.0),
         report(trial_id, 3, "validation", loss=0.5),
     ]
-    answers = take_together(world.master.store, reports)
+    answers = take_together(world.master.store, reports, each_in_a_call=each_in_a_call)
     kinds = [type(one) for one in answers]
     nothing = type(None)
     assert kinds == [nothing, InvalidArgumentError, NotFoundError, nothing, InvalidArgumentError, nothing]
     trial = world.client.trial(trial_id)
     assert trial["summaryMetrics"]["avg_metrics"]["loss"]["count"] == 2
     assert trial["latestValidation"]["totalBatches"] == 3
+
+
+def test_reports_of_a_call_are_stored_in_their_order(world, trial_id):
+    """One that is merged with an earlier report takes longer; the next does not overtake it."""
+    store = world.master.store
+    take_together(store, [report(trial_id, step, acc=0.1 * step) for step in range(1, 6)])
+    reports = [
+        report(trial_id, 4, loss=40.0),
+        report(trial_id, 6, loss=60.0),
+        report(trial_id, 6, "validation", loss=61.0),
+        report(trial_id, 6, acc=0.6),
+        report(trial_id, 4, loss=0.0),
+    ]
+    *stored, conflict = take_together(store, reports, each_in_a_call=False)
+    assert stored == [None] * 4
+    assert "conflicting key: loss" in str(conflict)
+    trial = world.client.trial(trial_id)
+    averages = trial["summaryMetrics"]["avg_metrics"]
+    assert (averages["loss"]["last"], averages["loss"]["count"], averages["acc"]["last"]) == (60.0, 2, 0.6)
+    assert trial["latestValidation"]["totalBatches"] == 6
 
 
 def test_fault_of_the_disk_is_told_to_everybody_and_nothing_is_half_stored(world, trial_id, monkeypatch):

@@ -28,7 +28,9 @@ def add_parsers(nouns: Nouns) -> None:
     """Add the noun and its verbs to the command line."""
     parser = nouns.add_parser("trial", aliases=["t"], help="inspect single trials")
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    add_json(_numbered(verbs, "describe", "show a trial with its metrics", _describe))
+    describing = _numbered(verbs, "describe", "show a trial with its metrics", _describe)
+    describing.add_argument("-a", "--all", action="store_true", help="all reports, not only the last ones")
+    add_json(describing)
     reading = _numbered(verbs, "logs", "print the log", _logs)
     way = reading.add_mutually_exclusive_group()
     way.add_argument("--head", metavar="K", type=positive, help="only the first K lines")
@@ -76,7 +78,7 @@ def _describe(args: argparse.Namespace, settings: Settings) -> int:
             }
         )
         print()
-        print_workloads(session, args.trial_id)
+        print_workloads(session, args.trial_id, show_all=args.all)
     return 0
 
 

@@ -30,14 +30,15 @@ def print_log(log: Logs, *, follow: bool = False, head: int | None = None, last:
     if last is not None:
         for line in log.tail(last):
             after = _print(line)
-        if not follow:
-            return
     elif not follow:
         for line in log.lines(limit=head):
             _print(line)
+    if not follow:
         return
     for line in follow_log(log, after=after):
         _print(line)
+        # Somebody watches.
+        sys.stdout.flush()
 
 
 def follow_log(log: Logs, *, after: str | None = None) -> Iterator[dict[str, Any]]:
@@ -77,5 +78,4 @@ def _print(line: dict[str, Any]) -> str:
     message = str(line["message"])
     # Messages end with a line break, except when their writer omitted it.
     sys.stdout.write(message if message.endswith("\n") else message + "\n")
-    sys.stdout.flush()
     return str(line["id"])

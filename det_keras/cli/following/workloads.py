@@ -12,17 +12,31 @@ if TYPE_CHECKING:
     from det_keras.client import Session
 
 
-def print_workloads(session: Session, trial_id: int, *, title: str | None = None) -> None:
-    """Print the reports of a trial, one row for each batch with a report.
+# Reports, of which a batch may have two, and a checkpoint.
+_MOST = 200
+
+
+def print_workloads(
+    session: Session, trial_id: int, *, show_all: bool = False, title: str | None = None
+) -> None:
+    """Print the reports of a trial, one row for each batch with a report; of many only the last ones.
 
     Args:
         session: of the trial's master.
         trial_id: number of the trial.
+        show_all: print all of them.
         title: printed above the table; None for no title.
     """
-    workloads, _ = session.api.trials.workloads(trial_id)
+    workloads, total = session.api.trials.workloads(trial_id, most=None if show_all else _MOST)
     columns = ["Batch>", "Epoch>", "Reported", "Training", "Validation", "UUID of the checkpoint", "State"]
-    render.print_table(columns, _rows(workloads), title=title)
+    rows = _rows(workloads)
+    left = total - len(workloads)
+    if left:
+        # Of its batch there may be more among those that are left out.
+        del rows[0]
+    render.print_table(columns, rows, title=title)
+    if left:
+        print(f"\n{left} earlier reports: `det trial describe {trial_id} --all` prints them too.")
 
 
 def _rows(workloads: list[dict[str, Any]]) -> list[list[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -64,7 +64,7 @@ class MasterBackend(Backend):
         self._capture: Capture | None = None
         self._storage_id = self._api.trials.start_run(run.trial_id, storage, patience_s=PATIENCE_S)
         # Last: it starts a thread, which a failed call before would leave behind.
-        self._reports = ReportQueue("det-reports")
+        self._reports = ReportQueue("det-reports", send_together=self._report_together)
 
     def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, object]) -> None:
         self._put_metrics(f"{group} metrics at batch {steps_completed}", group, steps_completed, metrics)
@@ -195,7 +195,14 @@ class MasterBackend(Backend):
         number = self.run.trial_id
         # Created now, with the time of the report, however late it is sent.
         body = self._api.trials.metrics_body(number, self.run.run_id, group, steps, metrics)
-        self._reports.put(label, lambda: self._api.trials.report_metrics(number, body))
+        self._reports.put(
+            label, lambda: self._api.trials.report_metrics(number, body), body=body, values=len(metrics)
+        )
+
+    def _report_together(self, bodies: Sequence[Mapping[str, Any]]) -> Mapping[int, MasterError]:
+        if self._api.accounts.is_determined():
+            raise MasterError(501, "Determined's master takes one report in a call.")
+        return self._api.trials.report_metrics_together(self.run.trial_id, bodies)
 
 
 def to_record(checkpoint: Mapping[str, Any]) -> CheckpointRecord:

@@ -7,6 +7,9 @@ that the master refuses is logged and dropped, since sending it again would not 
 A report stays at the head of the queue while it is sent, so an empty queue means that all reports have arrived or were
 dropped. It is sent without the lock: `put` never waits for the network.
 
+Reports of metrics that wait one behind another are sent in one call, so a script that reports faster than a call takes
+does not wait at its end for as many calls as it made reports.
+
 A forked process has its own queue, which begins empty: the thread and what waits stay in the process that made them.
 """
 
@@ -19,9 +22,10 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.util import Finalize
+from typing import Any
 
 from det_keras.errors import MasterError, MasterUnavailableError
 
@@ -30,16 +34,29 @@ logger = logging.getLogger(__name__)
 _REMIND_S = 30.0
 # What a Determined 0.38.1 master says of reports that it refuses.
 _REFUSALS = ("overwriting existing metric keys", "invalid run id")
+# The call is not one of this master.
+_UNKNOWN_CALL = (404, 501)
 # How often a report is sent to a master that fails at it. The pause doubles each time: with `retry_s` 1, half a minute.
 _MOST_FAILURES = 6
 # Names of undelivered reports in a message.
 _MOST_NAMED = 5
+# Reports in one call, and their values, which bound its length.
+_MOST_TOGETHER = 500
+_MOST_VALUES = 20_000
+
+#: Sends the bodies of several reports in one call, and returns the errors of those that the master refused, by index.
+SendTogether = Callable[[Sequence[Mapping[str, Any]]], Mapping[int, MasterError]]
 
 
-@dataclass
+@dataclass(eq=False)
 class _Report:
     label: str
     send: Callable[[], object]
+    #: What `send` sends, if it may be sent together with others.
+    body: Mapping[str, Any] | None = None
+    values: int = 0
+    #: A newer report took its place.
+    is_superseded: bool = False
 
 
 class ReportQueue:
@@ -49,44 +66,64 @@ class ReportQueue:
         name: name of the thread.
         close_timeout_s: how long `flush` waits for an unavailable master, in seconds.
         retry_s: pause between two attempts while the master is unavailable, in seconds.
+        send_together: sends several reports in one call, for a master that takes them; None sends each on its own.
     """
 
-    def __init__(self, name: str, *, close_timeout_s: float = 600.0, retry_s: float = 1.0) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        close_timeout_s: float = 600.0,
+        retry_s: float = 1.0,
+        send_together: SendTogether | None = None,
+    ) -> None:
         self._name = name
         self._close_timeout_s = close_timeout_s
         self._retry_s = retry_s
+        self._send_together = send_together
         self._begin()
         _queues.add(self)
         self._start()
 
     def _begin(self) -> None:
         self._waiting: deque[_Report] = deque()
+        # The newest waiting reports that replace others, by label.
+        self._replacing: dict[str, _Report] = {}
         self._lost: list[str] = []
         self._changed = threading.Condition()
         self._closing = False
         self._give_up_at = float("inf")
         self._thread: threading.Thread | None = None
 
-    def put(self, label: str, send: Callable[[], object], *, replaces: bool = False) -> None:
+    def put(
+        self,
+        label: str,
+        send: Callable[[], object],
+        *,
+        replaces: bool = False,
+        body: Mapping[str, Any] | None = None,
+        values: int = 1,
+    ) -> None:
         """Send a report after those before it; return at once.
 
         Args:
             label: name of the report in the log.
             send: makes the call. It is called again if the response was lost.
             replaces: drop waiting reports with the same label, since only the newest counts.
+            body: what `send` sends, if `send_together` may send it with others; None if not.
+            values: number of values in `body`.
         """
+        report = _Report(label, send, body, values)
         with self._changed:
             if self._thread is None:
                 # Of a forked process, which has no other end that all ways of forking have in common.
                 Finalize(None, self.flush, exitpriority=0)
                 self._start()
             if replaces:
-                # The first report stays: it may be being sent at this moment.
-                waiting = list(self._waiting)
-                self._waiting = deque(
-                    waiting[:1] + [report for report in waiting[1:] if report.label != label]
-                )
-            self._waiting.append(_Report(label, send))
+                if label in self._replacing:
+                    self._replacing[label].is_superseded = True
+                self._replacing[label] = report
+            self._waiting.append(report)
             self._changed.notify_all()
 
     def flush(self) -> None:
@@ -130,45 +167,83 @@ class ReportQueue:
                 # Closing ends the thread only after the last report.
                 if not self._waiting:
                     return
-                report = self._waiting[0]
-            self._deliver(report)
+                first = self._first_waiting()
+                counting = [report for report in first if not report.is_superseded]
+            self._deliver(counting)
             with self._changed:
-                if self._waiting and self._waiting[0] is report:
+                for report in first:
                     self._waiting.popleft()
+                    if self._replacing.get(report.label) is report:
+                        del self._replacing[report.label]
                 self._changed.notify_all()
 
-    def _deliver(self, report: _Report) -> None:
+    def _first_waiting(self) -> list[_Report]:
+        """Return the reports of the next call and those superseded among them; the caller holds the lock."""
+        found: list[_Report] = []
+        values = count = 0
+        for report in self._waiting:
+            if report.is_superseded:
+                found.append(report)
+                continue
+            values += report.values
+            is_alone = report.body is None or self._send_together is None
+            if count and (is_alone or values > _MOST_VALUES or count == _MOST_TOGETHER):
+                break
+            found.append(report)
+            count += 1
+            if is_alone:
+                break
+        return found
+
+    def _deliver(self, reports: list[_Report]) -> None:
+        """Send reports, several in one call, until they have arrived or are dropped."""
+        label = reports[0].label
+        if len(reports) > 1:
+            label = f"{len(reports)} reports from {label} to {reports[-1].label}"
         reminded_at = -math.inf
         failures = 0
         while True:
             pause_s = self._retry_s
             try:
-                report.send()
+                self._send(reports)
                 return
             except (MasterUnavailableError, MasterError) as error:
                 if isinstance(error, MasterError):
+                    if len(reports) > 1:
+                        if error.status in _UNKNOWN_CALL:
+                            self._send_together = None
+                        # Otherwise the master fails at one of them.
+                        for report in reports:
+                            self._deliver([report])
+                        return
                     failures += 1
                     if _is_refusal(error) or failures == _MOST_FAILURES:
-                        logger.warning("The master refused %s, which is dropped: %s", report.label, error)
+                        _say_dropped(reports[0], error)
                         return
                     pause_s *= 2 ** (failures - 1)
                 now = time.monotonic()
                 if now > self._give_up_at:
-                    logger.error("Gave up sending %s: %s", report.label, error)
-                    self._lost.append(report.label)
+                    logger.error("Gave up sending %s: %s", label, error)
+                    self._lost += [report.label for report in reports]
                     return
                 if now - reminded_at > _REMIND_S:
                     reminded_at = now
-                    logger.warning("%s waits for the master and will be sent again. %s", report.label, error)
+                    logger.warning("%s waits for the master and will be sent again. %s", label, error)
             except Exception:
                 # An error in this package must not end the thread: the next reports would be lost.
-                logger.exception(
-                    "Could not send %s; it is dropped and the next reports are sent.", report.label
-                )
-                self._lost.append(report.label)
+                logger.exception("Could not send %s; it is dropped and the next reports are sent.", label)
+                self._lost += [report.label for report in reports]
                 return
             # Not on the condition, which every `put` notifies: frequent reports would use up the tries at once.
             time.sleep(pause_s)
+
+    def _send(self, reports: list[_Report]) -> None:
+        if len(reports) == 1 or self._send_together is None:
+            reports[0].send()
+            return
+        refused = self._send_together([report.body for report in reports if report.body is not None])
+        for index, error in refused.items():
+            _say_dropped(reports[index], error)
 
 
 _queues: weakref.WeakSet[ReportQueue] = weakref.WeakSet()
@@ -180,6 +255,10 @@ def _begin_after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_begin_after_fork)
+
+
+def _say_dropped(report: _Report, error: MasterError) -> None:
+    logger.warning("The master refused %s, which is dropped: %s", report.label, error)
 
 
 def _is_refusal(error: MasterError) -> bool:

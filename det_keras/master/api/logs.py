@@ -18,7 +18,7 @@ from det_keras.master.database.notifier import task_topic
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import InvalidArgumentError, NotFoundError, UnavailableError
 from det_keras.master.server.calls import MasterDep, PageDep, body, choices
-from det_keras.master.server.responses import error_line, reply, result_line, stream_reply
+from det_keras.master.server.responses import error_line, reply, stream_reply
 from det_keras.master.tasks import logs as task_logs
 from det_keras.master.tasks.logs import LogFilter
 from det_keras.master.wire import Message, from_timestamp
@@ -62,6 +62,15 @@ class _Source:
 
     task_ids: Sequence[str]
     trial_id: int | None
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Some lines of a log, encoded, and their number and the id of the last one."""
+
+    lines: bytes
+    count: int
+    last_id: int | None
 
 
 @router.post("/api/v1/task/logs")
@@ -185,12 +194,12 @@ async def _present(
     last_id, left = None, limit
     while True:
         count = min(left, _CHUNK) if limit else _CHUNK
-        rows = await anyio.to_thread.run_sync(_read, master, source, wanted, last_id, count, descending)
-        if rows:
-            yield b"".join(result_line(row) for _, row in rows)
-            last_id = rows[-1][0]
-        left -= len(rows)
-        if len(rows) < count or (limit and left <= 0):
+        part = await anyio.to_thread.run_sync(_read, master, source, wanted, last_id, count, descending)
+        if part.count:
+            yield part.lines
+            last_id = part.last_id
+        left -= part.count
+        if part.count < count or (limit and left <= 0):
             return
 
 
@@ -202,10 +211,10 @@ async def _followed(master: EmbeddedMaster, source: _Source, wanted: LogFilter) 
             # The state is read before the lines: the last line is stored before the end, so if the task has ended, this
             # query finds all of its lines. A line that is stored after the query sets the waiter's event.
             is_over = await anyio.to_thread.run_sync(_is_over, master, source)
-            rows = await anyio.to_thread.run_sync(_read, master, source, wanted, last_id, _CHUNK, False)
-            if rows:
-                yield b"".join(result_line(row) for _, row in rows)
-                last_id = rows[-1][0]
+            part = await anyio.to_thread.run_sync(_read, master, source, wanted, last_id, _CHUNK, False)
+            if part.count:
+                yield part.lines
+                last_id = part.last_id
                 continue
             if is_over:
                 return
@@ -222,12 +231,13 @@ def _read(
     last_id: int | None,
     count: int,
     descending: bool,
-) -> list[tuple[int, dict[str, Any]]]:
+) -> _Part:
     with master.store.reading() as session:
         rows = task_logs.read_lines(
             session, source.task_ids, wanted, last_id=last_id, limit=count, descending=descending
         )
-        return [(row.id, task_logs.view(row, source.trial_id)) for row in rows]
+    # Here and not on the event loop: it takes a while.
+    return _Part(task_logs.encode_lines(rows, source.trial_id), len(rows), rows[-1].id if rows else last_id)
 
 
 def _is_over(master: EmbeddedMaster, source: _Source) -> bool:

@@ -13,7 +13,7 @@ from det_keras.master.checkpoints import records as checkpoints
 from det_keras.master.database.lookups import config_of, find_experiment, find_trial
 from det_keras.master.database.models import ExperimentRow, TrialRow
 from det_keras.master.database.store import Transaction
-from det_keras.master.errors import InvalidArgumentError, NotFoundError
+from det_keras.master.errors import ApiError, InvalidArgumentError, NotFoundError, UnavailableError
 from det_keras.master.experiments.reporting import controller_of, report_metrics
 from det_keras.master.reports import metrics
 from det_keras.master.server.calls import MasterDep, body
@@ -57,6 +57,12 @@ class MetricsBody(Message):
 
     group: str = ""
     metrics: TrialMetrics
+
+
+class ManyMetricsBody(Message):
+    """Reports of metrics, in their order."""
+
+    reports: list[MetricsBody]
 
 
 class OldMetricsBody(Message):
@@ -123,8 +129,27 @@ async def report(
     request: Annotated[MetricsBody, body(MetricsBody, most_bytes=_MOST_REPORT_BYTES)],
 ) -> Response:
     """Store a report of any group."""
-    await master.report_batcher.take(_report(trial_id, request))
+    (error,) = await master.report_batcher.take([_report(trial_id, request)])
+    if error is not None:
+        raise error
     return reply()
+
+
+@router.post("/trials/{trial_id}/metrics/together")
+async def report_together(
+    master: MasterDep,
+    trial_id: int,
+    request: Annotated[ManyMetricsBody, body(ManyMetricsBody, most_bytes=_MOST_REPORT_BYTES)],
+) -> Response:
+    """Store reports of any group in their order; return the refused ones. Not in Determined's API."""
+    errors = await master.report_batcher.take([_report(trial_id, sent) for sent in request.reports])
+    refused = []
+    for index, error in enumerate(errors):
+        if isinstance(error, ApiError) and not isinstance(error, UnavailableError):
+            refused.append({"index": index, "status": error.status, "message": str(error)})
+        elif error is not None:
+            raise error
+    return reply({"refused": refused})
 
 
 @router.post("/trials/{trial_id}/training_metrics")

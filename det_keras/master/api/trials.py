@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from sqlalchemy import func, select
+from sqlalchemy import ColumnClause, Select, String, cast, column, func, literal, select, union_all
 from sqlalchemy.orm import Session
 from starlette.concurrency import iterate_in_threadpool
 from starlette.responses import Response
@@ -17,7 +17,6 @@ from det_keras.master.database.models import CheckpointRow, MetricRow, TaskRow
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import InvalidArgumentError, NotFoundError
 from det_keras.master.experiments.reporting import controller_of
-from det_keras.master.reports.metrics import live_rows
 from det_keras.master.serializers.trials import (
     REPORT_COLUMNS,
     checkpoint_workload,
@@ -25,7 +24,7 @@ from det_keras.master.serializers.trials import (
     metrics_workload,
     trial_shapes,
 )
-from det_keras.master.server.calls import MasterDep, PageDep, choice, paged
+from det_keras.master.server.calls import MasterDep, PageDep, choice
 from det_keras.master.server.responses import reply, stream_reply
 from det_keras.protocol import states
 from det_keras.protocol.metrics import TRAINING, VALIDATION
@@ -33,7 +32,8 @@ from det_keras.protocol.metrics import TRAINING, VALIDATION
 router = APIRouter(prefix="/api/v1/trials")
 
 _FILTERS = ("UNSPECIFIED", "CHECKPOINT", "VALIDATION", "CHECKPOINT_OR_VALIDATION")
-_ROWS_PER_LINE = 1000
+_ROWS_PER_LINE = _ROWS_PER_QUERY = 1000
+_CHECKPOINT = "checkpoint"
 
 
 @router.get("/{trial_id}")
@@ -81,11 +81,17 @@ def workloads(
     groups = [TRAINING] * with_training + [VALIDATION] * with_validation
     with master.store.reading() as session:
         find_trial(session, trial_id)
-        entries = _metric_entries(session, trial_id, groups, with_batches=include_batch_metrics)
+        parts = [_keys_of_metrics(trial_id, group) for group in groups]
         if kind != "VALIDATION":
-            entries += _checkpoint_entries(session, trial_id, remove_deleted=remove_deleted)
-    entries.sort(key=lambda entry: entry[0], reverse=bool(page.is_descending))
-    return reply(paged("workloads", [shape for _, shape in entries], page, list))
+            parts.append(_keys_of_checkpoints(trial_id, with_deleted=not remove_deleted))
+        total = sum(session.scalar(select(func.count()).select_from(part.subquery())) or 0 for part in parts)
+        start, end = page.bounds(total)
+        places: list[ColumnClause[Any]] = [column("batch"), column("time")]
+        order = [place.desc() if page.is_descending else place.asc() for place in places]
+        query = union_all(*parts).order_by(*order).limit(end - start).offset(start)
+        keys = [(found.kind, found.key) for found in session.execute(query)]
+        shapes = _workloads(session, keys, with_batches=include_batch_metrics)
+    return reply({"workloads": shapes, "pagination": page.described(start, end, total)})
 
 
 @router.get("/metrics/trial_metrics")
@@ -146,34 +152,40 @@ def _lines(master: EmbeddedMaster, group: str, trial_ids: Sequence[int]) -> Iter
                 yield f'{{"result":{{"metrics":[{metrics_reports(trial_id, group, rows)}]}}}}\n'.encode()
 
 
-def _metric_entries(
-    session: Session, trial_id: int, groups: Sequence[str], *, with_batches: bool
-) -> list[tuple[Any, dict[str, Any]]]:
-    return [
-        (
-            (row.total_batches or 0, row.end_time),
-            {
-                "training": None,
-                "validation": None,
-                "checkpoint": None,
-                row.group: metrics_workload(row, with_batches=with_batches),
-            },
-        )
-        for row in session.scalars(
-            live_rows([trial_id]).where(MetricRow.group.in_(groups)).order_by(MetricRow.id)
-        )
-    ]
+def _keys_of_metrics(trial_id: int, group: str) -> Select[Any]:
+    """Return the query for the places of reports in a list, and the keys of their rows."""
+    return _keys(MetricRow.total_batches, MetricRow.end_time, group, cast(MetricRow.id, String)).where(
+        MetricRow.trial_id == trial_id, MetricRow.group == group, MetricRow.archived.is_(False)
+    )
 
 
-def _checkpoint_entries(
-    session: Session, trial_id: int, *, remove_deleted: bool
-) -> list[tuple[Any, dict[str, Any]]]:
-    query = select(CheckpointRow).where(CheckpointRow.trial_id == trial_id).order_by(CheckpointRow.uuid)
-    return [
-        (
-            (row.steps_completed, row.report_time),
-            {"training": None, "validation": None, "checkpoint": checkpoint_workload(row)},
-        )
-        for row in session.scalars(query)
-        if not (remove_deleted and row.state == checkpoints.DELETED)
-    ]
+def _keys_of_checkpoints(trial_id: int, *, with_deleted: bool) -> Select[Any]:
+    found = _keys(
+        CheckpointRow.steps_completed,
+        CheckpointRow.report_time,
+        _CHECKPOINT,
+        cast(CheckpointRow.uuid, String),
+    ).where(CheckpointRow.trial_id == trial_id)
+    return found if with_deleted else found.where(CheckpointRow.state != checkpoints.DELETED)
+
+
+def _keys(batch: Any, time: Any, kind: str, key: Any) -> Select[Any]:
+    return select(batch.label("batch"), time.label("time"), literal(kind).label("kind"), key.label("key"))
+
+
+def _workloads(
+    session: Session, keys: Sequence[tuple[str, str]], *, with_batches: bool
+) -> list[dict[str, Any]]:
+    """Return the reports and checkpoints with these keys, in the same order."""
+    shapes: dict[tuple[str, str], dict[str, Any]] = {}
+    for first in range(0, len(keys), _ROWS_PER_QUERY):
+        part = keys[first : first + _ROWS_PER_QUERY]
+        uuids = [key for kind, key in part if kind == _CHECKPOINT]
+        numbers = [int(key) for kind, key in part if kind != _CHECKPOINT]
+        for row in session.scalars(select(MetricRow).where(MetricRow.id.in_(numbers))):
+            shapes[row.group, str(row.id)] = metrics_workload(row, with_batches=with_batches)
+        for record in session.scalars(select(CheckpointRow).where(CheckpointRow.uuid.in_(uuids))):
+            shapes[_CHECKPOINT, record.uuid] = checkpoint_workload(record)
+        session.expunge_all()
+    nothing = {TRAINING: None, VALIDATION: None, _CHECKPOINT: None}
+    return [{**nothing, kind: shapes[kind, key]} for kind, key in keys]

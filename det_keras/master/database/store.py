@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
@@ -47,6 +47,8 @@ class Transaction(Session):
         #: What this transaction leaves to the next ones if it is committed; see `take`.
         self.kept: dict[Any, Any] = {}
         self.queue_changes = QueueChanges()
+        #: What it has read, to its end.
+        self.rows: list[object] = []
         #: What it changed of the things that pages show.
         self.subjects: set[Subject] = set()
 
@@ -79,6 +81,12 @@ class Transaction(Session):
 
 
 collect_changes(Transaction)
+
+
+@event.listens_for(Transaction, "loaded_as_persistent")
+def _hold(transaction: Transaction, row: object) -> None:
+    # A session holds its rows weakly: a transaction that needs one again would read it again.
+    transaction.rows.append(row)
 
 
 class Store:

@@ -1,8 +1,8 @@
 """Stores reports of metrics in batches: reports that arrive together and only add a row share one commit.
 
 A commit waits for the disk, which is most of the cost of a report. A thread therefore stores all reports that
-arrived during the last commit in one transaction. A report that does more, such as a validation, gets its own. Reports
-are acknowledged only after their commit.
+arrived during the last commit in one transaction, and the validations among them in another. A report that is merged
+with an earlier one, or rolls some back, gets its own. Reports are acknowledged only after their commit.
 """
 
 from __future__ import annotations
@@ -12,27 +12,43 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from det_keras.master.database.change_feed import Subject
 from det_keras.master.database.store import Store, Transaction
-from det_keras.master.errors import UnavailableError
+from det_keras.master.errors import InvalidArgumentError, UnavailableError
 from det_keras.master.reports import metrics
+from det_keras.protocol.metrics import VALIDATION
 
 logger = logging.getLogger(__name__)
 
 # Larger batches would delay the first report too long.
 _MOST_TOGETHER = 64
+# Each takes some milliseconds, during which no other writer has its turn.
+_MOST_VALIDATIONS = 64
 
 
 @dataclass(eq=False)
-class _Waiting:
-    """A report, and the request that waits for its acknowledgement."""
+class _Call:
+    """The reports of a call, and the request that waits for their acknowledgement."""
 
-    report: metrics.Report
+    reports: Sequence[metrics.Report]
     loop: asyncio.AbstractEventLoop
-    answer: asyncio.Future[None]
-    error: Exception | None = None
+    answer: asyncio.Future[list[Exception | None]]
+    #: Why reports were refused, by index.
+    errors: dict[int, Exception] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Item:
+    """A report of a call."""
+
+    call: _Call
+    index: int
+
+    @property
+    def report(self) -> metrics.Report:
+        return self.call.reports[self.index]
 
 
 class ReportBatcher:
@@ -46,7 +62,7 @@ class ReportBatcher:
     def __init__(self, store: Store, report: Callable[[Transaction, metrics.Report], None]) -> None:
         self._store = store
         self._report = report
-        self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="report_batcher", daemon=True)
 
@@ -60,72 +76,105 @@ class ReportBatcher:
         self._queue.put(None)
         self._thread.join(timeout=10.0)
 
-    async def take(self, report: metrics.Report) -> None:
-        """Store a report; returns after the commit. Storing the same report again changes nothing.
+    async def take(self, reports: Sequence[metrics.Report]) -> list[Exception | None]:
+        """Store the reports of a call in their order; returns after the commit.
+
+        Storing the same report again changes nothing.
+
+        Returns:
+            For each report why it was not stored, None if it was: NotFoundError if the trial does not exist,
+            InvalidArgumentError if it is malformed, of another run, or contradicts an earlier one, UnavailableError if
+            the database cannot be used at the moment.
 
         Raises:
-            NotFoundError: the trial does not exist.
-            InvalidArgumentError: the report is malformed, of another run, or contradicts an earlier one.
             UnavailableError: the master is stopping.
         """
-        metrics.check_report(report)
         if self._is_closed:
             raise UnavailableError("The master is stopping.")
         # The future belongs to this loop and is not thread-safe: the batcher's thread only schedules `_acknowledge` on
         # the loop, which sets the result there.
         loop = asyncio.get_running_loop()
-        waiting = _Waiting(report, loop, loop.create_future())
-        self._queue.put(waiting)
-        await waiting.answer
+        call = _Call(reports, loop, loop.create_future())
+        self._queue.put(call)
+        return await call.answer
 
     def _run(self) -> None:
         is_open = True
         while is_open:
             # `empty` is reliable here: no other thread takes from the queue.
             arrived = [self._queue.get()]
-            while len(arrived) < _MOST_TOGETHER and not self._queue.empty():
-                arrived.append(self._queue.get())
+            count = 0
+            while count < _MOST_TOGETHER and not self._queue.empty():
+                call = self._queue.get()
+                arrived.append(call)
+                count += len(call.reports) if call else 0
             is_open = None not in arrived
-            self._store_all([waiting for waiting in arrived if waiting is not None])
+            self._store_calls([call for call in arrived if call is not None])
 
-    def _store_all(self, arrived: Sequence[_Waiting]) -> None:
-        left: Sequence[_Waiting] = arrived
+    def _store_calls(self, calls: Sequence[_Call]) -> None:
+        left = []
+        for call in calls:
+            for index, report in enumerate(call.reports):
+                try:
+                    metrics.check_report(report)
+                    left.append(_Item(call, index))
+                except InvalidArgumentError as error:
+                    call.errors[index] = error
+        while left:
+            left = self._store_next(left)
+        # Acknowledge the reports only now, after all commits.
+        for loop in {call.loop for call in calls}:
+            loop.call_soon_threadsafe(_acknowledge, [call for call in calls if call.loop is loop])
+
+    def _store_next(self, items: list[_Item]) -> list[_Item]:
+        """Store the reports that only add a row, and the next ones that do more; return the others."""
         try:
-            reports = [waiting.report for waiting in arrived]
+            reports = [item.report for item in items]
             with self._store.adding({Subject("trial", report.trial_id) for report in reports}) as connection:
                 stored = metrics.add_quickly(connection, reports)
-            left = [waiting for waiting, is_stored in zip(arrived, stored, strict=True) if not is_stored]
         except UnavailableError as error:
             # The clients repeat their reports until the database is back.
-            for waiting in arrived:
-                waiting.error = error
-            left = ()
+            for item in items:
+                item.call.errors[item.index] = error
+            return []
         except Exception:
             # The whole batch was rolled back. A single report may be the cause, so each is stored on its own.
-            logger.exception("%d reports could not be stored together.", len(arrived))
-            left = arrived
-        for waiting in left:
-            self._store_single(waiting)
-        # Acknowledge the reports only now, after all commits.
-        for loop in {waiting.loop for waiting in arrived}:
-            answered = [waiting for waiting in arrived if waiting.loop is loop]
-            loop.call_soon_threadsafe(_acknowledge, answered)
+            logger.exception("%d reports could not be stored together.", len(items))
+            for item in items:
+                self._store_together([item])
+            return []
+        left = [item for item, is_stored in zip(items, stored, strict=True) if not is_stored]
+        # A validation may overtake reports of other groups, and they it: only the order within a group has a meaning.
+        validations = [item for item in left if item.report.group == VALIDATION]
+        others = [item for item in left if item.report.group != VALIDATION]
+        later, begun = validations[_MOST_VALIDATIONS:], set()
+        self._store_together(validations[:_MOST_VALIDATIONS])
+        for item in others:
+            series = (item.report.trial_id, item.report.group)
+            if series in begun:
+                later.append(item)
+            else:
+                begun.add(series)
+                self._store_together([item])
+        return later
 
-    def _store_single(self, waiting: _Waiting) -> None:
+    def _store_together(self, items: Sequence[_Item]) -> None:
+        """Store reports in one transaction; if one is refused, each in its own."""
         try:
             with self._store.writing() as tx:
-                self._report(tx, waiting.report)
+                for item in items:
+                    self._report(tx, item.report)
         except Exception as error:
-            # Raised in the client's request.
-            waiting.error = error
+            if len(items) == 1:
+                # Returned to the client's request.
+                items[0].call.errors[items[0].index] = error
+                return
+            for item in items:
+                self._store_together([item])
 
 
-def _acknowledge(answered: Sequence[_Waiting]) -> None:
-    for waiting in answered:
+def _acknowledge(calls: Sequence[_Call]) -> None:
+    for call in calls:
         # The future of a client that has disconnected is cancelled.
-        if waiting.answer.done():
-            continue
-        if waiting.error is None:
-            waiting.answer.set_result(None)
-        else:
-            waiting.answer.set_exception(waiting.error)
+        if not call.answer.done():
+            call.answer.set_result([call.errors.get(index) for index in range(len(call.reports))])

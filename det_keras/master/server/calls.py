@@ -101,6 +101,23 @@ class Page:
         self.limit = limit
         self.is_descending = is_descending
 
+    def bounds(self, total: int, default_limit: int = -1) -> tuple[int, int]:
+        """Return the indexes of the first row of the part and of the one behind it.
+
+        Args:
+            total: number of rows of the whole list.
+            default_limit: meaning of a limit of 0; -1 for all rows.
+        """
+        limit = self.limit or default_limit
+        start = max(0, total + self.offset) if self.offset < 0 else min(self.offset, total)
+        return start, total if limit == -1 else start if limit == _NO_ROWS else min(total, start + limit)
+
+    def described(self, start: int, end: int, total: int) -> dict[str, int]:
+        """Return what an answer says of its part of a list; see `bounds`."""
+        return {
+            "offset": self.offset, "limit": self.limit, "startIndex": start, "endIndex": end, "total": total,
+        }  # fmt: skip
+
 
 async def _page(
     offset: Annotated[
@@ -144,20 +161,8 @@ def paged(
         present: converts rows to JSON objects.
         default_limit: meaning of a limit of 0; -1 for all rows.
     """
-    total = len(rows)
-    limit = page.limit or default_limit
-    start = max(0, total + page.offset) if page.offset < 0 else min(page.offset, total)
-    end = total if limit == -1 else start if limit == _NO_ROWS else min(total, start + limit)
-    return {
-        name: present(rows[start:end]),
-        "pagination": {
-            "offset": page.offset,
-            "limit": page.limit,
-            "startIndex": start,
-            "endIndex": end,
-            "total": total,
-        },
-    }
+    start, end = page.bounds(len(rows), default_limit)
+    return {name: present(rows[start:end]), "pagination": page.described(start, end, len(rows))}
 
 
 def choice(value: str, prefix: str, known: Sequence[str]) -> str:

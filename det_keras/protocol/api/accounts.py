@@ -21,6 +21,7 @@ class Accounts:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
+        self._is_determined: bool | None = None
 
     def me(self) -> dict[str, Any]:
         """Return the user of the session's token."""
@@ -42,7 +43,9 @@ class Accounts:
 
     def is_determined(self) -> bool:
         """Return whether the master is Determined's own, which lacks what only our master has."""
-        return OWN_VERSION_KEY not in self._transport.get("/info")
+        if self._is_determined is None:
+            self._is_determined = OWN_VERSION_KEY not in self._transport.get("/info")
+        return self._is_determined
 
     def check_is_master(self, url: str) -> None:
         """Check that a master answers, which needs no login.

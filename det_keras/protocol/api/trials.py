@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from det_keras.errors import MasterError
 from det_keras.protocol.api.transport import Transport
 from det_keras.protocol.states import COMPLETED, named
 from det_keras.protocol.values import finite, now, timestamp
@@ -58,9 +59,22 @@ class Trials:
         )["checkpoints"]
         return found
 
-    def workloads(self, trial_id: int, *, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
-        """Return the reports of a trial, starting at index `offset`, and their total number."""
-        answer = self._transport.get(f"{_path(trial_id)}/workloads", params={"offset": offset})
+    def workloads(
+        self, trial_id: int, *, offset: int = 0, most: int | None = None
+    ) -> tuple[list[dict[str, Any]], int]:
+        """Return the reports of a trial in the order of batches, and their total number.
+
+        Args:
+            trial_id: number of the trial.
+            offset: index of the first one.
+            most: only so many, the last ones; None for all.
+        """
+        params: dict[str, object] = {"offset": offset}
+        if most is not None:
+            params |= {"limit": most, "orderBy": "ORDER_BY_DESC"}
+        answer = self._transport.get(f"{_path(trial_id)}/workloads", params=params)
+        if most is not None:
+            answer["workloads"].reverse()
         return answer["workloads"], int(answer["pagination"]["total"])
 
     def media(self, trial_id: int, **options: Any) -> dict[str, Any]:
@@ -148,6 +162,21 @@ class Trials:
     def report_metrics(self, trial_id: int, body: Mapping[str, object]) -> None:
         """Report metrics; `metrics_body` builds the body."""
         self._transport.post(f"{_path(trial_id)}/metrics", body)
+
+    def report_metrics_together(
+        self, trial_id: int, bodies: Sequence[Mapping[str, object]]
+    ) -> dict[int, MasterError]:
+        """Report metrics several times in one call, which only our master has.
+
+        Args:
+            trial_id: number of the trial.
+            bodies: made by `metrics_body`, in the order of the reports.
+
+        Returns:
+            The errors of the reports that the master refused, by index; it has stored the others.
+        """
+        answer = self._transport.post(f"{_path(trial_id)}/metrics/together", {"reports": bodies})
+        return {each["index"]: MasterError(each["status"], each["message"]) for each in answer["refused"]}
 
     def report_media(self, trial_id: int, body: Mapping[str, object]) -> None:
         """Report a stored item of media."""
