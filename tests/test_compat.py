@@ -91,11 +91,10 @@ def test_path_is_kept_and_the_folder_added_once():
     assert with_determined(once) == once
 
 
-def test_unknown_names_and_the_client_say_what_there_is():
+def test_unknown_names_say_what_there_is():
     done = run("import determined; determined.pytorch")
     assert "no attribute 'pytorch'" in done.stderr
     assert "core, errors" in done.stderr
-    assert "load_checkpoint_model" in run("from determined.experimental import client").stderr
 
 
 @pytest.mark.parametrize("module", ["determined.launch.tensorflow", "det_keras.launch.tensorflow"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from det_keras import notebook
@@ -52,6 +54,27 @@ class Checkpoint:
             MasterError: the checkpoint no longer exists.
         """
         self._read(self._session.api.checkpoints.get(self.uuid))
+
+    def download(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Download the files into a directory, which appears complete and verified, or not at all.
+
+        Args:
+            path: the directory, which does not exist or is empty; None for ``checkpoints/UUID``.
+
+        Returns:
+            Its absolute path.
+
+        Raises:
+            CheckpointError: the checkpoint was deleted, is corrupt, or cannot be got.
+            DetError: the directory is not empty.
+        """
+        # Imported here: a notebook that only reads metrics needs no storages.
+        from det_keras.connection.checkpoint_files import download
+
+        record = self._session.api.checkpoints.get(self.uuid)
+        return str(
+            download(self._session, record, Path("checkpoints") / self.uuid if path is None else Path(path))
+        )
 
     def add_metadata(self, metadata: Mapping[str, Any]) -> None:
         """Add values to the metadata; values of the same name are replaced.

@@ -1,29 +1,284 @@
 """Experiments, trials and checkpoints from a notebook or a script: ``det.experimental.client.get_experiment(7)``.
 
-It works with any master that implements the protocol. Names are those of Determined's own SDK where it has them. An
-object has the state of the time when it was fetched, and `reload` fetches it again.
+It works with any master that implements the protocol. Names are those of Determined's own SDK where it has them; those
+of its names that are absent here say so when they are used. An object has the state of the time when it was fetched,
+and `reload` fetches it again.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from det_keras.client import Session
 from det_keras.connection.masters import open_session
 from det_keras.connection.settings import Settings
+from det_keras.experimental.absent import Absent
 from det_keras.experimental.checkpoint import Checkpoint
 from det_keras.experimental.experiment import Experiment
+from det_keras.experimental.submission import submit
 from det_keras.experimental.trial import Trial, TrialMetrics
+from det_keras.protocol.metrics import VALIDATION
 
 __all__ = [
     "Checkpoint",
+    "Determined",
     "Experiment",
+    "ExperimentReference",
     "Trial",
     "TrialMetrics",
+    "TrialReference",
+    "create_experiment",
     "get_checkpoint",
     "get_experiment",
     "get_trial",
+    "iter_trials_metrics",
+    "list_experiments",
+    "login",
+    "logout",
 ]
+
+#: The names before 0.21 of Determined.
+ExperimentReference = Experiment
+TrialReference = Trial
+# Of Determined's client.
+_ABSENT = frozenset(
+    [
+        "CombinedMetrics",
+        "DownloadMode",
+        "ExperimentState",
+        "Model",
+        "ModelOrderBy",
+        "ModelSortBy",
+        "ModelVersion",
+        "Oauth2ScimClient",
+        "OrderBy",
+        "Project",
+        "TrainingMetrics",
+        "TrialOrderBy",
+        "TrialSortBy",
+        "User",
+        "ValidationMetrics",
+        "Workspace",
+        "add_oauth_client",
+        "create_model",
+        "create_user",
+        "create_workspace",
+        "delete_workspace",
+        "get_model",
+        "get_model_by_id",
+        "get_model_labels",
+        "get_models",
+        "get_session_username",
+        "get_user_by_id",
+        "get_user_by_name",
+        "get_workspace",
+        "list_models",
+        "list_oauth_clients",
+        "list_users",
+        "list_workspaces",
+        "remove_oauth_client",
+        "stream_trials_metrics",
+        "stream_trials_training_metrics",
+        "stream_trials_validation_metrics",
+        "whoami",
+    ]
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ABSENT:
+        return Absent(f"determined.experimental.client.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+class Determined:
+    """A connection with a master, as the same user for all its objects.
+
+    Args:
+        master: its address; None for that of ``DET_MASTER``, else the embedded master's.
+        user: who asks; None for the user of the environment, else of the last ``det user login``.
+        password: of `user`.
+        cert_path: a PEM file that checks the master's certificate; None for the system's authorities.
+        cert_name: the name in the certificate, if it is not that of the address.
+        noverify: do not check the certificate.
+
+    Raises:
+        DetError: no master is named and none runs, or there is no token for it.
+
+    Example:
+        ```pycon
+        >>> determined = Determined()
+        >>> determined.get_experiment(1).name
+        'digits'
+        ```
+    """
+
+    def __init__(
+        self,
+        master: str | None = None,
+        user: str | None = None,
+        password: str | None = None,
+        cert_path: str | None = None,
+        cert_name: str | None = None,
+        noverify: bool = False,
+    ) -> None:
+        given = {
+            "DET_MASTER": master,
+            "DET_USER": user,
+            "DET_PASS": password,
+            "DET_MASTER_CERT_FILE": "noverify" if noverify else cert_path,
+            "DET_MASTER_CERT_NAME": cert_name,
+        }
+        environ = {**os.environ, **{name: value for name, value in given.items() if value is not None}}
+        if user is not None:
+            # It is of the environment's user.
+            environ.pop("DET_USER_TOKEN", None)
+        self._environ = environ
+        self._has_own_token = user is not None and password is not None
+        self._session = open_session(Settings.from_environment(environ))
+
+    def create_experiment(
+        self, config: Mapping[str, Any] | str | os.PathLike[str], model_dir: str | os.PathLike[str] = "."
+    ) -> Experiment:
+        """Create and activate an experiment; see the function of this name."""
+        return get_experiment(submit(config, model_dir, self._environ), session=self._session)
+
+    def get_experiment(self, experiment_id: int) -> Experiment:
+        """Return an experiment; see the function of this name."""
+        return get_experiment(experiment_id, session=self._session)
+
+    def list_experiments(self, **filters: Any) -> list[Experiment]:
+        """Return experiments; see the function of this name."""
+        return list_experiments(session=self._session, **filters)
+
+    def get_trial(self, trial_id: int) -> Trial:
+        """Return a trial; see the function of this name."""
+        return get_trial(trial_id, session=self._session)
+
+    def get_checkpoint(self, uuid: str) -> Checkpoint:
+        """Return a checkpoint; see the function of this name."""
+        return get_checkpoint(uuid, session=self._session)
+
+    def iter_trials_metrics(
+        self, trial_ids: Iterable[int], group: str = VALIDATION
+    ) -> Iterator[TrialMetrics]:
+        """Yield the reports of trials; see the function of this name."""
+        return iter_trials_metrics(trial_ids, group, session=self._session)
+
+    def logout(self) -> None:
+        """Close the connection, and invalidate its token if it was made by a password.
+
+        Raises:
+            MasterError: the master rejects the call.
+        """
+        if self._has_own_token:
+            self._session.api.accounts.log_out()
+        self._session.close()
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _ABSENT:
+            return Absent(f"determined.experimental.Determined.{name}")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+_logged_in: Determined | None = None
+
+
+def login(
+    master: str | None = None,
+    user: str | None = None,
+    password: str | None = None,
+    cert_path: str | None = None,
+    cert_name: str | None = None,
+    noverify: bool = False,
+) -> None:
+    """Connect the functions of this module with a master; without it they use that of the environment.
+
+    Arguments and errors are those of `Determined`.
+    """
+    global _logged_in
+    _logged_in = Determined(master, user, password, cert_path, cert_name, noverify)
+
+
+def logout() -> None:
+    """End the connection of `login`; see `Determined.logout`.
+
+    Raises:
+        MasterError: the master rejects the call.
+    """
+    global _logged_in
+    if _logged_in is not None:
+        connection, _logged_in = _logged_in, None
+        connection.logout()
+
+
+def create_experiment(
+    config: Mapping[str, Any] | str | os.PathLike[str], model_dir: str | os.PathLike[str] = "."
+) -> Experiment:
+    """Create an experiment, activate it and return it.
+
+    Args:
+        config: its config: a mapping, or the path of a YAML file.
+        model_dir: the directory with the script, whose files are sent.
+
+    Returns:
+        The experiment; `wait` waits for its end.
+
+    Raises:
+        DetError: the config is not valid, a file cannot be read, or there is no master.
+    """
+    return (_logged_in or Determined()).create_experiment(config, model_dir)
+
+
+def list_experiments(
+    *,
+    labels: Sequence[str] | None = None,
+    name: str | None = None,
+    states: Sequence[str] | None = None,
+    session: Session | None = None,
+) -> list[Experiment]:
+    """Return the experiments that the caller may see, by number.
+
+    Args:
+        labels: only experiments with all these labels.
+        name: only experiments whose names contain this text.
+        states: only experiments in one of these states, such as ``COMPLETED``.
+        session: as for `get_experiment`.
+
+    Raises:
+        DetError: no master is named and none runs.
+        MasterError: a state is unknown.
+    """
+    session = session or _connected()
+    found = session.api.experiments.all(
+        limit=-1,
+        orderBy="ORDER_BY_ASC",
+        sortBy="SORT_BY_ID",
+        labels=labels,
+        name=name,
+        states=None if states is None else [f"STATE_{state.removeprefix('STATE_')}" for state in states],
+    )
+    return [Experiment(shape["id"], session) for shape in found]
+
+
+def iter_trials_metrics(
+    trial_ids: Iterable[int], group: str = VALIDATION, *, session: Session | None = None
+) -> Iterator[TrialMetrics]:
+    """Yield the reports of one group of several trials, trial by trial, oldest first.
+
+    Args:
+        trial_ids: numbers of the trials.
+        group: ``training``, ``validation`` or a name of the script.
+        session: as for `get_experiment`.
+
+    Raises:
+        MasterError: there is no such trial, or the caller may not see it.
+    """
+    session = session or _connected()
+    for trial_id in trial_ids:
+        yield from get_trial(trial_id, session=session).iter_metrics(group)
 
 
 def get_experiment(experiment_id: int, *, session: Session | None = None) -> Experiment:
@@ -99,5 +354,7 @@ def get_checkpoint(uuid: str, *, session: Session | None = None) -> Checkpoint:
 
 
 def _connected() -> Session:
+    if _logged_in is not None:
+        return _logged_in._session
     # The first object that a notebook asks for: no caller could have read the environment before.
     return open_session(Settings.from_environment(os.environ))

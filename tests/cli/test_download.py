@@ -8,8 +8,9 @@ import pytest
 from storage.servers import running
 
 from det_keras import storage as storages
-from det_keras.cli.download import best_checkpoints_first, download
+from det_keras.cli.download import best_checkpoints_first
 from det_keras.client import Session
+from det_keras.connection.checkpoint_files import download
 from det_keras.errors import CheckpointError, DetError, MasterError
 from det_keras.storage import DirectoryStorage
 

@@ -110,3 +110,13 @@ def test_arguments_of_tensorboard_are_those_of_keras_but_the_directory(caplog):
     assert "`log_dir` has no effect" in caplog.text
     plain = keras.callbacks.TensorBoard("elsewhere", 2, update_freq=5)
     assert (board.write_graph, board.embeddings_freq) == (plain.write_graph, plain.embeddings_freq)
+
+
+def test_arguments_that_keras_2_ignored_are_named_and_ignored(caplog):
+    callback = det.keras.callbacks.TensorBoard(write_grads=True, batch_size=32, histogram_freq=2)
+    assert callback.histogram_freq == 2
+    assert "`write_grads` of TensorBoard has no effect, as in Keras 2." in caplog.text
+    assert det.keras.callbacks.ReduceLROnPlateau(epsilon=0.5).min_delta == 0.5
+    assert "`epsilon` of ReduceLROnPlateau is `min_delta` now." in caplog.text
+    with pytest.raises(TypeError, match="nonsense"):
+        det.keras.callbacks.TensorBoard(nonsense=1)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from det_keras import display
 from det_keras.cli import render
 from det_keras.cli.arguments import add_json, add_yes, confirm, positive
-from det_keras.cli.download import default_target, download, fetch_checkpoint
+from det_keras.cli.download import default_target, fetch_checkpoint
 from det_keras.cli.session import open_session
-from det_keras.connection.checkpoint_files import WAYS
+from det_keras.connection.checkpoint_files import WAYS, download
 from det_keras.connection.settings import Settings
 from det_keras.errors import DetError
 

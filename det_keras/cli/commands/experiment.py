@@ -12,13 +12,14 @@ from det_keras.cli import render
 from det_keras.cli.arguments import add_json, add_yes, confirm, id_list, positive
 from det_keras.cli.commands import report
 from det_keras.cli.commands.checkpoint import checkpoint_rows, print_checkpoints
-from det_keras.cli.download import best_checkpoints_first, download
+from det_keras.cli.download import best_checkpoints_first
 from det_keras.cli.following import follow, logs
 from det_keras.cli.following.progress import best_validation
 from det_keras.cli.following.trial_table import best_trials_first, is_search, metric_of
 from det_keras.cli.following.workloads import print_workloads
 from det_keras.cli.session import open_session
 from det_keras.cli.submission import continuing, create
+from det_keras.connection.checkpoint_files import download
 from det_keras.connection.settings import Settings
 from det_keras.errors import DetError
 from det_keras.protocol.states import COMPLETED, TERMINAL, named

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from det_keras import display
 from det_keras.cli import render
 from det_keras.cli.arguments import add_json, positive
-from det_keras.cli.download import best_checkpoints_first, default_target, download
+from det_keras.cli.download import best_checkpoints_first, default_target
 from det_keras.cli.following import logs
 from det_keras.cli.following.trial_table import metric_of
 from det_keras.cli.following.workloads import print_workloads
 from det_keras.cli.session import open_session
+from det_keras.connection.checkpoint_files import download
 from det_keras.connection.settings import Settings
 from det_keras.errors import DetError
 from det_keras.protocol.states import COMPLETED, named

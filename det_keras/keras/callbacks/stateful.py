@@ -11,6 +11,7 @@ from typing import Any
 import keras
 
 from det_keras.keras.callbacks.callback import Callback
+from det_keras.keras.callbacks.old_arguments import current_arguments
 
 
 class _OnValidation(Callback):
@@ -60,3 +61,6 @@ class ReduceLROnPlateau(_OnValidation, keras.callbacks.ReduceLROnPlateau):  # ty
     """
 
     _attributes = ("wait", "best", "cooldown_counter")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **current_arguments("ReduceLROnPlateau", kwargs))

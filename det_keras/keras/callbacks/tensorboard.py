@@ -13,6 +13,7 @@ import keras
 from det_keras.core import Context
 from det_keras.errors import DetError
 from det_keras.keras.callbacks.callback import Callback
+from det_keras.keras.callbacks.old_arguments import current_arguments
 from det_keras.keras.current import opened
 
 logger = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ class TensorBoard(keras.callbacks.TensorBoard, Callback):  # type: ignore[misc]
         if args or "log_dir" in kwargs:
             logger.info("`log_dir` has no effect: TensorBoard's events are kept with the trial.")
         kwargs.pop("log_dir", None)
-        super().__init__(*(("", *args[1:]) if args else ()), **kwargs)
+        super().__init__(*(("", *args[1:]) if args else ()), **current_arguments("TensorBoard", kwargs))
 
     def set_model(self, model: Any) -> None:
         """Set the directory of the context that trains, which is known only when training begins."""
@@ -80,7 +81,7 @@ class CoreTensorBoard(keras.callbacks.TensorBoard):  # type: ignore[misc]
         _need_tensorboard()
         directory: Path = core_context.train.get_tensorboard_path()
         kwargs.pop("log_dir", None)
-        super().__init__(str(directory), *args[1:], **kwargs)
+        super().__init__(str(directory), *args[1:], **current_arguments("TensorBoard", kwargs))
 
 
 def _need_tensorboard() -> None:

@@ -6,6 +6,7 @@ An installed original takes precedence, unless a launcher of det_keras started t
 from __future__ import annotations
 
 import importlib
+import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
@@ -45,6 +46,19 @@ def __getattr__(name: str) -> Any:
     )
 
 
+class _Others(importlib.abc.MetaPathFinder):
+    """Says what to do where a script imports a part of the original that det_keras does not have."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        if name.startswith("determined."):
+            raise ModuleNotFoundError(
+                f"No module named {name!r}: det_keras provides `determined` here, with the parts that train Keras "
+                "models. For the others install the original into an environment of its own; `det.core` trains with "
+                "any framework.",
+                name=name,
+            )
+
+
 _spec = None if os.environ.get("DET_KERAS_COMPAT") == "first" else _installed()
 if _spec is not None:
     # The import that is executing this module then uses the entry in `sys.modules`.
@@ -56,3 +70,6 @@ elif os.environ.get("DET_KERAS_COMPAT") == "0":
         "No module named 'determined': DET_KERAS_COMPAT=0 keeps det_keras from providing it.",
         name="determined",
     )
+else:
+    # Last: what there is, others have found.
+    sys.meta_path.append(_Others())

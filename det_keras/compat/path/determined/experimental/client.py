@@ -1,6 +1,12 @@
-"""`determined.experimental.client` is not provided: the original's client controls a master from its own package."""
+"""`determined.experimental.client`, provided by det_keras."""
 
-raise ImportError(
-    "det_keras has no `determined.experimental.client`. Install the original `determined` into an environment of its "
-    "own and point it at the master (`det deploy local credentials`), or use `context.load_checkpoint_model(...)`."
-)
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from det_keras.experimental.client import *  # noqa: F403 - the same names
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(importlib.import_module("det_keras.experimental.client"), name)

@@ -1,0 +1,52 @@
+"""Submits an experiment from a script or a notebook: with the command that a user would type."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from det_keras.errors import DetError
+
+_CREATED = re.compile(r"Created experiment (\d+)")
+
+
+def submit(
+    config: Mapping[str, Any] | str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    environ: Mapping[str, str],
+) -> int:
+    """Create and activate an experiment; return its number.
+
+    Args:
+        config: its config, or the path of the file.
+        folder: the context directory.
+        environ: names the master and the user.
+
+    Raises:
+        DetError: it was not created; the message is that of the command.
+    """
+    with ExitStack() as drafts:
+        if isinstance(config, Mapping):
+            path = (
+                Path(drafts.enter_context(tempfile.TemporaryDirectory(prefix="det-submit-"))) / "config.yaml"
+            )
+            # JSON is YAML, and needs no library here.
+            path.write_text(json.dumps(config), encoding="utf-8")
+        else:
+            path = Path(config)
+        command = [sys.executable, "-m", "det_keras.cli", "experiment", "create", str(path), str(folder)]
+        done = subprocess.run(command, env=environ, check=False, capture_output=True, text=True)
+    created = _CREATED.search(done.stdout)
+    if done.returncode or created is None:
+        raise DetError(done.stderr.strip() or done.stdout.strip())
+    # Notices about the config.
+    sys.stderr.write(done.stderr)
+    return int(created[1])
