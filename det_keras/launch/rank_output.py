@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import select
 
+from det_keras.protocol.log_lines import Redraws
+
 _NEWLINE = b"\n"
 # A longer line is split, so that a rank that prints no newline does not fill the memory.
 _LONGEST_LINE_BYTES = 1 << 20
+# What a line shows after it was drawn anew is shorter.
+_LONGEST_DRAWN_BYTES = 1 << 13
 
 
 class OutputStream:
@@ -38,7 +42,8 @@ class OutputStream:
 class RankLines:
     """Passes on the lines of one rank's stream as ``[rank=R] line``.
 
-    Bytes are unchanged; only a last line without a newline gets one, so that the next output starts on a new line.
+    Bytes are unchanged; only a last line without a newline gets one, so that the next output starts on a new line. Of a
+    line that is drawn anew, its newest state is passed on now and then before it ends.
 
     Args:
         rank: the rank that prints.
@@ -49,18 +54,26 @@ class RankLines:
         self._mark = b"[rank=%d] " % rank
         self._output = output
         self._rest = bytearray()
+        self._redraws = Redraws()
 
     def feed(self, data: bytes) -> None:
         """Pass on the lines that `data` completes."""
         end = data.rfind(_NEWLINE)
         if end < 0:
             self._rest += data
+            self._show_redrawn(is_new=False)
             if len(self._rest) > _LONGEST_LINE_BYTES:
                 self.finish()
             return
         lines = (bytes(self._rest) + data[:end]).split(_NEWLINE)
         self._rest = bytearray(data[end + 1 :])
         self._output.write(b"".join(self._mark + line + _NEWLINE for line in lines))
+        self._show_redrawn(is_new=True)
+
+    def _show_redrawn(self, *, is_new: bool) -> None:
+        shown = self._redraws.take(bytes(self._rest[-_LONGEST_DRAWN_BYTES:]), is_new=is_new)
+        if shown is not None:
+            self._output.write(self._mark + shown + _NEWLINE)
 
     def finish(self) -> None:
         """Pass on a last line that has no newline, if there is one."""

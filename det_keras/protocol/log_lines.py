@@ -17,8 +17,35 @@ from det_keras.protocol.log_levels import LevelReader
 _LONGEST_LINE_BYTES = 8 * 1024
 _MARKS = re.compile(r"(?:\[rank=(\d{1,9})\] )?(?:(TRACE|DEBUG|INFO|WARNING|ERROR|CRITICAL): )?")
 _NEWLINE, _RETURN = b"\n", b"\r"
-# How often a line that is drawn anew becomes an entry, in seconds.
-_REDRAWN_S = 10.0
+# When a line that is drawn anew is shown first, and how often from then on, in seconds.
+_FIRST_SHOWN_S, _SHOWN_S = 1.0, 10.0
+
+
+class Redraws:
+    """Tells when a line that is drawn anew is to be shown although it has not ended."""
+
+    def __init__(self) -> None:
+        # When it is shown next; None while there is no such line.
+        self._due_at: float | None = None
+
+    def take(self, rest: bytes, *, is_new: bool) -> bytes | None:
+        """Return what to show now of the unfinished line, None for nothing.
+
+        Args:
+            rest: the line so far.
+            is_new: whether it has begun since the last call.
+        """
+        if is_new:
+            self._due_at = None
+        if self._due_at is None and _RETURN not in rest.rstrip(_RETURN):
+            return None
+        now = time.monotonic()
+        if self._due_at is None:
+            self._due_at = now + _FIRST_SHOWN_S
+        if now < self._due_at or not rest.strip(_RETURN):
+            return None
+        self._due_at = now + _SHOWN_S
+        return newest(rest)
 
 
 class LineSplitter:
@@ -36,25 +63,16 @@ class LineSplitter:
         self._level: str | None = None
         self._derived_level: str | None = None
         self._is_continuation = False
-        # When a line that is drawn anew becomes an entry; None while there is none.
-        self._redrawn_at: float | None = None
+        self._redraws = Redraws()
 
     def feed(self, data: bytes) -> list[dict[str, Any]]:
         """Return the entries that `data` completes, and that of a line which is drawn anew if it is due."""
         *lines, rest = (self._rest + data).split(_NEWLINE)
-        entries = [entry for line in lines for entry in self._cut(_newest(line) + _NEWLINE, is_whole=True)]
-        if lines:
-            self._redrawn_at = None
-        is_redrawn = _RETURN in rest.rstrip(_RETURN) or self._redrawn_at is not None
-        rest = _newest(rest)
-        if is_redrawn:
-            now = time.monotonic()
-            if self._redrawn_at is None:
-                self._redrawn_at = now + _REDRAWN_S
-            elif now >= self._redrawn_at and rest.strip(_RETURN):
-                self._redrawn_at = now + _REDRAWN_S
-                entries += self._cut(rest + _NEWLINE, is_whole=True)
-        entries += self._cut(rest, is_whole=False)
+        entries = [entry for line in lines for entry in self._cut(newest(line) + _NEWLINE, is_whole=True)]
+        shown = self._redraws.take(rest, is_new=bool(lines))
+        if shown is not None:
+            entries += self._cut(shown + _NEWLINE, is_whole=True)
+        entries += self._cut(newest(rest), is_whole=False)
         return entries
 
     def finish(self) -> list[dict[str, Any]]:
@@ -94,7 +112,7 @@ class LineSplitter:
         return entry
 
 
-def _newest(line: bytes) -> bytes:
+def newest(line: bytes) -> bytes:
     """Return what a line shows after all its returns to its begin; those at its end have replaced nothing yet."""
     shown = line.rstrip(_RETURN)
     return line[shown.rfind(_RETURN) + 1 :]

@@ -58,8 +58,8 @@ def test_line_that_is_drawn_anew_is_seen_while_it_changes(monkeypatch):
     for count in range(100):
         seen += splitter.feed(f"\r{count}/99 [{'#' * count}]".encode())
         now[0] += 0.25
-    # One every ten seconds, and not as many as were drawn.
-    assert [entry["m"].split("/")[0] for entry in seen] == ["40", "80"]
+    # After a second, then one every ten seconds, and not as many as were drawn.
+    assert [entry["m"].split("/")[0] for entry in seen] == ["4", "44", "84"]
     assert [entry["m"].split("/")[0] for entry in splitter.feed(b"\nafter\n")] == ["99", "after\n"]
 
 

@@ -48,6 +48,22 @@ def test_a_line_is_held_until_it_is_whole(output):
     assert so_far() == b"[rank=1] other\n[rank=0] begun\n"
 
 
+def test_line_that_is_drawn_anew_is_seen_while_it_changes(output, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("det_keras.protocol.log_lines.time.monotonic", lambda: now[0])
+    stream, so_far = output
+    lines = RankLines(1, stream)
+    for count in range(100):
+        lines.feed(f"\r{count}/99 [{'#' * count}]".encode())
+        now[0] += 0.25
+    *shown, _ = so_far().split(b"\n")
+    assert [line.partition(b"/")[0] for line in shown] == [b"[rank=1] 4", b"[rank=1] 44", b"[rank=1] 84"]
+    lines.feed(b"\nafter\n")
+    whole, after, _ = so_far().split(b"\n")
+    assert whole.startswith(b"[rank=1] \r0/99 []\r1/99 [#]\r")
+    assert after == b"[rank=1] after"
+
+
 def test_output_whose_reader_is_gone_is_dropped():
     read, write = os.pipe()
     os.close(read)
