@@ -26,7 +26,7 @@ from det_keras.protocol.values import now
 
 _PROFILER = "profiler"
 _GENERIC = "generic"
-_MOST_NAMES = 10_000
+_MOST_NAMES = 50_000
 _EPOCHS = ("epoch", "epochs")
 
 
