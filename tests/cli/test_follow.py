@@ -6,6 +6,7 @@ from det_keras.cli.following.follow import follow
 from det_keras.errors import MasterUnavailableError
 from det_keras.protocol.api import Api
 from det_keras.protocol.api.accounts import OWN_VERSION_KEY
+from det_keras.protocol.api.tasks import Logs
 from det_keras.storage.manifest import MANIFEST_NAME
 
 
@@ -254,3 +255,29 @@ def test_a_terminal_shows_the_trials_of_a_search(capsys, monkeypatch):
     assert "rate=0.125" in printed
     assert "rate=0.75" in printed
     assert "Best val_loss" in printed
+
+
+class LogTransport:
+    """A master that streams a log of six lines."""
+
+    def __init__(self, info):
+        self.info, self.asked = info, []
+
+    def get(self, path):
+        assert path == "/info"
+        return self.info
+
+    def stream(self, path, *, params):
+        self.asked.append(params)
+        begin = int(params.get("afterId", 0)) if "det_keras_version" in self.info else 0
+        return iter([{"id": str(number)} for number in range(begin + 1, 7)])
+
+
+@pytest.mark.parametrize("info", [{"cluster_id": "c", "det_keras_version": "1"}, {"cluster_id": "c"}])
+@pytest.mark.parametrize("after", [None, "4", "6"])
+def test_log_is_followed_from_a_line_on(info, after):
+    transport = LogTransport(info)
+    found = [line["id"] for line in Logs.of_trial(transport, 1).follow(after)]
+    assert found == [str(number) for number in range(int(after or 0) + 1, 7)]
+    # Determined's master does not know the parameter.
+    assert ("afterId" in transport.asked[0]) == (after is not None and "det_keras_version" in info)

@@ -54,7 +54,7 @@ def follow_log(log: Logs, *, after: str | None = None) -> Iterator[dict[str, Any
     gone_since = None
     while True:
         try:
-            for line in _behind(log.follow(), after):
+            for line in log.follow(after):
                 gone_since, after = None, str(line["id"])
                 yield line
             return
@@ -63,15 +63,6 @@ def follow_log(log: Logs, *, after: str | None = None) -> Iterator[dict[str, Any
             if time.monotonic() - gone_since > PATIENCE_S:
                 raise
             time.sleep(_PAUSE_S)
-
-
-def _behind(lines: Iterator[dict[str, Any]], after: str | None) -> Iterator[dict[str, Any]]:
-    """Yield the lines after the line with id `after`: a stream always begins at the start of the log."""
-    if after is not None:
-        for line in lines:
-            if str(line["id"]) == after:
-                break
-    yield from lines
 
 
 def _print(line: dict[str, Any]) -> str:

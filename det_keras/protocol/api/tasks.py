@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from det_keras.protocol.api.accounts import Accounts
 from det_keras.protocol.api.transport import Transport
 
 # The master may answer a long poll slightly after the requested time.
@@ -121,9 +123,19 @@ class Logs:
         params = {"limit": count, "orderBy": "ORDER_BY_DESC", "follow": False}
         return list(self._transport.stream(self._path, params=params))[::-1]
 
-    def follow(self) -> Iterator[dict[str, Any]]:
-        """Yield the lines from the log's start until the task has ended."""
-        return self._transport.stream(self._path, params={"follow": True})
+    def follow(self, after: str | None = None) -> Iterator[dict[str, Any]]:
+        """Yield the lines until the task has ended.
+
+        Args:
+            after: only the lines after the one with this id; None for all.
+        """
+        if after is None:
+            return self._transport.stream(self._path, params={"follow": True})
+        if not Accounts(self._transport).is_determined():
+            return self._transport.stream(self._path, params={"follow": True, "afterId": after})
+        # A stream of Determined's master always begins at the start of the log.
+        lines = self._transport.stream(self._path, params={"follow": True})
+        return itertools.islice(itertools.dropwhile(lambda line: str(line["id"]) != after, lines), 1, None)
 
 
 def _allocation(allocation_id: str) -> str:
