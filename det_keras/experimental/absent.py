@@ -25,6 +25,18 @@ class Absent:
             raise AttributeError(name)
         raise self._error()
 
+    def __or__(self, other: Any) -> Any:
+        # In an annotation.
+        return Any
+
+    __ror__ = __or__
+
+    def __instancecheck__(self, instance: Any) -> bool:
+        raise self._error()
+
+    def __mro_entries__(self, bases: Any) -> tuple[type, ...]:
+        raise self._error()
+
     def __repr__(self) -> str:
         return f"<{self._name}, which det_keras does not have>"
 

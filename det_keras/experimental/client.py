@@ -14,6 +14,7 @@ from typing import Any
 from det_keras.client import Session
 from det_keras.connection.masters import open_session
 from det_keras.connection.settings import Settings
+from det_keras.errors import DetError
 from det_keras.experimental.absent import Absent
 from det_keras.experimental.checkpoint import Checkpoint
 from det_keras.experimental.experiment import Experiment
@@ -131,18 +132,24 @@ class Determined:
             "DET_MASTER_CERT_FILE": "noverify" if noverify else cert_path,
             "DET_MASTER_CERT_NAME": cert_name,
         }
-        environ = {**os.environ, **{name: value for name, value in given.items() if value is not None}}
-        if user is not None:
-            # It is of the environment's user.
-            environ.pop("DET_USER_TOKEN", None)
-        self._environ = environ
-        self._has_own_token = user is not None and password is not None
-        self._session = open_session(Settings.from_environment(environ))
+        # Token and password of the environment belong to its user.
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("DET_USER_TOKEN", "DET_PASS") or (user is None and password is None)
+        }
+        self._environ = {**kept, **{name: value for name, value in given.items() if value is not None}}
+        self._has_own_token = password is not None
+        self._session = open_session(Settings.from_environment(self._environ))
 
     def create_experiment(
-        self, config: Mapping[str, Any] | str | os.PathLike[str], model_dir: str | os.PathLike[str] = "."
+        self,
+        config: Mapping[str, Any] | str | os.PathLike[str],
+        model_dir: str | os.PathLike[str] | None = None,
+        **others: Any,
     ) -> Experiment:
         """Create and activate an experiment; see the function of this name."""
+        _refuse("create_experiment", others)
         return get_experiment(submit(config, model_dir, self._environ), session=self._session)
 
     def get_experiment(self, experiment_id: int) -> Experiment:
@@ -215,13 +222,16 @@ def logout() -> None:
 
 
 def create_experiment(
-    config: Mapping[str, Any] | str | os.PathLike[str], model_dir: str | os.PathLike[str] = "."
+    config: Mapping[str, Any] | str | os.PathLike[str],
+    model_dir: str | os.PathLike[str] | None = None,
+    **others: Any,
 ) -> Experiment:
     """Create an experiment, activate it and return it.
 
     Args:
         config: its config: a mapping, or the path of a YAML file.
-        model_dir: the directory with the script, whose files are sent.
+        model_dir: the directory with the script, whose files are sent; None sends none.
+        others: arguments of Determined's function, which must be None.
 
     Returns:
         The experiment; `wait` waits for its end.
@@ -229,7 +239,7 @@ def create_experiment(
     Raises:
         DetError: the config is not valid, a file cannot be read, or there is no master.
     """
-    return (_logged_in or Determined()).create_experiment(config, model_dir)
+    return (_logged_in or Determined()).create_experiment(config, model_dir, **others)
 
 
 def list_experiments(
@@ -238,6 +248,7 @@ def list_experiments(
     name: str | None = None,
     states: Sequence[str] | None = None,
     session: Session | None = None,
+    **others: Any,
 ) -> list[Experiment]:
     """Return the experiments that the caller may see, by number.
 
@@ -246,11 +257,13 @@ def list_experiments(
         name: only experiments whose names contain this text.
         states: only experiments in one of these states, such as ``COMPLETED``.
         session: as for `get_experiment`.
+        others: arguments of Determined's function, which must be None.
 
     Raises:
-        DetError: no master is named and none runs.
+        DetError: no master is named and none runs, or one of `others` is given.
         MasterError: a state is unknown.
     """
+    _refuse("list_experiments", others)
     session = session or _connected()
     found = session.api.experiments.all(
         limit=-1,
@@ -351,6 +364,12 @@ def get_checkpoint(uuid: str, *, session: Session | None = None) -> Checkpoint:
     """
     session = session or _connected()
     return Checkpoint(session.api.checkpoints.get(uuid), session)
+
+
+def _refuse(function: str, others: Mapping[str, Any]) -> None:
+    given = [f"`{name}`" for name, value in others.items() if value is not None]
+    if given:
+        raise DetError(f"`{function}` of det_keras has no {', '.join(given)}.")
 
 
 def _connected() -> Session:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,29 +19,29 @@ _CREATED = re.compile(r"Created experiment (\d+)")
 
 def submit(
     config: Mapping[str, Any] | str | os.PathLike[str],
-    folder: str | os.PathLike[str],
+    folder: str | os.PathLike[str] | None,
     environ: Mapping[str, str],
 ) -> int:
     """Create and activate an experiment; return its number.
 
     Args:
         config: its config, or the path of the file.
-        folder: the context directory.
+        folder: the context directory; None sends no files.
         environ: names the master and the user.
 
     Raises:
         DetError: it was not created; the message is that of the command.
     """
-    with ExitStack() as drafts:
+    with tempfile.TemporaryDirectory(prefix="det-submit-") as drafts:
+        path, empty = Path(drafts) / "config.yaml", Path(drafts) / "empty"
+        empty.mkdir()
         if isinstance(config, Mapping):
-            path = (
-                Path(drafts.enter_context(tempfile.TemporaryDirectory(prefix="det-submit-"))) / "config.yaml"
-            )
             # JSON is YAML, and needs no library here.
             path.write_text(json.dumps(config), encoding="utf-8")
         else:
             path = Path(config)
-        command = [sys.executable, "-m", "det_keras.cli", "experiment", "create", str(path), str(folder)]
+        words = ["experiment", "create", str(path), str(empty if folder is None else folder)]
+        command = [sys.executable, "-m", "det_keras.cli", *words]
         done = subprocess.run(command, env=environ, check=False, capture_output=True, text=True)
     created = _CREATED.search(done.stdout)
     if done.returncode or created is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import select
 
-from det_keras.protocol.log_lines import Redraws
+from det_keras.protocol.log_lines import Redraws, newest
 
 _NEWLINE = b"\n"
 # A longer line is split, so that a rank that prints no newline does not fill the memory.
@@ -43,7 +43,7 @@ class RankLines:
     """Passes on the lines of one rank's stream as ``[rank=R] line``.
 
     Bytes are unchanged; only a last line without a newline gets one, so that the next output starts on a new line. Of a
-    line that is drawn anew, its newest state is passed on now and then before it ends.
+    line that is drawn anew, its last state is passed on, and its newest now and then before it ends.
 
     Args:
         rank: the rank that prints.
@@ -67,7 +67,7 @@ class RankLines:
             return
         lines = (bytes(self._rest) + data[:end]).split(_NEWLINE)
         self._rest = bytearray(data[end + 1 :])
-        self._output.write(b"".join(self._mark + line + _NEWLINE for line in lines))
+        self._output.write(b"".join(self._mark + newest(line) + _NEWLINE for line in lines))
         self._show_redrawn(is_new=True)
 
     def _show_redrawn(self, *, is_new: bool) -> None:
@@ -78,5 +78,5 @@ class RankLines:
     def finish(self) -> None:
         """Pass on a last line that has no newline, if there is one."""
         if self._rest:
-            self._output.write(self._mark + bytes(self._rest) + _NEWLINE)
+            self._output.write(self._mark + newest(bytes(self._rest)) + _NEWLINE)
             self._rest.clear()

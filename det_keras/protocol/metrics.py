@@ -13,6 +13,9 @@ VALIDATION = "validation"
 #: Groups of samples of a machine's load. They belong to no batch.
 PROFILER_GROUPS = frozenset({"gpu", "cpu", "memory", "disk", "network"})
 
+#: Reports that one call may have.
+MOST_TOGETHER = 500
+
 #: In the group ``cpu``: how often no batch was ready beside the one that was being trained, in percent.
 DATA_WAIT = "data_wait_percent"
 

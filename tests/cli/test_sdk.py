@@ -162,6 +162,7 @@ def test_every_name_can_be_imported(run, module, names):
         ("Model.get()", "client.Model"),
         ("client.create_user('a', False)", "client.create_user"),
         ("Determined().get_model('m')", "Determined.get_model"),
+        ("isinstance(1, Model)", "client.Model"),
     ],
 )
 def test_what_is_not_there_says_what_to_do(run, used, name):
@@ -169,6 +170,18 @@ def test_what_is_not_there_says_what_to_do(run, used, name):
     last = done.stderr.splitlines()[-1]
     assert f"det_keras has no `determined.experimental.{name}`. Install the original" in last
     assert "det deploy local credentials" in last
+
+
+def test_argument_that_is_not_there_is_named(run):
+    done = run("from determined.experimental import client; client.list_experiments(sort_by='x', users=None)")
+    assert done.stderr.splitlines()[-1].endswith("`list_experiments` of det_keras has no `sort_by`.")
+
+
+def test_password_of_the_environment_is_only_for_its_user(run, cluster):
+    """Another user needs a password, or an earlier login."""
+    code = "from determined.experimental import Determined; Determined(user='bob')"
+    done = run(code, DET_USER="alice", DET_PASS="secret of alice")
+    assert "there is no token of user 'bob'" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -184,6 +197,16 @@ def test_other_parts_of_the_package_are_named(run, line):
     done = run(line)
     assert "det_keras provides `determined` here" in done.stderr.splitlines()[-1]
     assert run(f"try:\n    {line}\nexcept ImportError: pass").returncode == 0
+
+
+def test_what_is_not_there_may_be_written_in_annotations(run):
+    done = run(
+        """
+from determined.experimental import Model, client
+def use(model: Model | None, other: None | client.User) -> "Model": ...
+"""
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_name_that_nobody_has_is_a_mistake(run):

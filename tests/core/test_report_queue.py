@@ -129,12 +129,10 @@ def put_metrics(report_queue, sent, count, *, values=1):
 class Taker:
     """A master that takes reports together, and refuses some."""
 
-    def __init__(self, sent, refuses=(), error=None):
-        self.sent, self.refuses, self.error = sent, refuses, error
+    def __init__(self, sent, refuses=()):
+        self.sent, self.refuses = sent, refuses
 
     def __call__(self, bodies):
-        if self.error is not None:
-            raise self.error
         numbers = [body["number"] for body in bodies]
         self.sent.append(numbers)
         return {index: MasterError(400, "no") for index, one in enumerate(numbers) if one in self.refuses}
@@ -178,13 +176,49 @@ def test_report_that_is_refused_among_others_is_named(caplog):
     assert caplog.text.count("The master refused training metrics at batch 7, which is dropped: no") == 1
 
 
-@pytest.mark.parametrize(("status", "calls"), [(501, 1), (400, 3)])
-def test_master_that_does_not_take_them_together_gets_each_in_a_call(status, calls):
+def test_reports_that_were_not_stored_are_sent_again():
+    """The master stored the others, of which some may not be sent twice."""
+    sent, gate = [], threading.Event()
+
+    def take(bodies):
+        sent.append([body["number"] for body in bodies])
+        return {2: MasterUnavailableError("busy"), 4: MasterError(500, "oops")}
+
+    report_queue = ReportQueue("t", send_together=take)
+    report_queue.put("first", gate.wait)
+    put_metrics(report_queue, sent, 6)
+    gate.set()
+    report_queue.close()
+    assert sent == [[0, 1, 2, 3, 4, 5], [2], [4]]
+
+
+def test_call_that_takes_too_long_is_made_with_fewer_reports():
+    sent, gate = [], threading.Event()
+
+    def take(bodies):
+        if len(bodies) > 100:
+            raise MasterUnavailableError("no answer in time")
+        sent.append([body["number"] for body in bodies])
+        return {}
+
+    report_queue = ReportQueue("t", send_together=take)
+    report_queue.put("first", gate.wait)
+    put_metrics(report_queue, sent, 500)
+    gate.set()
+    report_queue.close()
+    assert [one for numbers in sent for one in numbers] == [*range(500)]
+    assert {len(numbers) for numbers in sent} == {62, 63}
+
+
+@pytest.mark.parametrize(
+    ("error", "calls"), [(MasterError(501, "no"), 1), (MasterError(400, "no"), 3), (KeyError("failed"), 3)]
+)
+def test_master_that_does_not_take_them_together_gets_each_in_a_call(error, calls):
     sent, gate, asked = [], threading.Event(), []
 
     def refuse(bodies):
         asked.append(len(bodies))
-        raise MasterError(status, "no")
+        raise error
 
     report_queue = ReportQueue("t", send_together=refuse)
     report_queue.put("first", gate.wait)
@@ -196,14 +230,18 @@ def test_master_that_does_not_take_them_together_gets_each_in_a_call(status, cal
 
 
 def test_metrics_that_are_lost_together_are_each_named():
-    gate = threading.Event()
-    report_queue = ReportQueue(
-        "t", close_timeout_s=0.1, retry_s=0.02, send_together=Taker([], error=MasterUnavailableError("gone"))
+    def fail(bodies=None):
+        raise MasterUnavailableError("gone")
+
+    report_queue, gate = (
+        ReportQueue("t", close_timeout_s=0.1, retry_s=0.02, send_together=fail),
+        threading.Event(),
     )
     report_queue.put("first", gate.wait)
-    put_metrics(report_queue, [], 3)
+    for number in range(3):
+        report_queue.put(f"metrics {number}", fail, body={"number": number})
     gate.set()
-    with pytest.raises(MasterUnavailableError, match=r"3 reports .* batch 0, .* batch 1, .* batch 2"):
+    with pytest.raises(MasterUnavailableError, match=r"3 reports .* metrics 0, metrics 1, metrics 2"):
         report_queue.close()
 
 
@@ -212,6 +250,8 @@ def test_many_reports_that_replace_each_other_cost_nothing_each():
     report_queue.put("first", gate.wait)
     for number in range(50_000):
         report_queue.put("progress", lambda number=number: sent.append(number), replaces=True)
+    # Nor do they pile up while the master is away.
+    assert len(report_queue._waiting) < 2000
     gate.set()
     report_queue.close()
     assert sent == [49_999]

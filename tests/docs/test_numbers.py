@@ -18,6 +18,7 @@ from det_keras.master.tasks.scheduling import DEFAULT_PRIORITY
 from det_keras.master.web import alerts, wall
 from det_keras.master.web.plotting import plots
 from det_keras.protocol import media as protocol_media
+from det_keras.protocol import metrics as protocol_metrics
 from docs.pages import ROOT
 
 SCRIPTS = len(list((ROOT / "tests" / "scripts").glob("*.py")))
@@ -43,6 +44,7 @@ SENTENCES = {
     "docs/master.md": [
         f"| a call | {body_limit._MOST_BYTES >> 20} MiB |",
         f"| a report of metrics | {reports._MOST_REPORT_BYTES >> 20} MiB, {metrics._MOST_NAMES:,} names |",
+        f"| reports of metrics in one call | {protocol_metrics.MOST_TOGETHER} |",
         f"| metadata of a run | {reports._MOST_METADATA_BYTES >> 20} MiB |",
         f"| media of a trial | {protocol_media.MOST_ITEM_BYTES >> 20} MiB each; {protocol_media.MOST_ITEMS:,} of "
         f"{protocol_media.MOST_TRIAL_BYTES >> 30} GiB in all |",

@@ -118,6 +118,32 @@ def test_list_of_reports_is_read_page_by_page(world, trial):
                 assert page["workloads"] == everything[start:end]
 
 
+def test_reports_of_one_moment_have_their_place_on_every_page(world, trial):
+    """Databases order what is equal as they like, and each page anew."""
+    client = world.client
+    reports = [
+        {
+            "group": group,
+            "metrics": {
+                "trialRunId": 1,
+                "stepsCompleted": steps,
+                "reportTime": "2026-01-02T03:04:05.000006Z",
+                "metrics": {"avgMetrics": {"loss": 1.0}},
+            },
+        }
+        for steps in range(1, 21)
+        for group in ("validation", "training")
+    ]
+    assert client.post(f"/api/v1/trials/{trial}/metrics/together", {"reports": reports})["failed"] == []
+    whole = workloads(client, trial)
+    kinds = [next(kind for kind, report in one.items() if report) for one in whole]
+    assert kinds == ["training", "validation"] * 20
+    for order in ("ORDER_BY_ASC", "ORDER_BY_DESC"):
+        pages = [workloads(client, trial, offset=at, limit=3, orderBy=order) for at in range(0, 40, 3)]
+        shown = [one for page in pages for one in page]
+        assert shown == (whole if order == "ORDER_BY_ASC" else whole[::-1])
+
+
 def test_reports_in_one_call_are_stored_and_the_refused_ones_named(world, trial):
     client = world.client
     client.report(trial, "training", 1, {"loss": 1.0})
@@ -136,7 +162,7 @@ def test_reports_in_one_call_are_stored_and_the_refused_ones_named(world, trial)
     ]
     path = f"/api/v1/trials/{trial}/metrics/together"
     for _ in range(2):
-        refused = client.post(path, {"reports": reports})["refused"]
+        refused = client.post(path, {"reports": reports})["failed"]
         assert [(each["index"], each["status"]) for each in refused] == [(0, 400), (3, 400), (4, 400)]
         assert "conflicting key: loss" in refused[0]["message"]
         assert "invalid run id" in refused[2]["message"]
@@ -144,8 +170,10 @@ def test_reports_in_one_call_are_stored_and_the_refused_ones_named(world, trial)
         assert found == [{"loss": 1.0}, {"loss": 0.5}]
         assert client.trial(trial)["bestValidation"]["totalBatches"] == 2
         assert len(rows(client, trial, "mine")) == 1
-    unknown = client.post("/api/v1/trials/999/metrics/together", {"reports": reports[1:2]})["refused"]
+    unknown = client.post("/api/v1/trials/999/metrics/together", {"reports": reports[1:2]})["failed"]
     assert [each["status"] for each in unknown] == [404]
+    answer = client.post(path, {"reports": reports[1:2] * 501}, status=400)
+    assert "500" in answer["error"]["error"]
 
 
 def test_batch_metrics_are_shown_when_asked_for_and_never_kept_of_validations(world, trial):

@@ -8,7 +8,7 @@ import contextlib
 import pytest
 from sqlalchemy import event
 
-from det_keras.master.errors import InvalidArgumentError, NotFoundError
+from det_keras.master.errors import InvalidArgumentError, NotFoundError, UnavailableError
 from det_keras.master.experiments.reporting import report_metrics
 from det_keras.master.reports.batcher import ReportBatcher
 from det_keras.master.reports.metrics import Report
@@ -18,11 +18,11 @@ def report(trial_id: int, steps: int, group: str = "training", run_id: int = 1, 
     return Report(trial_id, run_id, group, steps, metrics or {"loss": 1.0 / steps})
 
 
-def take_together(store, reports, *, each_in_a_call=True):
+def take_together(store, reports, *, each_in_a_call=True, store_one=report_metrics):
     """Have reports arrive while the database is busy, in calls of their own or in one; return their answers."""
 
     async def run():
-        report_batcher = ReportBatcher(store, report_metrics)
+        report_batcher = ReportBatcher(store, store_one)
         # The first commit has to wait for this one, so that the rest arrives meanwhile.
         with store.writing():
             report_batcher.start()
@@ -89,6 +89,52 @@ def test_reports_of_a_call_are_stored_in_their_order(world, trial_id):
     averages = trial["summaryMetrics"]["avg_metrics"]
     assert (averages["loss"]["last"], averages["loss"]["count"], averages["acc"]["last"]) == (60.0, 2, 0.6)
     assert trial["latestValidation"]["totalBatches"] == 6
+
+
+@pytest.mark.parametrize("group", ["validation", "training"])
+def test_report_that_failed_for_a_moment_is_not_overtaken(world, trial_id, group):
+    """The client sends it again; the search, and the last value, go by the order."""
+    store, fails, order = world.master.store, [3], []
+    # Each is merged with one that is there, so that none only adds a row.
+    take_together(store, [report(trial_id, step, group, acc=0.5) for step in range(1, 6)])
+
+    def store_one(tx, one):
+        if one.steps_completed in fails:
+            raise UnavailableError("The connection to the database was lost.")
+        report_metrics(tx, one)
+        tx.after_commit(lambda: order.append(one.steps_completed))
+
+    reports = [report(trial_id, step, group, loss=10.0 * step) for step in range(1, 6)]
+    other = report(trial_id, 9, "mine", x=1.0)
+    answers = take_together(store, [*reports, other], each_in_a_call=False, store_one=store_one)
+    assert [type(answer) for answer in answers] == [type(None)] * 2 + [UnavailableError] * 3 + [type(None)]
+    fails.clear()
+    assert take_together(store, reports[2:], each_in_a_call=False, store_one=store_one) == [None] * 3
+    assert order == [1, 2, 3, 4, 5]
+    name = "validation_metrics" if group == "validation" else "avg_metrics"
+    assert world.client.trial(trial_id)["summaryMetrics"][name]["loss"]["last"] == 50.0
+
+
+def test_calls_are_answered_when_their_own_reports_are_stored(world, trial_id):
+    """A long call of slow reports holds no other one back."""
+    store, answered = world.master.store, []
+
+    async def run():
+        report_batcher = ReportBatcher(store, report_metrics)
+        with store.writing():
+            report_batcher.start()
+            slow = asyncio.create_task(
+                report_batcher.take([report(trial_id, step, "validation") for step in range(1, 200)])
+            )
+            quick = asyncio.create_task(report_batcher.take([report(trial_id, 1)]))
+            for name, task in (("slow", slow), ("quick", quick)):
+                task.add_done_callback(lambda _, name=name: answered.append(name))
+            await asyncio.sleep(0)
+        await asyncio.gather(slow, quick)
+        report_batcher.stop()
+
+    asyncio.run(run())
+    assert answered == ["quick", "slow"]
 
 
 def test_fault_of_the_disk_is_told_to_everybody_and_nothing_is_half_stored(world, trial_id, monkeypatch):

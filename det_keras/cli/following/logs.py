@@ -35,6 +35,7 @@ def print_log(log: Logs, *, follow: bool = False, head: int | None = None, last:
             _print(line)
     if not follow:
         return
+    sys.stdout.flush()
     for line in follow_log(log, after=after):
         _print(line)
         # Somebody watches.

@@ -199,7 +199,9 @@ class MasterBackend(Backend):
             label, lambda: self._api.trials.report_metrics(number, body), body=body, values=len(metrics)
         )
 
-    def _report_together(self, bodies: Sequence[Mapping[str, Any]]) -> Mapping[int, MasterError]:
+    def _report_together(
+        self, bodies: Sequence[Mapping[str, Any]]
+    ) -> Mapping[int, MasterError | MasterUnavailableError]:
         if self._api.accounts.is_determined():
             raise MasterError(501, "Determined's master takes one report in a call.")
         return self._api.trials.report_metrics_together(self.run.trial_id, bodies)

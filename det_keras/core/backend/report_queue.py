@@ -28,6 +28,7 @@ from multiprocessing.util import Finalize
 from typing import Any
 
 from det_keras.errors import MasterError, MasterUnavailableError
+from det_keras.protocol.metrics import MOST_TOGETHER
 
 logger = logging.getLogger(__name__)
 
@@ -40,12 +41,13 @@ _UNKNOWN_CALL = (404, 501)
 _MOST_FAILURES = 6
 # Names of undelivered reports in a message.
 _MOST_NAMED = 5
-# Reports in one call, and their values, which bound its length.
-_MOST_TOGETHER = 500
+# Values in one call, which bound its length.
 _MOST_VALUES = 20_000
+# Superseded reports that may wait.
+_MOST_SUPERSEDED = 1000
 
-#: Sends the bodies of several reports in one call, and returns the errors of those that the master refused, by index.
-SendTogether = Callable[[Sequence[Mapping[str, Any]]], Mapping[int, MasterError]]
+#: Sends the bodies of several reports in one call, and returns the errors of those that were not stored, by index.
+SendTogether = Callable[[Sequence[Mapping[str, Any]]], Mapping[int, MasterError | MasterUnavailableError]]
 
 
 @dataclass(eq=False)
@@ -89,6 +91,9 @@ class ReportQueue:
         self._waiting: deque[_Report] = deque()
         # The newest waiting reports that replace others, by label.
         self._replacing: dict[str, _Report] = {}
+        self._superseded = 0
+        # How many of the first ones are being sent.
+        self._in_flight = 0
         self._lost: list[str] = []
         self._changed = threading.Condition()
         self._closing = False
@@ -122,9 +127,19 @@ class ReportQueue:
             if replaces:
                 if label in self._replacing:
                     self._replacing[label].is_superseded = True
+                    self._superseded += 1
                 self._replacing[label] = report
+                if self._superseded > _MOST_SUPERSEDED:
+                    self._forget_superseded()
             self._waiting.append(report)
             self._changed.notify_all()
+
+    def _forget_superseded(self) -> None:
+        waiting = list(self._waiting)
+        # The first ones are being sent at this moment.
+        first, later = waiting[: self._in_flight], waiting[self._in_flight :]
+        self._waiting = deque([*first, *(report for report in later if not report.is_superseded)])
+        self._superseded = 0
 
     def flush(self) -> None:
         """Wait until no report is waiting, or until the master has been unavailable for too long."""
@@ -169,8 +184,10 @@ class ReportQueue:
                     return
                 first = self._first_waiting()
                 counting = [report for report in first if not report.is_superseded]
+                self._in_flight = len(first)
             self._deliver(counting)
             with self._changed:
+                self._in_flight = 0
                 for report in first:
                     self._waiting.popleft()
                     if self._replacing.get(report.label) is report:
@@ -187,7 +204,7 @@ class ReportQueue:
                 continue
             values += report.values
             is_alone = report.body is None or self._send_together is None
-            if count and (is_alone or values > _MOST_VALUES or count == _MOST_TOGETHER):
+            if count and (is_alone or values > _MOST_VALUES or count == MOST_TOGETHER):
                 break
             found.append(report)
             count += 1
@@ -197,53 +214,66 @@ class ReportQueue:
 
     def _deliver(self, reports: list[_Report]) -> None:
         """Send reports, several in one call, until they have arrived or are dropped."""
-        label = reports[0].label
-        if len(reports) > 1:
-            label = f"{len(reports)} reports from {label} to {reports[-1].label}"
+        if len(reports) == 1 or self._send_together is None:
+            for report in reports:
+                self._deliver_single(report)
+            return
+        try:
+            bodies = [report.body for report in reports if report.body is not None]
+            failed = dict(self._send_together(bodies))
+        except MasterUnavailableError as error:
+            if time.monotonic() > self._give_up_at:
+                logger.error("Gave up sending %d reports: %s", len(reports), error)
+                self._lost += [report.label for report in reports]
+                return
+            # The master may need longer for all of them than an answer may take.
+            half = len(reports) // 2
+            self._deliver(reports[:half])
+            self._deliver(reports[half:])
+            return
+        except Exception as error:
+            if isinstance(error, MasterError) and error.status in _UNKNOWN_CALL:
+                self._send_together = None
+            # Otherwise something fails at one of them.
+            failed = {index: MasterError(500, str(error)) for index in range(len(reports))}
+        for index, reason in sorted(failed.items()):
+            if isinstance(reason, MasterError) and _is_refusal(reason):
+                _say_dropped(reports[index], reason)
+            else:
+                self._deliver_single(reports[index])
+
+    def _deliver_single(self, report: _Report) -> None:
         reminded_at = -math.inf
         failures = 0
         while True:
             pause_s = self._retry_s
             try:
-                self._send(reports)
+                report.send()
                 return
             except (MasterUnavailableError, MasterError) as error:
                 if isinstance(error, MasterError):
-                    if len(reports) > 1:
-                        if error.status in _UNKNOWN_CALL:
-                            self._send_together = None
-                        # Otherwise the master fails at one of them.
-                        for report in reports:
-                            self._deliver([report])
-                        return
                     failures += 1
                     if _is_refusal(error) or failures == _MOST_FAILURES:
-                        _say_dropped(reports[0], error)
+                        _say_dropped(report, error)
                         return
                     pause_s *= 2 ** (failures - 1)
                 now = time.monotonic()
                 if now > self._give_up_at:
-                    logger.error("Gave up sending %s: %s", label, error)
-                    self._lost += [report.label for report in reports]
+                    logger.error("Gave up sending %s: %s", report.label, error)
+                    self._lost.append(report.label)
                     return
                 if now - reminded_at > _REMIND_S:
                     reminded_at = now
-                    logger.warning("%s waits for the master and will be sent again. %s", label, error)
+                    logger.warning("%s waits for the master and will be sent again. %s", report.label, error)
             except Exception:
                 # An error in this package must not end the thread: the next reports would be lost.
-                logger.exception("Could not send %s; it is dropped and the next reports are sent.", label)
-                self._lost += [report.label for report in reports]
+                logger.exception(
+                    "Could not send %s; it is dropped and the next reports are sent.", report.label
+                )
+                self._lost.append(report.label)
                 return
             # Not on the condition, which every `put` notifies: frequent reports would use up the tries at once.
             time.sleep(pause_s)
-
-    def _send(self, reports: list[_Report]) -> None:
-        if len(reports) == 1 or self._send_together is None:
-            reports[0].send()
-            return
-        refused = self._send_together([report.body for report in reports if report.body is not None])
-        for index, error in refused.items():
-            _say_dropped(reports[index], error)
 
 
 _queues: weakref.WeakSet[ReportQueue] = weakref.WeakSet()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import Annotated, Any
 
 from fastapi import APIRouter
@@ -13,15 +14,16 @@ from det_keras.master.checkpoints import records as checkpoints
 from det_keras.master.database.lookups import config_of, find_experiment, find_trial
 from det_keras.master.database.models import ExperimentRow, TrialRow
 from det_keras.master.database.store import Transaction
-from det_keras.master.errors import ApiError, InvalidArgumentError, NotFoundError, UnavailableError
+from det_keras.master.errors import ApiError, InvalidArgumentError, NotFoundError
 from det_keras.master.experiments.reporting import controller_of, report_metrics
 from det_keras.master.reports import metrics
 from det_keras.master.server.calls import MasterDep, body
 from det_keras.master.server.responses import reply
 from det_keras.master.wire import Message, from_timestamp
 from det_keras.protocol import states
-from det_keras.protocol.metrics import TRAINING, VALIDATION, number
+from det_keras.protocol.metrics import MOST_TOGETHER, TRAINING, VALIDATION, number
 
+logger = logging.getLogger(__name__)
 router = APIRouter(prefix="/api/v1")
 
 _MOST_METADATA_BYTES = 1 << 20
@@ -62,7 +64,7 @@ class MetricsBody(Message):
 class ManyMetricsBody(Message):
     """Reports of metrics, in their order."""
 
-    reports: list[MetricsBody]
+    reports: list[MetricsBody] = Field(max_length=MOST_TOGETHER)
 
 
 class OldMetricsBody(Message):
@@ -141,15 +143,17 @@ async def report_together(
     trial_id: int,
     request: Annotated[ManyMetricsBody, body(ManyMetricsBody, most_bytes=_MOST_REPORT_BYTES)],
 ) -> Response:
-    """Store reports of any group in their order; return the refused ones. Not in Determined's API."""
+    """Store reports of any group in their order; return why some were not stored. Not in Determined's API."""
     errors = await master.report_batcher.take([_report(trial_id, sent) for sent in request.reports])
-    refused = []
+    failed = []
     for index, error in enumerate(errors):
-        if isinstance(error, ApiError) and not isinstance(error, UnavailableError):
-            refused.append({"index": index, "status": error.status, "message": str(error)})
-        elif error is not None:
-            raise error
-    return reply({"refused": refused})
+        if error is None:
+            continue
+        if not isinstance(error, ApiError):
+            logger.error("A report could not be stored.", exc_info=error)
+        status = error.status if isinstance(error, ApiError) else ApiError.status
+        failed.append({"index": index, "status": status, "message": str(error)})
+    return reply({"failed": failed})
 
 
 @router.post("/trials/{trial_id}/training_metrics")

@@ -86,7 +86,7 @@ def workloads(
             parts.append(_keys_of_checkpoints(trial_id, with_deleted=not remove_deleted))
         total = sum(session.scalar(select(func.count()).select_from(part.subquery())) or 0 for part in parts)
         start, end = page.bounds(total)
-        places: list[ColumnClause[Any]] = [column("batch"), column("time")]
+        places: list[ColumnClause[Any]] = [column(name) for name in ("batch", "time", "place", "key")]
         order = [place.desc() if page.is_descending else place.asc() for place in places]
         query = union_all(*parts).order_by(*order).limit(end - start).offset(start)
         keys = [(found.kind, found.key) for found in session.execute(query)]
@@ -170,7 +170,14 @@ def _keys_of_checkpoints(trial_id: int, *, with_deleted: bool) -> Select[Any]:
 
 
 def _keys(batch: Any, time: Any, kind: str, key: Any) -> Select[Any]:
-    return select(batch.label("batch"), time.label("time"), literal(kind).label("kind"), key.label("key"))
+    place = (TRAINING, VALIDATION, _CHECKPOINT).index(kind)
+    return select(
+        batch.label("batch"),
+        time.label("time"),
+        literal(place).label("place"),
+        literal(kind).label("kind"),
+        key.label("key"),
+    )
 
 
 def _workloads(

@@ -1,8 +1,9 @@
 """Stores reports of metrics in batches: reports that arrive together and only add a row share one commit.
 
 A commit waits for the disk, which is most of the cost of a report. A thread therefore stores all reports that
-arrived during the last commit in one transaction, and the validations among them in another. A report that is merged
-with an earlier one, or rolls some back, gets its own. Reports are acknowledged only after their commit.
+arrived during the last commit in one transaction. Those that do more, such as validations, which the search looks at,
+share others. Reports are acknowledged only after their commit. Only the order within a series, the reports of one group
+of a trial, has a meaning, and it is kept.
 """
 
 from __future__ import annotations
@@ -16,16 +17,15 @@ from dataclasses import dataclass, field
 
 from det_keras.master.database.change_feed import Subject
 from det_keras.master.database.store import Store, Transaction
-from det_keras.master.errors import InvalidArgumentError, UnavailableError
+from det_keras.master.errors import ApiError, InvalidArgumentError, UnavailableError
 from det_keras.master.reports import metrics
-from det_keras.protocol.metrics import VALIDATION
 
 logger = logging.getLogger(__name__)
 
 # Larger batches would delay the first report too long.
 _MOST_TOGETHER = 64
 # Each takes some milliseconds, during which no other writer has its turn.
-_MOST_VALIDATIONS = 64
+_MOST_SLOW = 64
 
 
 @dataclass(eq=False)
@@ -49,6 +49,11 @@ class _Item:
     @property
     def report(self) -> metrics.Report:
         return self.call.reports[self.index]
+
+    @property
+    def series(self) -> tuple[int, str]:
+        """The reports of one series are stored in their order."""
+        return self.report.trial_id, self.report.group
 
 
 class ReportBatcher:
@@ -91,8 +96,8 @@ class ReportBatcher:
         """
         if self._is_closed:
             raise UnavailableError("The master is stopping.")
-        # The future belongs to this loop and is not thread-safe: the batcher's thread only schedules `_acknowledge` on
-        # the loop, which sets the result there.
+        # The future belongs to this loop and is not thread-safe: the batcher's thread only schedules `_answer` on the
+        # loop, which sets the result there.
         loop = asyncio.get_running_loop()
         call = _Call(reports, loop, loop.create_future())
         self._queue.put(call)
@@ -112,22 +117,25 @@ class ReportBatcher:
             self._store_calls([call for call in arrived if call is not None])
 
     def _store_calls(self, calls: Sequence[_Call]) -> None:
-        left = []
+        waiting, left = list(calls), _Left()
         for call in calls:
             for index, report in enumerate(call.reports):
                 try:
                     metrics.check_report(report)
-                    left.append(_Item(call, index))
+                    left.items.append(_Item(call, index))
                 except InvalidArgumentError as error:
-                    call.errors[index] = error
-        while left:
-            left = self._store_next(left)
-        # Acknowledge the reports only now, after all commits.
-        for loop in {call.loop for call in calls}:
-            loop.call_soon_threadsafe(_acknowledge, [call for call in calls if call.loop is loop])
+                    left.fail(_Item(call, index), error)
+        while waiting:
+            if left.items:
+                self._store_next(left)
+            # Acknowledged only after all commits of the call; it need not wait for the other calls.
+            open_calls = {item.call for item in left.items}
+            _acknowledge([call for call in waiting if call not in open_calls])
+            waiting = [call for call in waiting if call in open_calls]
 
-    def _store_next(self, items: list[_Item]) -> list[_Item]:
-        """Store the reports that only add a row, and the next ones that do more; return the others."""
+    def _store_next(self, left: _Left) -> None:
+        """Store the reports that only add a row, and some that do more."""
+        items = left.take()
         try:
             reports = [item.report for item in items]
             with self._store.adding({Subject("trial", report.trial_id) for report in reports}) as connection:
@@ -135,45 +143,74 @@ class ReportBatcher:
         except UnavailableError as error:
             # The clients repeat their reports until the database is back.
             for item in items:
-                item.call.errors[item.index] = error
-            return []
+                left.fail(item, error)
+            return
         except Exception:
             # The whole batch was rolled back. A single report may be the cause, so each is stored on its own.
             logger.exception("%d reports could not be stored together.", len(items))
-            for item in items:
-                self._store_together([item])
-            return []
-        left = [item for item, is_stored in zip(items, stored, strict=True) if not is_stored]
-        # A validation may overtake reports of other groups, and they it: only the order within a group has a meaning.
-        validations = [item for item in left if item.report.group == VALIDATION]
-        others = [item for item in left if item.report.group != VALIDATION]
-        later, begun = validations[_MOST_VALIDATIONS:], set()
-        self._store_together(validations[:_MOST_VALIDATIONS])
-        for item in others:
-            series = (item.report.trial_id, item.report.group)
-            if series in begun:
-                later.append(item)
-            else:
-                begun.add(series)
-                self._store_together([item])
-        return later
+            self._store_each(left, items)
+            return
+        slow = [item for item, is_stored in zip(items, stored, strict=True) if not is_stored]
+        left.items = slow[_MOST_SLOW:]
+        self._store_slow(left, slow[:_MOST_SLOW])
 
-    def _store_together(self, items: Sequence[_Item]) -> None:
-        """Store reports in one transaction; if one is refused, each in its own."""
+    def _store_slow(self, left: _Left, items: Sequence[_Item]) -> None:
+        """Store reports in one transaction; if one of them is refused, each in its own."""
         try:
             with self._store.writing() as tx:
                 for item in items:
                     self._report(tx, item.report)
-        except Exception as error:
-            if len(items) == 1:
-                # Returned to the client's request.
-                items[0].call.errors[items[0].index] = error
-                return
-            for item in items:
-                self._store_together([item])
+        except Exception:
+            self._store_each(left, items)
+
+    def _store_each(self, left: _Left, items: Sequence[_Item]) -> None:
+        for item in items:
+            if left.is_stopped(item):
+                continue
+            try:
+                with self._store.writing() as tx:
+                    self._report(tx, item.report)
+            except Exception as error:
+                left.fail(item, error)
+
+
+class _Left:
+    """The reports that are not stored yet, in their order.
+
+    When one of them fails without being refused, the client sends it again: those after it in its series fail with it,
+    since they must not overtake it.
+    """
+
+    def __init__(self) -> None:
+        self.items: list[_Item] = []
+        self._stopped: dict[tuple[int, str], Exception] = {}
+
+    def take(self) -> list[_Item]:
+        """Return the reports that may be stored now, none of which is left."""
+        items, self.items = self.items, []
+        return [item for item in items if not self.is_stopped(item)]
+
+    def is_stopped(self, item: _Item) -> bool:
+        """Return whether a report must not be stored, since one before it failed; note its error."""
+        error = self._stopped.get(item.series)
+        if error is not None:
+            item.call.errors[item.index] = error
+        return error is not None
+
+    def fail(self, item: _Item, error: Exception) -> None:
+        """Note the error of a report."""
+        # Answered to the client's request.
+        item.call.errors[item.index] = error
+        if not isinstance(error, ApiError) or isinstance(error, UnavailableError):
+            self._stopped.setdefault(item.series, error)
 
 
 def _acknowledge(calls: Sequence[_Call]) -> None:
+    for loop in {call.loop for call in calls}:
+        loop.call_soon_threadsafe(_answer, [call for call in calls if call.loop is loop])
+
+
+def _answer(calls: Sequence[_Call]) -> None:
     for call in calls:
         # The future of a client that has disconnected is cancelled.
         if not call.answer.done():

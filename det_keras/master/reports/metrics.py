@@ -94,11 +94,12 @@ def store_report(tx: Transaction, report: Report) -> MetricRow | None:
         InvalidArgumentError: the report is malformed, of another run, or contradicts an earlier one.
     """
     check_report(report)
-    if add_quickly(tx.connection(), [report])[0]:
-        return None
     trial = find_trial(tx, report.trial_id)
     if report.run_id != trial.run_id:
         raise InvalidArgumentError(f"invalid run id, {report.run_id} (reported) != {trial.run_id} (expected)")
+    if report.partition == _PROFILER:
+        tx.add(_row(report, None))
+        return None
     steps = report.steps_completed or 0
     if _roll_back(tx, report, steps):
         _recompute(tx, trial)
@@ -172,6 +173,7 @@ class _Lane:
             self._rows.append(_values(report, None))
             return True
         steps = report.steps_completed or 0
+        # Before the first run that was started nobody reports, but for programs that start none.
         if report.run_id > 1 and self._finds(_ANY_ROLLED_BACK, report, steps):
             return False
         # After the last reported batch there is no report to merge with.
@@ -250,8 +252,8 @@ def check_report(report: Report) -> None:
 
 def _roll_back(tx: Transaction, report: Report, steps: int) -> bool:
     """Archive the reports that this report rolls back; return whether there were any."""
-    if report.run_id <= 1:
-        # The first run has no earlier reports.
+    if report.run_id == 0:
+        # There are no earlier reports.
         return False
     rows = tx.scalars(select(MetricRow).where(_ROLLED_BACK), _parameters(report, steps)).all()
     for row in rows:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from det_keras.errors import MasterError
+from det_keras.errors import MasterError, MasterUnavailableError
+from det_keras.protocol.answers import UNAVAILABLE
 from det_keras.protocol.api.transport import Transport
 from det_keras.protocol.states import COMPLETED, named
 from det_keras.protocol.values import finite, now, timestamp
@@ -165,18 +166,23 @@ class Trials:
 
     def report_metrics_together(
         self, trial_id: int, bodies: Sequence[Mapping[str, object]]
-    ) -> dict[int, MasterError]:
+    ) -> dict[int, MasterError | MasterUnavailableError]:
         """Report metrics several times in one call, which only our master has.
 
         Args:
             trial_id: number of the trial.
-            bodies: made by `metrics_body`, in the order of the reports.
+            bodies: made by `metrics_body`, in the order of the reports; at most `MOST_TOGETHER`.
 
         Returns:
-            The errors of the reports that the master refused, by index; it has stored the others.
+            The errors of the reports that the master has not stored, by index.
         """
         answer = self._transport.post(f"{_path(trial_id)}/metrics/together", {"reports": bodies})
-        return {each["index"]: MasterError(each["status"], each["message"]) for each in answer["refused"]}
+        return {
+            each["index"]: MasterUnavailableError(each["message"])
+            if each["status"] in UNAVAILABLE
+            else MasterError(each["status"], each["message"])
+            for each in answer["failed"]
+        }
 
     def report_media(self, trial_id: int, body: Mapping[str, object]) -> None:
         """Report a stored item of media."""
