@@ -14,8 +14,8 @@ name: numbers
 entrypoint: python3 train.py
 hyperparameters:
   rate: {type: double, minval: 0.1, maxval: 1.0}
-  kind: {type: categorical, vals: [.inf, -.inf, .nan, 1.0]}
-  fixed: .nan
+  kind: {type: categorical, vals: [1.0, "Infinity", "NaN"]}
+  fixed: -1e308
   huge: {type: categorical, vals: [%d, 1, 1e308, -1e308]}
 searcher: {name: random, metric: loss, max_trials: 12, max_concurrent_trials: 12}
 """ % (10**400)  # noqa: UP031 - braces
@@ -53,7 +53,7 @@ def reject(name: str) -> None:
 
 @pytest.fixture
 def search(make_world):
-    """A master with a search of which most numbers are not finite."""
+    """A master with a search of which most metrics are not finite, and other numbers as large as they may be."""
     world = make_world(FakePool(12))
     number = world.client.create(SEARCH)
     for place, trial in enumerate(world.client.trials(number)):
@@ -64,7 +64,6 @@ def search(make_world):
             for group in ("training", "validation"):
                 world.client.report(trial["id"], group, step, metrics)
     return world
-    return number
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
