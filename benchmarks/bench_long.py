@@ -2,7 +2,7 @@
 
 A master stores a log of `DET_KERAS_LINES` lines (a million) and the reports of a script of `det.core`, which makes
 `DET_KERAS_REPORTS` (50,000) as fast as it can; the script itself tells when all of them had arrived. The same with a
-log of a thousand lines and with fifty reports is the other side.
+log of a thousand lines and with three hundred reports is the other side.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from det_keras.protocol.values import now, timestamp
 
 LINES = int(os.environ.get("DET_KERAS_LINES", "1000000"))
 REPORTS = int(os.environ.get("DET_KERAS_REPORTS", "50000"))
-FEW_LINES, FEW_REPORTS = 1000, 50
+FEW_LINES, FEW_REPORTS = 1000, 300
 TURNS = 5
 _EACH = 1000
 _SCRIPT = """

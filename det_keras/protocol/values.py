@@ -41,7 +41,7 @@ def timestamp(time: datetime | None) -> str | None:
     """Return a time as text for the protocol, None for None."""
     if time is None:
         return None
-    return f"{time.astimezone(timezone.utc).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+    return f"{time.astimezone(timezone.utc).isoformat(timespec='microseconds')[: -len('+00:00')]}Z"
 
 
 def parse_timestamp(text: str) -> datetime:

@@ -28,7 +28,7 @@ router = APIRouter()
 
 _LEVELS = ("UNSPECIFIED", "TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 # Number of lines per query.
-_CHUNK = 1000
+_CHUNK = 2000
 # Waiting requests are woken by events; this is the period without events.
 _LOOK_AGAIN_S = 15.0
 

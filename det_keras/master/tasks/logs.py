@@ -218,7 +218,8 @@ def read_lines(
         query = query.where(LogRow.id < last_id if descending else LogRow.id > last_id)
     query = query.order_by(LogRow.id.desc() if descending else LogRow.id.asc())
     if not wanted.is_regex:
-        return list(session.execute(query.limit(limit) if limit else query))
+        # By the connection: the session would look in each row for objects.
+        return list(session.connection().execute(query.limit(limit) if limit else query).all())
     rows = []
     for row in session.execute(query.execution_options(yield_per=1000)):
         if wanted.accepts(row):
