@@ -72,7 +72,7 @@ def test_trial_goes_on_over_a_restart_of_the_server_and_nothing_is_lost(real, po
     assert [report["totalBatches"] for report in reports] == list(range(1, 401))
     assert real.client.trial(trial["id"])["restarts"] == 0
     log = real.home.master_log.read_text()
-    assert "Traceback" not in log
+    assert "Traceback" not in log, log
     assert "answers again" in log
 
 
@@ -187,3 +187,22 @@ def test_commit_that_did_not_arrive_is_reported_as_failed(proxied, postgresql, u
     assert happened == []
     fail()
     assert stored(postgresql, url) == ["a"]
+
+
+def test_commit_that_a_crash_of_the_server_forgot_is_reported_as_failed(
+    proxied, postgresql, url, monkeypatch
+):
+    store, proxy = proxied
+    settle = store.database.settle
+
+    def crash_and_settle(transaction_id: str) -> bool:
+        # What was not written to disk before is gone, mostly with the number of the transaction.
+        postgresql.stop(signal.SIGQUIT)
+        postgresql.start()
+        return settle(transaction_id)
+
+    monkeypatch.setattr(store.database, "settle", crash_and_settle)
+    proxy.cut = "before"
+    with pytest.raises(UnavailableError), store.writing() as tx:
+        tx.add(SettingRow(name="a", value="once"))
+    assert stored(postgresql, url) == []

@@ -149,6 +149,9 @@ class PostgresqlDatabase(Database):
                         query = "SELECT pg_xact_status(%s::xid8)"
                         row = connection.execute(query, [transaction_id]).fetchone()
                         return row is not None and row[0] == "committed"
+                except psycopg.errors.InvalidParameterValue:
+                    # The number is in the future: the server crashed before it had written anything of it.
+                    return False
                 except psycopg.OperationalError:
                     if self._is_closed:
                         raise
