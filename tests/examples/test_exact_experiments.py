@@ -72,15 +72,19 @@ def test_paused_and_activated_trial_ends_the_same(cluster, create, undisturbed, 
 
 def test_killed_training_process_is_restarted_and_ends_the_same(cluster, create, undisturbed):
     experiment, trial = create()
+    killed = set()
+    # On a busy machine the fourth epoch may have been reported when the second one is seen.
     for epochs in (2, 4):
         cluster.wait_for_epoch(trial, epochs)
         for one in cluster.processes(trial).values():
             with contextlib.suppress(psutil.NoSuchProcess):
                 one.kill()
+                killed.add(one.pid)
+                one.wait(60)
     assert cluster.wait(experiment) == "STATE_COMPLETED"
     assert cluster.final_digest(trial) == undisturbed[0]
     assert cluster.metrics(trial, "validation") == undisturbed[1]
-    assert cluster.get(f"/api/v1/trials/{trial['id']}")["trial"]["restarts"] == 2
+    assert cluster.get(f"/api/v1/trials/{trial['id']}")["trial"]["restarts"] == len(killed) > 0
 
 
 @pytest.mark.parametrize(
