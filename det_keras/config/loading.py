@@ -19,7 +19,7 @@ from det_keras.config.overrides import apply_overrides
 from det_keras.config.portable import generic_task, move_extensions
 from det_keras.config.searching.lengths import Unit
 from det_keras.config.searching.methods import refuse_removed_method, settle_searcher
-from det_keras.config.searching.searcher import DEFAULT_SEARCHER, Searcher
+from det_keras.config.searching.searcher import DEFAULT_SEARCHER, MOST_BRACKETS, MOST_TRIALS, Searcher
 from det_keras.config.searching.space import Space
 from det_keras.config.secrets import MASK
 from det_keras.config.section import Section
@@ -27,8 +27,6 @@ from det_keras.config.yaml_text import dump_yaml, ensure_tree, load_yaml, to_pla
 from det_keras.errors import ConfigError, ConfigProblem
 
 ConfigT = TypeVar("ConfigT", bound=Section)
-
-_LARGEST_GRID = 100_000
 
 
 @dataclass(frozen=True)
@@ -181,7 +179,12 @@ def _submission_problems(values: Mapping[str, Any]) -> list[ConfigProblem]:
     if searcher is None:
         return problems
     records = values.get("records_per_epoch") or 0
-    return [*problems, *_space_problems(space, searcher), *_length_problems(space, searcher, records)]
+    return [
+        *problems,
+        *_space_problems(space, searcher),
+        *_size_problems(searcher),
+        *_length_problems(space, searcher, records),
+    ]
 
 
 def _missing_entrypoint(values: Mapping[str, Any]) -> list[ConfigProblem]:
@@ -200,8 +203,20 @@ def _space_problems(space: Space, searcher: Searcher) -> Iterator[ConfigProblem]
         return
     if space.uncounted_names():
         yield place.problem(f"a grid search requires a `count` for {_listed(space.uncounted_names())}.")
-    elif space.grid_size() > _LARGEST_GRID:
-        yield place.problem(f"the grid has {space.grid_size()} points. Use at most {_LARGEST_GRID}.")
+    elif space.grid_size() > MOST_TRIALS:
+        yield place.problem(f"the grid has {space.grid_size()} points. Use at most {MOST_TRIALS}.")
+
+
+def _size_problems(searcher: Searcher) -> Iterator[ConfigProblem]:
+    place = Place("searcher")
+    for name in ("max_trials", "max_concurrent_trials"):
+        number = getattr(searcher, name)
+        if number is not None and number > MOST_TRIALS:
+            yield place.below(name).problem(f"must be at most {MOST_TRIALS}, received {number}.")
+    if len(searcher.bracket_rungs) > MOST_BRACKETS:
+        yield place.below("bracket_rungs").problem(
+            f"must have at most {MOST_BRACKETS} numbers, received {len(searcher.bracket_rungs)}."
+        )
 
 
 def _length_problems(space: Space, searcher: Searcher, records_per_epoch: int) -> Iterator[ConfigProblem]:

@@ -35,6 +35,7 @@ from det_keras.master.services.background import DatabaseWatch
 from det_keras.master.services.dispatcher import Dispatcher
 from det_keras.master.services.garbage_collector import GarbageCollector
 from det_keras.master.services.launching import Launcher
+from det_keras.master.services.settler import Settler
 from det_keras.master.services.verifier import Verifier
 from det_keras.master.tasks.allocations import live_allocations, shares_of
 from det_keras.master.tasks.jobs import Jobs
@@ -131,6 +132,7 @@ class EmbeddedMaster:
         self.garbage_collector = GarbageCollector(
             store, self.pool, self.bundles, notifier, self.identity.cluster_id, self.system_metrics
         )
+        self.settler = Settler(store, notifier)
         self.database_watch = DatabaseWatch(store)
 
     def connect(self) -> None:
@@ -156,6 +158,7 @@ class EmbeddedMaster:
         self.dispatcher.start()
         self.verifier.start()
         self.garbage_collector.start()
+        self.settler.start()
         self.database_watch.start()
 
     def stop(self) -> None:
@@ -164,6 +167,7 @@ class EmbeddedMaster:
         self.dispatcher.stop()
         self.verifier.stop()
         self.garbage_collector.stop()
+        self.settler.stop()
         self.database_watch.stop()
         self.pool.stop()
         with contextlib.suppress(UnavailableError):

@@ -70,6 +70,17 @@ def trial_may_become(state: str, wanted: str) -> bool:
     return wanted != state
 
 
+def unsettled_states(state: str) -> frozenset[str]:
+    """Return the states of trials that are to follow an experiment into `state`, but have not yet."""
+    if state == ACTIVE:
+        return frozenset({PAUSED})
+    if state == PAUSED:
+        return frozenset({ACTIVE})
+    if state in _STOPPING:
+        return frozenset(trial for trial in (ACTIVE, PAUSED, *_STOPPING) if trial_may_become(trial, state))
+    return frozenset()
+
+
 def terminal_of(stopping: str) -> str:
     """Return the terminal state that follows a stopping state."""
     return _TERMINAL_OF[stopping]

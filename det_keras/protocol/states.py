@@ -33,6 +33,10 @@ _PREFIX = "STATE_"
 
 #: States of experiments and trials that have ended.
 TERMINAL = frozenset({COMPLETED, CANCELED, ERROR})
+#: The other states of experiments and trials, in which they wait, run or are being ended.
+UNFINISHED = frozenset(
+    {ACTIVE, PAUSED, STOPPING_COMPLETED, STOPPING_CANCELED, STOPPING_KILLED, STOPPING_ERROR}
+)
 
 
 def named(state: str) -> str:

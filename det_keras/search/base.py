@@ -19,6 +19,10 @@ from det_keras.config import RandomStream, Space
 #: The metric of a trial that failed or diverged: it ranks after every measured metric.
 WORST = sys.float_info.max
 
+#: Most trials that a search starts at once; a limit of the config may be lower. Each of them is a row that waits for
+#: slots, and no master has slots for more. Those behind them cost nothing until then.
+MOST_AT_ONCE = 1000
+
 # Without this limit, a space whose points are nearly all refused would draw forever.
 _REPLACEMENTS_PER_TRIAL = 10
 
@@ -175,10 +179,6 @@ class SearchMethod(abc.ABC):
     def initial(self, draw: Draw) -> list[Action]:
         """Return the first actions of the search."""
 
-    def trial_created(self, draw: Draw, request_id: str) -> list[Action]:
-        """Return the actions after the creation of a trial."""
-        return []
-
     def validation_completed(
         self, draw: Draw, request_id: str, metric: float, metrics: Mapping[str, Any]
     ) -> list[Action]:
@@ -233,6 +233,16 @@ class SearchMethod(abc.ABC):
     @abc.abstractmethod
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the state that `snapshot` returned."""
+
+
+def at_once(trials: int, max_concurrent_trials: int) -> int:
+    """Return the number of trials that start at once.
+
+    Args:
+        trials: of the whole search.
+        max_concurrent_trials: limit of the config; 0 for none.
+    """
+    return min(trials, max_concurrent_trials or MOST_AT_ONCE, MOST_AT_ONCE)
 
 
 def refused_too_often(replaced: int, max_trials: int) -> Shutdown | None:

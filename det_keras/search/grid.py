@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from det_keras.search.base import Action, Close, Draw, SearchMethod, ValidateAfter, WorkDone
+from det_keras.search.base import Action, Close, Draw, SearchMethod, ValidateAfter, WorkDone, at_once
 
 
 class GridSearch(SearchMethod):
@@ -14,7 +14,7 @@ class GridSearch(SearchMethod):
 
     Args:
         points: in the order of the grid; the first name varies slowest.
-        max_concurrent_trials: maximum number of running trials; 0 for all.
+        max_concurrent_trials: maximum number of running trials; 0 for `MOST_AT_ONCE`.
         max_length: the length of each trial, in the unit of the config; None if the scripts decide.
     """
 
@@ -31,7 +31,7 @@ class GridSearch(SearchMethod):
         self._created = 0
 
     def initial(self, draw: Draw) -> list[Action]:
-        count = min(len(self._points), self._max_concurrent_trials or len(self._points))
+        count = at_once(len(self._points), self._max_concurrent_trials)
         return [action for _ in range(count) for action in self._next_trial(draw)]
 
     def trial_exited(self, draw: Draw, request_id: str) -> list[Action]:

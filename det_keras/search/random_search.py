@@ -15,6 +15,7 @@ from det_keras.search.base import (
     SearchMethod,
     ValidateAfter,
     WorkDone,
+    at_once,
     refused_too_often,
 )
 
@@ -27,7 +28,7 @@ class RandomSearch(SearchMethod):
 
     Args:
         max_trials: number of trials that count.
-        max_concurrent_trials: maximum number of running trials; 0 for all.
+        max_concurrent_trials: maximum number of running trials; 0 for `MOST_AT_ONCE`.
         max_length: the length of each trial, in the unit of the config; None if the scripts decide.
     """
 
@@ -43,7 +44,7 @@ class RandomSearch(SearchMethod):
         self._to_replace: set[str] = set()
 
     def initial(self, draw: Draw) -> list[Action]:
-        count = min(self._max_trials, self._max_concurrent_trials or self._max_trials)
+        count = at_once(self._max_trials, self._max_concurrent_trials)
         return [action for _ in range(count) for action in self._next_trial(draw)]
 
     def trial_exited_early(self, draw: Draw, request_id: str, reason: ExitedReason) -> list[Action]:

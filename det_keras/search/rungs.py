@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from det_keras.config.searching.budget import bracket_rungs
+from det_keras.search.base import at_once
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class BracketPlan:
     def first_trials(self) -> int:
         """Number of trials that start at once."""
         wanted = self.concurrency or int(self.divisor ** (len(self.lengths) - 1))
-        return min(max(wanted, 1), self.trials)
+        return at_once(self.trials, max(wanted, 1))
 
     def endings(self) -> Mapping[int, int]:
         """Return the number of trials that end at each length if every rung is full before a promotion."""

@@ -71,8 +71,12 @@ class Searcher:
 
     def trial_created(self, request_id: str) -> list[Action]:
         """Record that a requested trial was created; return the actions that follow."""
-        self._sets["created"].add(request_id)
-        return self._account(self.method.trial_created(self._draw, request_id))
+        return self.trials_created([request_id])
+
+    def trials_created(self, request_ids: Sequence[str]) -> list[Action]:
+        """Record that requested trials were created; return the actions that follow."""
+        self._sets["created"].update(request_ids)
+        return self._account([])
 
     def validation_reported(self, request_id: str, metric: float, metrics: Mapping[str, Any]) -> list[Action]:
         """Record a validation; return the actions that follow.

@@ -29,8 +29,8 @@ class TpeSearch(RandomSearch):
 
     Args:
         max_trials: number of trials that count.
-        max_concurrent_trials: maximum number of running trials; 0 for all. With more than 1, proposals depend on the
-            order of results.
+        max_concurrent_trials: maximum number of running trials; 0 for `MOST_AT_ONCE`. With more than 1, proposals
+            depend on the order of results.
         max_length: the length of each trial, in the unit of the config; None if the scripts decide.
         n_startup_trials: number of results before the estimator is used.
     """

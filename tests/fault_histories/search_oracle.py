@@ -42,11 +42,12 @@ def _replay(searcher: Searcher, events: Sequence[list[Any]]) -> tuple[list[Creat
     problems = []
     awaited: deque[str] = deque()
     for name, *arguments in events:
-        if name == "trial_created":
-            if arguments[0] not in awaited:
-                problems.append(f"a trial was created that the search did not decide: {arguments}.")
-            else:
-                awaited.remove(arguments[0])
+        if name == "trials_created":
+            for request_id in arguments[0]:
+                if request_id not in awaited:
+                    problems.append(f"a trial was created that the search did not decide: {request_id}.")
+                else:
+                    awaited.remove(request_id)
         elif name == "trial_exited_early":
             arguments[1] = ExitedReason(arguments[1])
         actions: Sequence[Action] = getattr(searcher, name)(*arguments) or ()

@@ -27,6 +27,11 @@ from det_keras.errors import ConfigProblem
 #: The searcher of a submitted config without one; the script decides the length of the training.
 DEFAULT_SEARCHER: Mapping[str, Any] = {"name": "single", "metric": "val_loss", "smaller_is_better": True}
 
+#: Most trials of a search. Its state is kept in memory and read as a whole: with more, a restart would take minutes.
+MOST_TRIALS = 100_000
+#: Most brackets of an adaptive search. Each has another number of rungs, and a length has no more than this many.
+MOST_BRACKETS = 100
+
 METHODS = ("single", "random", "grid", "adaptive_asha", "async_halving", "tpe")
 
 #: The methods that stop or promote trials at rungs.
@@ -54,8 +59,9 @@ class Searcher(TaggedSection):
         source_trial_id: a trial whose newest checkpoint gives every trial its first weights.
         source_checkpoint_uuid: a checkpoint that gives every trial its first weights. Excludes `source_trial_id`.
         max_length: how long a fully trained trial is; None if the script decides, or `max_time` does.
-        max_trials: number of trials.
-        max_concurrent_trials: largest number of trials that run at once; 0 for no limit but that of the method.
+        max_trials: number of trials, at most 100,000.
+        max_concurrent_trials: largest number of trials that run at once; 0 for no limit but that of the method. At most
+            1,000 of a search wait for slots at a time.
         time_metric: the reported metric that measures the length of a trial, such as ``epochs`` or ``batches``.
         max_time: the length of a fully trained trial, in units of `time_metric`.
         divisor: the factor between the lengths of two rungs. One in `divisor` trials passes a rung.

@@ -7,11 +7,10 @@ seed give the same trials, whatever the order in the file.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, overload
 
 from det_keras.config.folding import as_int
 from det_keras.config.problems import Problems
@@ -72,8 +71,10 @@ class Space:
             raise ValueError(f"The space has no single point: {names} vary.")
         return self.sample(RandomStream(0))
 
-    def grid(self) -> list[dict[str, Any]]:
+    def grid(self) -> Sequence[Mapping[str, Any]]:
         """Return all grid points; the first name varies slowest. An empty space has one empty point.
+
+        A point is made when it is asked for, since a search has a few of many at a time.
 
         Raises:
             ConfigError: int, double or log leaves have no `count`; the message names all of them.
@@ -82,7 +83,7 @@ class Space:
         if missing:
             names = ", ".join(f"`{name}`" for name in missing)
             raise ConfigError.at("hyperparameters", f"a grid search requires a `count` for {names}.")
-        return [dict(point) for point in self._grid_points()]
+        return _GridPoints(self)
 
     def grid_size(self) -> int:
         """Return the number of points of `grid` without creating them; leaves without `count` count once."""
@@ -112,15 +113,39 @@ class Space:
     def _names_where(self, wanted: Callable[[Hyperparameter], bool]) -> list[str]:
         return [name for name, leaf in self.leaves() if wanted(leaf)]
 
-    def _grid_points(self) -> Iterator[dict[str, Any]]:
-        axes = [_axis(entry) for entry in self.entries.values()]
-        for values in itertools.product(*axes):
-            yield {name: _fresh(value) for name, value in zip(self.entries, values, strict=True)}
 
+class _GridPoints(Sequence[Mapping[str, Any]]):
+    """The points of a grid over a space.
 
-def _axis(entry: Hyperparameter | Space) -> list[Any]:
-    # A nested space is one axis, whose points are the product over its leaves.
-    return list(entry._grid_points()) if isinstance(entry, Space) else entry.points()
+    Args:
+        space: each of its leaves has a number of points.
+    """
+
+    def __init__(self, space: Space) -> None:
+        # A nested space is one axis, whose points are the product over its leaves.
+        self._axes: dict[str, Sequence[Any]] = {
+            name: _GridPoints(entry) if isinstance(entry, Space) else entry.points()
+            for name, entry in space.entries.items()
+        }
+        self._length = math.prod(len(axis) for axis in self._axes.values())
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> Mapping[str, Any]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Mapping[str, Any]]: ...
+
+    def __getitem__(self, index: int | slice) -> Mapping[str, Any] | Sequence[Mapping[str, Any]]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(self._length))]
+        rest = range(self._length)[index]
+        places = {}
+        for name, axis in reversed(self._axes.items()):
+            rest, places[name] = divmod(rest, len(axis))
+        return {name: _fresh(axis[places[name]]) for name, axis in self._axes.items()}
 
 
 def _fresh(value: Any) -> Any:

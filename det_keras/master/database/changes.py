@@ -23,6 +23,9 @@ from det_keras.master.database.models import (
     VerificationRow,
 )
 
+#: The option of a statement whose transaction says itself which rows it changes.
+NAMES_ROWS = "names_rows"
+
 # The columns that decide whether and where a task waits or runs.
 _COLUMNS: dict[type[Base], tuple[str, ...]] = {
     AllocationRow: ("shares", "end_time", "is_preempted", "is_killed"),
@@ -112,6 +115,8 @@ def _flushed(session: Session, _: UOWTransaction) -> None:
 
 def _executed(state: ORMExecuteState) -> None:
     """Notice a statement such as ``update(TrialRow)``, which passes by the rows of the session."""
+    if state.execution_options.get(NAMES_ROWS):
+        return
     is_change = state.is_update or state.is_delete or state.is_insert
     if not is_change or state.bind_mapper is None:
         return

@@ -275,6 +275,9 @@ class TrialRow(Base):
     __tablename__ = "trials"
     __table_args__ = (
         Index("ix_trials_external_id", "experiment_id", "external_id", unique=True),
+        # Of a wide search, few trials are in a state that is looked for, and one has an id.
+        Index("ix_trials_experiment_id_state", "experiment_id", "state"),
+        Index("ix_trials_experiment_id_request_id", "experiment_id", "request_id"),
         # A number is never used again, even after a deletion.
         {"sqlite_autoincrement": True},
     )

@@ -97,6 +97,9 @@ WORK = "work"
 #: A trial is to be compared with a copy.
 VERIFICATIONS = "verifications"
 
+#: Trials are to be brought into line with the state of their experiment.
+SETTLING = "settling"
+
 #: Files are to be deleted.
 DELETIONS = "deletions"
 

@@ -1,6 +1,6 @@
 """The database: sessions to read, transactions to write, and the migration of the schema.
 
-One master owns its database, so writers take turns on a lock of this process: rows are committed in the order of their
+One master owns its database, so writers take turns in this process (`turns`): rows are committed in the order of their
 numbers. Readers never wait for them (SQLite in WAL mode, or PostgreSQL). Actions that must follow a committed change,
 such as waking a waiter, are queued on the transaction and run after its commit.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,12 +24,11 @@ from det_keras.master.database.changes import QueueChanges, collect_changes
 from det_keras.master.database.engines import Database, HeldElsewhereError
 from det_keras.master.database.migrations import HEAD
 from det_keras.master.database.notifier import Notifier
+from det_keras.master.database.turns import Turns
 from det_keras.master.errors import UnavailableError
 
 logger = logging.getLogger(__name__)
 
-# A writer that waits for its turn looks this often whether waiting has become pointless.
-_TURN_S = 0.5
 # The values that transactions leave to later ones: searches of which a trial reported.
 _MOST_LEFT = 1000
 _SETTLING = "The connection to the database was lost during a commit, and its outcome is not known yet."
@@ -104,7 +102,7 @@ class Store:
         self._database = database
         self._notifier = notifier
         self._on_lost = on_lost
-        self._lock = threading.Lock()
+        self._turns = Turns()
         self._readers = sessionmaker(database.readers, expire_on_commit=False)
         # What transactions left to later ones, least recently used first.
         self._left: dict[Any, Any] = {}
@@ -176,17 +174,20 @@ class Store:
             raise
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[Transaction]:
+    def writing(self, *, is_report: bool = False) -> Iterator[Transaction]:
         """Yield a transaction that is committed if the block raises nothing.
 
         It must not be nested: the lock of writers is not reentrant. Waiters are woken, and the queued actions run,
         after the commit and after the lock is released. An action may therefore open a transaction of its own, and
         another thread may have committed a further change before the action runs.
 
+        Args:
+            is_report: whether it stores what a trial reports, which comes before all other writers.
+
         Raises:
             UnavailableError: the database cannot be used at the moment; nothing was committed.
         """
-        with self._turn(), self._writers() as transaction:
+        with self._turn(is_report=is_report), self._writers() as transaction:
             transaction.info["left"] = self._left
             with transaction.begin():
                 yield transaction
@@ -210,11 +211,11 @@ class Store:
 
     @contextlib.contextmanager
     def adding(self, subjects: Iterable[Subject] = ()) -> Iterator[Connection]:
-        """Yield a connection for plain statements, committed as by `writing`, without waking any waiter.
+        """Yield a connection for plain statements of reports, committed as by `writing`, without waking any waiter.
 
         Creating a session takes as long as such a statement.
         """
-        with self._turn(), self.engine.begin() as connection:
+        with self._turn(is_report=True), self.engine.begin() as connection:
             yield connection
         self.feed.record(subjects)
 
@@ -240,11 +241,10 @@ class Store:
             pass
 
     @contextlib.contextmanager
-    def _turn(self) -> Iterator[None]:
+    def _turn(self, *, is_report: bool = False) -> Iterator[None]:
         """Take turns with the other writers."""
-        while not self._lock.acquire(timeout=_TURN_S):
-            if self._database.is_settling:
-                raise UnavailableError(_SETTLING)
+        if not self._turns.take(lambda: self._database.is_settling, is_report=is_report):
+            raise UnavailableError(_SETTLING)
         try:
             if self.is_lost:
                 raise UnavailableError(_LOST)
@@ -256,7 +256,7 @@ class Store:
             self._raise_refusal(error)
             raise
         finally:
-            self._lock.release()
+            self._turns.leave()
 
     def _raise_refusal(self, error: Exception) -> None:
         refusal = self._database.refusal(error)

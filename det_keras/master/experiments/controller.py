@@ -11,26 +11,27 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from det_keras import search
 from det_keras.master import lifecycle
 from det_keras.master.database.lookups import config_of
 from det_keras.master.database.models import ExperimentRow, TrialRow
-from det_keras.master.database.notifier import DELETIONS, WORK
+from det_keras.master.database.notifier import DELETIONS, SETTLING, WORK
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import FailedPreconditionError, InvalidArgumentError
 from det_keras.master.experiments.base import Controller, early_exit_reason
 from det_keras.master.experiments.search_state import SearchState
-from det_keras.master.experiments.trial_rows import TrialRows
+from det_keras.master.experiments.trial_rows import MOST_MOVED, TrialRows
 from det_keras.master.lifecycle import Ending, Exit, ExitedRun, Verdict
 from det_keras.master.tasks import allocations
 from det_keras.master.tasks.logs import note
 from det_keras.protocol import states
 from det_keras.protocol.metrics import number
 from det_keras.protocol.values import now
-from det_keras.search import Action, Create, ExitedReason, Searcher, Shutdown, Stop, ValidateAfter
+from det_keras.search import Action, Close, Create, ExitedReason, Searcher, Shutdown, Stop, ValidateAfter
 
 logger = logging.getLogger(__name__)
 
@@ -72,9 +73,7 @@ class ExperimentController(Controller):
         """
         if not _enter(self._experiment, states.ACTIVE):
             return
-        for trial in self._trials.unfinished():
-            if trial.state == states.PAUSED:
-                trial.state = states.ACTIVE
+        self.settle()
         self._tx.notify(WORK)
 
     def pause(self) -> None:
@@ -85,18 +84,38 @@ class ExperimentController(Controller):
         """
         if not _enter(self._experiment, states.PAUSED):
             return
-        for trial in self._trials.unfinished():
-            if trial.state == states.ACTIVE:
-                trial.state = states.PAUSED
-                self._preempt(trial)
+        self.settle()
 
     def stop(self, stopping: str) -> None:
         """End the experiment through the state `stopping`; no effect if it has ended or is in a more severe state."""
         state = self._experiment.state
         if state != stopping and lifecycle.experiment_may_become(state, stopping):
             self._experiment.state = stopping
-            for trial in self._trials.unfinished():
-                self.stop_trial(trial, stopping)
+            self.settle()
+        else:
+            self._end_if_idle()
+
+    def settle(self) -> None:
+        """Let the trials follow the experiment's state: those with a process, and the next of those that wait.
+
+        The other waiting trials follow in transactions of their own, so that other writers have their turns in between.
+        What is still to be done follows from the states alone, so a master that is killed in between continues.
+        """
+        state = self._experiment.state
+        unsettled = lifecycle.unsettled_states(state)
+        is_stopping = states.is_stopping(state)
+        for trial in self._trials.running(unsettled):
+            if is_stopping:
+                self.stop_trial(trial, state)
+            else:
+                trial.state = state
+                if state == states.PAUSED:
+                    self._preempt(trial)
+        # They have nothing to report to a search, which receives no events of an experiment that is being stopped.
+        moved = self._trials.move_waiting(unsettled, lifecycle.terminal_of(state) if is_stopping else state)
+        if moved == MOST_MOVED:
+            self._tx.notify(SETTLING)
+        self._tx.notify(WORK)
         self._end_if_idle()
 
     def stop_trial(self, trial: TrialRow, stopping: str) -> None:
@@ -300,15 +319,21 @@ class ExperimentController(Controller):
             logger.exception("The search of experiment %s failed; the experiment ends.", self._experiment.id)
             self.stop(states.STOPPING_ERROR)
             return
-        for action in actions:
-            self._apply(action)
+        self._apply_all(actions)
         if self._experiment.state not in states.TERMINAL:
             self._experiment.progress = max(self._experiment.progress, self.searcher.progress())
 
+    def _apply_all(self, actions: Iterable[Action]) -> None:
+        rest = deque(actions)
+        while rest:
+            new = _take_new(rest)
+            if new:
+                self._create_trials(new)
+            else:
+                self._apply(rest.popleft())
+
     def _apply(self, action: Action) -> None:
-        if isinstance(action, Create):
-            self._create_trial(action)
-        elif isinstance(action, Shutdown):
+        if isinstance(action, Shutdown):
             self._shut_down(action)
         elif isinstance(action, Stop):
             self.stop_trial(self._trials.with_request_id(action.request_id), states.STOPPING_COMPLETED)
@@ -330,25 +355,34 @@ class ExperimentController(Controller):
         if is_idle and trial.state in (states.ACTIVE, states.PAUSED):
             self._finish(trial, states.COMPLETED, None)
 
-    def _create_trial(self, action: Create) -> None:
-        self._trials.add(
+    def _create_trials(self, actions: Sequence[Create | ValidateAfter | Close]) -> None:
+        """Create trials; a new trial has work, so of what else is said of it only its end changes its row."""
+        creates = [action for action in actions if isinstance(action, Create)]
+        closed = {action.request_id for action in actions if isinstance(action, Close)}
+        self._trials.add_all(
+            (
+                {
+                    "request_id": action.request_id,
+                    "state": self._experiment.state,
+                    "hparams": dict(action.hparams),
+                    "seed": action.seed,
+                    "warm_start_uuid": self._experiment.warm_start_uuid,
+                    "is_closed": action.request_id in closed,
+                }
+                for action in creates
+            ),
             context=self._experiment.context,
             slots=self._config.resources.slots_per_trial,
-            request_id=action.request_id,
-            state=self._experiment.state,
-            hparams=dict(action.hparams),
-            seed=action.seed,
-            warm_start_uuid=self._experiment.warm_start_uuid,
         )
         self._tx.notify(WORK)
-        for following in self._search.apply("trial_created", action.request_id):
-            self._apply(following)
+        self._apply_all(self._search.apply("trials_created", [action.request_id for action in creates]))
 
     def _shut_down(self, action: Shutdown) -> None:
         if action.reason:
             logger.warning("The search of experiment %s ends. %s", self._experiment.id, action.reason)
-            for trial in self._trials.all()[-1:]:
-                note(self._tx, trial.task_id, action.reason, "ERROR")
+            newest = self._trials.newest()
+            if newest is not None:
+                note(self._tx, newest.task_id, action.reason, "ERROR")
         stopping = states.STOPPING_COMPLETED
         if action.failure:
             stopping = states.STOPPING_ERROR
@@ -371,7 +405,7 @@ class ExperimentController(Controller):
     def _end_if_idle(self) -> None:
         """End a stopping experiment that has no unfinished trial."""
         experiment = self._experiment
-        if not states.is_stopping(experiment.state) or self._trials.unfinished():
+        if not states.is_stopping(experiment.state) or self._trials.has_unfinished():
             return
         experiment.state = lifecycle.terminal_of(experiment.state)
         experiment.end_time = now()
@@ -395,6 +429,21 @@ def _enter(experiment: ExperimentRow, wanted: str) -> bool:
         raise FailedPreconditionError(f"experiment in incompatible state {experiment.state}")
     experiment.state = wanted
     return True
+
+
+def _take_new(rest: deque[Action]) -> Sequence[Create | ValidateAfter | Close]:
+    """Take trials to create from the front, with what is said of them."""
+    new: set[str] = set()
+    taken: list[Create | ValidateAfter | Close] = []
+    while rest:
+        action = rest[0]
+        if isinstance(action, Create):
+            new.add(action.request_id)
+        elif not (isinstance(action, (ValidateAfter, Close)) and action.request_id in new):
+            break
+        taken.append(action)
+        rest.popleft()
+    return taken
 
 
 def _explain(tx: Transaction, trial: TrialRow, exit_: Exit, verdict: Verdict, max_restarts: int) -> None:

@@ -159,7 +159,7 @@ class Experiments:
             experiment = _row(
                 owner_id,
                 loaded,
-                state=states.PAUSED,
+                state=states.ACTIVE if draft.activate else states.PAUSED,
                 parent_id=draft.parent_id,
                 context=context,
                 context_size=size,
@@ -168,10 +168,7 @@ class Experiments:
             tx.add(experiment)
             tx.flush()
             store_record(tx, subject_of("experiment", experiment.id), draft.provenance)
-            controller = ExperimentController(tx, experiment)
-            controller.begin()
-            if draft.activate:
-                controller.activate()
+            ExperimentController(tx, experiment).begin()
             return experiment.id, loaded.notices
 
     def create_unmanaged(

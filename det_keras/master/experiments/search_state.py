@@ -28,6 +28,7 @@ _SHORTEST_STATE = 8192
 _EVENTS: Mapping[str, Callable[..., Sequence[Action] | None]] = {
     "initial": Searcher.initial,
     "trial_created": Searcher.trial_created,
+    "trials_created": Searcher.trials_created,
     "validation_reported": Searcher.validation_reported,
     "operation_completed": Searcher.operation_completed,
     "progress_reported": Searcher.progress_reported,

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement, Update, select, update
 
-from det_keras.master.database.models import ExperimentRow, MetricRow, TaskRow, TrialRow
+from det_keras.master.database.change_feed import Subject
+from det_keras.master.database.changes import NAMES_ROWS
+from det_keras.master.database.models import AllocationRow, ExperimentRow, MetricRow, TaskRow, TrialRow
 from det_keras.master.database.notifier import task_topic
 from det_keras.master.database.store import Transaction
 from det_keras.protocol import states
 from det_keras.protocol.metrics import VALIDATION
 from det_keras.protocol.values import now
+
+#: Most trials that one transaction moves without asking each of them: it takes some milliseconds.
+MOST_MOVED = 500
 
 
 class TrialRows:
@@ -33,9 +38,54 @@ class TrialRows:
         """Return all trials, oldest first."""
         return self._select()
 
-    def unfinished(self) -> Sequence[TrialRow]:
-        """Return the trials that are in no final state, oldest first."""
-        return self._select(TrialRow.state.not_in(states.TERMINAL))
+    def newest(self) -> TrialRow | None:
+        """Return the newest trial, None if there is none."""
+        of_experiment = TrialRow.experiment_id == self._experiment.id
+        return self._tx.scalar(select(TrialRow).where(of_experiment).order_by(TrialRow.id.desc()).limit(1))
+
+    def has_unfinished(self) -> bool:
+        """Return whether a trial is in no final state."""
+        query = select(TrialRow.id).where(
+            TrialRow.experiment_id == self._experiment.id, TrialRow.state.in_(states.UNFINISHED)
+        )
+        return self._tx.scalar(query.limit(1)) is not None
+
+    def running(self, wanted: Collection[str]) -> Sequence[TrialRow]:
+        """Return the trials in one of the states that have a process, oldest first."""
+        live = select(AllocationRow.task_id).where(AllocationRow.end_time.is_(None))
+        return self._select(TrialRow.state.in_(wanted), TrialRow.task_id.in_(live))
+
+    def move_waiting(self, wanted: Collection[str], state: str) -> int:
+        """Give the oldest trials without a process, at most `MOST_MOVED`, another state; return their number.
+
+        Args:
+            wanted: the states of the trials that are moved.
+            state: their new state; a final one also ends their tasks.
+        """
+        live = select(AllocationRow.task_id).where(AllocationRow.end_time.is_(None))
+        query = (
+            select(TrialRow.id, TrialRow.task_id)
+            .where(TrialRow.experiment_id == self._experiment.id, TrialRow.state.in_(wanted))
+            .where(TrialRow.task_id.not_in(live))
+            .order_by(TrialRow.id)
+            .limit(MOST_MOVED)
+        )
+        moved = {row.id: row.task_id for row in self._tx.execute(query)}
+        if not moved:
+            return 0
+        values: dict[str, object] = {"state": state}
+        if state in states.TERMINAL:
+            values["end_time"] = now()
+            self._update(update(TaskRow).where(TaskRow.id.in_(moved.values())).values(end_time=now()))
+            for task_id in moved.values():
+                self._tx.notify(task_topic(task_id))
+        self._update(update(TrialRow).where(TrialRow.id.in_(moved)).values(values))
+        self._tx.queue_changes.tasks.update(moved.values())
+        self._tx.subjects.update(Subject("trial", trial_id) for trial_id in moved)
+        return len(moved)
+
+    def _update(self, statement: Update) -> None:
+        self._tx.execute(statement, execution_options={NAMES_ROWS: True})
 
     def with_request_id(self, request_id: str) -> TrialRow:
         """Return the trial that the search created under this id."""
@@ -54,24 +104,47 @@ class TrialRows:
             slots: the slots that the task occupies.
             values: columns of the trial.
         """
-        experiment = self._experiment
-        task = TaskRow(
-            id=f"{experiment.id}.{uuid.uuid4()}",
-            kind="TRIAL",
-            owner_id=experiment.owner_id,
-            job_id=experiment.job_id,
-            context=context,
-            slots=slots,
-            start_time=now(),
-        )
-        self._tx.add(task)
-        self._tx.flush()
-        trial = TrialRow(
-            experiment_id=experiment.id, task_id=task.id, summary_metrics={}, start_time=now(), **values
-        )
-        self._tx.add(trial)
-        self._tx.flush()
+        (trial,) = self.add_all([values], context=context, slots=slots)
         return trial
+
+    def add_all(
+        self, trials: Iterable[Mapping[str, Any]], *, context: str | None, slots: int
+    ) -> Sequence[TrialRow]:
+        """Add trials and their tasks, with one statement for all of a table.
+
+        Args:
+            trials: columns of each trial.
+            context: digest of the files that the tasks get; None for none.
+            slots: the slots that each task occupies.
+        """
+        experiment, time = self._experiment, now()
+        rows = [
+            TrialRow(
+                experiment_id=experiment.id,
+                task_id=f"{experiment.id}.{uuid.uuid4()}",
+                summary_metrics={},
+                # The queue orders them by this time.
+                start_time=time + timedelta(microseconds=index),
+                **values,
+            )
+            for index, values in enumerate(trials)
+        ]
+        self._tx.add_all(
+            TaskRow(
+                id=trial.task_id,
+                kind="TRIAL",
+                owner_id=experiment.owner_id,
+                job_id=experiment.job_id,
+                context=context,
+                slots=slots,
+                start_time=trial.start_time,
+            )
+            for trial in rows
+        )
+        self._tx.flush()
+        self._tx.add_all(rows)
+        self._tx.flush()
+        return rows
 
     def set_end(self, trial: TrialRow, time: datetime | None) -> None:
         """Set the end of a trial and of its task and wake the requests that wait for it; None if it runs again."""

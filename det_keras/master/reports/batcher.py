@@ -157,7 +157,7 @@ class ReportBatcher:
     def _store_slow(self, left: _Left, items: Sequence[_Item]) -> None:
         """Store reports in one transaction; if one of them is refused, each in its own."""
         try:
-            with self._store.writing() as tx:
+            with self._store.writing(is_report=True) as tx:
                 for item in items:
                     self._report(tx, item.report)
         except Exception:
@@ -168,7 +168,7 @@ class ReportBatcher:
             if left.is_stopped(item):
                 continue
             try:
-                with self._store.writing() as tx:
+                with self._store.writing(is_report=True) as tx:
                     self._report(tx, item.report)
             except Exception as error:
                 left.fail(item, error)

@@ -194,10 +194,7 @@ class LiveQueue:
             for label in {_label(number) for number in ids} - found:
                 self._drop(label)
         for ids in _parts(changes.activity):
-            query = select(TrialRow.task_id).where(
-                TrialRow.experiment_id.in_(ids), TrialRow.state.not_in(states.TERMINAL)
-            )
-            tasks.update(session.scalars(query))
+            tasks.update(session.scalars(_active_tasks(ids)))
         self._read_tasks(session, sorted(tasks))
 
     def _set_experiments(self, session: Session, condition: Any) -> set[str]:
@@ -340,6 +337,22 @@ def _of_interest() -> Executable:
     return _TASKS.where(
         or_(_IS_WAITING, (TaskRow.kind != jobs.TRIAL) & TaskRow.end_time.is_(None), TaskRow.id.in_(running))
     )
+
+
+def _active_tasks(experiment_ids: Sequence[int]) -> Executable:
+    """Return the query for the tasks of experiments that wait or run; there may be many others."""
+    of_experiments = TrialRow.experiment_id.in_(experiment_ids)
+    waiting = (
+        select(TrialRow.task_id)
+        .join(ExperimentRow, ExperimentRow.id == TrialRow.experiment_id)
+        .where(of_experiments, _IS_WAITING)
+    )
+    running = (
+        select(TrialRow.task_id)
+        .join(AllocationRow, AllocationRow.task_id == TrialRow.task_id)
+        .where(of_experiments, AllocationRow.end_time.is_(None))
+    )
+    return waiting.union(running)
 
 
 def _label(experiment_id: int) -> str:
