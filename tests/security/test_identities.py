@@ -58,7 +58,7 @@ class Callers:
             user = tx.scalars(select(UserRow).where(UserRow.username == name)).one()
             # A call may have taken them away.
             user.active, user.admin = True, name == "admin"
-            self.world.master.accounts.reload(tx)
+            self.world.master.accounts.user_changed(tx, user)
             return self.world.master.accounts.issue(tx, user, **options)
 
     def act_as(self, caller: str) -> None:

@@ -1,22 +1,22 @@
 """The identity of callers: users, passwords and tokens.
 
 Tokens are random and only their hashes are stored. All valid tokens are also held in memory, so that checking
-a token needs no query.
+a token needs no query. What is in memory changes with the commits and in their order (`Transaction.in_order`), and in
+no other way: a token that a transaction deleted is invalid before its call is answered, and stays invalid.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import hmac
 import secrets
 import threading
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from sqlalchemy import delete, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import Select, delete, select, update
 
 from det_keras.files import write_file
 from det_keras.home import Home
@@ -35,6 +35,8 @@ _SESSION = timedelta(days=7)
 _GRACE = timedelta(seconds=30)
 # How long a code for a browser's login is valid.
 _WEB_CODE = timedelta(minutes=10)
+#: Most logins of a user at a time; a further one ends the oldest. Scripts that log in again and again never log out.
+MOST_SESSIONS = 1000
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,7 @@ class Accounts:
         self._entries: dict[str, _Entry] = {}
         # Codes that log a browser in once; they do not survive a restart.
         self._web_codes: dict[str, tuple[int, datetime]] = {}
-        # Guards changes of both dicts by handlers on several threads. `caller` reads without it: a single `get` is
-        # atomic.
+        # Guards changes of both dicts. `caller` reads without it: a single `get` is atomic.
         self._lock = threading.Lock()
 
     def open(self) -> None:
@@ -87,7 +88,10 @@ class Accounts:
             self._create_users(tx)
             self._give_admin_a_password(tx)
             _forget_expired(tx)
-            self._load(tx)
+            for row, user in tx.execute(
+                select(TokenRow, UserRow).join(UserRow, UserRow.id == TokenRow.user_id)
+            ):
+                self._remember(row, user)
             self._ensure_cli_token(tx)
 
     def caller(self, token: str) -> Caller:
@@ -127,9 +131,11 @@ class Accounts:
         if not user.active:
             raise PermissionDeniedError("user is inactive")
         with self._store.writing() as tx:
-            token = self.issue(tx, user, expires_at=now() + _SESSION)
             stored = tx.get(UserRow, user.id)
-            assert stored is not None
+            # Checking a password takes long; it may have been changed meanwhile.
+            if stored is None or stored.password_hash != user.password_hash:
+                raise UnauthenticatedError("invalid credentials")
+            token = self._log_in(tx, stored)
             stored.last_auth_at = now()
         return token, stored
 
@@ -153,14 +159,14 @@ class Accounts:
         Raises:
             UnauthenticatedError: the code is unknown, used or old.
         """
-        # Taken out under the lock: of two requests with the same code only one gets a token.
-        with self._lock:
-            user_id, expires_at = self._web_codes.pop(_digest(code), (0, now()))
         with self._store.writing() as tx:
+            # Of two requests with the same code only one gets a token, and none after the user's logins were ended.
+            with self._lock:
+                user_id, expires_at = self._web_codes.pop(_digest(code), (0, now()))
             user = tx.get(UserRow, user_id)
-            if user is None or not user.active or expires_at <= now():
+            if user is None or expires_at <= now():
                 raise UnauthenticatedError("invalid credentials")
-            return self.issue(tx, user, expires_at=now() + _SESSION)
+            return self._log_in(tx, user)
 
     def logout(self, caller: Caller) -> None:
         """Delete the caller's session token.
@@ -172,27 +178,23 @@ class Accounts:
             raise InvalidArgumentError("A task cannot log out.")
         with self._store.writing() as tx:
             tx.execute(delete(TokenRow).where(TokenRow.hash == caller.token_hash))
-            tx.after_commit(lambda: self._drop(caller.token_hash))
+            tx.in_order(lambda: self._drop([caller.token_hash]))
 
     def forget_sessions(self, tx: Transaction, user_id: int, *, but: str | None = None) -> None:
-        """End the logins of a user; the token in the CLI's file stays valid.
+        """End the logins of a user, and those that its codes would give; the token in the CLI's file stays valid.
 
         Args:
             tx: the logins end when it is committed.
             user_id: the user's number.
             but: hash of a token that stays valid; None for no exception.
         """
-        query = select(TokenRow).where(
-            TokenRow.user_id == user_id, TokenRow.expires_at.is_not(None), TokenRow.allocation_id.is_(None)
-        )
-        for row in tx.scalars(query).all():
-            if row.hash != but:
-                tx.delete(row)
-                tx.after_commit(functools.partial(self._drop, row.hash))
+        self._end(tx, [digest for digest in tx.scalars(_sessions_of(user_id)) if digest != but])
+        tx.in_order(lambda: self._forget_codes(user_id))
 
-    def reload(self, tx: Transaction) -> None:
-        """Apply changes of users to their existing tokens once `tx` is committed."""
-        tx.after_commit(self._load_again)
+    def user_changed(self, tx: Transaction, user: UserRow) -> None:
+        """Apply the new name and state of a user to its tokens once `tx` is committed."""
+        user_id, username, is_active = user.id, user.username, user.active
+        tx.in_order(lambda: self._apply(user_id, username, is_active=is_active))
 
     def issue(
         self,
@@ -221,7 +223,7 @@ class Accounts:
             expires_at=expires_at,
         )
         tx.add(row)
-        tx.after_commit(lambda: self._remember(row, user))
+        tx.in_order(lambda: self._remember(row, user))
         return token
 
     def end_allocation(self, tx: Transaction, allocation_id: str) -> None:
@@ -230,7 +232,7 @@ class Accounts:
         # Not as objects: this is a part of the time between two trials on a slot.
         ended = update(TokenRow).where(TokenRow.allocation_id == allocation_id)
         tx.execute(ended.values(expires_at=expires_at).execution_options(synchronize_session=False))
-        tx.after_commit(lambda: self._let_expire(allocation_id, expires_at))
+        tx.in_order(lambda: self._let_expire(allocation_id, expires_at))
 
     def _create_users(self, tx: Transaction) -> None:
         if tx.scalar(select(UserRow).limit(1)) is not None:
@@ -265,14 +267,22 @@ class Accounts:
         token = self.issue(tx, user)
         tx.after_commit(lambda: write_file(self._home.token_file, token, mode=0o600, is_durable=True))
 
-    def _load_again(self) -> None:
-        with self._store.reading() as session:
-            self._load(session)
+    def _log_in(self, tx: Transaction, user: UserRow) -> str:
+        """Return a token of a new login.
 
-    def _load(self, session: Session) -> None:
-        rows = session.execute(select(TokenRow, UserRow).join(UserRow, UserRow.id == TokenRow.user_id)).all()
-        for row, user in rows:
-            self._remember(row, user)
+        Raises:
+            PermissionDeniedError: the user is inactive.
+        """
+        if not user.active:
+            raise PermissionDeniedError("user is inactive")
+        known = tx.scalars(_sessions_of(user.id)).all()
+        self._end(tx, known[MOST_SESSIONS - 1 :])
+        return self.issue(tx, user, expires_at=now() + _SESSION)
+
+    def _end(self, tx: Transaction, digests: Sequence[str]) -> None:
+        if digests:
+            tx.execute(delete(TokenRow).where(TokenRow.hash.in_(digests)))
+            tx.in_order(lambda: self._drop(digests))
 
     def _remember(self, row: TokenRow, user: UserRow) -> None:
         caller = Caller(user.id, user.username, row.is_task, row.hash, row.allocation_id)
@@ -288,9 +298,23 @@ class Accounts:
             for digest in [digest for digest, entry in self._entries.items() if _is_over(entry, time)]:
                 del self._entries[digest]
 
-    def _drop(self, digest: str) -> None:
+    def _drop(self, digests: Iterable[str]) -> None:
         with self._lock:
-            self._entries.pop(digest, None)
+            for digest in digests:
+                self._entries.pop(digest, None)
+
+    def _apply(self, user_id: int, username: str, *, is_active: bool) -> None:
+        with self._lock:
+            for entry in self._entries.values():
+                if entry.caller.user_id == user_id:
+                    entry.caller = replace(entry.caller, username=username)
+                    entry.is_active = is_active
+
+    def _forget_codes(self, user_id: int) -> None:
+        with self._lock:
+            self._web_codes = {
+                digest: value for digest, value in self._web_codes.items() if value[0] != user_id
+            }
 
 
 def page_token(token: str) -> str:
@@ -307,6 +331,16 @@ def _digest(token: str) -> str:
 
 def _is_over(entry: _Entry, time: datetime) -> bool:
     return entry.expires_at is not None and entry.expires_at < time
+
+
+def _sessions_of(user_id: int) -> Select[str]:
+    """Return the query for the logins of a user, newest first."""
+    return (
+        select(TokenRow.hash)
+        .where(TokenRow.user_id == user_id, TokenRow.expires_at.is_not(None))
+        .where(TokenRow.allocation_id.is_(None))
+        .order_by(TokenRow.expires_at.desc())
+    )
 
 
 def _forget_expired(tx: Transaction) -> None:

@@ -68,12 +68,13 @@ class Users:
             InvalidArgumentError: the name or password is invalid.
             AlreadyExistsError: the name is taken.
         """
+        hashed = password_hash(_checked_password(changes))
         with self._store.writing() as tx:
             _require_admin(tx, caller)
             user = UserRow(username=_free_name(tx, changes.username or ""), modified_at=now())
             user.admin, user.active = bool(changes.admin), changes.active is not False
             user.display_name = changes.display_name or ""
-            user.password_hash = password_hash(_checked_password(changes))
+            user.password_hash = hashed
             tx.add(user)
             tx.flush()
             return user.id
@@ -81,7 +82,7 @@ class Users:
     def change(self, caller: Caller, user_id: int, changes: UserChanges) -> None:
         """Change a user. Administrators may change any user, others their own display name and password.
 
-        A new password ends the other logins of the user.
+        A new password ends the other logins of the user, and a deactivation ends all of them.
 
         Args:
             caller: the user that makes the change; a task may not.
@@ -94,6 +95,8 @@ class Users:
             InvalidArgumentError: the name or password is invalid.
             AlreadyExistsError: the name is taken.
         """
+        # Before the transaction: it takes long, and no other writer has its turn during a transaction.
+        hashed = None if changes.password is None else password_hash(_checked_password(changes))
         with self._store.writing() as tx:
             if changes.needs_admin or user_id != caller.user_id:
                 _require_admin(tx, caller)
@@ -106,12 +109,14 @@ class Users:
             user.admin = user.admin if changes.admin is None else changes.admin
             user.active = user.active if changes.active is None else changes.active
             user.modified_at = now()
-            if changes.password is not None:
-                self._set_password(tx, caller, user, changes)
-            self._accounts.reload(tx)
+            if hashed is not None:
+                self._set_password(tx, caller, user, hashed)
+            if not user.active:
+                self._accounts.forget_sessions(tx, user.id)
+            self._accounts.user_changed(tx, user)
 
-    def _set_password(self, tx: Transaction, caller: Caller, user: UserRow, changes: UserChanges) -> None:
-        user.password_hash = password_hash(_checked_password(changes))
+    def _set_password(self, tx: Transaction, caller: Caller, user: UserRow, hashed: str) -> None:
+        user.password_hash = hashed
         self._accounts.forget_sessions(tx, user.id, but=caller.token_hash)
         # The files contain the first passwords, which are no longer valid.
         first = {DEFAULT_USER: self._home.password_file, "admin": self._home.admin_password_file}

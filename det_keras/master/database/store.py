@@ -41,6 +41,7 @@ class Transaction(Session):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.consequences: list[Callable[[], object]] = []
+        self.ordered: list[Callable[[], object]] = []
         self.topics: set[str] = set()
         #: What this transaction leaves to the next ones if it is committed; see `take`.
         self.kept: dict[Any, Any] = {}
@@ -53,6 +54,13 @@ class Transaction(Session):
     def after_commit(self, action: Callable[[], object]) -> None:
         """Call `action` after the commit, in the order of registration; not after a rollback."""
         self.consequences.append(action)
+
+    def in_order(self, action: Callable[[], object]) -> None:
+        """Call `action` after the commit and before the next transaction; not after a rollback.
+
+        For what is kept in memory of rows: it changes in the order of the commits. It must not wait, nor fail.
+        """
+        self.ordered.append(action)
 
     def take(self, key: Any) -> Any:
         """Return what an earlier transaction left under `key`; None for nothing.
@@ -195,6 +203,8 @@ class Store:
             self._left.update(transaction.kept)
             while len(self._left) > _MOST_LEFT:
                 del self._left[next(iter(self._left))]
+            for action in transaction.ordered:
+                action()
             consequences, topics = transaction.consequences, transaction.topics
         self.feed.record(transaction.subjects)
         if transaction.queue_changes:
