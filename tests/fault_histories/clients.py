@@ -27,6 +27,7 @@ _TERMINAL = frozenset({"STATE_COMPLETED", "STATE_CANCELED", "STATE_ERROR"})
 _SPACES = {
     "grid": "{x: {type: categorical, vals: [0.1, 0.4, 0.7]}}",
     "single": "{x: 0.3}",
+    "wide": "{x: {type: double, minval: 0, maxval: 1, count: 1200}}",
 }
 _UNMANAGED = "searcher: {name: single, metric: loss}\n"
 

@@ -30,11 +30,15 @@ METHODS: Mapping[str, str] = {
         "{name: adaptive_asha, metric: loss, max_trials: 4, max_concurrent_trials: 2, "
         f"time_metric: epochs, max_time: {EPOCHS}, divisor: 2}}"
     ),
+    "wide": "{name: grid, metric: loss, max_concurrent_trials: 0}",
     "asha promoting": (
         "{name: adaptive_asha, metric: loss, max_trials: 4, max_concurrent_trials: 2, "
         f"max_length: {{epochs: {EPOCHS}}}, divisor: 2, stop_once: false}}"
     ),
 }
+
+# One that is drawn for the client that creates it. It is killed: with all of its trials, a history would take minutes.
+_WIDE = "wide"
 
 #: The faults of processes, of the disk and of the clock, with how often each is drawn.
 FAULTS: Mapping[str, int] = {
@@ -153,11 +157,29 @@ def draw_plan(seed: str) -> Plan:
     faults = tuple(_fault(rng) for _ in range(rng.randint(2, 5)))
     plain = frozenset(number for number in range(8) if rng.random() < 0.04)
     slots, is_elsewhere = rng.choice((1, 2, 2)), rng.random() < 0.4
-    return Plan(seed, experiments, clients, faults, _answers(rng), slots, is_elsewhere, plain)
+    answers = _answers(rng)
+    # From a generator of its own, so that the rest of a history is as it was before there were any.
+    wide = random.Random(f"wide {seed}")
+    if wide.random() < 0.25:
+        experiments += (_wide(wide),)
+        clients += (_killer(wide, experiments[-1].name),)
+    return Plan(seed, experiments, clients, faults, answers, slots, is_elsewhere, plain)
+
+
+def _wide(rng: random.Random) -> Experiment:
+    return Experiment("wide experiment", _WIDE, "plain", rng.randrange(2**31), 1, 0.02, rng.random() < 0.5)
+
+
+def _killer(rng: random.Random, name: str) -> tuple[Action, ...]:
+    """Draw the client that creates a wide search, pauses and activates it, and kills it."""
+    actions = [Action("create", name)]
+    for verb in rng.choices(("pause", "activate"), k=rng.randint(0, 3)):
+        actions += [Action(verb, name), Action("wait", value=rng.randint(1, 6))]
+    return (*actions, Action(rng.choice(("kill", "cancel")), name))
 
 
 def _experiment(rng: random.Random, number: int) -> Experiment:
-    method = rng.choice(list(METHODS))
+    method = rng.choice([method for method in METHODS if method != _WIDE])
     return Experiment(
         name=f"experiment {number}",
         method=method,

@@ -13,6 +13,7 @@ import pytest
 
 from det_keras import storage
 from det_keras.master.checkpoints import records
+from det_keras.master.database.notifier import DELETIONS
 from det_keras.storage.names import events_prefix
 from master.fakes import SINGLE, eventually
 
@@ -102,7 +103,8 @@ def test_retention_deletes_what_it_does_not_keep(world, place, trial):
     first, last = put(world, place, trial, 1), put(world, place, trial, 2)
     with world.master.store.writing() as tx:
         experiment = tx.get(records.ExperimentRow, trial["experimentId"])
-        records.start_pruning(tx, experiment)
+        experiment.is_pruning_due = True
+        tx.notify(DELETIONS)
     eventually(lambda: not place.exists(first))
     assert place.exists(last)
 

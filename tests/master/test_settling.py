@@ -6,7 +6,14 @@ import pytest
 from sqlalchemy import func, select, update
 
 from det_keras.master import lifecycle
-from det_keras.master.database.models import ExperimentRow, TaskRow, TrialRow
+from det_keras.master.database.models import (
+    AllocationRow,
+    ExperimentRow,
+    LogRow,
+    MetricRow,
+    TaskRow,
+    TrialRow,
+)
 from det_keras.master.database.store import Store
 from det_keras.master.experiments.trial_rows import MOST_MOVED
 from det_keras.protocol import states
@@ -135,3 +142,31 @@ def test_states_that_follow_are_those_that_may_become_the_wanted_one():
                 else {trial, wanted} == {states.ACTIVE, states.PAUSED}
             )
     assert not any(lifecycle.unsettled_states(state) for state in states.TERMINAL)
+
+
+def test_wide_search_is_deleted_in_parts(world, monkeypatch):
+    monkeypatch.setattr("det_keras.master.services.experiment_deletion._MOST_ROWS", 7)
+    experiment_id = world.client.create(wide(30))
+    other = world.client.create(wide(3))
+    trial = world.client.trials(experiment_id)[0]
+    allocation = world.wait_for_launch(trial)
+    for line in range(20):
+        world.pool.say(allocation, f"line {line}")
+        world.client.report(trial["id"], "training", line + 1, {"loss": 0.5})
+    eventually(lambda: len(world.client.log(trial["id"])) >= 20)
+    world.client.move(experiment_id, "kill")
+    eventually(lambda: state(world, experiment_id) == states.CANCELED)
+    world.client.call("DELETE", f"/api/v1/experiments/{experiment_id}")
+    eventually(lambda: _is_gone(world, experiment_id))
+    with world.master.store.reading() as session:
+        of_others = ((TrialRow, 3), (TaskRow, 3), (MetricRow, 0))
+        for model, left in of_others:
+            assert session.scalar(select(func.count()).select_from(model)) == left, model
+        assert session.get(AllocationRow, allocation) is None
+        assert session.scalar(select(LogRow.id).where(LogRow.task_id == trial["taskId"]).limit(1)) is None
+    assert count(world.master.store, other, states.ACTIVE) == 3
+
+
+def _is_gone(world, experiment_id: int) -> bool:
+    with world.master.store.reading() as session:
+        return session.get(ExperimentRow, experiment_id) is None

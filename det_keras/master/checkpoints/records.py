@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -25,7 +26,7 @@ from det_keras.master.database.models import (
     TrialRow,
 )
 from det_keras.master.database.notifier import DELETIONS
-from det_keras.master.database.store import Transaction
+from det_keras.master.database.store import Store, Transaction
 from det_keras.master.errors import InvalidArgumentError, NotFoundError
 from det_keras.master.reports.metrics import live_rows
 from det_keras.master.wire import encode_json
@@ -35,6 +36,9 @@ from det_keras.protocol.values import now
 COMPLETED = "COMPLETED"
 DELETED = "DELETED"
 PARTIALLY_DELETED = "PARTIALLY_DELETED"
+
+# Most checkpoints whose deletion one transaction requests.
+_MOST_PRUNED = 500
 
 
 @dataclass(frozen=True)
@@ -198,12 +202,28 @@ def request_deletion(tx: Transaction, uuids: Sequence[str], globs: Sequence[str]
     tx.notify(DELETIONS)
 
 
-def start_pruning(tx: Transaction, experiment: ExperimentRow) -> None:
-    """Have the garbage collector delete the checkpoints that a finished experiment's policy does not keep."""
-    retention = _retention(experiment)
-    for uuid in superfluous(tx, experiment, retention):
-        request_deletion(tx, [uuid], ["**/*"])
-    experiment.is_pruning_due = False
+def prune(store: Store, experiment_id: int) -> None:
+    """Have the garbage collector delete the checkpoints that a finished experiment's policy does not keep.
+
+    Which these are is read before: with many checkpoints it takes long, and no other writer has its turn during a
+    transaction. What may have changed since is asked again.
+    """
+    with store.reading() as session:
+        experiment = session.get(ExperimentRow, experiment_id)
+        uuids = [] if experiment is None else superfluous(session, experiment, _retention(experiment))
+    rest = deque(uuids)
+    is_done = False
+    while not is_done:
+        with store.writing() as tx:
+            experiment = tx.get(ExperimentRow, experiment_id)
+            # It may have been continued, or deleted.
+            if experiment is None or not experiment.is_pruning_due:
+                return
+            needed = _warm_starts(tx) | held_checkpoints(tx)
+            part = [rest.popleft() for _ in range(min(len(rest), _MOST_PRUNED))]
+            request_deletion(tx, [uuid for uuid in part if uuid not in needed], ["**/*"])
+            is_done = not rest
+            experiment.is_pruning_due = not is_done
 
 
 def superfluous(session: Session, experiment: ExperimentRow, retention: Retention) -> list[str]:
@@ -223,7 +243,7 @@ def superfluous(session: Session, experiment: ExperimentRow, retention: Retentio
 
 def candidates(session: Session, experiment: ExperimentRow) -> list[Candidate]:
     """Return an experiment's complete checkpoints, with the metric of the validation at the same batch."""
-    trial_ids = session.scalars(select(TrialRow.id).where(TrialRow.experiment_id == experiment.id)).all()
+    trial_ids = select(TrialRow.id).where(TrialRow.experiment_id == experiment.id)
     metrics = {
         (row.trial_id, row.total_batches): row
         for row in session.scalars(live_rows(trial_ids).where(MetricRow.group == VALIDATION))

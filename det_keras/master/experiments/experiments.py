@@ -282,7 +282,8 @@ class Experiments:
             if changes.get("resources"):
                 tx.notify(WORK)
             if changes.get("checkpoint_storage") and experiment.state in states.TERMINAL:
-                checkpoints.start_pruning(tx, experiment)
+                experiment.is_pruning_due = True
+                tx.notify(DELETIONS)
 
     def relabel(self, experiment_id: int, change: Callable[[set[str]], set[str]]) -> list[str]:
         """Change an experiment's labels in one transaction, and return them.

@@ -227,8 +227,8 @@ def best_validation(session: Session, experiment_id: int, *, smaller_is_better: 
     return None if value is None else float(value)
 
 
-def live_rows(trial_ids: Sequence[int]) -> Select[MetricRow]:
-    """Return the query for all reports of some trials that were not rolled back."""
+def live_rows(trial_ids: Sequence[int] | Select[int]) -> Select[MetricRow]:
+    """Return the query for all reports of some trials, or of those of a query, that were not rolled back."""
     return select(MetricRow).where(MetricRow.trial_id.in_(trial_ids), MetricRow.archived.is_(False))
 
 
