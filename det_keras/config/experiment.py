@@ -23,6 +23,7 @@ from det_keras.config.fields.small_sections import (
     Slurm,
 )
 from det_keras.config.kinds import (
+    MOST_SECONDS,
     Anything,
     Boolean,
     Choice,
@@ -151,7 +152,7 @@ class ExperimentConfig(Section):
     profiling: Profiling = setting(SectionKind(Profiling), factory=Profiling)
     log_policies: tuple[LogPolicy, ...] = setting(LogPoliciesKind(), factory=_builtin_policies)
     retention_policy: RetentionPolicy | None = optional(SectionKind(RetentionPolicy))
-    preemption_timeout: int | None = optional(Integer(minimum=0))
+    preemption_timeout: int | None = optional(Integer(minimum=0, maximum=MOST_SECONDS))
     debug: bool = setting(Boolean(), False)
     integrations: dict[str, Any] | None = optional(MapOf(Anything(), ("pachyderm", "webhooks")), inert=True)
     slurm: Slurm = setting(SectionKind(Slurm), factory=Slurm, inert=True)

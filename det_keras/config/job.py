@@ -11,7 +11,7 @@ from det_keras.config.fields.entrypoint import Entrypoint, EntrypointKind, as_co
 from det_keras.config.fields.environment import Environment
 from det_keras.config.fields.names import generated_name
 from det_keras.config.fields.resources import BindMount, JobResources
-from det_keras.config.kinds import Boolean, Integer, ListOf, Place, PlainMapping, Text
+from det_keras.config.kinds import MOST_SECONDS, Boolean, Integer, ListOf, Place, PlainMapping, Text
 from det_keras.config.legacy import fold_job
 from det_keras.config.secrets import masked
 from det_keras.config.section import Section, SectionKind, optional, setting
@@ -48,7 +48,7 @@ class JobConfig(Section):
     resources: JobResources = setting(SectionKind(JobResources), factory=JobResources)
     environment: Environment = setting(SectionKind(Environment), factory=Environment)
     bind_mounts: tuple[BindMount, ...] = setting(ListOf(SectionKind(BindMount)), ())
-    preemption_timeout: int | None = optional(Integer(minimum=0))
+    preemption_timeout: int | None = optional(Integer(minimum=0, maximum=MOST_SECONDS))
     debug: bool = setting(Boolean(), False, inert=True)
 
     @classmethod

@@ -79,6 +79,10 @@ def _received(value: Any) -> str:
     return f"received {shown(value)}.{hint}"
 
 
+#: Most seconds of a time limit, a hundred years: an end outside of the calendar could not be computed.
+MOST_SECONDS = 100 * 366 * 24 * 60 * 60
+
+
 @dataclass(frozen=True)
 class Integer(Kind[int]):
     """An integer; a float without a fraction is accepted, a boolean is not."""

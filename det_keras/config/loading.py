@@ -19,7 +19,13 @@ from det_keras.config.overrides import apply_overrides
 from det_keras.config.portable import generic_task, move_extensions
 from det_keras.config.searching.lengths import Unit
 from det_keras.config.searching.methods import refuse_removed_method, settle_searcher
-from det_keras.config.searching.searcher import DEFAULT_SEARCHER, MOST_BRACKETS, MOST_TRIALS, Searcher
+from det_keras.config.searching.searcher import (
+    DEFAULT_SEARCHER,
+    MOST_OF_A_SEARCH,
+    MOST_RUNGS,
+    MOST_TRIALS,
+    Searcher,
+)
 from det_keras.config.searching.space import Space
 from det_keras.config.secrets import MASK
 from det_keras.config.section import Section
@@ -209,13 +215,13 @@ def _space_problems(space: Space, searcher: Searcher) -> Iterator[ConfigProblem]
 
 def _size_problems(searcher: Searcher) -> Iterator[ConfigProblem]:
     place = Place("searcher")
-    for name in ("max_trials", "max_concurrent_trials"):
+    for name, most in MOST_OF_A_SEARCH.items():
         number = getattr(searcher, name)
-        if number is not None and number > MOST_TRIALS:
-            yield place.below(name).problem(f"must be at most {MOST_TRIALS}, received {number}.")
-    if len(searcher.bracket_rungs) > MOST_BRACKETS:
+        if number is not None and number > most:
+            yield place.below(name).problem(f"must be at most {most}, received {number}.")
+    if len(searcher.bracket_rungs) > MOST_RUNGS:
         yield place.below("bracket_rungs").problem(
-            f"must have at most {MOST_BRACKETS} numbers, received {len(searcher.bracket_rungs)}."
+            f"must have at most {MOST_RUNGS} numbers, received {len(searcher.bracket_rungs)}."
         )
 
 

@@ -29,8 +29,17 @@ _FREE_FORM = frozenset(
 )
 
 
+#: Most items of a list of a body, unless its field has a limit of its own: each costs a statement or an object.
+MOST_ITEMS = 10_000
+#: Most characters of a text of a body, unless its field has a limit of its own: lists and pages show it whole.
+LONGEST_TEXT = 1 << 20
+
+
 class Message(BaseModel):
-    """A request body: camelCase or snake_case, null means absent, unknown keys are ignored."""
+    """A request body: camelCase or snake_case, null means absent, unknown keys are ignored.
+
+    A field without a limit of its own has at most `MOST_ITEMS` items or `LONGEST_TEXT` characters.
+    """
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore")
 
@@ -39,6 +48,22 @@ class Message(BaseModel):
     def _drop_nulls(cls, value: Any) -> Any:
         if isinstance(value, Mapping):
             return {name: item for name, item in value.items() if item is not None}
+        return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_long(cls, value: Any) -> Any:
+        # Before the items are validated, which takes long for many of them.
+        for name, field in cls.model_fields.items() if isinstance(value, Mapping) else ():
+            given = value.get(to_camel(name), value.get(name))
+            if name in _FREE_FORM or any(hasattr(limit, "max_length") for limit in field.metadata):
+                continue
+            if isinstance(given, list) and len(given) > MOST_ITEMS:
+                raise ValueError(f"`{to_camel(name)}` may have {MOST_ITEMS} items, received {len(given)}")
+            if isinstance(given, str) and len(given) > LONGEST_TEXT:
+                raise ValueError(
+                    f"`{to_camel(name)}` may have {LONGEST_TEXT} characters, received {len(given)}"
+                )
         return value
 
     @model_validator(mode="after")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from det_keras.config import ExperimentConfig
 from det_keras.config import Searcher as SearcherSection
+from det_keras.config.searching.searcher import MOST_RUNGS
 from det_keras.errors import ConfigError
 from det_keras.search.base import SearchMethod
 from det_keras.search.bracket import Bracket
@@ -18,9 +19,6 @@ from det_keras.search.rungs import BracketPlan, adaptive_brackets, plan_bracket,
 from det_keras.search.searcher import Searcher
 from det_keras.search.stopping import StoppingBracket
 from det_keras.search.tpe import TpeSearch
-
-# Lengths are integers, so more rungs than this would only repeat the shortest length.
-_MOST_RUNGS = 100
 
 
 def from_config(config: ExperimentConfig) -> Searcher:
@@ -96,14 +94,16 @@ def _plans(section: SearcherSection) -> Sequence[BracketPlan]:
     brackets = list(section.bracket_rungs)
     _check_rungs("bracket_rungs", brackets)
     if not brackets:
-        brackets = adaptive_brackets(section.mode, section.max_rungs, divisor, length, trials)
+        brackets = adaptive_brackets(
+            section.mode, min(section.max_rungs, MOST_RUNGS), divisor, length, trials
+        )
     return plan_brackets(brackets, divisor, length, trials, section.max_concurrent_trials)
 
 
 def _check_rungs(field: str, rungs: Sequence[int]) -> None:
-    if rungs and max(rungs) > _MOST_RUNGS:
+    if rungs and max(rungs) > MOST_RUNGS:
         raise ConfigError.at(
-            f"searcher.{field}", f"{max(rungs)} rungs are too many. Use at most {_MOST_RUNGS}."
+            f"searcher.{field}", f"{max(rungs)} rungs are too many. Use at most {MOST_RUNGS}."
         )
 
 

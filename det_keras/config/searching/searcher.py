@@ -29,8 +29,17 @@ DEFAULT_SEARCHER: Mapping[str, Any] = {"name": "single", "metric": "val_loss", "
 
 #: Most trials of a search. Its state is kept in memory and read as a whole: with more, a restart would take minutes.
 MOST_TRIALS = 100_000
-#: Most brackets of an adaptive search. Each has another number of rungs, and a length has no more than this many.
-MOST_BRACKETS = 100
+#: Most rungs of a bracket, and most brackets, which differ in it. Lengths are integers: with a divisor that is of use,
+#: further rungs would only repeat the shortest length.
+MOST_RUNGS = 100
+#: The limits of numbers of a submitted config. Configs that were stored before there were any are still read.
+MOST_OF_A_SEARCH: Mapping[str, int] = {
+    "max_trials": MOST_TRIALS,
+    "max_concurrent_trials": MOST_TRIALS,
+    "n_startup_trials": MOST_TRIALS,
+    "num_rungs": MOST_RUNGS,
+    "max_rungs": MOST_RUNGS,
+}
 
 METHODS = ("single", "random", "grid", "adaptive_asha", "async_halving", "tpe")
 

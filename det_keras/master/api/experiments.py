@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from det_keras.config import hide_secrets
 from det_keras.master.checkpoints.verification import verification_shape
-from det_keras.master.database.context_store import FileEntry
+from det_keras.master.database.context_store import FileEntries
 from det_keras.master.database.lookups import config_of, find_experiment
 from det_keras.master.database.models import ExperimentRow, TrialRow, UserRow, VerificationRow
 from det_keras.master.embedded import EmbeddedMaster
@@ -46,6 +46,10 @@ _LIST_LIMIT = 100
 # A statement may have about 30,000 parameters.
 _IDS_PER_QUERY = 10_000
 _LONGEST_EXTERNAL_ID = 255
+_LONGEST_NAME = 1000
+_MOST_LABELS = 1000
+
+_Label = Annotated[str, Field(max_length=255)]
 
 T = TypeVar("T")
 
@@ -86,7 +90,7 @@ class CreateBody(Message):
     """An experiment to create."""
 
     config: str
-    model_definition: list[FileEntry] = Field(default_factory=list)
+    model_definition: FileEntries
     activate: bool = True
     validate_only: bool = False
     parent_id: int | None = None
@@ -121,9 +125,9 @@ class StorageChanges(Message):
 class PatchBody(Message):
     """Changes of an experiment; absent fields stay as they are."""
 
-    name: str | None = None
+    name: Annotated[str, Field(max_length=_LONGEST_NAME)] | None = None
     description: str | None = None
-    labels: list[str] | None = None
+    labels: Annotated[list[_Label], Field(max_length=_MOST_LABELS)] | None = None
     notes: str | None = None
     resources: ResourceChanges | None = None
     checkpoint_storage: StorageChanges | None = None

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
-from det_keras.master.database.context_store import FileEntry
+from det_keras.master.database.context_store import FileEntries
 from det_keras.master.database.models import TaskRow, UserRow
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.serializers.tasks import command_shape
@@ -27,7 +27,7 @@ class CreateBody(Message):
     """A job to run."""
 
     config: dict[str, Any]
-    files: list[FileEntry] = Field(default_factory=list)
+    files: FileEntries
     provenance: dict[str, Any] = Field(default_factory=dict)
 
 

@@ -19,7 +19,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.responses import RedirectResponse, Response
 
-from det_keras.master.database.context_store import FileEntry
+from det_keras.master.database.context_store import FileEntries
 from det_keras.master.database.lookups import find_experiment, find_trial
 from det_keras.master.database.models import TaskRow, UserRow
 from det_keras.master.embedded import EmbeddedMaster
@@ -44,7 +44,7 @@ class CreateBody(Message):
     config: dict[str, Any] = Field(default_factory=dict)
     experiment_ids: list[int] = Field(default_factory=list)
     trial_ids: list[int] = Field(default_factory=list)
-    files: list[FileEntry] = Field(default_factory=list)
+    files: FileEntries
 
 
 @router.post(_PATH)

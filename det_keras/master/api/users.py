@@ -25,7 +25,7 @@ class PatchBody(Message):
     """Changes of a user; absent fields stay as they are."""
 
     username: str | None = None
-    display_name: str | None = None
+    display_name: Annotated[str, Field(max_length=255)] | None = None
     admin: bool | None = None
     active: bool | None = None
     password: str | None = None
@@ -36,7 +36,7 @@ class NewUser(Message):
     """A user to create."""
 
     username: str = ""
-    display_name: str | None = None
+    display_name: Annotated[str, Field(max_length=255)] | None = None
     admin: bool = False
     active: bool = True
 

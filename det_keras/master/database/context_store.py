@@ -15,6 +15,9 @@ import posixpath
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from det_keras.files import write_file
 from det_keras.master.errors import InvalidArgumentError
@@ -39,11 +42,16 @@ class FileEntry(Message):
 
     path: str = ""
     type: int = ord("0")
-    content: str = ""
+    # That of the body is the limit.
+    content: str = Field(default="", max_length=128 << 20)
     mtime: int = 0
     mode: int = 0o644
     uid: int = 0
     gid: int = 0
+
+
+#: Files as clients send them. Each of them costs an object, and an entry of an archive that each task extracts.
+FileEntries = Annotated[list[FileEntry], Field(default_factory=list, max_length=50_000)]
 
 
 class ContextStore:
