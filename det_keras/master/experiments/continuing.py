@@ -7,7 +7,7 @@ that is killed meanwhile leaves the experiment either ended as before or continu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sqlalchemy import select
 
@@ -61,8 +61,9 @@ def go_on(tx: Transaction, experiment: ExperimentRow) -> None:
     else:
         searcher = state.searcher
         again = _reopen(searcher, trials)
-    for trial in again:
-        _renew(tx, trial)
+    # Read together, as rows of the transaction.
+    old = tx.scalars(select(TaskRow).where(TaskRow.job_id == experiment.job_id)).all()
+    _renew(tx, again, {task.id: task for task in old})
     state.replace(searcher)
     experiment.state = states.PAUSED
     experiment.end_time = None
@@ -96,7 +97,9 @@ def _reopen(searcher: Searcher, trials: Sequence[TrialRow]) -> Sequence[TrialRow
     failed = [
         trial
         for trial in trials
-        if trial not in cut_off and trial.state != states.COMPLETED and not searcher.method.compares_trials
+        if searcher.is_over(trial.request_id)
+        and trial.state != states.COMPLETED
+        and not searcher.method.compares_trials
     ]
     if not cut_off and not failed:
         what = "completed" if not searcher.method.compares_trials else "ended before their search did"
@@ -111,26 +114,29 @@ def _reopen(searcher: Searcher, trials: Sequence[TrialRow]) -> Sequence[TrialRow
     return [*cut_off, *failed]
 
 
-def _renew(tx: Transaction, trial: TrialRow) -> None:
-    """Put an ended trial back into the queue, with a new task."""
-    old = tx.get(TaskRow, trial.task_id)
-    assert old is not None
-    task_ids = trial.task_ids
-    task = TaskRow(
-        id=f"{task_ids[0]}-{len(task_ids)}",
-        kind=old.kind,
-        owner_id=old.owner_id,
-        job_id=old.job_id,
-        context=old.context,
-        slots=old.slots,
-        start_time=now(),
-    )
-    tx.add(task)
+def _renew(tx: Transaction, trials: Sequence[TrialRow], old: Mapping[str, TaskRow]) -> None:
+    """Put ended trials back into the queue, with new tasks."""
+    tasks = []
+    for trial in trials:
+        former, task_ids = old[trial.task_id], trial.task_ids
+        tasks.append(
+            TaskRow(
+                id=f"{task_ids[0]}-{len(task_ids)}",
+                kind=former.kind,
+                owner_id=former.owner_id,
+                job_id=former.job_id,
+                context=former.context,
+                slots=former.slots,
+                start_time=now(),
+            )
+        )
+    tx.add_all(tasks)
     tx.flush()
-    trial.earlier_task_ids = task_ids
-    trial.task_id = task.id
-    trial.state = states.PAUSED
-    trial.end_time = trial.early_exit = trial.log_policy_matched = None
-    trial.is_retry_cancelled = False
-    trial.restarts = trial.lost_runs = 0
-    trial.progress = 0.0
+    for trial, task in zip(trials, tasks, strict=True):
+        trial.earlier_task_ids = trial.task_ids
+        trial.task_id = task.id
+        trial.state = states.PAUSED
+        trial.end_time = trial.early_exit = trial.log_policy_matched = None
+        trial.is_retry_cancelled = False
+        trial.restarts = trial.lost_runs = 0
+        trial.progress = 0.0
