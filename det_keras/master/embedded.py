@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from det_keras.errors import DetError
 from det_keras.home import Home
 from det_keras.master import process
+from det_keras.master.accounts.attempts import LoginAttempts
 from det_keras.master.accounts.auth import Accounts
 from det_keras.master.accounts.users import Users
 from det_keras.master.checkpoints import verification
@@ -96,6 +97,7 @@ class EmbeddedMaster:
             cert_file=cert_file,
         )
         self.accounts = Accounts(store, home)
+        self.login_attempts = LoginAttempts()
         self.report_batcher = ReportBatcher(store, report_metrics)
         self.curves = Curves(store)
         self.system_metrics = SystemMetrics(store)
@@ -170,6 +172,7 @@ class EmbeddedMaster:
         self.settler.stop()
         self.database_watch.stop()
         self.pool.stop()
+        self.login_attempts.close()
         with contextlib.suppress(UnavailableError):
             # Their events are in the database otherwise, and the next master repeats them.
             store_searches(self.store)

@@ -57,6 +57,21 @@ class AlreadyExistsError(ApiError):
     status, code, reason = 409, 6, "AlreadyExists"
 
 
+class TooManyRequestsError(ApiError):
+    """The caller asks for too much.
+
+    Args:
+        message: what is too much, and what to do.
+        wait_s: after how many seconds the call may succeed; None if time alone does not help.
+    """
+
+    status, code, reason = 429, 8, "ResourceExhausted"
+
+    def __init__(self, message: str, wait_s: int | None = None) -> None:
+        super().__init__(message)
+        self.wait_s = wait_s
+
+
 class UnimplementedError(ApiError):
     """A call of Determined's API that this master does not serve."""
 
@@ -78,6 +93,22 @@ class DiskFullError(UnavailableError):
         )
 
 
+class OutOfFilesError(UnavailableError):
+    """The master has as many files open as it may have."""
+
+    def __init__(self) -> None:
+        super().__init__("The master has too many files open at the moment. Try again.")
+
+
 def is_disk_full(error: Exception) -> bool:
     """Return whether an error of the system says that nothing more can be stored."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def unavailability(error: Exception) -> UnavailableError | None:
+    """Return how a call is refused that failed because something is used up; None for an error of the program."""
+    if is_disk_full(error):
+        return DiskFullError()
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return OutOfFilesError()
+    return None

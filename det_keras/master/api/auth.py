@@ -52,9 +52,14 @@ async def describe_master(master: MasterDep) -> Response:
 
 
 @router.post("/api/v1/auth/login")
-def login(master: MasterDep, request: Annotated[LoginBody, body(LoginBody)]) -> Response:
+async def login(master: MasterDep, call: Request, request: Annotated[LoginBody, body(LoginBody)]) -> Response:
     """Exchange a password for a session token."""
-    token, user = master.accounts.login(request.username, request.password, is_hashed=request.is_hashed)
+    address = "" if call.client is None else call.client.host
+    token, user = await master.login_attempts.run(
+        request.username,
+        address,
+        lambda: master.accounts.login(request.username, request.password, is_hashed=request.is_hashed),
+    )
     response = reply({"token": token, "user": user_shape(user)})
     _set_cookie(master, response, token)
     return response

@@ -7,11 +7,12 @@ from typing import Any
 
 from starlette.responses import Response, StreamingResponse
 
-from det_keras.master.errors import ApiError, UnavailableError
+from det_keras.master.errors import ApiError, TooManyRequestsError, UnavailableError
 from det_keras.master.wire import encode_json
 
 _JSON = "application/json"
-_TOO_LARGE = 413
+# The rest of the body is not read, so the connection cannot be used for another request.
+_BODY_IS_LEFT = (408, 413)
 
 
 def reply(content: Mapping[str, Any] | None = None) -> Response:
@@ -35,9 +36,12 @@ def error_reply(path: str, error: ApiError, *, status: int | None = None) -> Res
         error: the error.
         status: HTTP status; None for the status of the error's class.
     """
-    headers = {"Retry-After": "1"} if isinstance(error, UnavailableError) else {}
-    if error.status == _TOO_LARGE:
-        # The rest of the body is not read, so the connection cannot be used for another request.
+    headers = {}
+    if isinstance(error, UnavailableError):
+        headers["Retry-After"] = "1"
+    elif isinstance(error, TooManyRequestsError) and error.wait_s is not None:
+        headers["Retry-After"] = str(error.wait_s)
+    if error.status in _BODY_IS_LEFT:
         headers["Connection"] = "close"
     return Response(
         encode_json(error_body(path, error)),
