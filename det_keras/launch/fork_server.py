@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -44,12 +45,18 @@ class ForkServer:
     Args:
         environment: the complete environment of the supervisors.
         when_ended: called from a thread when some supervisor has ended. Not for those that outlive their server.
+        file_limit: how many files the supervisors and their tasks may have open; None for as many as this process.
     """
 
     def __init__(
-        self, environment: Mapping[str, str], when_ended: Callable[[], object] = lambda: None
+        self,
+        environment: Mapping[str, str],
+        when_ended: Callable[[], object] = lambda: None,
+        *,
+        file_limit: int | None = None,
     ) -> None:
         self._environment = dict(environment)
+        self._arguments = [] if file_limit is None else [str(file_limit)]
         self._when_ended = when_ended
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
@@ -100,7 +107,7 @@ class ForkServer:
         ours, its = socket.socketpair()
         with its:
             process = subprocess.Popen(
-                [sys.executable, "-m", "det_keras.launch.fork_server"],
+                [sys.executable, "-m", "det_keras.launch.fork_server", *self._arguments],
                 # A module of the user's in the working directory would be imported before those of Python.
                 cwd="/",
                 env=self._environment,
@@ -119,8 +126,16 @@ def _hear_ends(connection: socket.socket, when_ended: Callable[[], object]) -> N
             when_ended()
 
 
-def main() -> int:
-    """Fork a supervisor for each request on standard input, until it ends."""
+def main(arguments: Sequence[str]) -> int:
+    """Fork a supervisor for each request on standard input, until it ends.
+
+    Args:
+        arguments: the limit of open files; none to inherit it.
+    """
+    if arguments:
+        # Here, not between fork and exec in the master, whose other threads may hold locks at that moment.
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (int(arguments[0]), hard))
     requests = socket.socket(fileno=0)
     signal.signal(signal.SIGCHLD, lambda *_: _reap(requests))
     # The forks share the memory of objects that their garbage collection does not touch.
@@ -176,4 +191,4 @@ def _report_start(started: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -24,6 +24,7 @@ from det_keras.master.database.store import Store
 from det_keras.master.embedded import EmbeddedMaster, open_store
 from det_keras.master.resources.slots import find_slots
 from det_keras.master.server.address import Address, choose_address
+from det_keras.master.server.capacity import Capacity, raise_file_limit
 from det_keras.master.server.http_server import bind, serve
 from det_keras.master.tasks import allocations
 from det_keras.master.tasks.scheduling import POLICIES, Policy, make_policy
@@ -35,8 +36,10 @@ def main() -> int:
     """Run the master until a signal ends it."""
     options = _parser().parse_args()
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {LOG_FORMAT}")
-    for noisy in ("uvicorn.error", "alembic", "httpx"):
+    for noisy in ("alembic", "httpx"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    # Its warnings are about requests that are not HTTP: any client could fill the disk with them.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     # Before the server runs and after it has ended, a signal ends the process with exit code 0.
     signal.signal(signal.SIGTERM, _leave)
     signal.signal(signal.SIGINT, _leave)
@@ -51,6 +54,8 @@ def main() -> int:
 
 def _run(home: Home, address: Address, options: argparse.Namespace) -> int:
     policy = _policy(options.scheduler, preemption=options.preemption)
+    files = raise_file_limit()
+    capacity = Capacity.of(files.master)
     home.create()
     lock = process.hold(home)
     if lock is None:
@@ -81,9 +86,10 @@ def _run(home: Home, address: Address, options: argparse.Namespace) -> int:
             advertise=options.advertise,
             policy=policy,
             verify_resume=options.verify_resume,
+            file_limit=files.task,
         )
         master.connect()
-        served = serve(create_app(master), sock, address, home, notifier)
+        served = serve(create_app(master, capacity), sock, address, home, notifier, capacity)
         return 0 if served and not store.is_lost else 1
 
 

@@ -39,9 +39,10 @@ from det_keras.master.api import (
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.server import openapi
 from det_keras.master.server.address_form import AddressFormMiddleware
+from det_keras.master.server.admission import Admission, AdmissionMiddleware
 from det_keras.master.server.auth_middleware import AuthMiddleware
-from det_keras.master.server.body_limit import BodyLimitMiddleware
 from det_keras.master.server.browser import wants_page
+from det_keras.master.server.capacity import Capacity
 from det_keras.master.server.compression import CompressionMiddleware
 from det_keras.master.server.responses import error_reply
 from det_keras.master.web import site
@@ -62,18 +63,23 @@ _BY_STATUS = {
         errors.UnavailableError,
     )
 }
-# Handlers that use the database or the disk run on these threads; long polls wait on the event loop instead.
-_THREADS = 40
 
 
-def create_app(master: EmbeddedMaster) -> FastAPI:
-    """Return the application that serves `master`; it starts and stops the master with itself."""
+def create_app(master: EmbeddedMaster, capacity: Capacity | None = None) -> FastAPI:
+    """Return the application that serves `master`; it starts and stops the master with itself.
+
+    Args:
+        master: the master.
+        capacity: how much it does at once; None for what this process can do.
+    """
+    capacity = capacity or Capacity.of_process()
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         import asyncio
 
-        anyio.to_thread.current_default_thread_limiter().total_tokens = _THREADS
+        # Handlers that use the database or the disk run on these threads; long polls wait on the event loop instead.
+        anyio.to_thread.current_default_thread_limiter().total_tokens = capacity.threads
         master.notifier.attach(asyncio.get_running_loop())
         await anyio.to_thread.run_sync(master.start)
         yield
@@ -88,6 +94,7 @@ def create_app(master: EmbeddedMaster) -> FastAPI:
         redoc_url=None,
     )
     app.state.master = master
+    app.state.admission = Admission(capacity)
     # The routers of training, series and log streams have fixed words where others have ids, so they come first.
     modules = (
         auth,
@@ -119,11 +126,11 @@ def create_app(master: EmbeddedMaster) -> FastAPI:
     app.add_exception_handler(errors.ApiError, _refused)
     app.add_exception_handler(RequestValidationError, _malformed)
     app.add_exception_handler(HTTPException, _not_routed)
-    app.add_exception_handler(OSError, _not_stored)
+    app.add_exception_handler(OSError, _used_up)
     app.add_exception_handler(Exception, _failed)
     # The middleware added last handles a call first.
+    app.add_middleware(AdmissionMiddleware, admission=app.state.admission)
     app.add_middleware(AuthMiddleware, accounts=master.accounts, notifier=master.notifier)
-    app.add_middleware(BodyLimitMiddleware)
     app.add_middleware(AddressFormMiddleware)
     app.add_middleware(CompressionMiddleware)
     return app
@@ -154,11 +161,12 @@ async def _answer(request: Request, error: errors.ApiError) -> Response:
     return error_reply(request.url.path, error)
 
 
-async def _not_stored(request: Request, error: Exception) -> Response:
+async def _used_up(request: Request, error: Exception) -> Response:
     """Refuse a call for which there is no space, so that it is repeated; any other error is one of the program."""
-    if not errors.is_disk_full(error):
+    refusal = errors.unavailability(error)
+    if refusal is None:
         raise error
-    return await _answer(request, errors.DiskFullError())
+    return await _answer(request, refusal)
 
 
 async def _failed(request: Request, error: Exception) -> Response:

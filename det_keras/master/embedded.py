@@ -63,6 +63,7 @@ class EmbeddedMaster:
         advertise: the address that tasks connect to, if `url` is not theirs.
         policy: decides which task gets which slots; by priority, without preemption, by default.
         verify_resume: when experiments are verified whose configs do not say: ``once``, ``never`` or ``always``.
+        file_limit: how many files a process of a task may have open; None for as many as this process.
 
     Raises:
         DetError: Ray is not installed.
@@ -84,6 +85,7 @@ class EmbeddedMaster:
         advertise: str | None = None,
         policy: Policy | None = None,
         verify_resume: str = verification.NEVER,
+        file_limit: int | None = None,
     ) -> None:
         self.home = home
         self.started_at = now()
@@ -120,7 +122,9 @@ class EmbeddedMaster:
                 when_changed=wake,
             )
         else:
-            self.pool = LocalPool(home, slots, environment, info_mounts=info_mounts, when_changed=wake)
+            self.pool = LocalPool(
+                home, slots, environment, info_mounts=info_mounts, when_changed=wake, file_limit=file_limit
+            )
         self.default_storage = {"type": "directory", "container_path": str(home.checkpoints)}
         self.experiments = Experiments(store, self.bundles, self.default_storage, self.pool)
         self.jobs = Jobs(store, self.bundles, self.pool)

@@ -20,7 +20,13 @@ MessageT = TypeVar("MessageT", bound="Message")
 # Created once: creating it takes as long as encoding a small response.
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 _MOST_LEVELS = 64
+_MOST_VALUES = 500_000
+_TOO_MANY = f"The body may have {_MOST_VALUES:,} values: items of lists and objects."
 _TOO_DEEP = f"The body is nested too deeply: more than {_MOST_LEVELS} lists and objects in each other."
+# Each value but the first of a list or object is behind a comma. In strings they mean nothing.
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
+# Of a body that does not match its class.
+_MOST_PROBLEMS = 20
 # Matches what may be a number that is not finite: its name, or a number that is too large for a float.
 _NOT_FINITE = re.compile(rb"NaN|Infinity|[eE]\+?\d{3}|\d{300}")
 # Stored as JSON text: their numbers may be of any size.
@@ -109,7 +115,12 @@ def parse_message(kind: type[MessageT], body: bytes, bare_list: str | None = Non
 
 def validation_text(problems: list[Any]) -> str:
     """Return one line with all problems that pydantic found."""
-    texts = [f"`{'.'.join(str(part) for part in problem['loc'])}`: {problem['msg']}" for problem in problems]
+    texts = [
+        f"`{'.'.join(str(part) for part in problem['loc'])}`: {problem['msg']}"
+        for problem in problems[:_MOST_PROBLEMS]
+    ]
+    if len(problems) > _MOST_PROBLEMS:
+        texts.append(f"and {len(problems) - _MOST_PROBLEMS} more problems")
     return "; ".join(texts) + "."
 
 
@@ -117,8 +128,9 @@ def decode_json(body: bytes) -> Any:
     """Return the value of JSON text; the Content-Type is ignored.
 
     Raises:
-        InvalidArgumentError: it is not JSON in UTF-8, or nested too deeply.
+        InvalidArgumentError: it is not JSON in UTF-8, has too many values, or is nested too deeply.
     """
+    _refuse_many_values(body)
     try:
         # Not `json`: it accepts a surrogate without its other half, which can be neither stored nor shown.
         value = from_json(body)
@@ -128,6 +140,20 @@ def decode_json(body: bytes) -> Any:
     if _is_deeper(value, _MOST_LEVELS):
         raise InvalidArgumentError(_TOO_DEEP)
     return finite(value) if _NOT_FINITE.search(body) else value
+
+
+def _refuse_many_values(body: bytes) -> None:
+    """Refuse a body before it is parsed: parsing and checking a value takes as long as counting a thousand."""
+    if _most_values(body) <= _MOST_VALUES:
+        return
+    # There are commas in strings, as in lines of logs. A body with more strings than this has too many values.
+    bare, strings = _STRING.subn(b"", body, count=2 * _MOST_VALUES)
+    if strings == 2 * _MOST_VALUES or _most_values(bare) > _MOST_VALUES:
+        raise InvalidArgumentError(_TOO_MANY)
+
+
+def _most_values(body: bytes) -> int:
+    return body.count(b",") + body.count(b"[") + body.count(b"{")
 
 
 def _is_deeper(value: Any, levels: int) -> bool:

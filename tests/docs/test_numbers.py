@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from ways import ALIKE, WAYS
 
@@ -9,11 +11,12 @@ from det_keras.config import ExperimentConfig
 from det_keras.config.searching.searcher import Searcher
 from det_keras.core.media import images, tables
 from det_keras.master import wire
-from det_keras.master.accounts import auth
+from det_keras.master.accounts import attempts, auth
 from det_keras.master.api import training as reports
 from det_keras.master.experiments import unmanaged
 from det_keras.master.reports import metrics
-from det_keras.master.server import body_limit
+from det_keras.master.server import bodies, connections
+from det_keras.master.server.capacity import Capacity
 from det_keras.master.tasks.scheduling import DEFAULT_PRIORITY
 from det_keras.master.web import alerts, wall
 from det_keras.master.web.plotting import plots
@@ -25,6 +28,22 @@ SCRIPTS = len(list((ROOT / "tests" / "scripts").glob("*.py")))
 POPULATION = len(list((ROOT / "tests" / "keras" / "population").glob("*.py")))
 # Each is killed twice in one run, and once in another.
 KILLS = 3 * POPULATION
+SMALL, USUAL = (dataclasses.asdict(Capacity.of(limit)) for limit in (64, 1024))
+# These are a part of the ones of all addresses, so that nobody meets them alone.
+for _numbers in (SMALL, USUAL):
+    del _numbers["waiting_per_address"]
+BOUNDS = {
+    "time for the head of a request, without a login also for its body": f"{connections.REQUEST_S} s",
+    "time for a body": f"{bodies._FIRST_S:.0f} s, and one more for each {bodies._BYTES_PER_S >> 10} KiB; "
+    f"no gap of more than {bodies._LONGEST_GAP_S:.0f} s",
+    "time without progress of a client without a login that reads its answer": f"{connections._STALLED_S} s",
+    "time of an idle connection": f"{connections.KEEP_ALIVE_S} s",
+    "body without a login": f"{bodies.MOST_ANONYMOUS_BYTES >> 10} KiB",
+    "body of a call": f"{bodies.MOST_BYTES >> 20} MiB",
+    "body with files of an experiment, job or TensorBoard": f"{bodies.MOST_FILE_BYTES >> 20} MiB",
+    "body with lines of a log": f"{bodies.MOST_LOG_BYTES >> 20} MiB",
+    "passwords that are checked at once": f"{attempts.THREADS}, and {attempts.MOST_QUEUED} that wait",
+}
 SENTENCES = {
     "README.md": [
         f"the diffs of {SCRIPTS} examples",
@@ -42,7 +61,9 @@ SENTENCES = {
     ],
     "docs/getting-started.md": [f"the changes of {SCRIPTS} scripts"],
     "docs/master.md": [
-        f"| a call | {body_limit._MOST_BYTES >> 20} MiB |",
+        f"| values of a body: items of lists and objects | {wire._MOST_VALUES:,} |",
+        *(f"| {bound} | {value} |" for bound, value in BOUNDS.items()),
+        *(f"| {SMALL[field]:,} | {USUAL[field]:,} |" for field in SMALL),
         f"| a report of metrics | {reports._MOST_REPORT_BYTES >> 20} MiB, {metrics._MOST_NAMES:,} names |",
         f"| reports of metrics in one call | {protocol_metrics.MOST_TOGETHER} |",
         f"| metadata of a run | {reports._MOST_METADATA_BYTES >> 20} MiB |",

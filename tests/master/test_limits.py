@@ -164,7 +164,7 @@ def test_more_names_than_the_limit_are_refused(world, trial_id):
 def test_body_of_ten_megabytes_is_stored_and_a_longer_report_is_refused(world, trial_id):
     assert send_metrics(world, trial_id, 1, json.dumps({"a": "x" * 10_000_000})).status_code == 200
     answer = send_metrics(world, trial_id, 2, json.dumps({"a": "x" * 17_000_000}))
-    assert answer.status_code == 400
+    assert answer.status_code == 413
     assert "16 MiB" in answer.json()["error"]["error"]
     assert world.client.trial(trial_id)["totalBatchesProcessed"] == 1
 

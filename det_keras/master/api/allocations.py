@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from typing import Annotated, NamedTuple
 
 import anyio.to_thread
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
 from pydantic import Field
 from starlette.responses import Response
 
@@ -19,7 +19,8 @@ from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import InvalidArgumentError, NotFoundError, PermissionDeniedError
 from det_keras.master.resources import LogEntry, Share
 from det_keras.master.serializers.tasks import allocation_shape
-from det_keras.master.server.calls import CallerDep, MasterDep, body
+from det_keras.master.server.bodies import MOST_LOG_BYTES
+from det_keras.master.server.calls import CallerDep, MasterDep, body, open_stream
 from det_keras.master.server.responses import reply
 from det_keras.master.tasks import allocations
 from det_keras.master.tasks.logs import store_entries
@@ -64,7 +65,7 @@ def describe(master: MasterDep, allocation_id: str) -> Response:
         return reply({"allocation": allocation_shape(allocations.find_allocation(session, allocation_id))})
 
 
-@router.get("/signals/preemption")
+@router.get("/signals/preemption", dependencies=[Depends(open_stream)])
 async def preemption(
     master: MasterDep,
     allocation_id: str,
@@ -133,7 +134,10 @@ def ready(master: MasterDep, allocation_id: str) -> Response:
 
 @router.post("/output")
 def output(
-    master: MasterDep, caller: CallerDep, allocation_id: str, request: Annotated[OutputBody, body(OutputBody)]
+    master: MasterDep,
+    caller: CallerDep,
+    allocation_id: str,
+    request: Annotated[OutputBody, body(OutputBody, most_bytes=MOST_LOG_BYTES)],
 ) -> Response:
     """Store a part of the attempt's log, unless it is stored already; return the position of the next part."""
     with master.store.writing() as tx:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Annotated, Any, cast
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from pydantic import Field
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -29,7 +29,16 @@ from det_keras.master.database.models import CheckpointRow, TrialRow
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import ApiError, InvalidArgumentError, NotFoundError
 from det_keras.master.serializers.checkpoints import checkpoint_shapes, doomed_shape
-from det_keras.master.server.calls import MasterDep, Page, PageDep, body, choice, choices, paged
+from det_keras.master.server.calls import (
+    MasterDep,
+    Page,
+    PageDep,
+    body,
+    choice,
+    choices,
+    open_download,
+    paged,
+)
 from det_keras.master.server.responses import error_reply, reply
 from det_keras.master.wire import Message, from_timestamp
 from det_keras.protocol.metrics import rank
@@ -47,6 +56,8 @@ _ARCHIVES = {
     "application/zip": "zip",
 }
 _CHUNK_BYTES = 1 << 20
+# A checkpoint is reported with the names of all of its files.
+_MOST_LIST_BYTES = 16 << 20
 
 StatesQuery = Annotated[list[str], Query(description="Only checkpoints in these states; empty for all.")]
 SortQuery = Annotated[str, Query(alias="sortByAttr", description="Such as `SORT_BY_BATCH_NUMBER`.")]
@@ -118,7 +129,9 @@ class _UnsupportedError(ApiError):
 
 
 @router.post("/api/v1/checkpoints")
-def report(master: MasterDep, request: Annotated[ReportBody, body(ReportBody)]) -> Response:
+def report(
+    master: MasterDep, request: Annotated[ReportBody, body(ReportBody, most_bytes=_MOST_LIST_BYTES)]
+) -> Response:
     """Record a checkpoint."""
     if choice(request.state, "STATE_", _STATES) not in ("COMPLETED", "UNSPECIFIED"):
         raise InvalidArgumentError(f"Only complete checkpoints can be reported, received {request.state!r}.")
@@ -137,7 +150,9 @@ def report(master: MasterDep, request: Annotated[ReportBody, body(ReportBody)]) 
 
 
 @router.patch("/api/v1/checkpoints")
-def patch(master: MasterDep, request: Annotated[PatchBody, body(PatchBody)]) -> Response:
+def patch(
+    master: MasterDep, request: Annotated[PatchBody, body(PatchBody, most_bytes=_MOST_LIST_BYTES)]
+) -> Response:
     """Record that files of checkpoints were deleted."""
     with master.store.writing() as tx:
         for change in request.checkpoints:
@@ -148,7 +163,9 @@ def patch(master: MasterDep, request: Annotated[PatchBody, body(PatchBody)]) -> 
 
 
 @router.delete("/api/v1/checkpoints")
-def delete(master: MasterDep, request: Annotated[DeleteBody, body(DeleteBody)]) -> Response:
+def delete(
+    master: MasterDep, request: Annotated[DeleteBody, body(DeleteBody, most_bytes=_MOST_LIST_BYTES)]
+) -> Response:
     """Delete all files of checkpoints, in the background."""
     with master.store.writing() as tx:
         checkpoints.request_deletion(tx, request.checkpoint_uuids, ["**/*"])
@@ -156,7 +173,9 @@ def delete(master: MasterDep, request: Annotated[DeleteBody, body(DeleteBody)]) 
 
 
 @router.post("/api/v1/checkpoints/rm")
-def remove_files(master: MasterDep, request: Annotated[DeleteBody, body(DeleteBody)]) -> Response:
+def remove_files(
+    master: MasterDep, request: Annotated[DeleteBody, body(DeleteBody, most_bytes=_MOST_LIST_BYTES)]
+) -> Response:
     """Delete some files of checkpoints, in the background."""
     with master.store.writing() as tx:
         checkpoints.request_deletion(tx, request.checkpoint_uuids, request.checkpoint_globs)
@@ -272,7 +291,7 @@ def preview_pruning(
         )
 
 
-@router.get("/checkpoints/{uuid}")
+@router.get("/checkpoints/{uuid}", dependencies=[Depends(open_download)])
 def download(master: MasterDep, request: Request, uuid: str) -> Response:
     """Return the files of a checkpoint as one archive, of the kind in the Accept header."""
     accepted = request.headers.get("accept", "").split(",")[0].split(";")[0].strip()

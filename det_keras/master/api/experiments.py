@@ -30,6 +30,7 @@ from det_keras.master.serializers.experiments import (
     validated_shape,
 )
 from det_keras.master.serializers.trials import TRIAL_STATES, trial_shapes
+from det_keras.master.server.bodies import MOST_FILE_BYTES
 from det_keras.master.server.calls import CallerDep, MasterDep, PageDep, body, choice, choices, paged
 from det_keras.master.server.responses import list_reply, reply
 from det_keras.master.wire import Message
@@ -135,7 +136,9 @@ class PatchBody(Message):
 
 @router.post("/experiments")
 def create(
-    master: MasterDep, caller: CallerDep, request: Annotated[CreateBody, body(CreateBody)]
+    master: MasterDep,
+    caller: CallerDep,
+    request: Annotated[CreateBody, body(CreateBody, most_bytes=MOST_FILE_BYTES)],
 ) -> Response:
     """Create an experiment, or only validate it."""
     if request.template:
@@ -164,7 +167,7 @@ def put(
     master: MasterDep,
     caller: CallerDep,
     external_id: Annotated[str, Path(max_length=_LONGEST_EXTERNAL_ID)],
-    request: Annotated[CreateBody, body(CreateBody)],
+    request: Annotated[CreateBody, body(CreateBody, most_bytes=MOST_FILE_BYTES)],
 ) -> Response:
     """Create an unmanaged experiment, or return the one with this external id."""
     if not request.unmanaged:

@@ -15,6 +15,7 @@ from det_keras.master.database.context_store import FileEntries
 from det_keras.master.database.models import TaskRow, UserRow
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.serializers.tasks import command_shape
+from det_keras.master.server.bodies import MOST_FILE_BYTES
 from det_keras.master.server.calls import CallerDep, MasterDep, PageDep, body, paged
 from det_keras.master.server.responses import reply
 from det_keras.master.tasks import allocations, jobs
@@ -33,7 +34,9 @@ class CreateBody(Message):
 
 @router.post("")
 def create(
-    master: MasterDep, caller: CallerDep, request: Annotated[CreateBody, body(CreateBody)]
+    master: MasterDep,
+    caller: CallerDep,
+    request: Annotated[CreateBody, body(CreateBody, most_bytes=MOST_FILE_BYTES)],
 ) -> Response:
     """Queue a job."""
     task_id, notices = master.jobs.create(

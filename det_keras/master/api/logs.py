@@ -17,7 +17,8 @@ from det_keras.master.database.models import AllocationRow, TaskRow
 from det_keras.master.database.notifier import task_topic
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import InvalidArgumentError, NotFoundError, UnavailableError
-from det_keras.master.server.calls import MasterDep, PageDep, body, choices
+from det_keras.master.server.bodies import MOST_LOG_BYTES
+from det_keras.master.server.calls import FollowDep, MasterDep, PageDep, body, choices
 from det_keras.master.server.responses import error_line, reply, stream_reply
 from det_keras.master.tasks import logs as task_logs
 from det_keras.master.tasks.logs import LogFilter
@@ -74,7 +75,9 @@ class _Part:
 
 
 @router.post("/api/v1/task/logs")
-def take_in(master: MasterDep, request: Annotated[ShippedBody, body(ShippedBody)]) -> Response:
+def take_in(
+    master: MasterDep, request: Annotated[ShippedBody, body(ShippedBody, most_bytes=MOST_LOG_BYTES)]
+) -> Response:
     """Store log lines of a task."""
     task_ids = {line.task_id for line in request.logs}
     if len(task_ids) != 1:
@@ -87,7 +90,8 @@ def take_in(master: MasterDep, request: Annotated[ShippedBody, body(ShippedBody)
 
 @router.post("/task-logs")
 def take_in_plain(
-    master: MasterDep, request: Annotated[ShippedBody, body(ShippedBody, bare_list="logs")]
+    master: MasterDep,
+    request: Annotated[ShippedBody, body(ShippedBody, most_bytes=MOST_LOG_BYTES, bare_list="logs")],
 ) -> Response:
     """Store log lines of an unmanaged trial: a bare list of them."""
     _store(master, request.logs)
@@ -154,7 +158,7 @@ FilterDep = Annotated[LogFilter, Depends(_filter)]
 
 @router.get("/api/v1/trials/{trial_id}/logs")
 def trial_logs(
-    master: MasterDep, trial_id: int, page: PageDep, wanted: FilterDep, follow: bool = False
+    master: MasterDep, trial_id: int, page: PageDep, wanted: FilterDep, follow: FollowDep
 ) -> Response:
     """Stream the log of a trial; with `follow` also lines that are still to come, until its end."""
     with master.store.reading() as session:
@@ -165,7 +169,7 @@ def trial_logs(
 
 @router.get("/api/v1/tasks/{task_id}/logs")
 def logs_of_task(
-    master: MasterDep, task_id: str, page: PageDep, wanted: FilterDep, follow: bool = False
+    master: MasterDep, task_id: str, page: PageDep, wanted: FilterDep, follow: FollowDep
 ) -> Response:
     """Stream the log of any task; with `follow` also lines that are still to come, until its end."""
     if follow and page.limit > 0:

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from det_keras.master.embedded import EmbeddedMaster
-from det_keras.master.server.calls import MasterDep
+from det_keras.master.server.calls import FollowDep, MasterDep
 from det_keras.master.server.responses import reply, result_line, stream_reply
 from det_keras.master.tasks.scheduling import POOL
 from det_keras.protocol.values import now, timestamp
@@ -31,11 +31,11 @@ _BEGINNING = re.compile(
 @router.get("/logs")
 def logs(
     master: MasterDep,
+    follow: FollowDep,
     offset: Annotated[
         int, Query(description="Index of the first line; a negative value counts from the end.")
     ] = 0,
     limit: Annotated[int, Query(ge=0, description="Number of lines; 0 for all.")] = 0,
-    follow: bool = False,
 ) -> Response:
     """Stream the master's own log; with `follow` also lines that are still to come."""
     return stream_reply(_lines(master, offset, limit, follow=follow))

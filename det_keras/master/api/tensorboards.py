@@ -25,6 +25,7 @@ from det_keras.master.database.models import TaskRow, UserRow
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
 from det_keras.master.serializers.tasks import tensorboard_shape
+from det_keras.master.server.bodies import MOST_FILE_BYTES
 from det_keras.master.server.calls import CallerDep, MasterDep, PageDep, body, paged
 from det_keras.master.server.responses import reply
 from det_keras.master.tasks import allocations, jobs
@@ -49,7 +50,9 @@ class CreateBody(Message):
 
 @router.post(_PATH)
 def create(
-    master: MasterDep, caller: CallerDep, request: Annotated[CreateBody, body(CreateBody)]
+    master: MasterDep,
+    caller: CallerDep,
+    request: Annotated[CreateBody, body(CreateBody, most_bytes=MOST_FILE_BYTES)],
 ) -> Response:
     """Start a TensorBoard."""
     if importlib.util.find_spec("tensorboard") is None:

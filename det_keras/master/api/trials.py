@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
 from sqlalchemy import ColumnClause, Select, String, cast, column, func, literal, select, union_all
 from sqlalchemy.orm import Session
 from starlette.concurrency import iterate_in_threadpool
@@ -24,7 +24,7 @@ from det_keras.master.serializers.trials import (
     metrics_workload,
     trial_shapes,
 )
-from det_keras.master.server.calls import MasterDep, PageDep, choice
+from det_keras.master.server.calls import MasterDep, PageDep, choice, open_download
 from det_keras.master.server.responses import reply, stream_reply
 from det_keras.protocol import states
 from det_keras.protocol.metrics import TRAINING, VALIDATION
@@ -34,6 +34,7 @@ router = APIRouter(prefix="/api/v1/trials")
 _FILTERS = ("UNSPECIFIED", "CHECKPOINT", "VALIDATION", "CHECKPOINT_OR_VALIDATION")
 _ROWS_PER_LINE = _ROWS_PER_QUERY = 1000
 _CHECKPOINT = "checkpoint"
+_DOWNLOAD = Depends(open_download)
 
 
 @router.get("/{trial_id}")
@@ -94,7 +95,7 @@ def workloads(
     return reply({"workloads": shapes, "pagination": page.described(start, end, total)})
 
 
-@router.get("/metrics/trial_metrics")
+@router.get("/metrics/trial_metrics", dependencies=[_DOWNLOAD])
 def metrics(
     master: MasterDep,
     group: str = "",
@@ -106,7 +107,7 @@ def metrics(
     return _stream(master, group, trial_ids)
 
 
-@router.get("/metrics/training_metrics")
+@router.get("/metrics/training_metrics", dependencies=[_DOWNLOAD])
 def training_metrics(
     master: MasterDep,
     trial_ids: Annotated[list[int], Query(alias="trialIds")] = [],  # noqa: B006
@@ -115,7 +116,7 @@ def training_metrics(
     return _stream(master, TRAINING, trial_ids)
 
 
-@router.get("/metrics/validation_metrics")
+@router.get("/metrics/validation_metrics", dependencies=[_DOWNLOAD])
 def validation_metrics(
     master: MasterDep,
     trial_ids: Annotated[list[int], Query(alias="trialIds")] = [],  # noqa: B006

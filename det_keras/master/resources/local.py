@@ -61,6 +61,7 @@ class LocalPool(ResourcePool):
         dies_with_master: kill the tasks when this process ends, however it ends.
         environments: the folder with Python environments of tasks; None for the one of the data root.
         when_changed: called from a thread soon after the end of a task that this pool started.
+        file_limit: how many files a process of a task may have open; None for as many as this process.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class LocalPool(ResourcePool):
         dies_with_master: bool = False,
         environments: Path | None = None,
         when_changed: Callable[[], object] = lambda: None,
+        file_limit: int | None = None,
     ) -> None:
         self._home = home.root
         self._logs = home.logs
@@ -85,7 +87,7 @@ class LocalPool(ResourcePool):
         self._info_mounts = info_mounts
         self._share_index = share_index
         self._dies_with_master = dies_with_master
-        self._supervisors = ForkServer(importable(self._environment), when_changed)
+        self._supervisors = ForkServer(importable(self._environment), when_changed, file_limit=file_limit)
         # The other ends of standard inputs with which supervisors die.
         self._lifelines: dict[str, int] = {}
 

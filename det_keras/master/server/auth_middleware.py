@@ -73,10 +73,11 @@ class AuthMiddleware:
         )
         if scope["method"] not in _HARMLESS and not is_presented:
             refuse_other_sites(headers, is_by_cookie=bool(token) and not is_open)
+        state = scope.setdefault("state", {})
         if not is_open:
             if not token:
                 raise UnauthenticatedError("token missing")
-            scope.setdefault("state", {}).update(caller=self._accounts.caller(token), token=token)
+            state.update(caller=self._accounts.caller(token), token=token)
             if scope["method"] not in _HARMLESS and not is_presented:
                 refuse_other_pages(headers, token)
 

@@ -11,6 +11,8 @@ from fastapi import Depends, Query, Request
 from det_keras.master.accounts.auth import Caller
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import InvalidArgumentError
+from det_keras.master.server.admission import Admission, Place
+from det_keras.master.server.bodies import MOST_BYTES, read_body
 from det_keras.master.wire import Message, parse_message
 
 MessageT = TypeVar("MessageT", bound=Message)
@@ -33,16 +35,50 @@ async def _caller(request: Request) -> Caller:
     return caller
 
 
+async def open_stream(request: Request) -> None:
+    """Count a call as one whose connection stays open for long.
+
+    Raises:
+        ApiError: there are too many, in all or of this caller.
+    """
+    admission, place = _admitted(request)
+    admission.open_stream(place)
+
+
+async def open_download(request: Request) -> None:
+    """Count a call as one that keeps a file or the database open while the client reads.
+
+    Raises:
+        ApiError: there are too many, in all or of this caller.
+    """
+    admission, place = _admitted(request)
+    admission.open_download(place)
+
+
+async def _follow(request: Request, follow: bool = False) -> bool:
+    if follow:
+        await open_stream(request)
+    return follow
+
+
+def _admitted(request: Request) -> tuple[Admission, Place]:
+    admission, place = request.app.state.admission, request.state.place
+    assert isinstance(admission, Admission)
+    assert isinstance(place, Place)
+    return admission, place
+
+
 MasterDep = Annotated[EmbeddedMaster, Depends(_master)]
+FollowDep = Annotated[bool, Depends(_follow)]
 CallerDep = Annotated[Caller, Depends(_caller)]
 
 
-def body(kind: type[MessageT], *, most_bytes: int | None = None, bare_list: str | None = None) -> Any:
+def body(kind: type[MessageT], *, most_bytes: int = MOST_BYTES, bare_list: str | None = None) -> Any:
     """Return the dependency that reads the body as a message of `kind`, ignoring its Content-Type.
 
     Args:
         kind: the class of the message.
-        most_bytes: limit of the body in bytes; None for the master's general limit.
+        most_bytes: limit of the body in bytes.
         bare_list: if the body is a list, the field of the message that receives it; None accepts no list.
     """
 
@@ -58,25 +94,22 @@ async def _read_body(
     request: Request,
     kind: type[MessageT],
     *,
-    most_bytes: int | None = None,
-    bare_list: str | None = None,
+    most_bytes: int,
+    bare_list: str | None,
 ) -> MessageT:
     """Return the body of a request as a message of `kind`.
 
     Args:
         request: the request.
         kind: the class of the message.
-        most_bytes: limit of the body in bytes; None for the master's general limit.
+        most_bytes: limit of the body in bytes.
         bare_list: if the body is a list, the field of the message that receives it; None accepts no list.
 
     Raises:
-        InvalidArgumentError: the body is malformed, or longer than `most_bytes`.
+        InvalidArgumentError: the body is malformed.
+        ApiError: it is longer than `most_bytes`, or does not arrive.
     """
-    content = await request.body()
-    if most_bytes is not None and len(content) > most_bytes:
-        raise InvalidArgumentError(
-            f"The body may have {most_bytes >> 20} MiB here, received {len(content)} bytes."
-        )
+    content = await read_body(request.scope, request.receive, most_bytes)
     if len(content) > _LONG_BYTES:
         return await anyio.to_thread.run_sync(parse_message, kind, content, bare_list)
     return parse_message(kind, content, bare_list)

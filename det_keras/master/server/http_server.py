@@ -16,11 +16,14 @@ from det_keras.errors import DetError
 from det_keras.home import Home
 from det_keras.master.database.notifier import Notifier
 from det_keras.master.server.address import Address
+from det_keras.master.server.capacity import Capacity
+from det_keras.master.server.connections import KEEP_ALIVE_S, Connections
+from det_keras.master.server.listener import BACKLOG, Listener
+from det_keras.master.server.protocol import Connection
 
 # At a stop, responses that are still open are cut off after this time. Long polls and followed logs end before.
 _GRACE_S = 3
-# Clients keep connections open for long. Closing one during a call would look like a network error.
-_KEEP_ALIVE_S = 120
+_TICKS_PER_S = 10
 
 
 def bind(host: str, port: int | None, preferred: Iterable[int]) -> socket.socket:
@@ -48,7 +51,14 @@ def bind(host: str, port: int | None, preferred: Iterable[int]) -> socket.socket
     raise DetError(f"No port of {host} is free, or this machine has no such address.")
 
 
-def serve(app: Any, sock: socket.socket, address: Address, home: Home, notifier: Notifier) -> bool:
+def serve(
+    app: Any,
+    sock: socket.socket,
+    address: Address,
+    home: Home,
+    notifier: Notifier,
+    capacity: Capacity | None = None,
+) -> bool:
     """Serve until a signal arrives; return whether the server had started.
 
     Args:
@@ -57,6 +67,7 @@ def serve(app: Any, sock: socket.socket, address: Address, home: Home, notifier:
         address: the address, with its certificate if there is one.
         home: its `master_file` contains the address while the server is running.
         notifier: closed when the signal arrives, so that long polls end.
+        capacity: how many connections are open at once; None for what this process can do.
     """
     config = uvicorn.Config(
         app,
@@ -68,12 +79,14 @@ def serve(app: Any, sock: socket.socket, address: Address, home: Home, notifier:
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_keep_alive=_KEEP_ALIVE_S,
+        # The address of a client counts, and a header may name any.
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=_GRACE_S,
         ssl_certfile=address.cert,
         ssl_keyfile=address.key,
     )
-    server = _Server(config, address, home, notifier)
+    server = _Server(config, address, home, notifier, capacity or Capacity.of_process())
     try:
         asyncio.run(server.serve(sockets=[sock]))
     finally:
@@ -83,21 +96,47 @@ def serve(app: Any, sock: socket.socket, address: Address, home: Home, notifier:
 
 
 class _Server(uvicorn.Server):  # type: ignore[misc]  # uvicorn is not followed by mypy here
-    def __init__(self, config: uvicorn.Config, address: Address, home: Home, notifier: Notifier) -> None:
+    def __init__(
+        self, config: uvicorn.Config, address: Address, home: Home, notifier: Notifier, capacity: Capacity
+    ) -> None:
         super().__init__(config)
+        self._connections = Connections(capacity)
+        self._listener: Listener | None = None
         self._address = address
         self._home = home
         self._notifier = notifier
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets=sockets)
+        # Without sockets: uvicorn would listen to them with asyncio's server.
+        await super().startup(sockets=[])
         if self.started and sockets:
+            self._listener = Listener(sockets[0], self._connections, self._make_connection, self.config.ssl)
+            self._listener.start()
             _announce(self._home, self._address, sockets[0])
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        await super().shutdown(sockets=sockets)
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % _TICKS_PER_S == 0:
+            self._connections.close_overdue()
+        return bool(await super().on_tick(counter))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # A signal handler, which may interrupt the loop anywhere: `close` only schedules the wake-ups on the loop.
         self._notifier.close()
         super().handle_exit(sig, frame)
+
+    def _make_connection(self, address: str) -> Connection:
+        return Connection(
+            self._connections,
+            address,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
 
 
 def _announce(home: Home, address: Address, sock: socket.socket) -> None:
@@ -119,7 +158,8 @@ def _try(host: str, port: int) -> socket.socket | None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind((host, port))
-        sock.listen(128)
+        # From now on, so that clients that know the address wait while the master starts.
+        sock.listen(BACKLOG)
     except OSError:
         sock.close()
         return None

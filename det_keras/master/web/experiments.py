@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import anyio.to_thread
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from starlette.responses import RedirectResponse, Response
 
 from det_keras.config.secrets import without_secret_variables
@@ -19,7 +19,7 @@ from det_keras.config.yaml_text import dump_yaml
 from det_keras.display import flat_hparams
 from det_keras.master.api.checkpoints import archive_reply
 from det_keras.master.errors import NotFoundError
-from det_keras.master.server.calls import MasterDep
+from det_keras.master.server.calls import MasterDep, open_download
 from det_keras.master.web.alerts import search_alerts, verification_alerts
 from det_keras.master.web.metric_choice import metrics_of
 from det_keras.master.web.provenance.record import shown_record
@@ -152,7 +152,7 @@ async def code_archive(request: Request, experiment_id: int) -> Response:
     return Response(base64.b64decode(answer["b64Tgz"]), media_type="application/gzip", headers=headers)
 
 
-@router.get("/checkpoints/{uuid}/archive")
+@router.get("/checkpoints/{uuid}/archive", dependencies=[Depends(open_download)])
 def checkpoint_archive(master: MasterDep, uuid: str) -> Response:
     """Return the files of a checkpoint as a zip archive."""
     response = archive_reply(master, uuid, "application/zip")

@@ -15,7 +15,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import NotFoundError
 from det_keras.master.server.browser import own_address
-from det_keras.master.server.calls import MasterDep
+from det_keras.master.server.calls import MasterDep, open_stream
 from det_keras.master.server.watched import Watched
 from det_keras.master.web import (
     cluster,
@@ -79,7 +79,7 @@ def static(request: Request, name: str) -> Response:
     return Response(path.read_bytes(), media_type=_KINDS[path.suffix], headers=headers)
 
 
-@router.get("/live")
+@router.get("/live", dependencies=[Depends(open_stream)])
 async def live(
     master: MasterDep,
     of: Annotated[list[str], Query()] = [],  # noqa: B006

@@ -9,10 +9,11 @@ from typing import Any
 from sqlalchemy import create_engine, event
 
 from det_keras.master.database.engines.base import Database
-from det_keras.master.errors import ApiError, DiskFullError
+from det_keras.master.errors import ApiError, DiskFullError, UnavailableError
 
-# What the library says for SQLITE_FULL; Python 3.10 has no code of the error.
+# What the library says for SQLITE_FULL and SQLITE_CANTOPEN; Python 3.10 has no code of the error.
 _FULL = "database or disk is full"
+_NOT_OPENED = "unable to open database file"
 
 
 class SqliteDatabase(Database):
@@ -36,6 +37,8 @@ class SqliteDatabase(Database):
         self.readers = self.writers = engine
 
     def refusal(self, error: Exception) -> ApiError | None:
+        if _NOT_OPENED in str(error):
+            return UnavailableError(f"The database {self.name} cannot be opened at the moment.")
         return DiskFullError() if _FULL in str(error) else None
 
     def close(self) -> None:

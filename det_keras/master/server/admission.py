@@ -1,0 +1,198 @@
+"""Bounds the calls that are answered at the same time, so that each kind of callers leaves room for the others.
+
+Calls of tasks may take all places, those of users three quarters, and those without a login a quarter: running trials
+report whatever users do, and users get through whatever strangers do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from collections import Counter
+from collections.abc import Iterator
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from det_keras.master.accounts.auth import Caller
+from det_keras.master.errors import ApiError, TooManyRequestsError, UnavailableError
+from det_keras.master.server.bodies import MOST_ANONYMOUS_BYTES, arrived
+from det_keras.master.server.capacity import Capacity
+from det_keras.master.server.protocol import connection_of
+from det_keras.master.server.responses import error_reply
+
+
+class Bound:
+    """A number of things that may exist at once, in all and of one holder; on the event loop only.
+
+    Args:
+        things: what they are, in the plural, such as ``calls``.
+        most: how many in all.
+        most_of_one: how many of one holder; None for `most`.
+        advice: what a holder who has too many can do.
+    """
+
+    def __init__(self, things: str, most: int, most_of_one: int | None = None, advice: str = "") -> None:
+        self._things = things
+        self._most = most
+        self._most_of_one = most if most_of_one is None else most_of_one
+        self._advice = advice
+        self._held: Counter[str] = Counter()
+        self._total = 0
+
+    @contextlib.contextmanager
+    def hold(self, holder: str) -> Iterator[None]:
+        """Count one more, until the end of the block.
+
+        Args:
+            holder: in messages, such as ``user 'determined'``.
+
+        Raises:
+            TooManyRequestsError: the holder has as many as one may have, and waiting does not help.
+            UnavailableError: there are too many at the moment.
+        """
+        if self._held[holder] >= self._most_of_one:
+            text = f"The master serves {self._most_of_one} {self._things} of {holder} at once."
+            if self._advice:
+                raise TooManyRequestsError(f"{text} {self._advice}")
+            raise UnavailableError(f"{text} Try again.")
+        if self._total >= self._most:
+            raise UnavailableError(f"The master serves {self._most} {self._things} at once. Try again.")
+        self._held[holder] += 1
+        self._total += 1
+        try:
+            yield
+        finally:
+            self._total -= 1
+            self._held[holder] -= 1
+            if not self._held[holder]:
+                del self._held[holder]
+
+
+class Admission:
+    """All bounds of calls.
+
+    Args:
+        capacity: their numbers.
+    """
+
+    def __init__(self, capacity: Capacity) -> None:
+        of_address = capacity.anonymous_calls_per_address
+        self._all = Bound("calls", capacity.calls)
+        self._of_users = Bound("calls of users", capacity.user_calls)
+        self._anonymous = Bound("calls without a login", capacity.anonymous_calls, of_address)
+        self._user_streams, self._task_streams = (
+            Bound(
+                "followed logs, open pages and long polls",
+                most,
+                capacity.streams_per_caller,
+                "Close some of them.",
+            )
+            for most in (capacity.user_streams, capacity.task_streams)
+        )
+        self._downloads = Bound(
+            "downloads of metrics and checkpoints",
+            capacity.downloads,
+            capacity.downloads_per_caller,
+            "Wait until one of them has ended.",
+        )
+
+    def admit(self, place: Place) -> None:
+        """Give a call its place.
+
+        Raises:
+            UnavailableError: there are too many calls of this kind.
+        """
+        bounds = (self._anonymous, self._of_users, self._all)
+        for bound in bounds[place.standing :]:
+            place.hold(bound)
+
+    def open_stream(self, place: Place) -> None:
+        """Count a call as a stream: its connection stays open for long.
+
+        Raises:
+            ApiError: there are too many, in all or of this caller.
+        """
+        place.hold(self._task_streams if place.standing is Standing.TASK else self._user_streams)
+
+    def open_download(self, place: Place) -> None:
+        """Count a call as a download: it keeps a file or the database open while the client reads.
+
+        Raises:
+            ApiError: there are too many, in all or of this caller.
+        """
+        place.hold(self._downloads)
+
+
+class Standing(enum.IntEnum):
+    """The kinds of callers; a later one has all the places of an earlier one, and more."""
+
+    ANONYMOUS = 0
+    USER = 1
+    TASK = 2
+
+
+class Place:
+    """What one call occupies, until it has been answered.
+
+    Args:
+        caller: the caller; None without a login.
+        address: the client's address.
+    """
+
+    def __init__(self, caller: Caller | None, address: str) -> None:
+        if caller is None:
+            self.standing, self.holder = Standing.ANONYMOUS, f"the address {address}"
+        elif caller.allocation_id is not None:
+            self.standing, self.holder = Standing.TASK, f"allocation {caller.allocation_id}"
+        else:
+            self.standing, self.holder = Standing.USER, f"user {caller.username!r}"
+        self._held = contextlib.ExitStack()
+
+    def hold(self, bound: Bound) -> None:
+        """Occupy one of something."""
+        self._held.enter_context(bound.hold(self.holder))
+
+    def leave(self) -> None:
+        """Free what the call occupied."""
+        self._held.close()
+
+
+class AdmissionMiddleware:
+    """Gives calls their places, or refuses them; calls are authenticated before.
+
+    Args:
+        app: the next application.
+        admission: the bounds.
+    """
+
+    def __init__(self, app: ASGIApp, admission: Admission) -> None:
+        self._app = app
+        self._admission = admission
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one call."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        caller: Caller | None = scope["state"].get("caller")
+        connection = connection_of(scope)
+        place = Place(caller, (scope.get("client") or ("",))[0])
+        scope["state"]["place"] = place
+        try:
+            if caller is None:
+                receive = await arrived(scope, receive, MOST_ANONYMOUS_BYTES)
+            # A call from inside of the process belongs to the call of a page, which has its place.
+            if connection is not None:
+                self._admission.admit(place)
+                connection.begin_call(has_login=caller is not None)
+        except ApiError as error:
+            place.leave()
+            await error_reply(scope["path"], error)(scope, receive, send)
+            return
+        try:
+            await self._app(scope, receive, send)
+            if connection is not None:
+                # Answers that are not read occupy memory.
+                await connection.drain()
+        finally:
+            place.leave()
