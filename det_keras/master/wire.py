@@ -115,10 +115,12 @@ def parse_message(kind: type[MessageT], body: bytes, bare_list: str | None = Non
 
 def validation_text(problems: list[Any]) -> str:
     """Return one line with all problems that pydantic found."""
-    texts = [
-        f"`{'.'.join(str(part) for part in problem['loc'])}`: {problem['msg']}"
-        for problem in problems[:_MOST_PROBLEMS]
-    ]
+    texts = []
+    for problem in problems[:_MOST_PROBLEMS]:
+        # A text of ours names its field itself.
+        text = problem["msg"].removeprefix("Value error, ")
+        path = ".".join(str(part) for part in problem["loc"])
+        texts.append(f"`{path}`: {text}" if path else text)
     if len(problems) > _MOST_PROBLEMS:
         texts.append(f"and {len(problems) - _MOST_PROBLEMS} more problems")
     return "; ".join(texts) + "."

@@ -111,9 +111,9 @@ def test_body_with_many_problems_names_the_first_of_them():
         numbers: list[int]
 
     with pytest.raises(DetError) as caught:
-        parse_message(Numbers, b'{"numbers": [' + b'"x",' * 100_000 + b"1]}")
+        parse_message(Numbers, b'{"numbers": [' + b'"x",' * 9_000 + b"1]}")
     assert len(str(caught.value)) < 5000
-    assert "and 99980 more problems" in str(caught.value)
+    assert "and 8980 more problems" in str(caught.value)
 
 
 def test_body_without_a_login_may_have_64_kib(world):
