@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from det_keras.errors import DetError
+
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Home:
         """Create the root, readable only by its owner, and return this object.
 
         Raises:
-            DetError: it cannot be created.
+            DetError: it cannot be created, or other accounts can write into it.
         """
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -60,7 +63,32 @@ class Home:
                 f"The directory for the files of det_keras cannot be created: {error.strerror}: {error.filename}. Set "
                 "DET_KERAS_HOME to a directory that may be written."
             ) from error
+        self.refuse_shared()
         return self
+
+    def refuse_shared(self) -> None:
+        """Refuse a root into which other accounts can write; one that does not exist is accepted.
+
+        The files of a root name the master that this account trusts, and what it runs. Folders above the root are not
+        checked: whoever replaces the root there can only do so with a folder that is not of this account.
+
+        Raises:
+            DetError: the root is of another account, or others may write into it.
+        """
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            facts = self.root.stat()
+            place = shlex.quote(str(self.root))
+            if facts.st_uid != os.getuid():
+                raise DetError(
+                    f"The directory {self.root} for the files of det_keras belongs to another account (uid "
+                    f"{facts.st_uid}, this is {os.getuid()}). Set DET_KERAS_HOME to a directory of this account, or "
+                    f"take it over: chown -R {os.getuid()} {place}"
+                )
+            if facts.st_mode & _WRITABLE_BY_OTHERS:
+                raise DetError(
+                    f"Other accounts can write into the directory {self.root} for the files of det_keras (mode "
+                    f"{stat.S_IMODE(facts.st_mode):04o}). Check that its files are yours, and run: chmod go-w {place}"
+                )
 
     @property
     def database(self) -> Path:
@@ -69,7 +97,7 @@ class Home:
 
     @property
     def master_file(self) -> Path:
-        """JSON with `url` and `pid` of the running master."""
+        """JSON with `url` and `pid` of the running master; mode 0600."""
         return self.root / "master.json"
 
     @property
@@ -132,6 +160,7 @@ def private_temporary_folder(*names: str) -> Path:
             folder.mkdir(mode=0o700)
         # Checked before anything is made below it: it could be a link of another account.
         facts = folder.lstat()
-        if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o022:
+        is_ours = facts.st_uid == os.getuid() and not facts.st_mode & _WRITABLE_BY_OTHERS
+        if not stat.S_ISDIR(facts.st_mode) or not is_ours:
             raise PermissionError(f"{folder} is not a folder of this account alone")
     return folder

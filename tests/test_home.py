@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
+import subprocess
 
 import pytest
 
 from det_keras.errors import DetError
 from det_keras.home import Home, private_temporary_folder
+from det_keras.master import process
 
 
 @pytest.fixture
@@ -61,3 +64,31 @@ def test_root_that_cannot_be_created_is_told(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(DetError, match=r"Not a directory.*file.*Set DET_KERAS_HOME"):
         Home(tmp_path / "file" / "root").create()
+
+
+@pytest.mark.parametrize("mode", [0o775, 0o757, 0o1777], ids=oct)
+@pytest.mark.parametrize("use", [Home.create, process.find], ids=["create", "find"])
+def test_root_into_which_others_can_write_is_refused_with_the_command_that_repairs_it(tmp_path, mode, use):
+    root = tmp_path / "the root"
+    root.mkdir()
+    root.chmod(mode)
+    with pytest.raises(
+        DetError, match=rf"Other accounts.*mode {mode:04o}.*run: (chmod go-w '.*the root')$"
+    ) as refused:
+        use(Home(root))
+    subprocess.run(shlex.split(str(refused.value).rpartition("run: ")[2]), check=True)
+    use(Home(root))
+
+
+def test_root_below_a_folder_like_tmp_is_accepted(tmp_path):
+    (tmp_path / "above").mkdir()
+    (tmp_path / "above").chmod(0o1777)
+    home = Home(tmp_path / "above" / "root").create()
+    assert stat.S_IMODE(home.root.stat().st_mode) == 0o700
+
+
+def test_root_of_another_account_is_refused(tmp_path, monkeypatch):
+    home = Home(tmp_path / "root").create()
+    monkeypatch.setattr("os.getuid", lambda: os.geteuid() + 1)
+    with pytest.raises(DetError, match=r"belongs to another account \(uid \d+, this is \d+\).*chown -R \d+ "):
+        home.create()

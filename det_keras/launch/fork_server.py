@@ -27,6 +27,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from det_keras.launch.supervisor import supervise
@@ -37,6 +38,22 @@ _STARTED = b"s"
 _ENDED = b"e"
 
 
+@dataclass(frozen=True)
+class Inheritance:
+    """What tasks have of the account, and not of the master, which changed it for itself.
+
+    Attributes:
+        umask: the mode of their files; None for that of this process.
+        file_limit: how many files each of their processes may have open; None for as many as this process.
+    """
+
+    umask: int | None = None
+    file_limit: int | None = None
+
+
+NOTHING_CHANGED = Inheritance()
+
+
 class ForkServer:
     """Starts supervisors by a fork server, which is started when it is first needed.
 
@@ -45,18 +62,17 @@ class ForkServer:
     Args:
         environment: the complete environment of the supervisors.
         when_ended: called from a thread when some supervisor has ended. Not for those that outlive their server.
-        file_limit: how many files the supervisors and their tasks may have open; None for as many as this process.
+        inheritance: what the supervisors and their tasks have of the account.
     """
 
     def __init__(
         self,
         environment: Mapping[str, str],
         when_ended: Callable[[], object] = lambda: None,
-        *,
-        file_limit: int | None = None,
+        inheritance: Inheritance = NOTHING_CHANGED,
     ) -> None:
         self._environment = dict(environment)
-        self._arguments = [] if file_limit is None else [str(file_limit)]
+        self._inheritance = inheritance
         self._when_ended = when_ended
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
@@ -105,18 +121,21 @@ class ForkServer:
 
     def _start(self) -> socket.socket:
         ours, its = socket.socketpair()
+        umask, file_limit = self._inheritance.umask, self._inheritance.file_limit
+        arguments = [] if file_limit is None else [str(file_limit)]
         with its:
             process = subprocess.Popen(
-                [sys.executable, "-m", "det_keras.launch.fork_server", *self._arguments],
+                [sys.executable, "-m", "det_keras.launch.fork_server", *arguments],
                 # A module of the user's in the working directory would be imported before those of Python.
                 cwd="/",
                 env=self._environment,
                 stdin=its.fileno(),
                 start_new_session=True,
+                umask=-1 if umask is None else umask,
             )
         self._socket, self._process = ours, process
-        arguments = (ours.dup(), self._when_ended)
-        threading.Thread(target=_hear_ends, args=arguments, name="ends_of_tasks", daemon=True).start()
+        ends = (ours.dup(), self._when_ended)
+        threading.Thread(target=_hear_ends, args=ends, name="ends_of_tasks", daemon=True).start()
         return ours
 
 

@@ -16,6 +16,7 @@ from det_keras.about import LOG_FORMAT
 from det_keras.config import RESERVED_VARIABLES
 from det_keras.errors import DetError
 from det_keras.home import Home
+from det_keras.launch.fork_server import Inheritance
 from det_keras.master import process
 from det_keras.master.app import create_app
 from det_keras.master.checkpoints.verification import DEFAULTS, ONCE
@@ -35,6 +36,8 @@ _PREFERRED_PORT = 8080
 def main() -> int:
     """Run the master until a signal ends it."""
     options = _parser().parse_args()
+    # All that the master writes is private. Tasks keep the umask of the account.
+    umask = os.umask(0o077)
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {LOG_FORMAT}")
     for noisy in ("alembic", "httpx"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
@@ -47,12 +50,12 @@ def main() -> int:
         address = choose_address(
             options.host, options.tls_cert, options.tls_key, os.environ.get("DET_MASTER_CERT_FILE")
         )
-        return _run(Home(Path(options.home).absolute()), address, options)
+        return _run(Home(Path(options.home).absolute()), address, options, umask)
     except DetError as error:
         return _complain(str(error))
 
 
-def _run(home: Home, address: Address, options: argparse.Namespace) -> int:
+def _run(home: Home, address: Address, options: argparse.Namespace, umask: int) -> int:
     policy = _policy(options.scheduler, preemption=options.preemption)
     files = raise_file_limit()
     capacity = Capacity.of(files.master)
@@ -86,7 +89,7 @@ def _run(home: Home, address: Address, options: argparse.Namespace) -> int:
             advertise=options.advertise,
             policy=policy,
             verify_resume=options.verify_resume,
-            file_limit=files.task,
+            inheritance=Inheritance(umask, files.task),
         )
         master.connect()
         served = serve(create_app(master, capacity), sock, address, home, notifier, capacity)

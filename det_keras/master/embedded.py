@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from det_keras.errors import DetError
 from det_keras.home import Home
+from det_keras.launch.fork_server import NOTHING_CHANGED, Inheritance
 from det_keras.master import process
 from det_keras.master.accounts.attempts import LoginAttempts
 from det_keras.master.accounts.auth import Accounts
@@ -63,7 +64,7 @@ class EmbeddedMaster:
         advertise: the address that tasks connect to, if `url` is not theirs.
         policy: decides which task gets which slots; by priority, without preemption, by default.
         verify_resume: when experiments are verified whose configs do not say: ``once``, ``never`` or ``always``.
-        file_limit: how many files a process of a task may have open; None for as many as this process.
+        inheritance: what tasks on this machine have of the account; all that this process has by default.
 
     Raises:
         DetError: Ray is not installed.
@@ -85,7 +86,7 @@ class EmbeddedMaster:
         advertise: str | None = None,
         policy: Policy | None = None,
         verify_resume: str = verification.NEVER,
-        file_limit: int | None = None,
+        inheritance: Inheritance = NOTHING_CHANGED,
     ) -> None:
         self.home = home
         self.started_at = now()
@@ -120,10 +121,11 @@ class EmbeddedMaster:
                 environment,
                 is_only_local=is_loopback(urlsplit(self.identity.url).hostname or ""),
                 when_changed=wake,
+                inheritance=inheritance,
             )
         else:
             self.pool = LocalPool(
-                home, slots, environment, info_mounts=info_mounts, when_changed=wake, file_limit=file_limit
+                home, slots, environment, info_mounts=info_mounts, when_changed=wake, inheritance=inheritance
             )
         self.default_storage = {"type": "directory", "container_path": str(home.checkpoints)}
         self.experiments = Experiments(store, self.bundles, self.default_storage, self.pool)

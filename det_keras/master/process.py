@@ -109,7 +109,12 @@ class MasterOptions:
 
 
 def find(home: Home) -> RunningMaster | None:
-    """Return the master that serves a data root; None if there is none, or it is still starting."""
+    """Return the master that serves a data root; None if there is none, or it is still starting.
+
+    Raises:
+        DetError: other accounts can write into the root, and could name a master of their own there.
+    """
+    home.refuse_shared()
     if not _is_held(home):
         return None
     try:
@@ -262,7 +267,7 @@ def options_file(home: Home) -> Path:
 
 
 def lock_file(home: Home) -> Path:
-    """Return the file that a master keeps locked while it runs."""
+    """Return the file that a master keeps locked while it runs; mode 0600: whoever can read it could lock it."""
     return home.root / "master.lock"
 
 
@@ -271,7 +276,7 @@ def hold(home: Home) -> IO[str] | None:
 
     The lock ends with the process, however it ends: a kill leaves no stale lock.
     """
-    file = lock_file(home).open("a", encoding="utf-8")
+    file = open(lock_file(home), "a", encoding="utf-8", opener=_open_private)  # noqa: SIM115 - open for as long as the caller wants
     deadline = time.monotonic() + _LOCK_PATIENCE_S
     while True:
         try:
@@ -283,6 +288,13 @@ def hold(home: Home) -> IO[str] | None:
             time.sleep(_PROBE_S)
         else:
             return file
+
+
+def _open_private(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags, 0o600)
+    # An earlier release made it readable for others.
+    os.fchmod(descriptor, 0o600)
+    return descriptor
 
 
 def _owner(home: Home) -> RunningMaster | None:

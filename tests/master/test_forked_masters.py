@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import stat
-from pathlib import Path
 
 import forked_masters
+import httpx
 import psutil
 import pytest
 
@@ -15,7 +15,7 @@ from det_keras.errors import DetError
 from det_keras.launch.network import free_port
 from det_keras.master import process
 from det_keras.master.process import MasterOptions
-from master.fakes import eventually
+from master.fakes import Client, eventually
 
 pytestmark = pytest.mark.process
 
@@ -47,7 +47,13 @@ def test_it_has_the_variables_and_the_umask_of_its_caller(used_home, monkeypatch
     finally:
         os.umask(before)
     try:
-        assert "\nUmask:\t0027\n" in Path(f"/proc/{running.pid}/status").read_text()
+        # The master's own umask is 077 whatever its caller's is; that of its caller is for its tasks.
+        body = {"config": {"entrypoint": ["umask"], "resources": {"slots": 0}}}
+        with httpx.Client(base_url=running.url, trust_env=False) as http:
+            client = Client(http, used_home.token_file.read_text())
+            task_id = client.post("/api/v1/commands", body)["command"]["id"]
+            log = used_home.logs / f"{task_id}.1" / "log.jsonl"
+            assert '"0027' in eventually(lambda: log.exists() and log.read_text())
         assert stat.S_IMODE(used_home.master_log.stat().st_mode) == 0o600
     finally:
         process.stop(used_home)

@@ -12,7 +12,7 @@ from master.fakes import SINGLE, Client, file_entry
 
 from det_keras.home import Home
 
-JOB = "name: stored\nentrypoint: sh -c 'echo said; sleep 0'\nsearcher: {name: single, metric: loss}\nmax_restarts: 0\n"
+JOB = "name: stored\nentrypoint: sh -c 'umask; sleep 0'\nsearcher: {name: single, metric: loss}\nmax_restarts: 0\n"
 
 
 def is_open(path: Path, root: Path) -> bool:
@@ -23,27 +23,32 @@ def is_open(path: Path, root: Path) -> bool:
 
 @pytest.fixture
 def used(home: Home):
-    """A data root that others may enter, with a master that has run a trial."""
+    """A data root that others may enter, with a master that was started without a umask and has run a trial."""
     home.root.chmod(0o755)
-    before = os.umask(0o022)
+    before = os.umask(0)
     master = RealMaster(home)
     try:
         experiment_id = master.client.create(JOB, modelDefinition=[file_entry("secret.py", b"password = 1")])
         master.client.wait_for_state(experiment_id, "COMPLETED")
-        yield home, master
+        yield home, master, experiment_id
     finally:
         master.close()
         os.umask(before)
 
 
 def test_other_accounts_read_nothing_in_a_data_root_that_they_may_enter(used):
-    home, _ = used
+    home, _, _ = used
     files = [path for path in home.root.rglob("*") if stat.S_ISREG(path.lstat().st_mode)]
     names = {path.name for path in files}
     assert {"master.db", "master.log", "master.json", "token", "password", "log.jsonl"} <= names
-    readable = {path.name for path in files if is_open(path, home.root)}
-    # The address and the pid of the running master.
-    assert readable <= {"master.json", "master.lock"}
+    assert [path.name for path in files if is_open(path, home.root)] == []
+
+
+def test_task_has_the_umask_of_the_account(used):
+    _, master, experiment_id = used
+    (trial,) = master.client.trials(experiment_id)
+    printed = [line["message"] for line in master.client.log(trial["id"])]
+    assert any("0000" in line.split() for line in printed), printed
 
 
 def test_database_has_neither_passwords_nor_tokens(world):

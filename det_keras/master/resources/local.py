@@ -23,7 +23,7 @@ from typing import Any
 from det_keras.home import Home
 from det_keras.launch.environments.preparing import refusal
 from det_keras.launch.environments.request import EnvironmentRequest
-from det_keras.launch.fork_server import ForkServer
+from det_keras.launch.fork_server import NOTHING_CHANGED, ForkServer, Inheritance
 from det_keras.launch.importable import importable
 from det_keras.master.lifecycle import Ending, Exit
 from det_keras.master.resources import mount_view
@@ -61,7 +61,7 @@ class LocalPool(ResourcePool):
         dies_with_master: kill the tasks when this process ends, however it ends.
         environments: the folder with Python environments of tasks; None for the one of the data root.
         when_changed: called from a thread soon after the end of a task that this pool started.
-        file_limit: how many files a process of a task may have open; None for as many as this process.
+        inheritance: what tasks have of the account; all that this process has by default.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class LocalPool(ResourcePool):
         dies_with_master: bool = False,
         environments: Path | None = None,
         when_changed: Callable[[], object] = lambda: None,
-        file_limit: int | None = None,
+        inheritance: Inheritance = NOTHING_CHANGED,
     ) -> None:
         self._home = home.root
         self._logs = home.logs
@@ -87,7 +87,7 @@ class LocalPool(ResourcePool):
         self._info_mounts = info_mounts
         self._share_index = share_index
         self._dies_with_master = dies_with_master
-        self._supervisors = ForkServer(importable(self._environment), when_changed, file_limit=file_limit)
+        self._supervisors = ForkServer(importable(self._environment), when_changed, inheritance)
         # The other ends of standard inputs with which supervisors die.
         self._lifelines: dict[str, int] = {}
 

@@ -27,6 +27,7 @@ from typing import Any
 
 from det_keras.errors import DetError
 from det_keras.home import Home
+from det_keras.launch.fork_server import NOTHING_CHANGED, Inheritance
 from det_keras.launch.importable import importable
 from det_keras.master.lifecycle import Exit
 from det_keras.master.resources.base import Launch, LogEntry, Node, ResourcePool, Share, State, TaskState
@@ -66,6 +67,7 @@ class RayPool(ResourcePool):
         environment: the master's environment, for tasks without slots.
         is_only_local: whether only this machine reaches the master.
         when_changed: called after each change of a task's state or of the machines.
+        inheritance: what tasks without slots have of the account; all that this process has by default.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class RayPool(ResourcePool):
         *,
         is_only_local: bool,
         when_changed: Callable[[], None] = lambda: None,
+        inheritance: Inheritance = NOTHING_CHANGED,
     ) -> None:
         if importlib.util.find_spec("ray") is None:
             raise DetError("Ray requires the package `ray`: `pip install 'det_keras[ray]'`.")
@@ -86,7 +89,7 @@ class RayPool(ResourcePool):
         self._home = home
         self._is_only_local = is_only_local
         self._when_changed = when_changed
-        self._local = LocalPool(home, (), environment)
+        self._local = LocalPool(home, (), environment, inheritance=inheritance)
         # Guards all that follows: the dispatcher and the requests call, and the reader's thread tells news.
         self._lock = threading.RLock()
         self._tasks: dict[str, _Task] = {}

@@ -13,6 +13,7 @@ from typing import Any
 import uvicorn
 
 from det_keras.errors import DetError
+from det_keras.files import write_file
 from det_keras.home import Home
 from det_keras.master.database.notifier import Notifier
 from det_keras.master.server.address import Address
@@ -143,10 +144,7 @@ def _announce(home: Home, address: Address, sock: socket.socket) -> None:
     content: dict[str, Any] = {"url": address.url(sock.getsockname()[1]), "pid": os.getpid()}
     if address.trusted is not None:
         content["cert_file"] = str(address.trusted)
-    # Renamed into place: other processes read this file at any time, and never see half of it.
-    draft = home.master_file.with_name(f".{home.master_file.name}")
-    draft.write_text(json.dumps(content), encoding="utf-8")
-    draft.replace(home.master_file)
+    write_file(home.master_file, json.dumps(content), mode=0o600)
 
 
 def _try(host: str, port: int) -> socket.socket | None:
