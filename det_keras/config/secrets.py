@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from det_keras.config.yaml_text import dump_yaml, load_yaml
@@ -69,6 +69,16 @@ def without_secret_variables(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, "environment": {**environment, "environment_variables": variables}}
 
 
+def without_secrets(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of `config` without the secrets of `masked` and of `without_secret_variables`."""
+    return without_secret_variables(masked(config))
+
+
+def secret_values(config: Mapping[str, Any]) -> frozenset[str]:
+    """Return the texts that `without_secrets` hides; numbers as text."""
+    return frozenset(value for value in _replaced(config, without_secrets(config)) if value != MASK)
+
+
 def hide_secrets(original_text: str) -> str:
     """Return the YAML text of a config with its secrets masked; unchanged if it has none.
 
@@ -132,6 +142,32 @@ def _without_secret_values(variables: Any) -> Any:
     if equals and _sounds_secret(name):
         return f"{name}={MASK}"
     return _PASSWORD_IN_URL.sub(rf"\g<1>{MASK}", variables)
+
+
+def _replaced(value: Any, hidden: Any) -> Iterator[str]:
+    """Yield the parts of `value` in whose place `hidden` has the mask."""
+    if hidden == MASK:
+        yield from _texts(value)
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _replaced(item, hidden[key])
+    elif isinstance(value, list):
+        for item, its in zip(value, hidden, strict=True):
+            yield from _replaced(item, its)
+    elif isinstance(value, str) and value != hidden:
+        pattern = "(.*)".join(re.escape(part) for part in hidden.split(MASK))
+        found = re.fullmatch(pattern, value, re.DOTALL)
+        yield from found.groups() if found is not None else ()
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
+    elif value not in (None, "") and not isinstance(value, bool):
+        yield str(value)
 
 
 def _sounds_secret(name: str) -> bool:

@@ -11,17 +11,26 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 
-def unpack(archive: tarfile.TarFile, directory: Path) -> None:
+def unpack(archive: tarfile.TarFile, directory: Path, *, is_private: bool = False) -> None:
     """Unpack `archive` into `directory`.
+
+    Args:
+        archive: the archive.
+        directory: created if it does not exist.
+        is_private: make the files readable by their owner only, and the directory if it is created.
 
     Raises:
         tarfile.TarError: an entry is neither file, directory nor link, or leads out of the directory.
         OSError: the disk is full or failing.
     """
+    members = _checked(archive)
+    if is_private:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        members = _made_private(members)
     if hasattr(tarfile, "data_filter"):
-        archive.extractall(directory, _checked(archive), filter="data")
+        archive.extractall(directory, members, filter="data")
     else:
-        archive.extractall(directory, _checked(archive))
+        archive.extractall(directory, members)
 
 
 def unpack_chunks(chunks: Iterator[bytes], directory: Path) -> None:
@@ -38,6 +47,13 @@ def unpack_chunks(chunks: Iterator[bytes], directory: Path) -> None:
     """
     with tarfile.open(fileobj=_Chunks(chunks), mode="r|*") as archive:
         unpack(archive, directory)
+
+
+def _made_private(members: Iterable[tarfile.TarInfo]) -> Iterator[tarfile.TarInfo]:
+    for member in members:
+        is_executable = member.isdir() or member.mode & 0o100
+        member.mode = 0o700 if is_executable else 0o600
+        yield member
 
 
 def _checked(archive: tarfile.TarFile) -> Iterable[tarfile.TarInfo]:

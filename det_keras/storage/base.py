@@ -86,7 +86,8 @@ class DirectoryTarget(CheckpointTarget):
         return _HashedFile(path, name, self._hashes)
 
     def unpack(self, tar: tarfile.TarFile, name: str) -> None:
-        unpack(tar, self._directory / name)
+        # The code of an experiment, which only its account may read where it is submitted too.
+        unpack(tar, self._directory / name, is_private=True)
 
 
 class _HashedFile(StreamedFile):

@@ -458,3 +458,16 @@ def test_unfinished_checkpoints_are_listed_and_removed(det):
     assert "Removed 1 unfinished" in det.out(*gc, "--yes")
     assert not left.exists()
     assert det("checkpoint", "gc", "--orphans", "--older-than=-1").returncode == 1
+
+
+def test_other_files_with_secrets_of_the_config_are_named_and_its_copy_has_none(cluster):
+    cluster.write("named/const.yaml", CONFIG + "data: {secrets: {token: hunter2-token, pin: '4711'}}\n")
+    cluster.write("named/train.py", "TOKEN = 'hunter2-token'\n")
+    cluster.write("named/clean.py", "print(4711)\n")
+    done = cluster.start("experiment", "create", "named/const.yaml", "named", "--paused")
+    _, errors = done.communicate(timeout=60)
+    assert done.returncode == 0, errors
+    (line,) = errors.splitlines()
+    assert line.startswith(
+        "Secrets of the config are also in these files, which are sent as they are: train.py. "
+    )

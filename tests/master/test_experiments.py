@@ -37,6 +37,16 @@ def test_new_experiment_runs_its_trial(world):
     assert world.client.trial(trial["id"])["state"] == "STATE_COMPLETED"
 
 
+def test_submitted_config_among_the_files_is_stored_without_secrets(client):
+    config = SINGLE + "data: {secrets: {key: hunter2}}\n"
+    files = [file_entry("const.yaml", config.encode()), file_entry("train.py", b"print()")]
+    experiment_id = client.create(config, modelDefinition=files)
+    archive = client.get(f"/api/v1/experiments/{experiment_id}/model_def")["b64Tgz"]
+    with tarfile.open(fileobj=io.BytesIO(base64.b64decode(archive))) as members:
+        assert b"hunter2" not in members.extractfile("const.yaml").read()
+        assert members.extractfile("train.py").read() == b"print()"
+
+
 def test_answer_to_creation_is_complete(client):
     answer = client.post("/api/v1/experiments", {"config": SINGLE, "activate": False})
     experiment = answer["experiment"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import stat
+from pathlib import Path
 
 import forked_masters
 import httpx
@@ -47,7 +48,8 @@ def test_it_has_the_variables_and_the_umask_of_its_caller(used_home, monkeypatch
     finally:
         os.umask(before)
     try:
-        # The master's own umask is 077 whatever its caller's is; that of its caller is for its tasks.
+        # The master's own umask does not depend on its caller; that of the caller is for its tasks.
+        assert "\nUmask:\t0077\n" in Path(f"/proc/{running.pid}/status").read_text()
         body = {"config": {"entrypoint": ["umask"], "resources": {"slots": 0}}}
         with httpx.Client(base_url=running.url, trust_env=False) as http:
             client = Client(http, used_home.token_file.read_text())

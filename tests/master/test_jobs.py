@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
+import tarfile
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from det_keras.master.database.concealing import without_copied_secrets
+from det_keras.master.database.context_store import FileEntry
 from det_keras.master.database.notifier import task_topic
 from det_keras.master.resources import LogEntry
 from det_keras.protocol.values import now
@@ -56,6 +61,27 @@ def test_job_sees_its_secrets_and_views_do_not(world):
     assert "hunter2" not in json.dumps(answer)
     launch = eventually(lambda: world.pool.launched.get(f"{answer['command']['id']}.1"))
     assert "hunter2" in launch.variables["DET_TASK_CONFIG"]
+
+
+def test_configs_among_the_files_of_a_job_are_stored_without_secrets(world):
+    config = {**JOB, "data": {"secrets": {"key": "hunter2"}}}
+    files = [
+        file_entry("job.yaml", b"entrypoint: [echo]\ndata: {secrets: {key: hunter2}}\n"),
+        file_entry("link", b"job.yaml", type=ord("2")),
+    ]
+    answer = world.client.post("/api/v1/commands", {"config": config, "files": files})
+    archive = world.client.get(f"/api/v1/tasks/{answer['command']['id']}/context_directory")["b64Tgz"]
+    with tarfile.open(fileobj=io.BytesIO(base64.b64decode(archive))) as members:
+        assert b"hunter2" not in members.extractfile("job.yaml").read()
+        assert members.getmember("link").linkname == "job.yaml"
+
+
+def test_only_a_mebibyte_of_configs_among_the_files_is_parsed():
+    content = b"entrypoint: a\ndata: {secrets: {key: hunter2}}\n" + 100_000 * b"#"
+    entries = [FileEntry(**file_entry(f"{number}.yaml", content)) for number in range(12)]
+    stored = without_copied_secrets(entries, {"hunter2"})
+    is_changed = [entry.content != given.content for entry, given in zip(stored, entries, strict=True)]
+    assert is_changed == 10 * [True] + 2 * [False]
 
 
 @pytest.mark.parametrize(

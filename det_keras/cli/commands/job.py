@@ -12,7 +12,7 @@ from det_keras.cli.arguments import add_json, add_overrides, positive
 from det_keras.cli.following import logs
 from det_keras.cli.session import open_session
 from det_keras.cli.submission.config_file import read_job
-from det_keras.cli.submission.files import capture_submission, check_requirements, read_files
+from det_keras.cli.submission.files import capture_submission, check_requirements, conceal_secrets, read_files
 from det_keras.cli.submission.jobs import jobs_of
 from det_keras.connection.settings import Settings
 from det_keras.errors import DetError
@@ -71,7 +71,8 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
     # The files are read before a master is started, as for experiments.
     file = read_job(args.config_file, args.overrides)
     capture = capture_submission(args.context_directory)
-    files = read_files(args.context_directory).entries if args.context_directory is not None else ()
+    directory = args.context_directory
+    files = () if directory is None else conceal_secrets(read_files(directory), file.raw).entries
     check_requirements(file.config.environment, files)
     # The REST API expects numbers here, but text for experiments.
     entries = [{**entry, "mtime": int(entry["mtime"])} for entry in files]

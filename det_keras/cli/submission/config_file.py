@@ -19,12 +19,14 @@ class ExperimentFile:
 
     Attributes:
         text: the YAML, as written unless the command line changes it.
+        given: its content.
         config: the parsed config, with all defaults.
         notices: notices for the user.
         portable: the config without defaults, in the spelling that a Determined master accepts.
     """
 
     text: str
+    given: dict[str, Any]
     config: ExperimentConfig
     notices: tuple[str, ...]
     portable: dict[str, Any]
@@ -59,7 +61,9 @@ def read_experiment(path: str, overrides: Sequence[str]) -> ExperimentFile:
     # Parsed once more than needed, so that a syntax error names the file.
     load_yaml(text, source=path)
     loaded = load_experiment_config(text, overrides=overrides)
-    return ExperimentFile(loaded.original, loaded.config, loaded.notices, loaded.portable)
+    return ExperimentFile(
+        loaded.original, load_yaml(loaded.original), loaded.config, loaded.notices, loaded.portable
+    )
 
 
 def read_changes(path: str | None, overrides: Sequence[str]) -> dict[str, Any]:

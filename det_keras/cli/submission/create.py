@@ -18,6 +18,7 @@ from det_keras.cli.submission.files import (
     PATIENCE_S,
     capture_submission,
     check_requirements,
+    conceal_secrets,
     notice_without_effect,
     print_notices,
     read_files,
@@ -75,7 +76,7 @@ def create(args: argparse.Namespace, settings: Settings) -> int:
         return _verify(file, Path(args.context_directory), args.workers)
     # Beside the rest: it is read while the files are packed and the master is found.
     capture = capture_submission(args.context_directory)
-    files = read_files(args.context_directory)
+    files = conceal_secrets(read_files(args.context_directory), file.given)
     check_requirements(file.config.environment, files.entries)
     return _submit(args, settings, file, files, capture)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import dataclasses
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -35,6 +37,41 @@ def print_notices(answer: Mapping[str, Any]) -> None:
     """Print the master's notices about a config."""
     for notice in answer.get("notices") or ():
         print(printable(str(notice)), file=sys.stderr)
+
+
+# Shorter secrets are found in files in which they are not meant.
+_SHORTEST_SECRET = 6
+
+
+def conceal_secrets(files: ContextFiles, config: Mapping[str, Any]) -> ContextFiles:
+    """Mask the secrets of the configs among the files, and print which other files have secrets of `config`.
+
+    Args:
+        files: of the context directory.
+        config: the submitted config, as given.
+    """
+    # Imported here: only commands with a config need YAML.
+    from det_keras.config.copies import conceal
+    from det_keras.config.secrets import secret_values
+
+    secrets = secret_values(config)
+    sought = [secret.encode() for secret in secrets if len(secret) >= _SHORTEST_SECRET]
+    entries, found = [], []
+    for entry in files.entries:
+        content = base64.b64decode(entry["content"])
+        concealed = conceal(content, secrets)
+        is_changed = concealed != content
+        entries.append({**entry, "content": base64.b64encode(concealed).decode()} if is_changed else entry)
+        if any(secret in concealed for secret in sought):
+            found.append(printable(entry["path"]))
+    if found:
+        print(
+            f"Secrets of the config are also in these files, which are sent as they are: {', '.join(found)}. "
+            "Whoever may read the code or a checkpoint finds them there. Let the script take them from its environment "
+            "or its config.",
+            file=sys.stderr,
+        )
+    return dataclasses.replace(files, entries=tuple(entries))
 
 
 _FIELDS = ("python", "pip", "requirements")

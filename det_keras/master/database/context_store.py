@@ -29,9 +29,10 @@ _LONGEST_NAME = 255
 _LONGEST_PATH = 3500
 # The end of the year 9999.
 _LAST_SECOND = 253_402_300_799
+#: The types of entries that have a content.
+REGULAR = (ord("0"), 0)
 _KINDS = {
-    ord("0"): tarfile.REGTYPE,
-    0: tarfile.REGTYPE,
+    **dict.fromkeys(REGULAR, tarfile.REGTYPE),
     ord("5"): tarfile.DIRTYPE,
     ord("2"): tarfile.SYMTYPE,
 }

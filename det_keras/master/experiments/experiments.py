@@ -13,9 +13,11 @@ from sqlalchemy.orm import Session
 
 from det_keras import search, storage
 from det_keras.config import ExperimentConfig, LoadedConfig, hide_secrets, load_experiment_config, load_yaml
+from det_keras.config.secrets import secret_values
 from det_keras.errors import ConfigError
 from det_keras.master import lifecycle
 from det_keras.master.checkpoints import records as checkpoints
+from det_keras.master.database.concealing import without_copied_secrets
 from det_keras.master.database.context_store import ContextStore, FileEntry
 from det_keras.master.database.lookups import find_experiment
 from det_keras.master.database.models import CheckpointRow, ExperimentRow, TrialRow
@@ -147,12 +149,13 @@ class Experiments:
         loaded = self.load(draft.config)
         config = loaded.config
         check_record(draft.provenance)
-        context, size = self._bundles.add(draft.files)
+        files = without_copied_secrets(draft.files, secret_values(load_yaml(loaded.original)))
+        context, size = self._bundles.add(files)
         with self._store.writing() as tx:
             # The garbage collector may have deleted the bundle since `add`, together with the last experiment that
             # used it. From here it cannot: it checks in a transaction whether a bundle is used, and this transaction
             # holds the lock of writers until the new row is committed.
-            self._bundles.add_missing(context, draft.files)
+            self._bundles.add_missing(context, files)
             if draft.parent_id is not None and context is None:
                 parent = find_experiment(tx, draft.parent_id)
                 context, size = parent.context, parent.context_size

@@ -10,7 +10,9 @@ from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from det_keras.config import JobConfig, load_job_config
+from det_keras.config.secrets import secret_values
 from det_keras.errors import ConfigError
+from det_keras.master.database.concealing import without_copied_secrets
 from det_keras.master.database.context_store import ContextStore, FileEntry
 from det_keras.master.database.models import TaskRow, UserRow
 from det_keras.master.database.notifier import WORK, task_topic
@@ -77,6 +79,7 @@ class Jobs:
         slots = loaded.config.resources.slots
         self._pool.refuse_oversize("resources.slots", slots)
         refuse_impossible_environment(loaded.config.environment, self._pool)
+        files = without_copied_secrets(files, secret_values(config))
         context, _ = self._bundles.add(files)
         task_id = str(uuid.uuid4())
         with self._store.writing() as tx:
