@@ -74,6 +74,21 @@ def test_only_administrators_make_users(world, other):
         client.post("/api/v1/users", body, status=403)
 
 
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"admin": True}, 403),
+        ({"user": {"admin": True}}, 400),
+        ({"isAdmin": True}, 400),
+        ({}, 400),
+    ],
+    ids=["admin", "as in a creation", "unknown", "empty"],
+)
+def test_user_does_not_become_an_administrator_and_is_not_answered_as_if(other, body, status):
+    other.call("PATCH", f"/api/v1/users/{me(other)}", body, status=status)
+    assert not other.get("/api/v1/me")["user"]["admin"]
+
+
 def test_administrator_changes_and_deactivates_a_user(admin, other):
     user_id = me(other)
     changes = {"username": "renamed", "displayName": "Re Named"}

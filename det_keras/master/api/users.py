@@ -6,13 +6,14 @@ from typing import Annotated
 
 from fastapi import APIRouter
 from pydantic import Field
+from pydantic.alias_generators import to_camel
 from sqlalchemy import ColumnElement, select
 from starlette.responses import Response
 
 from det_keras.master.accounts.users import UserChanges
 from det_keras.master.database.models import UserRow
 from det_keras.master.embedded import EmbeddedMaster
-from det_keras.master.errors import NotFoundError
+from det_keras.master.errors import InvalidArgumentError, NotFoundError
 from det_keras.master.serializers.cluster import user_shape
 from det_keras.master.server.calls import CallerDep, MasterDep, PageDep, body, paged
 from det_keras.master.server.responses import reply
@@ -73,7 +74,12 @@ def change(
     master: MasterDep, caller: CallerDep, user_id: int, request: Annotated[PatchBody, body(PatchBody)]
 ) -> Response:
     """Change a user."""
-    master.users.change(caller, user_id, UserChanges(**request.model_dump()))
+    changes = UserChanges(**request.model_dump())
+    if changes == UserChanges(is_hashed=changes.is_hashed):
+        # Such as `{"user": {"admin": true}}`: an answer of 200 would say that it was done.
+        names = ", ".join(f"`{to_camel(name)}`" for name in PatchBody.model_fields if name != "is_hashed")
+        raise InvalidArgumentError(f"The body changes nothing of the user. It may have {names}.")
+    master.users.change(caller, user_id, changes)
     return _user(master, UserRow.id == user_id, str(user_id))
 
 
