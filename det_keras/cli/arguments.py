@@ -27,6 +27,15 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON, as in the REST API")
 
 
+def add_raw(parser: argparse.ArgumentParser) -> None:
+    """Add the option to print a log as it was written."""
+    parser.add_argument(
+        "--raw",
+        action="store_true",
+        help="let the terminal obey control characters of the log, which otherwise are shown",
+    )
+
+
 def add_overrides(parser: argparse.ArgumentParser) -> None:
     """Add the option to change values of the config."""
     parser.add_argument(

@@ -28,6 +28,7 @@ from det_keras.cli.commands import (
     web,
 )
 from det_keras.cli.help_texts import add_help_texts
+from det_keras.cli.render import write
 from det_keras.connection.settings import Settings
 from det_keras.errors import DetError, MasterError, MasterUnavailableError
 
@@ -98,7 +99,8 @@ def _run(args: argparse.Namespace) -> int:
         # The outermost level: every error is printed as one line, or with `--debug` as a traceback.
         if args.debug:
             raise
-        print(_reason(error), file=sys.stderr)
+        # A part of it may be what a master, a config or a file says.
+        write(_reason(error) + "\n", sys.stderr)
         return 1
 
 

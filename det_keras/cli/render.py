@@ -6,14 +6,18 @@ On a terminal, tables fit its width. In a pipe they are as wide as their content
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 # Wide enough that nothing is wrapped in files and pipes.
 _PIPE_COLUMNS = 10_000
 _SHORTEST_ID = 20
 _GAP = 2
+# Colours and the like, which leave the cursor where it is; characters that a terminal obeys, or that reorder a line.
+_COLOUR = r"\x1b\[[0-9;:]*m"
+_OBEYED = re.compile(rf"({_COLOUR})|(\r+(?=\n))|([\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069])")
 
 
 def print_json(value: Any) -> None:
@@ -67,3 +71,22 @@ def print_facts(facts: Mapping[str, str]) -> None:
 def printable(text: str) -> str:
     """Return text without control characters, which could move the cursor or change colours."""
     return "".join(character if character.isprintable() else " " for character in text)
+
+
+def write(text: str, stream: TextIO, *, is_raw: bool = False) -> None:
+    """Write a text that others wrote, such as a line of a log.
+
+    A terminal shows its control characters, such as ``\\x1b``, and obeys none: they could change the title, clear the
+    screen or answer for the user. Line breaks, tabs and colours stay. Files and pipes receive the text as it is.
+
+    Args:
+        text: the text.
+        stream: where to write it.
+        is_raw: also write it to a terminal as it is.
+    """
+    stream.write(text if is_raw or not stream.isatty() else _OBEYED.sub(_shown, text))
+
+
+def _shown(found: re.Match[str]) -> str:
+    colour, line_end, obeyed = found.groups()
+    return colour or ("" if line_end else ascii(obeyed)[1:-1])

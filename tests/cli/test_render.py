@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import re
 
 import pytest
@@ -93,3 +94,30 @@ def test_named_values_are_aligned(capsys):
     render.print_facts({"State": "COMPLETED", "Experiment": "1"})
 
     assert capsys.readouterr().out == "State:      COMPLETED\nExperiment: 1\n"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b]0;owned\x07", r"\x1b]0;owned\x07"),
+        ("\x1b[2J\x1b[H\x1bc", r"\x1b[2J\x1b[H\x1bc"),
+        ("\x1b[1;31mred\x1b[0m\x1b[6n", "\x1b[1;31mred\x1b[0m" + r"\x1b[6n"),
+        ("\x9b2J \x00 \x7f", r"\x9b2J \x00 \x7f"),
+        ("over\rwritten\b", r"over\rwritten\x08"),
+        ("ends as in Windows\r\n", "ends as in Windows\n"),
+        ("a\tb\n\u00e9\u6f22", "a\tb\n\u00e9\u6f22"),
+        ("\u202egpj.exe", r"\u202egpj.exe"),
+    ],
+    ids=["title", "clear", "colour", "eight bits", "return", "line end", "text", "reordered"],
+)
+def test_terminal_shows_control_characters_and_obeys_only_colours(text, shown):
+    terminal, pipe, raw = Terminal(), io.StringIO(), Terminal()
+    render.write(text, terminal)
+    render.write(text, pipe)
+    render.write(text, raw, is_raw=True)
+    assert (terminal.getvalue(), pipe.getvalue(), raw.getvalue()) == (shown, text, text)

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from det_keras.cli.arguments import positive
+from det_keras.cli.arguments import add_raw, positive
+from det_keras.cli.render import write
 from det_keras.cli.session import open_session
 from det_keras.connection.masters import DEFAULT_USER
 from det_keras.connection.settings import Settings
@@ -80,6 +81,7 @@ def add_parsers(nouns: Nouns) -> None:
     stopping.set_defaults(run=_down)
     reading = verbs.add_parser("logs", help="print the master's log")
     reading.add_argument("-f", "--follow", action="store_true", help="follow the log until interrupted")
+    add_raw(reading)
     reading.set_defaults(run=_logs)
     credentials = verbs.add_parser(
         "credentials", help="print variables for another client, as shell commands"
@@ -175,15 +177,15 @@ def _logs(args: argparse.Namespace, settings: Settings) -> int:
     path = settings.home.master_log
     if not path.exists():
         raise DetError(f"There is no log at {path}: no embedded master has been started yet.")
-    _print_file(path, follow=args.follow)
+    _print_file(path, follow=args.follow, is_raw=args.raw)
     return 0
 
 
-def _print_file(path: Path, *, follow: bool) -> None:
+def _print_file(path: Path, *, follow: bool, is_raw: bool) -> None:
     with path.open(encoding="utf-8", errors="replace") as file:
         while True:
             text = file.read()
-            sys.stdout.write(text)
+            write(text, sys.stdout, is_raw=is_raw)
             sys.stdout.flush()
             if not text and not follow:
                 return

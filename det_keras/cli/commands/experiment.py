@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from det_keras import display
 from det_keras.cli import render
-from det_keras.cli.arguments import add_json, add_yes, confirm, id_list, positive
+from det_keras.cli.arguments import add_json, add_raw, add_yes, confirm, id_list, positive
 from det_keras.cli.commands import report
 from det_keras.cli.commands.checkpoint import checkpoint_rows, print_checkpoints
 from det_keras.cli.download import best_checkpoints_first
@@ -61,6 +61,7 @@ def add_parsers(nouns: Nouns) -> None:
     describing.set_defaults(run=_describe)
     reading = _numbered(verbs, "logs", "print the log of the first trial", _logs)
     reading.add_argument("-f", "--follow", action="store_true", help="follow the log until the trial ends")
+    add_raw(reading)
     _numbered(verbs, "wait", "wait until the experiment ends; the exit code is 0 if it completed", _wait)
     for verb, (_, text) in _ACTIONS.items():
         _numbered(verbs, verb, text, _act).set_defaults(verb=verb)
@@ -207,7 +208,7 @@ def _logs(args: argparse.Namespace, settings: Settings) -> int:
         trial_id = follow.first_trial(session, args.experiment_id, wait_for_it=args.follow)
         if trial_id is None:
             raise DetError(f"Experiment {args.experiment_id} has no trials yet, so there is no log.")
-        logs.print_log(session.api.trial_logs(trial_id), follow=args.follow)
+        logs.print_log(session.api.trial_logs(trial_id), follow=args.follow, is_raw=args.raw)
     return 0
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from det_keras import display
 from det_keras.cli import render
-from det_keras.cli.arguments import add_json, add_overrides, positive
+from det_keras.cli.arguments import add_json, add_overrides, add_raw, positive
 from det_keras.cli.following import logs
 from det_keras.cli.session import open_session
 from det_keras.cli.submission.config_file import read_job
@@ -46,6 +46,7 @@ def add_parsers(nouns: Nouns) -> None:
     reading = verbs.add_parser("logs", help="print the log")
     reading.add_argument("job_id", metavar="ID", help="the id, or its beginning")
     reading.add_argument("-f", "--follow", action="store_true", help="follow the log until the job ends")
+    add_raw(reading)
     reading.set_defaults(run=_logs)
     killing = verbs.add_parser("kill", help="end a job at once")
     killing.add_argument("job_id", metavar="ID", help="the id, or its beginning")
@@ -125,7 +126,7 @@ def _list(args: argparse.Namespace, settings: Settings) -> int:
 def _logs(args: argparse.Namespace, settings: Settings) -> int:
     with open_session(settings) as session:
         log = session.api.task_logs(_whole_id(session, args.job_id))
-        logs.print_log(log, follow=args.follow)
+        logs.print_log(log, follow=args.follow, is_raw=args.raw)
     return 0
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from det_keras import display
 from det_keras.cli import render
-from det_keras.cli.arguments import add_json, positive
+from det_keras.cli.arguments import add_json, add_raw, positive
 from det_keras.cli.download import best_checkpoints_first, default_target
 from det_keras.cli.following import logs
 from det_keras.cli.following.trial_table import metric_of
@@ -37,6 +37,7 @@ def add_parsers(nouns: Nouns) -> None:
     way.add_argument("--head", metavar="K", type=positive, help="only the first K lines")
     way.add_argument("--tail", metavar="K", type=positive, help="only the last K lines")
     reading.add_argument("-f", "--follow", action="store_true", help="follow the log until the trial ends")
+    add_raw(reading)
     _numbered(verbs, "kill", "end the trial at once", _kill)
     getting = _numbered(verbs, "download", "download a checkpoint", _download)
     choice = getting.add_mutually_exclusive_group()
@@ -88,7 +89,7 @@ def _logs(args: argparse.Namespace, settings: Settings) -> int:
         raise DetError("--head shows the start of a log and --follow its end. Use one of them.")
     with open_session(settings) as session:
         log = session.api.trial_logs(args.trial_id)
-        logs.print_log(log, follow=args.follow, head=args.head, last=args.tail)
+        logs.print_log(log, follow=args.follow, head=args.head, last=args.tail, is_raw=args.raw)
     return 0
 
 

@@ -57,7 +57,7 @@ def _whoami(args: argparse.Namespace, settings: Settings) -> int:
         if args.json:
             render.print_json(user)
         else:
-            print(f"You are logged in to {session.url} as {user['username']}")
+            print(f"You are logged in to {session.url} as {render.printable(user['username'])}")
     return 0
 
 

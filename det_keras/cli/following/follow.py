@@ -16,7 +16,7 @@ from det_keras.cli.download import default_target
 from det_keras.cli.following.logs import PATIENCE_S
 from det_keras.cli.following.progress import Snapshot, best_validation, report_line
 from det_keras.cli.following.trial_table import end_line, is_search, trial_table
-from det_keras.cli.render import printable
+from det_keras.cli.render import printable, write
 from det_keras.cli.session import page_hint
 from det_keras.connection.checkpoint_files import local_directory
 from det_keras.display import hparams_text, metric_text, state_text
@@ -153,7 +153,7 @@ def _print_last_lines(session: Session, trial_id: int) -> None:
         return
     print(f"The log of trial {trial_id} ends with:")
     for line in lines:
-        print("  " + str(line["message"]).rstrip("\n"))
+        write("  " + str(line["message"]).rstrip("\n") + "\n", sys.stdout)
 
 
 def _next_steps(session: Session, experiment_id: int, checkpoint: Mapping[str, Any] | None) -> Iterator[str]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from det_keras.cli.render import write
 from det_keras.errors import MasterUnavailableError
 
 if TYPE_CHECKING:
@@ -17,7 +18,14 @@ _PAUSE_S = 0.5
 PATIENCE_S = 120.0
 
 
-def print_log(log: Logs, *, follow: bool = False, head: int | None = None, last: int | None = None) -> None:
+def print_log(
+    log: Logs,
+    *,
+    follow: bool = False,
+    head: int | None = None,
+    last: int | None = None,
+    is_raw: bool = False,
+) -> None:
     """Print a log.
 
     Args:
@@ -25,19 +33,20 @@ def print_log(log: Logs, *, follow: bool = False, head: int | None = None, last:
         follow: continue until the task has ended.
         head: number of lines from the start; None for all. Not with `follow`.
         last: number of lines from the end, and with `follow` all later lines; None for all.
+        is_raw: let a terminal obey control characters of the log.
     """
     after = None
     if last is not None:
         for line in log.tail(last):
-            after = _print(line)
+            after = _print(line, is_raw=is_raw)
     elif not follow:
         for line in log.lines(limit=head):
-            _print(line)
+            _print(line, is_raw=is_raw)
     if not follow:
         return
     sys.stdout.flush()
     for line in follow_log(log, after=after):
-        _print(line)
+        _print(line, is_raw=is_raw)
         # Somebody watches.
         sys.stdout.flush()
 
@@ -66,8 +75,8 @@ def follow_log(log: Logs, *, after: str | None = None) -> Iterator[dict[str, Any
             time.sleep(_PAUSE_S)
 
 
-def _print(line: dict[str, Any]) -> str:
+def _print(line: dict[str, Any], *, is_raw: bool) -> str:
     message = str(line["message"])
     # Messages end with a line break, except when their writer omitted it.
-    sys.stdout.write(message if message.endswith("\n") else message + "\n")
+    write(message if message.endswith("\n") else message + "\n", sys.stdout, is_raw=is_raw)
     return str(line["id"])
