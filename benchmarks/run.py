@@ -35,6 +35,7 @@ MEASUREMENTS = (
     "distributed",
     "virtual",
     "master",
+    "crowd",
     "database",
     "ray",
     "web",

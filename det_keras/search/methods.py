@@ -53,7 +53,9 @@ def _random(config: ExperimentConfig) -> SearchMethod:
 
 def _grid(config: ExperimentConfig) -> SearchMethod:
     section = config.searcher
-    return GridSearch(config.hyperparameters.grid(), section.max_concurrent_trials, _max_length(section))
+    return GridSearch(
+        config.hyperparameters.grid_points(), section.max_concurrent_trials, _max_length(section)
+    )
 
 
 def _tpe(config: ExperimentConfig) -> SearchMethod:

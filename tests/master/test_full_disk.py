@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import event
+from sqlalchemy.exc import DBAPIError
 
 from det_keras.home import Home
+from det_keras.master.database.engines.sqlite import SqliteDatabase
+from det_keras.master.errors import UnavailableError
 from det_keras.master.resources.local import LocalPool
 from det_keras.master.resources.slots import find_slots
 from master.fakes import SINGLE, eventually, file_entry
@@ -104,3 +107,22 @@ def test_disk_of_this_machine_counts_as_full_before_nothing_fits(tmp_path, monke
     usage = namedtuple("usage", "free")
     monkeypatch.setattr(shutil, "disk_usage", lambda place: usage(1000))
     assert str(home.root) in pool.obstacle()
+
+
+def test_master_without_files_asks_to_come_again(world, monkeypatch):
+    def open_nothing(_):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(Path, "read_bytes", open_nothing)
+    answer = world.http.get("/static/style.css")
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+
+
+def test_sqlite_file_that_cannot_be_opened_is_unavailable(tmp_path):
+    place = tmp_path / "place"
+    place.mkdir()
+    database = SqliteDatabase(place / "master.db")
+    shutil.rmtree(place)
+    with pytest.raises(DBAPIError) as caught:
+        database.readers.connect()
+    assert isinstance(database.refusal(caught.value), UnavailableError)

@@ -143,8 +143,8 @@ def test_fault_of_the_disk_is_told_to_everybody_and_nothing_is_half_stored(world
 
     def failing(real):
         @contextlib.contextmanager
-        def fail(self):
-            with real(self) as tx:
+        def fail(self, *arguments, **options):
+            with real(self, *arguments, **options) as tx:
                 yield tx
                 calls.append(1)
                 if len(calls) > 1:

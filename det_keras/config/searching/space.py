@@ -71,13 +71,19 @@ class Space:
             raise ValueError(f"The space has no single point: {names} vary.")
         return self.sample(RandomStream(0))
 
-    def grid(self) -> Sequence[Mapping[str, Any]]:
+    def grid(self) -> list[Mapping[str, Any]]:
         """Return all grid points; the first name varies slowest. An empty space has one empty point.
-
-        A point is made when it is asked for, since a search has a few of many at a time.
 
         Raises:
             ConfigError: int, double or log leaves have no `count`; the message names all of them.
+        """
+        return list(self.grid_points())
+
+    def grid_points(self) -> Sequence[Mapping[str, Any]]:
+        """Return the points of `grid`; each is made when it is asked for, since a search has a few of many at a time.
+
+        Raises:
+            ConfigError: as `grid`.
         """
         missing = self.uncounted_names()
         if missing:
