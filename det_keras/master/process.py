@@ -35,6 +35,8 @@ _ANSWER_S = 5.0
 _LINES_OF_LOG = 15
 # `_is_held` takes the lock for an instant. A master that starts at that moment retries for this long.
 _LOCK_PATIENCE_S = 1.0
+# What a file that is not that of a running master raises when it is read.
+_DAMAGED = (ValueError, KeyError, TypeError, AttributeError)
 
 
 class Child(Protocol):
@@ -112,16 +114,27 @@ def find(home: Home) -> RunningMaster | None:
     """Return the master that serves a data root; None if there is none, or it is still starting.
 
     Raises:
-        DetError: other accounts can write into the root, and could name a master of their own there.
+        DetError: other accounts can write into the root, and could name a master of their own there; or the file that
+            names the running master is damaged.
     """
     home.refuse_shared()
-    if not _is_held(home):
-        return None
-    try:
-        running = _announced(home)
-    except (OSError, ValueError, KeyError):
-        return None
-    return running if _answers(running) else None
+    deadline = time.monotonic() + _LOCK_PATIENCE_S
+    while _is_held(home):
+        try:
+            running = _announced(home)
+        except OSError:
+            return None
+        except _DAMAGED as error:
+            # A master that has just taken the lock deletes what an earlier one left.
+            if time.monotonic() > deadline:
+                raise DetError(
+                    f"The file {home.master_file} with the address of the running master is damaged. Restart the "
+                    "master: `det deploy local cluster-down`, then `det deploy local cluster-up`."
+                ) from error
+            time.sleep(_PROBE_S)
+        else:
+            return running if _answers(running) else None
+    return None
 
 
 def start(
@@ -267,7 +280,10 @@ def options_file(home: Home) -> Path:
 
 
 def lock_file(home: Home) -> Path:
-    """Return the file that a master keeps locked while it runs; mode 0600: whoever can read it could lock it."""
+    """Return the file that a master keeps locked while it runs, with its process id.
+
+    Its mode is 0600: whoever can read it could lock it.
+    """
     return home.root / "master.lock"
 
 
@@ -287,6 +303,9 @@ def hold(home: Home) -> IO[str] | None:
                 return None
             time.sleep(_PROBE_S)
         else:
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
             return file
 
 
@@ -301,11 +320,18 @@ def _owner(home: Home) -> RunningMaster | None:
     """Return the process that holds a data root, even if it does not answer."""
     deadline = time.monotonic() + _ANSWER_S
     while _is_held(home) and time.monotonic() < deadline:
-        with contextlib.suppress(OSError, ValueError, KeyError):
+        with contextlib.suppress(OSError, *_DAMAGED):
             return _announced(home)
-        # The master takes the lock before it writes its file: it is still starting.
+        # The master takes the lock before it writes its file: it is still starting, or the file is damaged.
         time.sleep(_PROBE_S)
-    return None
+    pid = _holder(home) if _is_held(home) else None
+    return None if pid is None else RunningMaster("an unknown address", pid)
+
+
+def _holder(home: Home) -> int | None:
+    """Return the process that took the lock last; None if an earlier release did, which left it empty."""
+    text = lock_file(home).read_text(encoding="utf-8")
+    return int(text) if text.isdecimal() else None
 
 
 def _is_held(home: Home) -> bool:
@@ -323,7 +349,11 @@ def _is_held(home: Home) -> bool:
 
 def _announced(home: Home) -> RunningMaster:
     content = json.loads(home.master_file.read_text(encoding="utf-8"))
-    return RunningMaster(content["url"], int(content["pid"]), content.get("cert_file"))
+    running = RunningMaster(str(content["url"]), int(content["pid"]), content.get("cert_file"))
+    holder = _holder(home)
+    if holder not in (None, running.pid):
+        raise ValueError(f"process {running.pid} is not the one with the lock, {holder}")
+    return running
 
 
 def _answers(running: RunningMaster) -> bool:

@@ -77,6 +77,24 @@ def test_file_of_a_killed_master_points_nobody_to_it(home):
     assert again.pid != running.pid
 
 
+@pytest.mark.parametrize(
+    "content",
+    ["", "garbage", "[]", "7", "{}", '{"url": "http://127.0.0.1:1", "pid": 1}', '{"url": 7, "pid": "x"}'],
+    ids=["empty", "text", "list", "number", "nothing", "another process", "types"],
+)
+def test_damaged_file_of_a_running_master_is_told_and_the_master_can_be_stopped(home, content):
+    running = process.start(home, slots=1)
+    home.master_file.write_text(content)
+    with pytest.raises(DetError, match=r"master\.json .* is damaged\. Restart the master: .*cluster-down"):
+        process.start(home, slots=1)
+    stopped = process.stop(home)
+    assert stopped is not None
+    assert stopped.pid == running.pid
+    home.master_file.write_text(content)
+    assert process.find(home) is None
+    assert process.start(home, slots=1).pid != running.pid
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_ends_the_master_in_good_order(home, number):
     child = subprocess.Popen(
