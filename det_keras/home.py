@@ -96,6 +96,18 @@ class Home:
         return self.root / "master.db"
 
     @property
+    def last_backup_file(self) -> Path:
+        """The path of the last backup."""
+        return self.root / "last-backup"
+
+    @property
+    def last_backup(self) -> Path | None:
+        """The last backup of this root; None if there is none."""
+        with contextlib.suppress(OSError, ValueError):
+            return Path(self.last_backup_file.read_text(encoding="utf-8"))
+        return None
+
+    @property
     def master_file(self) -> Path:
         """JSON with `url` and `pid` of the running master; mode 0600."""
         return self.root / "master.json"

@@ -259,7 +259,7 @@ def test_no_folder_is_too_full():
 
 
 def test_cli_reaches_into_the_master_only_to_start_one_and_for_its_data():
-    reached = tuple(f"det_keras.master.{name}" for name in ("process", "copying", "archive"))
+    reached = tuple(f"det_keras.master.{name}" for name in ("process", "copying", "archive", "integrity"))
 
     def reaches_too_far(_: str, name: str) -> bool:
         return name.startswith("det_keras.master.") and not name.startswith(reached)

@@ -187,6 +187,11 @@ HELP_TEXTS: Mapping[str, HelpText] = {
         "Restore a backup into an empty data root, which DET_KERAS_HOME names.",
         "det master restore before-upgrade.tar.gz",
     ),
+    "det master check": HelpText.of(
+        "Check each row of the embedded master's database, the code of experiments and the files of checkpoints.\n"
+        "The master may run. The exit code is 1 if something is damaged or missing.",
+        "det master check",
+    ),
     "det master info": HelpText.of(
         "Show the address, the version and the ids of the master.", "det master info --json"
     ),

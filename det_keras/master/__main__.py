@@ -69,12 +69,18 @@ def _run(home: Home, address: Address, options: argparse.Namespace, umask: int) 
         return _complain(f"A master already runs for {home.root}. {where}")
     with lock:
         # A killed master leaves its file behind, which names a process that no longer exists.
+        is_after_crash = home.master_file.exists()
         home.master_file.unlink(missing_ok=True)
         # Bind a requested port before the database is created: if the port is taken, no database is left behind.
         asked = None if options.port is None else bind(address.host, options.port, ())
         notifier = Notifier()
         # A signal stops the server as a user's would: calls are answered, threads end.
-        store = open_store(home, notifier, on_lost=lambda: os.kill(os.getpid(), signal.SIGTERM))
+        store = open_store(
+            home,
+            notifier,
+            on_lost=lambda: os.kill(os.getpid(), signal.SIGTERM),
+            is_after_crash=is_after_crash,
+        )
         sock = asked or bind(address.host, None, _preferred_ports(store))
         master = EmbeddedMaster(
             home,

@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import IO
 
 from det_keras.errors import DetError
+from det_keras.files import write_file
 from det_keras.home import Home
 from det_keras.master import process
+from det_keras.master.database.damage import first_damage
 from det_keras.master.database.engines import SQLITE
 
 _CODE = re.compile(r"contexts/[0-9a-f]{64}\.tar\.gz")
@@ -49,7 +51,7 @@ def back_up(home: Home, database_url: str, file: Path) -> Backup:
         file: must not exist.
 
     Raises:
-        DetError: there is no data root, or `file` exists.
+        DetError: there is no data root, `file` exists, or the database is damaged.
     """
     has_database = database_url == SQLITE
     if has_database and not home.database.exists():
@@ -78,6 +80,8 @@ def back_up(home: Home, database_url: str, file: Path) -> Backup:
             raise DetError("An experiment was deleted during the backup. Run it again.")
         draft.chmod(0o600)
         draft.replace(file)
+    # A start that finds the database damaged names it.
+    write_file(home.last_backup_file, str(file.absolute()), mode=0o600)
     return Backup(file.stat().st_size, len(code), has_database)
 
 
@@ -127,6 +131,10 @@ def _snapshot(database: Path, snapshot: Path) -> set[str]:
         source.backup(copy)
         # One file without a journal beside it; the master switches back.
         copy.execute("PRAGMA journal_mode=DELETE")
+        # The copy has the pages of the source as they are, also damaged ones.
+        damage = first_damage(copy, "integrity_check(1)")
+        if damage is not None:
+            raise DetError(f"The database {database} is damaged, and was not backed up ({damage}).")
         rows = copy.execute(
             "SELECT context FROM experiments WHERE context IS NOT NULL"
             " UNION SELECT context FROM tasks WHERE context IS NOT NULL"

@@ -20,7 +20,8 @@ from det_keras.master.accounts.auth import Accounts
 from det_keras.master.accounts.users import Users
 from det_keras.master.checkpoints import verification
 from det_keras.master.database.context_store import ContextStore
-from det_keras.master.database.engines import open_database
+from det_keras.master.database.damage import refuse_damaged
+from det_keras.master.database.engines import SQLITE, open_database
 from det_keras.master.database.models import SettingRow
 from det_keras.master.database.notifier import WORK, Notifier
 from det_keras.master.database.store import Store
@@ -191,6 +192,7 @@ def open_store(
     environment: Mapping[str, str] = os.environ,
     *,
     on_lost: Callable[[], None] = lambda: None,
+    is_after_crash: bool = False,
 ) -> Store:
     """Return the database of a data root, migrated to the current schema.
 
@@ -199,11 +201,20 @@ def open_store(
         notifier: wakes waiting requests after commits.
         environment: ``DET_KERAS_DB`` in it replaces the database that the root's last master used.
         on_lost: called if another master takes the database.
+        is_after_crash: whether the root's last master did not end in good order: the pages of SQLite are checked.
 
     Raises:
-        DetError: the database cannot be used, another master has it, or a newer release wrote it.
+        DetError: the database is damaged or cannot be used, another master has it, or a newer release wrote it.
     """
-    database = open_database(process.database_url(home, environment), home.database)
+    url = process.database_url(home, environment)
+    if url == SQLITE:
+        refuse_damaged(
+            home.database,
+            was_used=home.token_file.exists(),
+            is_after_crash=is_after_crash,
+            last_backup=home.last_backup,
+        )
+    database = open_database(url, home.database)
     store = Store(database, notifier, on_lost)
     try:
         store.migrate()

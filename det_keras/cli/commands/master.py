@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 def add_parsers(nouns: Nouns) -> None:
     """Add the nouns and their verbs to the command line."""
-    parser = nouns.add_parser("master", help="show facts about the master, copy its database, back it up")
+    parser = nouns.add_parser(
+        "master", help="show facts about the master, copy its database, check it, back it up"
+    )
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     info = verbs.add_parser("info", help="show address, version and ids")
     add_json(info)
@@ -35,6 +37,8 @@ def add_parsers(nouns: Nouns) -> None:
     restoring = verbs.add_parser("restore", help="restore a backup into an empty data root (DET_KERAS_HOME)")
     restoring.add_argument("file", metavar="FILE", type=Path, help="the backup")
     restoring.set_defaults(run=_restore)
+    checking = verbs.add_parser("check", help="check the embedded master's database, code and checkpoints")
+    checking.set_defaults(run=_check)
     version = nouns.add_parser("version", help="print the version of this program")
     version.set_defaults(run=_version)
 
@@ -98,6 +102,25 @@ def _restore(args: argparse.Namespace, settings: Settings) -> int:
             f"Restored {settings.home.root}, without the database. Restore that with `pg_restore`, "
             "and start the master with `det deploy local cluster-up`."
         )
+    return 0
+
+
+def _check(args: argparse.Namespace, settings: Settings) -> int:
+    from det_keras.master import process
+    from det_keras.master.integrity import check
+
+    found = check(settings.home, process.database_url(settings.home, os.environ))
+    for problem in found.problems:
+        print(render.printable(problem))
+    if found.problems:
+        last = settings.home.last_backup
+        backup = "" if last is None else f" The last backup is {last}."
+        print(f"{len(found.problems)} problems were found in {settings.home.root}.{backup}")
+        return 1
+    print(
+        f"No damage was found in {settings.home.root}: {found.rows} rows, the code of experiments "
+        f"({found.code_archives}) and the files of {found.checkpoints} checkpoints are complete."
+    )
     return 0
 
 
