@@ -12,12 +12,11 @@ from types import FrameType
 from typing import NoReturn
 from urllib.parse import urlsplit
 
-from det_keras.about import LOG_FORMAT
 from det_keras.config import RESERVED_VARIABLES
 from det_keras.errors import DetError
 from det_keras.home import Home
 from det_keras.launch.fork_server import Inheritance
-from det_keras.master import process
+from det_keras.master import log_file, process
 from det_keras.master.app import create_app
 from det_keras.master.checkpoints.verification import DEFAULTS, ONCE
 from det_keras.master.database.notifier import Notifier
@@ -38,7 +37,8 @@ def main() -> int:
     options = _parser().parse_args()
     # All that the master writes is private. Tasks keep the umask of the account.
     umask = os.umask(0o077)
-    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {LOG_FORMAT}")
+    home = Home(Path(options.home).absolute())
+    log_file.set_up(home.master_log)
     for noisy in ("alembic", "httpx"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     # Its warnings are about requests that are not HTTP: any client could fill the disk with them.
@@ -50,7 +50,7 @@ def main() -> int:
         address = choose_address(
             options.host, options.tls_cert, options.tls_key, os.environ.get("DET_MASTER_CERT_FILE")
         )
-        return _run(Home(Path(options.home).absolute()), address, options, umask)
+        return _run(home, address, options, umask)
     except DetError as error:
         return _complain(str(error))
 

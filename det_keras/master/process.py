@@ -427,5 +427,6 @@ def _last_output(log: Path, begins_at: int) -> str:
 
 def _tail(log: Path, begins_at: int) -> list[str]:
     with log.open("rb") as file:
-        file.seek(begins_at)
+        # The log may have been rotated in the meantime.
+        file.seek(begins_at if begins_at <= log.stat().st_size else 0)
         return file.read().decode(errors="replace").splitlines()[-_LINES_OF_LOG:]

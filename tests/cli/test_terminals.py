@@ -46,6 +46,21 @@ def test_log_of_the_master_is_shown_on_a_terminal_and_as_it_is_in_a_pipe(det, is
     assert det.out("deploy", "local", "logs") == f"INFO: {EVIL}\n"
 
 
+def test_followed_log_of_the_master_continues_after_it_was_rotated(det):
+    det.home.mkdir(mode=0o700)
+    path = det.home / "master.log"
+    path.write_text("one\n")
+    following = det.start("deploy", "local", "logs", "--follow")
+    assert following.stdout.readline() == "one\n"
+    with path.open("a") as earlier:
+        path.rename(det.home / "master.log.1")
+        path.write_text("three\n")
+        earlier.write("two\n")
+    assert [following.stdout.readline(), following.stdout.readline()] == ["two\n", "three\n"]
+    following.kill()
+    following.communicate()
+
+
 def test_error_of_a_master_is_shown_on_a_terminal(det, stub):
     stub.answers["/api/v1/experiments"] = (400, {"error": {"code": 3, "error": f"No: {EVIL}"}})
     user = det.with_variables(DET_USER_TOKEN="t")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 from urllib.parse import urlsplit
 
 from det_keras.cli.arguments import add_raw, positive
@@ -182,15 +183,31 @@ def _logs(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _print_file(path: Path, *, follow: bool, is_raw: bool) -> None:
-    with path.open(encoding="utf-8", errors="replace") as file:
-        while True:
-            text = file.read()
-            write(text, sys.stdout, is_raw=is_raw)
-            sys.stdout.flush()
-            if not text and not follow:
-                return
-            if not text:
-                time.sleep(_LOG_PERIOD_S)
+    is_rotated = True
+    while is_rotated:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            is_rotated = _print_to_end(file, path, follow=follow, is_raw=is_raw)
+
+
+def _print_to_end(file: TextIO, path: Path, *, follow: bool, is_raw: bool) -> bool:
+    """Print an open log, with `follow` as it grows; return whether there is a new file in its place."""
+    while True:
+        is_replaced = follow and _is_another(path, file)
+        text = file.read()
+        write(text, sys.stdout, is_raw=is_raw)
+        sys.stdout.flush()
+        if not text and (is_replaced or not follow):
+            return is_replaced
+        if not text:
+            time.sleep(_LOG_PERIOD_S)
+
+
+def _is_another(path: Path, file: TextIO) -> bool:
+    try:
+        return not os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        # It is being rotated.
+        return False
 
 
 def _credentials(args: argparse.Namespace, settings: Settings) -> int:

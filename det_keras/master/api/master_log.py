@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import AsyncIterator
 from datetime import datetime, timezone
@@ -81,6 +82,9 @@ def _read(path: Path, position: int) -> tuple[list[dict[str, Any]], int]:
     """Return the complete lines after `position`, and the position after them."""
     try:
         with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size < position:
+                # It was rotated.
+                position = 0
             file.seek(position)
             data = file.read()
     except FileNotFoundError:
