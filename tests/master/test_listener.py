@@ -24,7 +24,14 @@ from det_keras.master.server.listener import Listener
 from det_keras.master.server.protocol import Connection
 
 CAPACITY = dataclasses.replace(
-    Capacity.of(1024), connections=8, waiting=2, calls=6, user_calls=4, anonymous_calls=1
+    Capacity.of(1024),
+    connections=8,
+    waiting=2,
+    calls=6,
+    user_calls=4,
+    anonymous_calls=1,
+    user_uploads=2,
+    uploads_per_caller=1,
 )
 LARGE = b"x" * (32 << 20)
 GET = b"GET /%s HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -35,7 +42,7 @@ class Shop:
 
     def __init__(self, sock: socket.socket) -> None:
         self.connections = Connections(CAPACITY)
-        self.may_answer = asyncio.Event()
+        self.may_answer, self.has_read = asyncio.Event(), asyncio.Event()
         self._writers: list[asyncio.StreamWriter] = []
         config = uvicorn.Config(
             self._call,
@@ -82,9 +89,10 @@ class Shop:
             await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
             await send({"type": "http.response.body"})
             return
+        body = LARGE if scope["path"].endswith("/large") else await read_body(scope, receive, MOST_BYTES)
+        self.has_read.set()
         if scope["path"].endswith("/wait"):
             await self.may_answer.wait()
-        body = LARGE if scope["path"].endswith("/large") else await read_body(scope, receive, MOST_BYTES)
         length = str(len(body)).encode()
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
         await send({"type": "http.response.body", "body": body})
@@ -222,6 +230,39 @@ def test_silent_connections_give_way_to_those_with_a_request():
                 writer.close()
             assert shop.connections.count(Activity.WAITING) <= CAPACITY.waiting
             assert await silent[0][0].read() == b""
+
+    run(test)
+
+
+UPLOAD = b"POST /user/%s HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n"
+
+
+def test_slow_uploads_of_a_user_leave_room_for_calls():
+    async def test():
+        async with serving() as shop:
+            slow, writer = await shop.connect(UPLOAD % b"a" + b"a")
+            await shop.until(CALL=1)
+            reader, _ = await shop.connect(UPLOAD % b"b" + b"a")
+            assert b"503" in await reader.readuntil(b"\r\n\r\n")
+            assert b"bodies have not arrived of user 'bob'" in await reader.read(1000)
+            for text in (GET % b"user", UPLOAD % b"c" + b"ab"):
+                reader, _ = await shop.connect(text)
+                assert b"200" in await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"b")
+            assert b"200" in await slow.readuntil(b"\r\n\r\n")
+
+    run(test)
+
+
+def test_upload_that_has_arrived_makes_room_for_another():
+    async def test():
+        async with serving() as shop:
+            _, writer = await shop.connect(UPLOAD % b"wait" + b"a")
+            await shop.until(CALL=1)
+            writer.write(b"b")
+            await shop.has_read.wait()
+            await shop.connect(UPLOAD % b"c" + b"a")
+            await shop.until(CALL=2)
 
     run(test)
 

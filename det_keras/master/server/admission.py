@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import enum
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from det_keras.master.accounts.auth import Caller
 from det_keras.master.errors import ApiError, TooManyRequestsError, UnavailableError
@@ -80,6 +80,10 @@ class Admission:
         self._all = Bound("calls", capacity.calls)
         self._of_users = Bound("calls of users", capacity.user_calls)
         self._anonymous = Bound("calls without a login", capacity.anonymous_calls, of_address)
+        self._user_uploads, self._task_uploads = (
+            Bound("calls whose bodies have not arrived", most, capacity.uploads_per_caller)
+            for most in (capacity.user_uploads, capacity.task_uploads)
+        )
         self._user_streams, self._task_streams = (
             Bound(
                 "followed logs, open pages and long polls",
@@ -105,6 +109,29 @@ class Admission:
         bounds = (self._anonymous, self._of_users, self._all)
         for bound in bounds[place.standing :]:
             place.hold(bound)
+
+    def count_upload(self, place: Place, receive: Receive) -> Receive:
+        """Count a call as an upload until its body has arrived: clients can take a long time to send it.
+
+        Args:
+            place: that of the call, which has a login.
+            receive: returns the messages of the body.
+
+        Returns:
+            What returns them from now on.
+
+        Raises:
+            UnavailableError: there are too many, in all or of this caller.
+        """
+        end = place.hold(self._task_uploads if place.standing is Standing.TASK else self._user_uploads)
+
+        async def counted() -> Message:
+            message = await receive()
+            if not message.get("more_body", False):
+                end()
+            return message
+
+        return counted
 
     def open_stream(self, place: Place) -> None:
         """Count a call as a stream: its connection stays open for long.
@@ -148,9 +175,11 @@ class Place:
             self.standing, self.holder = Standing.USER, f"user {caller.username!r}"
         self._held = contextlib.ExitStack()
 
-    def hold(self, bound: Bound) -> None:
-        """Occupy one of something."""
-        self._held.enter_context(bound.hold(self.holder))
+    def hold(self, bound: Bound) -> Callable[[], None]:
+        """Occupy one of something; return what frees it before the end of the call."""
+        held = self._held.enter_context(contextlib.ExitStack())
+        held.enter_context(bound.hold(self.holder))
+        return held.close
 
     def leave(self) -> None:
         """Free what the call occupied."""
@@ -184,6 +213,8 @@ class AdmissionMiddleware:
             # A call from inside of the process belongs to the call of a page, which has its place.
             if connection is not None:
                 self._admission.admit(place)
+                if caller is not None and connection.is_receiving:
+                    receive = self._admission.count_upload(place, receive)
                 connection.begin_call(has_login=caller is not None)
         except ApiError as error:
             place.leave()

@@ -58,6 +58,9 @@ class Capacity:
         user_calls: calls of users, with anonymous ones; the rest is for tasks.
         anonymous_calls: calls without a login.
         anonymous_calls_per_address: those of one address.
+        user_uploads: calls of users whose bodies have not arrived.
+        task_uploads: those of tasks.
+        uploads_per_caller: those of one user or of one task.
         user_streams: followed logs, open pages and long polls of users.
         task_streams: those of tasks.
         streams_per_caller: those of one user or of one task.
@@ -73,6 +76,9 @@ class Capacity:
     user_calls: int
     anonymous_calls: int
     anonymous_calls_per_address: int
+    user_uploads: int
+    task_uploads: int
+    uploads_per_caller: int
     user_streams: int
     task_streams: int
     streams_per_caller: int
@@ -89,6 +95,8 @@ class Capacity:
         waiting = max(connections // 4, 1)
         calls = connections - waiting
         anonymous = min(max(calls // 4, 2), _MOST_ANONYMOUS_CALLS)
+        user_calls = calls * 3 // 4
+        user_uploads = max(user_calls // 2, 1)
         user_streams = calls // 4
         downloads = max(threads // 4, 2)
         return cls(
@@ -96,9 +104,12 @@ class Capacity:
             waiting=waiting,
             waiting_per_address=max(waiting // 2, 1),
             calls=calls,
-            user_calls=calls * 3 // 4,
+            user_calls=user_calls,
             anonymous_calls=anonymous,
             anonymous_calls_per_address=max(anonymous // 2, 1),
+            user_uploads=user_uploads,
+            task_uploads=calls // 2,
+            uploads_per_caller=max(user_uploads * 3 // 4, 1),
             user_streams=user_streams,
             task_streams=calls // 2,
             streams_per_caller=min(max(user_streams * 3 // 4, 1), _MOST_STREAMS_PER_CALLER),

@@ -52,6 +52,11 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]  # uvicorn is not fol
         elif self.opening is not None:
             self.opening.cancel()
 
+    @property
+    def is_receiving(self) -> bool:
+        """Whether the body of the last request has not arrived."""
+        return bool(self.cycle.more_body)
+
     def begin_call(self, *, has_login: bool) -> None:
         """Record that a call is being answered; until then, the request counts as incomplete."""
         self._has_login = has_login
