@@ -23,6 +23,7 @@ LOCAL = {
     "deploy local credentials",
     "deploy local logs",
     "master backup",
+    "master check",
     "master copy-database",
     "master restore",
     "tensorboard start",

@@ -96,7 +96,7 @@ def test_administrator_changes_and_deactivates_a_user(admin, other):
     assert (shown["username"], shown["displayName"]) == ("renamed", "Re Named")
     assert other.get("/api/v1/me")["user"]["username"] == "renamed"
     admin.call("PATCH", f"/api/v1/users/{user_id}", {"active": False})
-    other.get("/api/v1/me", status=401)
+    other.get("/api/v1/me", status=403)
     names = [one["username"] for one in admin.get("/api/v1/users?active=true")["users"]]
     assert names == ["admin", "determined"]
     admin.call("PATCH", f"/api/v1/users/{user_id}", {"active": True})

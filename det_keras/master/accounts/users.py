@@ -82,7 +82,8 @@ class Users:
     def change(self, caller: Caller, user_id: int, changes: UserChanges) -> None:
         """Change a user. Administrators may change any user, others their own display name and password.
 
-        A new password ends the other logins of the user, and a deactivation ends all of them.
+        A new password ends the other logins of the user. Those of a user who is deactivated are refused, and end for
+        good when the user is activated again.
 
         Args:
             caller: the user that makes the change; a task may not.
@@ -107,11 +108,12 @@ class Users:
                 user.username = _free_name(tx, changes.username)
             user.display_name = user.display_name if changes.display_name is None else changes.display_name
             user.admin = user.admin if changes.admin is None else changes.admin
+            is_activated = changes.active is True and not user.active
             user.active = user.active if changes.active is None else changes.active
             user.modified_at = now()
             if hashed is not None:
                 self._set_password(tx, caller, user, hashed)
-            if not user.active:
+            if is_activated:
                 self._accounts.forget_sessions(tx, user.id)
             self._accounts.user_changed(tx, user)
 
