@@ -63,6 +63,7 @@ def home(served, tmp_path) -> Home:
     kept = tmp_path / "kept"
     shutil.copytree(served.root, kept)
     yield served
+    process.stop(served)
     shutil.rmtree(served.root)
     kept.rename(served.root)
 
