@@ -42,7 +42,8 @@ class OutputLine(Message):
     """A line that a task on another machine printed."""
 
     time: float = 0.0
-    text: str = ""
+    # A long line is divided, not refused: that of the body is the limit.
+    text: str = Field(default="", max_length=MOST_LOG_BYTES)
     stdtype: str = "stdout"
     level: str | None = None
     derived_level: str | None = None
@@ -55,7 +56,7 @@ class OutputBody(Message):
     node: int = Field(0, ge=0)
     offset: int = Field(0, ge=0)
     next_offset: int = Field(0, ge=0)
-    lines: list[OutputLine] = Field(default_factory=list)
+    lines: list[OutputLine] = Field(default_factory=list, max_length=500_000)
 
 
 @router.get("")

@@ -41,7 +41,8 @@ class ShippedLine(Message):
     task_id: str
     allocation_id: str | None = None
     timestamp: str | None = None
-    log: str
+    # A long line is divided, not refused: that of the body is the limit.
+    log: str = Field(max_length=MOST_LOG_BYTES)
     level: str = ""
     stdtype: str | None = None
     source: str | None = None
@@ -54,7 +55,7 @@ class ShippedLine(Message):
 class ShippedBody(Message):
     """Lines of one task."""
 
-    logs: list[ShippedLine] = Field(default_factory=list)
+    logs: list[ShippedLine] = Field(default_factory=list, max_length=500_000)
 
 
 @dataclass(frozen=True)
