@@ -15,7 +15,6 @@ import http.client
 import json
 import os
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,7 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
-from bench_master import Client
+from bench_master import Client, percentile
 from measure import report
 
 from det_keras.home import Home
@@ -162,10 +161,6 @@ def meanwhile(*actions: Callable[[], object]) -> Iterator[None]:
             thread.join()
 
 
-def p99(seconds: list[float]) -> float:
-    return statistics.quantiles(seconds, n=100)[98] if len(seconds) > 1 else seconds[0]
-
-
 def kill(master: Master, count: int) -> tuple[float, float]:
     """Return how long a search of so many trials takes to be killed, and the worst write of another user."""
     client, other = master.client(), master.client()
@@ -258,7 +253,7 @@ def one_after_another(master: Master) -> None:
             goal=goal,
             detail=f"worst write of others {worst:.2f} s",
         )
-    alone = p99(list_with(master))
+    alone = percentile(list_with(master), 0.99)
     for name, text in (("silent", b""), ("half a head", b"GET /info HTTP/1.1\r\nX-A: ")):
         worst = max(silent(master, text))
         report(f"a call beside {SILENT} connections, {name}", worst, unit="s", detail=f"alone {alone:.3f} s")
@@ -269,7 +264,7 @@ def one_after_another(master: Master) -> None:
         time.sleep(0.1)
 
     with meanwhile(*[guess] * 6):
-        worst = p99(list_with(master, 100))
+        worst = percentile(list_with(master, 100), 0.99)
     report(
         "a call beside 60 wrong logins a second", worst, unit="s", detail=f"their answers: {dict(statuses)}"
     )
@@ -278,7 +273,7 @@ def one_after_another(master: Master) -> None:
 def all_at_once(master: Master) -> None:
     since = time.monotonic()
     time.sleep(10)
-    alone = p99([took for took, _ in master.reports(since)])
+    alone = percentile([took for took, _ in master.reports(since)], 0.99)
     memory, files = master.process.memory_info().rss, master.process.num_fds()
     since = time.monotonic()
     statuses: collections.Counter[int] = collections.Counter()
@@ -297,7 +292,7 @@ def all_at_once(master: Master) -> None:
     with meanwhile(*actions):
         time.sleep(60 * MINUTES)
     calls = master.reports(since)
-    crowded = p99([took for took, _ in calls])
+    crowded = percentile([took for took, _ in calls], 0.99)
     time.sleep(2)
     acknowledged = sum(status == 200 for _, status in master.reports(0))
     faults = sum(count for status, count in statuses.items() if status >= 500 and status != 503)

@@ -6,7 +6,6 @@ A master that is attacked, or that has run out of something, can log the same tr
 from __future__ import annotations
 
 import logging
-import math
 import os
 import sys
 import time
@@ -15,13 +14,13 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from det_keras.about import LOG_FORMAT
+from det_keras.master.repeated_line import Rate
 
 #: The size at which the log is rotated, and how many earlier files are kept.
 MOST_BYTES = 16 << 20
 EARLIER_FILES = 4
 
 _FORMAT = f"%(asctime)s {LOG_FORMAT}"
-_PERIOD_S = 60.0
 _MOST_KINDS = 1000
 # The place where an exception was raised; its type; the logger and the text of the message.
 _Kind = tuple[object, ...]
@@ -46,21 +45,20 @@ class RareTracebacks(logging.Filter):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
-        # When a kind was shown last, and how many were left out since; least recently shown first.
-        self._shown: dict[_Kind, tuple[float, int]] = {}
+        # Least recently shown first.
+        self._shown: dict[_Kind, Rate] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether a record is written."""
         kind = _kind(record)
         if kind is None:
             return True
-        now = self._clock()
-        shown_at, left_out = self._shown.get(kind, (-math.inf, 0))
-        if now - shown_at < _PERIOD_S:
-            self._shown[kind] = (shown_at, left_out + 1)
+        rate = self._shown.get(kind) or Rate()
+        left_out = rate.take(self._clock())
+        if left_out is None:
             return False
         self._shown.pop(kind, None)
-        self._shown[kind] = (now, 0)
+        self._shown[kind] = rate
         if len(self._shown) > _MOST_KINDS:
             del self._shown[next(iter(self._shown))]
         if left_out:

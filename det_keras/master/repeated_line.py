@@ -9,6 +9,26 @@ from collections.abc import Callable
 _PERIOD_S = 60.0
 
 
+class Rate:
+    """Lets one event of a kind pass in a minute, and counts the others; not thread-safe."""
+
+    def __init__(self) -> None:
+        self._next_s = float("-inf")
+        self._omitted = 0
+
+    def take(self, now_s: float) -> int | None:
+        """Return how many events were omitted since the last one that passed; None if this one is omitted too.
+
+        Args:
+            now_s: seconds that never go back.
+        """
+        if now_s < self._next_s:
+            self._omitted += 1
+            return None
+        omitted, self._omitted, self._next_s = self._omitted, 0, now_s + _PERIOD_S
+        return omitted
+
+
 class RepeatedLine:
     """A warning that is logged at most once a minute; it says how often it applied since the line before.
 
@@ -26,15 +46,12 @@ class RepeatedLine:
         self._logger = logger
         self._text = text
         self._clock = clock
-        self._next_s = float("-inf")
-        self._omitted = 0
+        self._rate = Rate()
 
     def log(self, *details: object) -> None:
         """Log the line, or count it."""
-        now_s = self._clock()
-        if now_s < self._next_s:
-            self._omitted += 1
+        omitted = self._rate.take(self._clock())
+        if omitted is None:
             return
-        suffix = f" ({self._omitted} more like this since the last line.)" if self._omitted else ""
+        suffix = f" ({omitted} more like this since the last line.)" if omitted else ""
         self._logger.warning(self._text + suffix, *details)
-        self._omitted, self._next_s = 0, now_s + _PERIOD_S

@@ -24,7 +24,7 @@ from det_keras.master.app import create_app
 from det_keras.master.database.notifier import Notifier
 from det_keras.master.embedded import EmbeddedMaster, open_store
 from det_keras.master.tasks.scheduling import Policy
-from master.fakes import Client, FakePool, eventually
+from master.fakes import Client, Clock, FakePool, eventually
 
 
 @dataclass
@@ -49,6 +49,11 @@ class World:
         experiment_id = self.client.create(**({} if config is None else {"config": config}), **fields)
         trial = self.client.trials(experiment_id)[0]
         return experiment_id, trial, self.wait_for_launch(trial)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture

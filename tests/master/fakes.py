@@ -32,6 +32,16 @@ def eventually(ask: Callable[[], T], timeout_s: float = 60.0) -> T:
         time.sleep(0.01)
 
 
+class Clock:
+    """Seconds that pass as the test says."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
 def file_entry(path: str, content: bytes = b"", **changes: Any) -> dict[str, Any]:
     """Return a file as clients send it."""
     entry = {

@@ -11,21 +11,9 @@ import pytest
 from det_keras.master.accounts import attempts
 from det_keras.master.accounts.attempts import MOST_QUEUED, THREADS, LoginAttempts
 from det_keras.master.errors import InvalidArgumentError, TooManyRequestsError, UnauthenticatedError
+from master.fakes import Clock
 
 HOME, AWAY = "192.0.2.1", "198.51.100.7"
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-@pytest.fixture
-def clock():
-    return Clock()
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 
 from det_keras.master.server.capacity import Capacity
 from det_keras.master.server.connections import KEEP_ALIVE_S, REQUEST_S, Activity, Connections
+from master.fakes import Clock
 
 # Six connections, three of them without a request, two of these from one address.
 SMALL = dataclasses.replace(Capacity.of(64), connections=6, waiting=3, waiting_per_address=2)
@@ -23,19 +24,6 @@ class Client:
 
     def abort(self) -> None:
         self.is_closed = True
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-@pytest.fixture
-def clock():
-    return Clock()
 
 
 @pytest.fixture

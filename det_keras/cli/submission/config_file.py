@@ -58,12 +58,12 @@ def read_experiment(path: str, overrides: Sequence[str]) -> ExperimentFile:
     from det_keras.config import load_experiment_config, load_yaml
 
     text = _read(path)
-    # Parsed once more than needed, so that a syntax error names the file.
-    load_yaml(text, source=path)
+    # By itself, so that a syntax error names the file.
+    given = load_yaml(text, source=path)
     loaded = load_experiment_config(text, overrides=overrides)
-    return ExperimentFile(
-        loaded.original, load_yaml(loaded.original), loaded.config, loaded.notices, loaded.portable
-    )
+    if loaded.original != text:
+        given = load_yaml(loaded.original)
+    return ExperimentFile(loaded.original, given, loaded.config, loaded.notices, loaded.portable)
 
 
 def read_changes(path: str | None, overrides: Sequence[str]) -> dict[str, Any]:

@@ -128,8 +128,6 @@ class Accounts:
         wire_password = password if is_hashed or not password else hash_password(password)
         if not _is_right(user.password_hash if user is not None else None, wire_password) or user is None:
             raise UnauthenticatedError("invalid credentials")
-        if not user.active:
-            raise PermissionDeniedError("user is inactive")
         with self._store.writing() as tx:
             stored = tx.get(UserRow, user.id)
             # Checking a password takes long; it may have been changed meanwhile.

@@ -68,6 +68,9 @@ class Users:
             InvalidArgumentError: the name or password is invalid.
             AlreadyExistsError: the name is taken.
         """
+        with self._store.reading() as session:
+            _require_admin(session, caller)
+        # Before the transaction: it takes long, and no other writer has its turn during a transaction.
         hashed = password_hash(_checked_password(changes))
         with self._store.writing() as tx:
             _require_admin(tx, caller)
@@ -96,12 +99,12 @@ class Users:
             InvalidArgumentError: the name or password is invalid.
             AlreadyExistsError: the name is taken.
         """
-        # Before the transaction: it takes long, and no other writer has its turn during a transaction.
+        _refuse_tasks(caller)
+        # Before the transaction, as in `create`.
         hashed = None if changes.password is None else password_hash(_checked_password(changes))
         with self._store.writing() as tx:
             if changes.needs_admin or user_id != caller.user_id:
                 _require_admin(tx, caller)
-            _refuse_tasks(caller)
             user = find_user(tx, user_id)
             _refuse_lockout(user, changes)
             if changes.username is not None and changes.username.lower() != user.username:

@@ -71,10 +71,8 @@ class ExperimentController(Controller):
         Raises:
             FailedPreconditionError: the experiment has ended or is stopping.
         """
-        if not _enter(self._experiment, states.ACTIVE):
-            return
-        self.settle()
-        self._tx.notify(WORK)
+        if _enter(self._experiment, states.ACTIVE):
+            self.settle()
 
     def pause(self) -> None:
         """Request all trials to take a checkpoint and stop, to be resumed later.
@@ -82,9 +80,8 @@ class ExperimentController(Controller):
         Raises:
             FailedPreconditionError: the experiment has ended or is stopping.
         """
-        if not _enter(self._experiment, states.PAUSED):
-            return
-        self.settle()
+        if _enter(self._experiment, states.PAUSED):
+            self.settle()
 
     def stop(self, stopping: str) -> None:
         """End the experiment through the state `stopping`; no effect if it has ended or is in a more severe state."""

@@ -21,6 +21,9 @@ from det_keras.protocol.values import now
 #: Most trials that one transaction moves without asking each of them: it takes some milliseconds.
 MOST_MOVED = 500
 
+# The tasks that have a process, or are about to.
+_LIVE = select(AllocationRow.task_id).where(AllocationRow.end_time.is_(None))
+
 
 class TrialRows:
     """Finds, adds and ends the trials of one experiment; decides nothing.
@@ -52,8 +55,7 @@ class TrialRows:
 
     def running(self, wanted: Collection[str]) -> Sequence[TrialRow]:
         """Return the trials in one of the states that have a process, oldest first."""
-        live = select(AllocationRow.task_id).where(AllocationRow.end_time.is_(None))
-        return self._select(TrialRow.state.in_(wanted), TrialRow.task_id.in_(live))
+        return self._select(TrialRow.state.in_(wanted), TrialRow.task_id.in_(_LIVE))
 
     def move_waiting(self, wanted: Collection[str], state: str) -> int:
         """Give the oldest trials without a process, at most `MOST_MOVED`, another state; return their number.
@@ -62,11 +64,10 @@ class TrialRows:
             wanted: the states of the trials that are moved.
             state: their new state; a final one also ends their tasks.
         """
-        live = select(AllocationRow.task_id).where(AllocationRow.end_time.is_(None))
         query = (
             select(TrialRow.id, TrialRow.task_id)
             .where(TrialRow.experiment_id == self._experiment.id, TrialRow.state.in_(wanted))
-            .where(TrialRow.task_id.not_in(live))
+            .where(TrialRow.task_id.not_in(_LIVE))
             .order_by(TrialRow.id)
             .limit(MOST_MOVED)
         )

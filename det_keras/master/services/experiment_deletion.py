@@ -54,8 +54,7 @@ def delete_in_parts(store: Store, model: type[Base], condition: ColumnElement[bo
         model: the table.
         condition: which of its rows.
     """
-    keys = inspect(model).primary_key
-    (key,) = keys
+    (key,) = inspect(model).primary_key
     part = select(key).where(condition).limit(_MOST_ROWS)
     deleted = _MOST_ROWS
     while deleted == _MOST_ROWS:
