@@ -301,6 +301,7 @@ def all_at_once(master: Master) -> None:
     report(
         "reports that were acknowledged and are not there",
         float(max(0, acknowledged - master.stored_reports())),
+        unit="reports",
         goal=0,
     )
     report("answers of 5xx but 503", float(faults), unit="answers", goal=0, detail=str(dict(statuses)))
