@@ -20,8 +20,8 @@ from det_keras.config import RandomStream, Space
 WORST = sys.float_info.max
 
 #: Most trials that a search starts at once; a limit of the config may be lower. Each of them is a row that waits for
-#: slots, and no master has slots for more. Those behind them cost nothing until then.
-MOST_AT_ONCE = 1000
+#: slots, written in one transaction, and few masters have slots for so many. Those behind them cost nothing until then.
+MOST_AT_ONCE = 500
 
 # Without this limit, a space whose points are nearly all refused would draw forever.
 _REPLACEMENTS_PER_TRIAL = 10

@@ -92,6 +92,7 @@ class Shop:
         body = LARGE if scope["path"].endswith("/large") else await read_body(scope, receive, MOST_BYTES)
         self.has_read.set()
         if scope["path"].endswith("/wait"):
+            scope["state"]["place"].leave_line()
             await self.may_answer.wait()
         length = str(len(body)).encode()
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})

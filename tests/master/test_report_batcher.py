@@ -8,6 +8,7 @@ import contextlib
 import pytest
 from sqlalchemy import event
 
+from det_keras.master.database.store import Store
 from det_keras.master.errors import InvalidArgumentError, NotFoundError, UnavailableError
 from det_keras.master.experiments.reporting import report_metrics
 from det_keras.master.reports.batcher import ReportBatcher
@@ -50,6 +51,24 @@ def test_reports_that_arrive_together_share_a_commit(world, trial_id):
     # The busy one, perhaps one of the first report alone, the rest, and what the dispatcher did meanwhile.
     assert len(commits) < 10
     assert world.client.trial(trial_id)["summaryMetrics"]["avg_metrics"]["loss"]["count"] == 30
+
+
+def test_report_that_only_adds_a_row_waits_for_one_turn(world, trial_id, monkeypatch):
+    """Each turn may have to wait for another writer."""
+    store, turns = world.master.store, []
+    monkeypatch.setattr(
+        store, "writing", lambda *, is_report=False: turns.append(is_report) or Store.writing(store)
+    )
+
+    async def run() -> list[Exception | None]:
+        report_batcher = ReportBatcher(store, report_metrics)
+        report_batcher.start()
+        stored = await report_batcher.take([report(trial_id, 1)])
+        report_batcher.stop()
+        return stored
+
+    assert asyncio.run(run()) == [None]
+    assert True not in turns
 
 
 @pytest.mark.parametrize("each_in_a_call", [True, False])

@@ -78,7 +78,7 @@ def test_stop_ends_every_trial_and_the_experiment_once(world, verb):
 
 
 def test_request_moves_a_part_and_says_what_is_wanted(world, one_at_a_time):
-    experiment_id = world.client.create(wide(MOST_AT_ONCE), activate=False)
+    experiment_id = world.client.create(wide(2 * MOST_MOVED), activate=False)
     world.client.move(experiment_id, "kill")
     store = world.master.store
     assert state(world, experiment_id) == states.STOPPING_KILLED

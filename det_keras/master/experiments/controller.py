@@ -357,7 +357,7 @@ class ExperimentController(Controller):
         creates = [action for action in actions if isinstance(action, Create)]
         closed = {action.request_id for action in actions if isinstance(action, Close)}
         self._trials.add_all(
-            (
+            [
                 {
                     "request_id": action.request_id,
                     "state": self._experiment.state,
@@ -367,7 +367,7 @@ class ExperimentController(Controller):
                     "is_closed": action.request_id in closed,
                 }
                 for action in creates
-            ),
+            ],
             context=self._experiment.context,
             slots=self._config.resources.slots_per_trial,
         )

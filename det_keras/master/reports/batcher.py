@@ -152,7 +152,8 @@ class ReportBatcher:
             return
         slow = [item for item, is_stored in zip(items, stored, strict=True) if not is_stored]
         left.items = slow[_MOST_SLOW:]
-        self._store_slow(left, slow[:_MOST_SLOW])
+        if slow:
+            self._store_slow(left, slow[:_MOST_SLOW])
 
     def _store_slow(self, left: _Left, items: Sequence[_Item]) -> None:
         """Store reports in one transaction; if one of them is refused, each in its own."""

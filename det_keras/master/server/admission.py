@@ -1,7 +1,8 @@
 """Bounds the calls that are answered at the same time, so that each kind of callers leaves room for the others.
 
 Calls of tasks may take all places, those of users three quarters, and those without a login a quarter: running trials
-report whatever users do, and users get through whatever strangers do.
+report whatever users do, and users get through whatever strangers do. Of the calls that were admitted, those of users
+and those of strangers are worked on one after another, in two lines.
 """
 
 from __future__ import annotations
@@ -17,8 +18,16 @@ from det_keras.master.accounts.auth import Caller
 from det_keras.master.errors import ApiError, TooManyRequestsError, UnavailableError
 from det_keras.master.server.bodies import MOST_ANONYMOUS_BYTES, arrived
 from det_keras.master.server.capacity import Capacity
-from det_keras.master.server.protocol import connection_of
+from det_keras.master.server.line import Line, Turn
+from det_keras.master.server.protocol import Connection, connection_of
 from det_keras.master.server.responses import error_reply
+
+# How many calls are worked on at a time: one for each thread of Python that does something useful, and one that waits
+# for the disk meanwhile.
+_USERS_AT_A_TIME = 2
+_ANONYMOUS_AT_A_TIME = 1
+_REPORTS = ("/metrics", "/metrics/together")
+_HARMLESS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class Bound:
@@ -99,6 +108,10 @@ class Admission:
             capacity.downloads_per_caller,
             "Wait until one of them has ended.",
         )
+        self._lines = {
+            Standing.USER: Line(_USERS_AT_A_TIME),
+            Standing.ANONYMOUS: Line(_ANONYMOUS_AT_A_TIME),
+        }
 
     def admit(self, place: Place) -> None:
         """Give a call its place.
@@ -109,6 +122,14 @@ class Admission:
         bounds = (self._anonymous, self._of_users, self._all)
         for bound in bounds[place.standing :]:
             place.hold(bound)
+
+    async def line_up(self, place: Place, scope: Scope) -> None:
+        """Wait until a call may be worked on; calls of tasks, and reports, do not wait."""
+        is_report = scope["method"] == "POST" and scope["path"].endswith(_REPORTS)
+        line = self._lines.get(place.standing)
+        if line is not None and not is_report:
+            place.turn = line.turn()
+            await place.turn.take()
 
     def count_upload(self, place: Place, receive: Receive) -> Receive:
         """Count a call as an upload until its body has arrived: clients can take a long time to send it.
@@ -126,9 +147,12 @@ class Admission:
         end = place.hold(self._task_uploads if place.standing is Standing.TASK else self._user_uploads)
 
         async def counted() -> Message:
+            place.leave_line()
             message = await receive()
             if not message.get("more_body", False):
                 end()
+                if place.turn is not None:
+                    await place.turn.take()
             return message
 
         return counted
@@ -139,6 +163,7 @@ class Admission:
         Raises:
             ApiError: there are too many, in all or of this caller.
         """
+        place.leave_line()
         place.hold(self._task_streams if place.standing is Standing.TASK else self._user_streams)
 
     def open_download(self, place: Place) -> None:
@@ -174,6 +199,8 @@ class Place:
         else:
             self.standing, self.holder = Standing.USER, f"user {caller.username!r}"
         self._held = contextlib.ExitStack()
+        #: When the call is worked on; None for a call that does not wait in line.
+        self.turn: Turn | None = None
 
     def hold(self, bound: Bound) -> Callable[[], None]:
         """Occupy one of something; return what frees it before the end of the call."""
@@ -181,8 +208,14 @@ class Place:
         held.enter_context(bound.hold(self.holder))
         return held.close
 
+    def leave_line(self) -> None:
+        """Let the next call be worked on."""
+        if self.turn is not None:
+            self.turn.leave()
+
     def leave(self) -> None:
         """Free what the call occupied."""
+        self.leave_line()
         self._held.close()
 
 
@@ -221,9 +254,24 @@ class AdmissionMiddleware:
             await error_reply(scope["path"], error)(scope, receive, send)
             return
         try:
-            await self._app(scope, receive, send)
-            if connection is not None:
-                # Answers that are not read occupy memory.
-                await connection.drain()
+            if connection is None:
+                await self._app(scope, receive, send)
+            else:
+                await self._answer(connection, place, scope, receive, send)
         finally:
             place.leave()
+
+    async def _answer(
+        self, connection: Connection, place: Place, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        async def answered(message: Message) -> None:
+            # Sending the rest takes as long as the client reads.
+            place.leave_line()
+            await send(message)
+
+        await self._admission.line_up(place, scope)
+        if connection.is_left and scope["method"] in _HARMLESS:
+            return
+        await self._app(scope, receive, answered)
+        # Answers that are not read occupy memory.
+        await connection.drain()

@@ -105,6 +105,11 @@ class Connections:
         """Whether connections should end with their answer, rather than wait for another call."""
         return len(self) >= self._capacity.connections * 3 // 4
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether so many calls are being answered that those of users are refused: new clients should wait."""
+        return self.count(Activity.CALL) >= self._capacity.user_calls
+
     def make_room(self) -> bool:
         """Return whether another connection can be added; one that answers no call may have to give way to it."""
         if self.count(Activity.WAITING) >= self._capacity.waiting:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import socket
@@ -113,6 +114,9 @@ class _Server(uvicorn.Server):  # type: ignore[misc]  # uvicorn is not followed 
         if self.started and sockets:
             self._listener = Listener(sockets[0], self._connections, self._make_connection, self.config.ssl)
             self._listener.start()
+            # What exists now stays. Looking through all of it for garbage, as Python does now and then, would stop
+            # every thread for a sixth of a second.
+            gc.freeze()
             _announce(self._home, self._address, sockets[0])
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -30,6 +30,9 @@ _NO_FILES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 # When no file can be opened, and when all connections are new.
 _PAUSE_WITHOUT_FILES_S = 1.0
 _PAUSE_WITHOUT_ROOM_S = 0.05
+# After each connection, while calls of users would be refused. Clients who wait for a moment are better served than
+# those who are asked to come again.
+_PAUSE_WHILE_BUSY_S = 0.02
 
 
 class Listener:
@@ -96,6 +99,10 @@ class Listener:
             connection.opening = self._loop.create_task(self._open(connection, sock))
             self._openings.add(connection.opening)
             connection.opening.add_done_callback(functools.partial(self._opened, connection, sock))
+            if self._connections.is_busy:
+                # Not for long: it may be the connection of a task, for which there is room.
+                self._wait(_PAUSE_WHILE_BUSY_S)
+                return
 
     async def _open(self, connection: Connection, sock: socket.socket) -> None:
         # An error means that the client left, or does not speak TLS.

@@ -57,6 +57,11 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]  # uvicorn is not fol
         """Whether the body of the last request has not arrived."""
         return bool(self.cycle.more_body)
 
+    @property
+    def is_left(self) -> bool:
+        """Whether the client has closed it before the answer to the last request."""
+        return bool(self.cycle.disconnected)
+
     def begin_call(self, *, has_login: bool) -> None:
         """Record that a call is being answered; until then, the request counts as incomplete."""
         self._has_login = has_login
