@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 from det_keras.cli.commands.tensorboard import events_of, launch, link_events, refresh_until_end
 from det_keras.cli.session import open_session
 from det_keras.connection.settings import Settings
+from det_keras.scratch import Scratch
 
 _SERVES = re.compile(r"TensorBoard \S+ at http://127\.0\.0\.1:(\d+)/")
 
@@ -27,7 +27,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     parser.set_defaults(master=None, user=None)
     args = parser.parse_args(argv)
     settings = Settings.gather(args, environ)
-    with tempfile.TemporaryDirectory(prefix="det-tensorboard-") as folder:
+    with Scratch("tensorboard") as folder:
 
         def refresh() -> int:
             with open_session(settings) as session:

@@ -109,12 +109,12 @@ def _session(settings: Settings, url: str, token: str, patience_s: float = _PATI
 
 def _token(settings: Settings, url: str) -> str:
     if settings.is_environment_user and settings.token is not None:
-        return settings.token
+        return _usable(settings.token, "DET_USER_TOKEN")
     if settings.is_environment_user and settings.user is not None and settings.password is not None:
         return log_in(settings, url, settings.user, settings.password)
     cached = TokenCache(settings.home).find(url, settings.user)
     if cached is not None:
-        return cached[1]
+        return _usable(cached[1], "the file of your logins")
     if settings.user in (None, DEFAULT_USER) and _same_place(url, embedded_url(settings.home)):
         return _embedded_token(settings.home)
     with _session(settings, url, "") as session:
@@ -127,13 +127,25 @@ def _token(settings: Settings, url: str) -> str:
     )
 
 
+def _usable(token: str, source: str) -> str:
+    """Return a token that can be sent.
+
+    Raises:
+        DetError: no token has such characters.
+    """
+    if token.isascii() and token.isprintable():
+        return token
+    raise DetError(f"Unauthenticated: what is in {source} is no token. Log in again with `det user login`.")
+
+
 def _embedded_token(home: Home) -> str:
     try:
-        return home.token_file.read_text(encoding="utf-8").strip()
-    except OSError as error:
+        return home.token_file.read_bytes().decode("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no token"
         raise DetError(
-            f"Unauthenticated: the embedded master's token cannot be read at {home.token_file} "
-            f"({error.strerror}). Restart the master: it writes a new one."
+            f"Unauthenticated: the embedded master's token cannot be read at {home.token_file} ({reason}). "
+            "Restart the master: it writes a new one."
         ) from error
 
 

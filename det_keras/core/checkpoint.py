@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import json
 import os
-import tempfile
 import uuid as uuid_module
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,6 +18,7 @@ from det_keras.core.file_plan import FilePlan
 from det_keras.core.sharded import Listing, copy_files, join_files, join_metadata, list_shard
 from det_keras.errors import CheckpointError, DetError
 from det_keras.protocol.origin import METADATA_NAME, with_origin
+from det_keras.scratch import Scratch
 from det_keras.storage import Storage
 from det_keras.storage.manifest import MANIFEST_NAME
 
@@ -80,7 +80,7 @@ class CheckpointContext:
         """
         if shard and self._distributed.size > 1:
             uuid = self._distributed.broadcast(str(uuid_module.uuid4()))
-            with tempfile.TemporaryDirectory(prefix="det-shard-") as folder:
+            with Scratch("shard") as folder:
                 yield Path(folder), uuid
                 self._store_shards(uuid, Path(folder), metadata, None)
             return
@@ -278,7 +278,7 @@ class CheckpointContext:
             if selector is None:
                 yield directory
                 return
-            with tempfile.TemporaryDirectory(prefix="det-restore-") as folder:
+            with Scratch("restore") as folder:
                 names = [name for name in list_shard(directory, selector) if name != MANIFEST_NAME]
                 copy_files(directory, names, Path(folder))
                 yield Path(folder)

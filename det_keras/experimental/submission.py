@@ -7,12 +7,12 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from det_keras.errors import DetError
+from det_keras.scratch import Scratch
 
 _CREATED = re.compile(r"Created experiment (\d+)")
 
@@ -32,7 +32,7 @@ def submit(
     Raises:
         DetError: it was not created; the message is that of the command.
     """
-    with tempfile.TemporaryDirectory(prefix="det-submit-") as drafts:
+    with Scratch("submit") as drafts:
         path, empty = Path(drafts) / "config.yaml", Path(drafts) / "empty"
         empty.mkdir()
         if isinstance(config, Mapping):

@@ -26,7 +26,8 @@ class GroupReaper:
     threads: a fork copies only the calling thread, and a lock that another thread holds would stay locked.
 
     The child reads from a pipe whose write end only the launcher keeps. The kernel closes that end when the
-    launcher ends, however it ends; the child then reads the end of the file and kills the groups.
+    launcher ends, however it ends; the child then reads the end of the file and kills the groups. If somebody has
+    stopped the child, the kernel lets it continue then (on Linux).
 
     Args:
         kept: descriptors that stay open until the groups are killed, such as that of a locked file.
@@ -34,9 +35,12 @@ class GroupReaper:
 
     def __init__(self, kept: Sequence[int] = ()) -> None:
         read, self._write = os.pipe()
+        signal_at_end = _signal_at_end_of_parent(signal.SIGCONT)
         self._pid = os.fork()
         if self._pid == 0:
             try:
+                if signal_at_end is not None:
+                    signal_at_end()
                 # Nothing that is to end with the launcher may stay open here: pipes, memory, listening sockets.
                 opened = {int(one.name) for one in Path("/proc/self/fd").iterdir()}
                 for number in opened - {0, 1, 2, read, *kept}:
@@ -59,7 +63,9 @@ class GroupReaper:
     def dismiss(self) -> None:
         """End the reaper; it kills the groups that are still watched."""
         os.close(self._write)
-        with contextlib.suppress(ChildProcessError):
+        with contextlib.suppress(ChildProcessError, ProcessLookupError):
+            # Somebody may have stopped it. Its number is not used again before it is waited for.
+            os.kill(self._pid, signal.SIGCONT)
             os.waitpid(self._pid, 0)
 
     def _order(self, text: bytes) -> None:
@@ -114,19 +120,27 @@ def start_group(
 
 def die_with_parent() -> Callable[[], None] | None:
     """Return a `preexec_fn` that has the kernel kill a child when this process dies; None except on Linux."""
-    if sys.platform != "linux":
+    signal_at_end = _signal_at_end_of_parent(signal.SIGKILL)
+    if signal_at_end is None:
         return None
-    # Resolved before the fork: the child must do as little as possible between fork and exec.
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
     parent = os.getpid()
 
     def apply() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        # If the parent died before prctl, no signal will come: the child then has another parent.
+        signal_at_end()
+        # If the parent died before, no signal will come: the child then has another parent.
         if os.getppid() != parent:
             os._exit(1)
 
     return apply
+
+
+def _signal_at_end_of_parent(number: int) -> Callable[[], object] | None:
+    """Return what a fork calls to get a signal when this thread ends; None except on Linux."""
+    if sys.platform != "linux":
+        return None
+    # Resolved before the fork: the child must do as little as possible between fork and exec.
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    return lambda: prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 def signal_group(group: int, number: int) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from det_keras.errors import CheckpointMissingError, ConfigError
 from det_keras.files import fsync_directory, replacing
+from det_keras.scratch import is_alive, machine_name
 from det_keras.storage.base import Orphan, Storage
 from det_keras.storage.manifest import (
     DELETED_NAME,
@@ -24,9 +25,7 @@ from det_keras.storage.manifest import (
 )
 from det_keras.storage.names import (
     checkpoint_name,
-    is_alive,
     is_checkpoint_name,
-    machine_name,
     matching_files,
     relative_name,
 )

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-import os
-import socket
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from uuid import UUID
 
 from det_keras.errors import CheckpointError
 from det_keras.storage.manifest import DELETED_NAME
-
-# Linux's PROC_PID_INIT_INO.
-_FIRST_PID_NAMESPACE = 0xEFFFFFFC
 
 
 def checkpoint_name(uuid: str) -> str:
@@ -69,33 +63,6 @@ def matching_files(directory: Path, globs: Sequence[str]) -> set[str]:
             below = path.rglob("*") if path.is_dir() else [path]
             found.update(p.relative_to(directory).as_posix() for p in below if not p.is_dir())
     return found - {DELETED_NAME}
-
-
-@functools.cache
-def machine_name() -> str:
-    """Return a name of this machine, and of the container, in which process ids have a meaning.
-
-    Containers may share the name of their machine, and then have process ids of their own.
-    """
-    try:
-        namespace = Path("/proc/self/ns/pid").stat().st_ino
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return socket.gethostname()
-    # Outside of containers the number is the same on all machines, and after a restart of the machine.
-    place = "" if namespace == _FIRST_PID_NAMESPACE else f"-{namespace}-{boot}"
-    return f"{socket.gethostname()}{place}"
-
-
-def is_alive(pid: int) -> bool:
-    """Return whether a process of this machine exists."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def media_prefix(cluster_id: str, experiment_id: int, trial_id: int | None = None) -> str:

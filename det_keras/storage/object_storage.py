@@ -13,7 +13,6 @@ import importlib.util
 import json
 import logging
 import os
-import shutil
 import tempfile
 import threading
 import time
@@ -23,6 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
 from det_keras.errors import CheckpointError, CheckpointMissingError, ConfigError, StorageError
+from det_keras.scratch import Scratch, is_alive, machine_name
 from det_keras.storage.base import CheckpointTarget, Orphan, Storage
 from det_keras.storage.manifest import (
     DELETED_NAME,
@@ -34,10 +34,8 @@ from det_keras.storage.manifest import (
 )
 from det_keras.storage.names import (
     checkpoint_name,
-    is_alive,
     is_checkpoint_name,
     is_relative,
-    machine_name,
     matching_files,
     relative_name,
 )
@@ -49,7 +47,6 @@ from det_keras.storage.requests import MissingObjectError, Requests
 logger = logging.getLogger(__name__)
 
 _UPLOADS = ".uploads/"
-_TEMPORARY_PREFIX = "det-checkpoint~"
 # A new connection reads credentials and shakes hands, so each process keeps those that it opened.
 _open: dict[tuple[object, ...], Requests] = {}
 _opening = threading.Lock()
@@ -389,22 +386,10 @@ def _parse_marker(name: str) -> tuple[str, int | None]:
 @contextmanager
 def _temporary(uuid: str) -> Iterator[Path]:
     """Yield a temporary directory named like the checkpoint, so that errors contain its UUID."""
-    _remove_directories_of_dead_processes()
-    folder = Path(tempfile.mkdtemp(prefix=f"{_TEMPORARY_PREFIX}{machine_name()}~{os.getpid()}~"))
-    try:
-        directory = folder / checkpoint_name(uuid)
+    with Scratch("checkpoint") as name:
+        directory = Path(name) / checkpoint_name(uuid)
         directory.mkdir()
         yield directory
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _remove_directories_of_dead_processes() -> None:
-    mine = f"{_TEMPORARY_PREFIX}{machine_name()}~"
-    for path in Path(tempfile.gettempdir()).glob(f"{mine}*"):
-        pid = path.name.removeprefix(mine).partition("~")[0]
-        if pid.isdigit() and not is_alive(int(pid)):
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def _selected(stored: Mapping[str, StoredObject], globs: Sequence[str]) -> set[str]:

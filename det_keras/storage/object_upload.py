@@ -12,13 +12,13 @@ import functools
 import hashlib
 import queue
 import tarfile
-import tempfile
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
 
 from det_keras.errors import CheckpointError
+from det_keras.scratch import Scratch
 from det_keras.storage.archive import unpack
 from det_keras.storage.base import CheckpointTarget
 from det_keras.storage.manifest import MANIFEST_NAME, list_files, manifest_content
@@ -57,7 +57,7 @@ class ObjectUpload(CheckpointTarget):
 
     def unpack(self, tar: tarfile.TarFile, name: str) -> None:
         # Archives hold the user's code, which is small; only a directory knows what its links point to.
-        with tempfile.TemporaryDirectory(prefix="det-upload-") as folder:
+        with Scratch("upload") as folder:
             unpack(tar, Path(folder))
             self.add_directory(Path(folder), f"{name.rstrip('/')}/")
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from det_keras.checkpoint_comparison import differences, digest
 from det_keras.errors import DetError
+from det_keras.scratch import Scratch
 
 #: Batches that the script trains.
 BATCHES = 60
@@ -94,11 +95,10 @@ def trial_runs(script: VerifiedScript) -> Iterator[TrialRuns]:
         DetError: there is no such directory.
     """
     # Imported here: `det --help` does not need it.
-    import tempfile
 
     if not script.directory.is_dir():
         raise DetError(f"The context directory {str(script.directory)!r} does not exist.")
-    with tempfile.TemporaryDirectory(prefix="det-verify-") as folder:
+    with Scratch("verify") as folder:
         yield TrialRuns(script, Path(folder))
 
 

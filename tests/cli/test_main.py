@@ -86,6 +86,15 @@ def test_debug_shows_where_an_error_came_from(det):
     assert "Traceback" in det("--debug", "experiment", "create", "nowhere.yaml").stderr
 
 
+@pytest.mark.parametrize("token", ["ü", "a\nb"])
+def test_token_that_no_header_can_have_is_refused_in_one_sentence(det, token):
+    done = det.with_variables(DET_USER_TOKEN=token)("-m", "http://127.0.0.1:1", "experiment", "list")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "Unauthenticated: what is in DET_USER_TOKEN is no token. Log in again with `det user login`.\n"
+    )
+
+
 def test_an_unreachable_master_is_one_line(det):
     done = det.with_variables(DET_USER_TOKEN="x")("-m", "http://127.0.0.1:1", "experiment", "list")
 

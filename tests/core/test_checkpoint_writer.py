@@ -16,7 +16,7 @@ from dying_storage import POINTS, DyingStorage
 from det_keras import core, storage
 from det_keras.core.checkpoint_writer import CheckpointWriter
 from det_keras.core.file_plan import FilePlan, Slice
-from det_keras.errors import CheckpointError
+from det_keras.errors import CheckpointError, DetError
 
 
 @pytest.fixture
@@ -203,10 +203,17 @@ def test_checkpoint_without_steps_completed_is_refused(context):
         pass
 
 
+@pytest.mark.parametrize("place", ["file", "file/run", "/proc/run"])
+def test_run_directory_that_cannot_be_used_is_named(tmp_path, place):
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        DetError, match=f"The run directory {tmp_path / place} cannot be used: .* Use another"
+    ):
+        core.init(run_dir=tmp_path / place)
+
+
 def test_run_directory_in_use_names_the_pid(context):
     import os
-
-    from det_keras.errors import DetError
 
     with pytest.raises(DetError, match=str(os.getpid())):
         core.init(run_dir=context.backend.run.path)

@@ -128,6 +128,13 @@ def test_token_file_outlives_a_restart_and_is_made_again_when_lost(make_world):
     again.client.get("/api/v1/me")
 
 
+def test_token_file_with_other_content_is_made_again(make_world):
+    world = make_world()
+    world.home.token_file.write_bytes("ü".encode() + b"\xff")
+    make_world.stop()
+    make_world().client.get("/api/v1/me")
+
+
 def test_task_token_acts_as_the_owner_and_dies_with_the_allocation(world, monkeypatch):
     from datetime import timedelta
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from det_keras.cli.session import open_session
 from det_keras.connection.settings import Settings
 from det_keras.errors import DetError
+from det_keras.scratch import Scratch
 
 if TYPE_CHECKING:
     import subprocess
@@ -59,13 +60,12 @@ def add_parsers(nouns: Nouns) -> None:
 def _start(args: argparse.Namespace, settings: Settings) -> int:
     # Imported here: `det --help` does not need them.
     import importlib.util
-    import tempfile
 
     if not (args.experiment_ids or args.trial_ids or args.run_dir):
         raise DetError("Nothing to show: name experiments, `--trial-ids` or `--run-dir`.")
     if importlib.util.find_spec("tensorboard") is None:
         raise DetError("TensorBoard is not installed: `pip install 'det_keras[tensorboard]'`.")
-    with tempfile.TemporaryDirectory(prefix="det-tensorboard-") as folder:
+    with Scratch("tensorboard") as folder:
         shown = _refresh(args, settings, Path(folder))
         print(f"TensorBoard shows {shown} runs. End it with Ctrl-C.", flush=True)
         process = launch(

@@ -66,13 +66,19 @@ class RunDirectory:
         path: created if it does not exist.
 
     Raises:
-        DetError: another process uses it; the message has its pid.
+        DetError: another process uses it, and the message has its pid; or it cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = self._acquire()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = self._acquire()
+        except OSError as error:
+            raise DetError(
+                f"The run directory {self.path} cannot be used: {error.strerror}. Use another `run_dir`, or "
+                "another DET_KERAS_HOME."
+            ) from error
 
     @property
     def checkpoints(self) -> Path:

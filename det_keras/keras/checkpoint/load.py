@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ import keras
 
 from det_keras.connection.checkpoint_files import fetch, local_directory
 from det_keras.errors import CheckpointError, MasterError, MasterUnavailableError
+from det_keras.scratch import Scratch
 from det_keras.storage.manifest import verify_manifest
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def open_checkpoint(
         verify_manifest(local)
         yield local
         return
-    with tempfile.TemporaryDirectory(prefix="det-checkpoint-") as folder:
+    with Scratch("checkpoint") as folder:
         directory = Path(folder) / record["uuid"]
         try:
             fetch(session, record, directory)

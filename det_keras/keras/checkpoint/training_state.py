@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import logging
 import pickle
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +33,7 @@ from det_keras.checkpoint_format import (
 from det_keras.core.file_plan import FilePlan, Piece, Slice
 from det_keras.keras.checkpoint.model_file import ModelFile, Place, read_places
 from det_keras.keras.checkpoint.variables import copy_bytes
+from det_keras.scratch import Scratch
 
 logger = logging.getLogger(__name__)
 
@@ -74,8 +74,8 @@ class TrainingState:
     variables: Sequence[Mapping[str, Any]]
     state: Mapping[str, Any]
     callback_states: Mapping[str, Callable[[], bytes]] = field(default_factory=dict)
-    rank_directory: tempfile.TemporaryDirectory[str] | None = None
-    callback_files: tempfile.TemporaryDirectory[str] | None = None
+    rank_directory: Scratch | None = None
+    callback_files: Scratch | None = None
     worker_files: Mapping[str, bytes] = field(default_factory=dict)
     code: Code | None = None
     further_models: Mapping[str, ModelFile] = field(default_factory=dict)
@@ -167,7 +167,7 @@ class RestoredState(StoredState):
         return {path.stem: pickle.loads(path.read_bytes()) for path in sorted(folder.glob("*.pkl"))}
 
 
-def _contents(folder: tempfile.TemporaryDirectory[str] | None) -> Iterator[tuple[str, bytes]]:
+def _contents(folder: Scratch | None) -> Iterator[tuple[str, bytes]]:
     """Yield the relative paths and contents of the files in a temporary directory."""
     if folder is not None:
         root = Path(folder.name)

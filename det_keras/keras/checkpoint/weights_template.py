@@ -7,7 +7,6 @@ variables' bytes in the gaps.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from det_keras.keras.private_api.models import WeightsStore, current_group
+from det_keras.scratch import Scratch
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def make_template(groups: Sequence[Group], variables: Sequence[Any]) -> list[byt
         groups: the datasets of the file.
         variables: the variables to which the indices in `groups` refer.
     """
-    with tempfile.TemporaryDirectory(prefix="det-layout-") as folder:
+    with Scratch("layout") as folder:
         path = Path(folder) / "layout.h5"
         gaps = _lay_out(path, groups, variables)
         return _cut(path, gaps)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import io
 import pickle
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from det_keras.files import write_file
 from det_keras.keras.callbacks.callback import hooks
 from det_keras.keras.fit.callback_list import overrides
 from det_keras.keras.training.parts import Part, Saved
+from det_keras.scratch import Scratch
 
 _PLAIN = "plain attributes"
 
@@ -43,11 +43,11 @@ class CallbackPart(Part):
             f"{index}-{type(callback).__name__}": callback for index, callback in enumerate(callbacks)
         }
 
-    def files(self) -> tempfile.TemporaryDirectory[str] | None:
+    def files(self) -> Scratch | None:
         """Return a directory with the files that callbacks add to this checkpoint, None if no callback has the hook."""
         if not self._listeners:
             return None
-        folder = tempfile.TemporaryDirectory(prefix="det-callbacks-", ignore_cleanup_errors=True)
+        folder = Scratch("callbacks")
         for listener in self._listeners:
             listener(folder.name)
         return folder

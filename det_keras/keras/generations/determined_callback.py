@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import tempfile
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,6 +27,7 @@ from det_keras.keras.local_events import EventWriter
 from det_keras.keras.private_api.steps import forget_initial_epoch
 from det_keras.keras.process_setup import check_eager, configure_logs
 from det_keras.keras.training.metric_values import metrics_text, plain_value
+from det_keras.scratch import Scratch
 
 logger = logging.getLogger(__name__)
 
@@ -210,7 +210,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         self._saved_at = self._batches
         distributed = self._core.distributed
         if not self._is_chief:
-            with tempfile.TemporaryDirectory(prefix="det-worker-") as folder:
+            with Scratch("worker") as folder:
                 self.save_model(self.model, str(Path(folder) / _WEIGHTS), distributed)
             return
         metadata = {

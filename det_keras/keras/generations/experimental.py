@@ -8,7 +8,6 @@ import os
 import shlex
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from det_keras.keras.context import script_of
 from det_keras.keras.generations.trial import length_as_epochs
 from det_keras.keras.generations.trial_context import TFKerasTrialContext
 from det_keras.keras.init import init as init_context
+from det_keras.scratch import Scratch
 
 
 class NativeContext(TFKerasTrialContext):
@@ -131,7 +131,7 @@ def _submit(
     argv = [sys.executable, "-m", "det_keras.cli"]
     if master_url is not None:
         argv += ["--master", master_url]
-    with tempfile.TemporaryDirectory(prefix="det-submit-") as drafts:
+    with Scratch("submit") as drafts:
         path = Path(drafts) / "experiment.yaml"
         # JSON is YAML, and needs no library here.
         path.write_text(json.dumps({**content, "entrypoint": shlex.join(entrypoint)}), encoding="utf-8")

@@ -10,7 +10,6 @@ import base64
 import json
 import os
 import pickle
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
@@ -29,6 +28,7 @@ from det_keras.keras.checkpoint.variables import REACHED, TrackedVariable, Varia
 from det_keras.keras.history import FitHistory, pack_history
 from det_keras.keras.random_ops.counters import random_counters
 from det_keras.keras.training.progress import Progress
+from det_keras.scratch import Scratch
 
 #: The file with the entries of one worker.
 _OWN_NAME = "worker.json"
@@ -156,7 +156,7 @@ class Part:
         """Return variables of the part whose values the checkpoint contains, besides those of `WeightsPart`."""
         return ()
 
-    def files(self) -> tempfile.TemporaryDirectory[str] | None:
+    def files(self) -> Scratch | None:
         """Return a directory with files that the checkpoint contains as well; it is deleted with the object."""
         return None
 
@@ -362,7 +362,7 @@ def captured(parts: Iterable[Part], directory: Path) -> dict[str, Any]:
 
 def own_files(parts: Iterable[Part]) -> dict[str, bytes]:
     """Return the files of this worker by their path in its directory."""
-    with tempfile.TemporaryDirectory(prefix="det-state-") as name:
+    with Scratch("state") as name:
         folder = Path(name)
         entries = _joined(part.capture_own(folder) for part in parts)
         (folder / _OWN_NAME).write_text(json.dumps(entries), encoding="utf-8")

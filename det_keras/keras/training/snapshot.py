@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from det_keras.keras.training.parts import Part, WeightsPart, captured, own_file
 from det_keras.keras.training.phase import PhaseRecord, Raised
 from det_keras.keras.training.progress import Progress
 from det_keras.keras.training.workers import Workers, WorkerStates
+from det_keras.scratch import Scratch
 
 logger = logging.getLogger(__name__)
 
@@ -144,7 +144,7 @@ class Snapshots:
         # The pickles of a part and its files belong to one moment.
         pickles = {name: dump for part in self._parts for name, dump in part.pickles().items()}
         files = [folder for part in self._parts if (folder := part.files()) is not None]
-        rank_files = tempfile.TemporaryDirectory(prefix="det-state-", ignore_cleanup_errors=True)
+        rank_files = Scratch("state")
         variables = self._weights.variables()
         further = [item for part in self._parts for item in part.further_variables()]
         models = self._weights.model_files(variables)

@@ -258,8 +258,8 @@ class Accounts:
         admin.password_hash = password_hash(hash_password(password))
 
     def _ensure_cli_token(self, tx: Transaction) -> None:
-        with contextlib.suppress(OSError):
-            if _digest(self._home.token_file.read_text(encoding="utf-8").strip()) in self._entries:
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            if _digest(self._home.token_file.read_bytes().decode("ascii").strip()) in self._entries:
                 return
         user = tx.scalars(select(UserRow).where(UserRow.username == DEFAULT_USER)).one()
         token = self.issue(tx, user)

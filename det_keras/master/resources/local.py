@@ -182,6 +182,8 @@ class LocalPool(ResourcePool):
         if pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL if force else signal.SIGUSR1)
+                # A supervisor that somebody has stopped would not see the first.
+                os.kill(pid, signal.SIGCONT)
         if force:
             self._sweep(allocation_id)
 
