@@ -71,8 +71,9 @@ ALLOWED = {
     "about": set(),
     "errors": set(),
     "files": set(),
+    "scratch": set(),
 }
-BELOW_EVERYTHING = {"about", "display", "errors", "files", "home"}
+BELOW_EVERYTHING = {"about", "display", "errors", "files", "home", "scratch"}
 MOST_FILES = 20
 FOREIGN = {
     "keras": {"tensorflow", "keras", "horovod", "h5py"},

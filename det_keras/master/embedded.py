@@ -45,6 +45,7 @@ from det_keras.master.tasks.jobs import Jobs
 from det_keras.master.tasks.live_queue import LiveQueue
 from det_keras.master.tasks.scheduling import Policy, make_policy
 from det_keras.master.tasks.task_environment import Identity
+from det_keras.master.usage import DiskUsage
 from det_keras.protocol.values import is_loopback, now
 
 
@@ -107,6 +108,7 @@ class EmbeddedMaster:
         self.system_metrics = SystemMetrics(store)
         self.users = Users(store, self.accounts, home)
         self.bundles = ContextStore(home.root / "contexts")
+        self.disk_usage = DiskUsage(store, home, self.bundles.root)
         self._ray = ray
 
         def wake() -> None:

@@ -153,5 +153,7 @@ def test_process_inherits_finds_its_interpreter_first_and_can_import_the_package
     assert environment["MINE"] == "1"
     assert environment["PATH"].split(":")[0] == str(Path(sys.executable).parent)
     assert environment["PYTHONUNBUFFERED"] == "1"
+    assert list(pool.kept()) == ["1.x.1"]
     pool.remove("1.x.1")
     assert not (home.logs / "1.x.1").exists()
+    assert list(pool.kept()) == []

@@ -23,7 +23,7 @@ def add_parsers(nouns: Nouns) -> None:
         "master", help="show facts about the master, copy its database, check it, back it up"
     )
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    info = verbs.add_parser("info", help="show address, version and ids")
+    info = verbs.add_parser("info", help="show address, version, ids, and what its files occupy")
     add_json(info)
     info.set_defaults(run=_info)
     copying = verbs.add_parser("copy-database", help="copy the embedded master's database to an empty one")
@@ -45,9 +45,9 @@ def add_parsers(nouns: Nouns) -> None:
 
 def _info(args: argparse.Namespace, settings: Settings) -> int:
     with open_session(settings) as session:
-        info = session.api.accounts.cluster()
+        info, usage = session.api.accounts.cluster(), session.api.accounts.usage()
         if args.json:
-            render.print_json(info)
+            render.print_json({**info, "usage": usage})
             return 0
         render.print_facts(
             {
@@ -58,6 +58,10 @@ def _info(args: argparse.Namespace, settings: Settings) -> int:
                 "Cluster name": info["clusterName"] or "-",
             }
         )
+        if usage:
+            print()
+            rows = [(one["kind"], size_text(one["bytes"]), one["place"], one["advice"]) for one in usage]
+            render.print_table(("Files", "Size", "Where", "How they become fewer"), rows)
     return 0
 
 

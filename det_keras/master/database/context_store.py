@@ -65,6 +65,11 @@ class ContextStore:
     def __init__(self, root: Path) -> None:
         self._root = root
 
+    @property
+    def root(self) -> Path:
+        """The directory."""
+        return self._root
+
     def path(self, digest: str) -> Path:
         """Return the archive file of a stored bundle."""
         return self._root / f"{digest}.tar.gz"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -238,6 +238,10 @@ class ResourcePool(abc.ABC):
 
     def release(self, allocation_id: str) -> None:  # noqa: B027 - optional
         """Give back the machines of an ended allocation; called once its end is recorded."""
+
+    def kept(self) -> Iterable[str]:
+        """Return the allocations of which there are files on the master's machine; they stay until `remove`."""
+        return ()
 
     @abc.abstractmethod
     def read_log(self, allocation_id: str, offset: int) -> tuple[list[LogEntry], int]:

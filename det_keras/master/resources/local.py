@@ -15,7 +15,7 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -186,6 +186,9 @@ class LocalPool(ResourcePool):
                 os.kill(pid, signal.SIGCONT)
         if force:
             self._sweep(allocation_id)
+
+    def kept(self) -> Iterable[str]:
+        return [folder.name for folder in self._logs.iterdir()] if self._logs.is_dir() else []
 
     def remove(self, allocation_id: str) -> None:
         # Not before: a supervisor with an exit code may still be deleting its task's files.

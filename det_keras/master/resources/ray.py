@@ -19,7 +19,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -183,6 +183,9 @@ class RayPool(ResourcePool):
         with self._lock:
             if self._tasks.pop(allocation_id, None) is not None:
                 self._send("release", allocation_id)
+
+    def kept(self) -> Iterable[str]:
+        return self._local.kept()
 
     def remove(self, allocation_id: str) -> None:
         self._local.remove(allocation_id)

@@ -7,6 +7,7 @@ continues it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy import select
@@ -38,7 +39,11 @@ logger = logging.getLogger(__name__)
 
 # Failed deletions, such as on a storage that is not mounted, are repeated at this period.
 _RETRY_S = 60.0
+# A statement may name only so many values.
+_LOOKED_UP_AT_ONCE = 500
 _THINNING_PERIOD = timedelta(hours=1)
+# A supervisor whose task has ended removes files of its own, and people may want to look at the others.
+_KEPT_AFTER_END = timedelta(hours=1)
 # Only a kill within a few milliseconds leaves a checkpoint that was never reported.
 _SWEEP_PERIOD = timedelta(hours=1)
 # Listing these costs nothing. Of object stores, only `det checkpoint gc --orphans` lists everything.
@@ -102,13 +107,27 @@ class GarbageCollector(Background):
             self._deletion.delete(experiment_id)
         self._delete_old_logs()
         self._thin_system_metrics()
-        self._delete_unreported()
+        if self._swept_at is None or now() - self._swept_at >= _SWEEP_PERIOD:
+            self._swept_at = now()
+            self._remove_files_of_ended_tasks()
+            self._delete_unreported()
+
+    def _remove_files_of_ended_tasks(self) -> None:
+        """Remove the log files and exit codes of tasks, which are in the database."""
+        with self._store.reading() as session:
+            ended = AllocationRow.end_time < now() - _KEPT_AFTER_END
+            old = [
+                allocation_id
+                for part in _parts(list(self._pool.kept()))
+                for allocation_id in session.scalars(
+                    select(AllocationRow.id).where(AllocationRow.id.in_(part), ended)
+                )
+            ]
+        for allocation_id in old:
+            self._pool.remove(allocation_id)
 
     def _delete_unreported(self) -> None:
         """Delete complete checkpoints whose tasks were killed before they reported them."""
-        if self._swept_at is not None and now() - self._swept_at < _SWEEP_PERIOD:
-            return
-        self._swept_at = now()
         with self._store.reading() as session:
             # A run registers its storage before it stores anything.
             known = session.scalars(select(StorageRow.config)).all()
@@ -158,3 +177,8 @@ class GarbageCollector(Background):
             # Files are deleted outside of a transaction. Globs that were requested in the meantime stay pending.
             more = [glob for glob in row.pending_deletion or () if glob not in globs]
             row.pending_deletion = more or None
+
+
+def _parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(ids), _LOOKED_UP_AT_ONCE):
+        yield ids[start : start + _LOOKED_UP_AT_ONCE]

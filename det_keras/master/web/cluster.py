@@ -34,12 +34,13 @@ _TRIAL = re.compile(r"Trial (\d+) \(Experiment \d+\)$")
 async def cluster(request: Request, master: MasterDep) -> Response:
     """Show the slots with the load of their tasks, the running tasks and the queue."""
     rest = Rest(request)
-    agents, tasks, queue, pools, about = await asyncio.gather(
+    agents, tasks, queue, pools, about, files = await asyncio.gather(
         rest.get("/agents"),
         rest.get("/tasks"),
         rest.get("/job-queues-v2"),
         rest.get("/resource-pools"),
         rest.get("/master"),
+        rest.get("/master/usage"),
     )
     running = [{**task, "page": _page_of(task)} for task in tasks["allocationIdToSummary"].values()]
     trial_ids = [int(match[1]) for task in running if (match := _TRIAL.match(task["name"]))]
@@ -53,6 +54,7 @@ async def cluster(request: Request, master: MasterDep) -> Response:
         pool=pools["resourcePools"][0]["description"],
         queue=[entry["full"] for entry in queue["jobs"]],
         about=about,
+        usage=files["usage"],
     )
 
 

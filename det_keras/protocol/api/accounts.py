@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any
 
-from det_keras.errors import MasterUnavailableError
+from det_keras.errors import MasterError, MasterUnavailableError
 from det_keras.protocol.api.transport import Transport
 from det_keras.protocol.values import hash_password
 
@@ -64,6 +65,16 @@ class Accounts:
         """Return the master's version, name and ids."""
         info: dict[str, Any] = self._transport.get("/api/v1/master")
         return info
+
+    def usage(self) -> list[dict[str, Any]]:
+        """Return how many bytes each kind of files of the master occupies; [] from a master that does not say."""
+        try:
+            found: list[dict[str, Any]] = self._transport.get("/api/v1/master/usage")["usage"]
+        except MasterError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return []
+            raise
+        return found
 
     def agents(self) -> list[dict[str, Any]]:
         """Return the machines, each with its slots."""

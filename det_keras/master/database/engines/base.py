@@ -46,5 +46,9 @@ class Database(abc.ABC):
         """Record this master as the holder, with facts that help to find it; after the migration."""
 
     @abc.abstractmethod
+    def size_bytes(self) -> int:
+        """Return how much the database occupies."""
+
+    @abc.abstractmethod
     def close(self) -> None:
         """Close the connections."""

@@ -124,6 +124,11 @@ class PostgresqlDatabase(Database):
             )
         self._has_claimed = True
 
+    def size_bytes(self) -> int:
+        """Return how much the database occupies on its server."""
+        with self.readers.connect() as connection:
+            return int(connection.exec_driver_sql("SELECT pg_database_size(current_database())").scalar_one())
+
     def close(self) -> None:
         """Close the connections, and with them give up the lock."""
         self._is_closed = True

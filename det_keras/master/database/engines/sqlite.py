@@ -41,6 +41,11 @@ class SqliteDatabase(Database):
             return UnavailableError(f"The database {self.name} cannot be opened at the moment.")
         return DiskFullError() if _FULL in str(error) else None
 
+    def size_bytes(self) -> int:
+        """Return how much the database occupies, with what has not been moved into its file yet."""
+        files = (Path(self.name), Path(f"{self.name}-wal"))
+        return sum(file.stat().st_size for file in files if file.exists())
+
     def close(self) -> None:
         """Close the connections."""
         self.writers.dispose()
