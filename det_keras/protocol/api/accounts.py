@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from http import HTTPStatus
 from typing import Any
 
-from det_keras.errors import MasterError, MasterUnavailableError
+from det_keras.errors import MasterUnavailableError
 from det_keras.protocol.api.transport import Transport
 from det_keras.protocol.values import hash_password
 
@@ -67,13 +66,10 @@ class Accounts:
         return info
 
     def usage(self) -> list[dict[str, Any]]:
-        """Return how many bytes each kind of files of the master occupies; [] from a master that does not say."""
-        try:
-            found: list[dict[str, Any]] = self._transport.get("/api/v1/master/usage")["usage"]
-        except MasterError as error:
-            if error.status == HTTPStatus.NOT_FOUND:
-                return []
-            raise
+        """Return how many bytes each kind of files of the master occupies; [] from Determined's own."""
+        if self.is_determined():
+            return []
+        found: list[dict[str, Any]] = self._transport.get("/api/v1/master/usage")["usage"]
         return found
 
     def agents(self) -> list[dict[str, Any]]:
