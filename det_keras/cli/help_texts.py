@@ -193,7 +193,14 @@ HELP_TEXTS: Mapping[str, HelpText] = {
         "det master check",
     ),
     "det master info": HelpText.of(
-        "Show the address, the version and the ids of the master.", "det master info --json"
+        "Show the address, the version and the ids of the master, and what its files occupy.",
+        "det master info --json",
+    ),
+    "det master prune": HelpText.of(
+        "Show what of the logs, runs without a master and environments may be deleted; what is in use never is.\n"
+        "What is named by an option is deleted after a question.",
+        "det master prune",
+        "det master prune --logs 90 --runs 30 --environments",
     ),
     "det cluster": HelpText.of("Check what works with the master.", "det cluster check"),
     "det cluster check": HelpText.of(

@@ -77,34 +77,36 @@ class DiskUsage:
                 "database, with the logs of trials",
                 self._store.database.size_bytes(),
                 self._store.database.name,
-                "delete experiments, or set `retention_policy.log_retention_days`",
+                "delete experiments, `det master prune`, or `log_retention_days` of the config",
             ),
             Usage("checkpoints", int(checkpoints), storages, "`det checkpoint gc`, `save_*` of the config"),
             Usage("media", int(media), storages, "delete experiments"),
-            Usage("code of experiments", _size(self._code), str(self._code), "delete experiments"),
+            Usage("code of experiments", size_of(self._code), str(self._code), "delete experiments"),
             Usage(
                 "files of tasks",
-                _size(self._home.logs) + _size(self._home.root / "work"),
+                size_of(self._home.logs) + size_of(self._home.root / "work"),
                 str(self._home.logs),
                 "removed an hour after the task has ended",
             ),
             Usage(
                 "environments",
-                _size(self._home.environments),
+                size_of(self._home.environments),
                 str(self._home.environments),
-                "may be deleted while no task runs",
+                "removed 30 days after their last use, or by `det master prune`",
             ),
-            Usage("runs without a master", _size(self._home.runs), str(self._home.runs), "may be deleted"),
+            Usage(
+                "runs without a master", size_of(self._home.runs), str(self._home.runs), "`det master prune`"
+            ),
             Usage(
                 "log of the master",
-                sum(_size(file) for file in own_logs),
+                sum(size_of(file) for file in own_logs),
                 str(self._home.master_log),
                 "rotated",
             ),
         ]
 
 
-def _size(place: Path) -> int:
+def size_of(place: Path) -> int:
     """Return the bytes of a file, or of the files below a folder; files that vanish meanwhile do not count."""
     if not place.is_dir():
         return _size_of_file(place)

@@ -11,6 +11,8 @@ import time
 
 import pytest
 
+from det_keras.home import Home
+
 pytestmark = pytest.mark.process
 
 TRAIN = """\
@@ -471,3 +473,22 @@ def test_other_files_with_secrets_of_the_config_are_named_and_its_copy_has_none(
     assert line.startswith(
         "Secrets of the config are also in these files, which are sent as they are: train.py. "
     )
+
+
+def test_old_things_are_shown_before_they_are_deleted(det):
+    run = Home(det.home).runs / "20260101-000000-1-x"
+    run.mkdir(parents=True)
+    (run / "lock").touch()
+    (run / "metrics.jsonl").write_text("x" * 2048)
+    shown = det.out("master", "prune")
+    assert "runs without a master" in shown
+    assert "2.0KB" in shown
+    assert shown.endswith("Name what to delete: --logs DAYS, --runs DAYS, --environments.\n")
+    assert "There is nothing to delete." in det.out("master", "prune", "--runs", "1")
+    refused = det("master", "prune", "--runs", "0")
+    assert refused.returncode == 1
+    assert refused.stdout.endswith("Nothing was deleted.\n")
+    assert run.exists()
+    assert det.out("master", "prune", "--runs", "0", "--yes").endswith("Deleted 2.0KB.\n")
+    assert not run.exists()
+    assert "must be a number of days, 0 or more, received '-1'" in det("master", "prune", "--logs=-1").stderr

@@ -25,6 +25,7 @@ LOCAL = {
     "master backup",
     "master check",
     "master copy-database",
+    "master prune",
     "master restore",
     "tensorboard start",
     "version",

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from det_keras.cli import render
-from det_keras.cli.arguments import add_json
+from det_keras.cli.arguments import add_json, add_yes, confirm
 from det_keras.cli.session import open_session
 from det_keras.connection.settings import Settings
 from det_keras.display import size_text
+from det_keras.errors import DetError
 
 if TYPE_CHECKING:
     from det_keras.cli.arguments import Nouns
@@ -39,6 +41,21 @@ def add_parsers(nouns: Nouns) -> None:
     restoring.set_defaults(run=_restore)
     checking = verbs.add_parser("check", help="check the embedded master's database, code and checkpoints")
     checking.set_defaults(run=_check)
+    pruning = verbs.add_parser(
+        "prune", help="show old logs, runs and environments, and delete them if you wish"
+    )
+    pruning.add_argument(
+        "--logs", type=_days, metavar="DAYS", help="log lines of trials and jobs that ended so many days ago"
+    )
+    pruning.add_argument(
+        "--runs",
+        type=_days,
+        metavar="DAYS",
+        help="runs without a master that did not change for so many days",
+    )
+    pruning.add_argument("--environments", action="store_true", help="Python environments that no task uses")
+    add_yes(pruning)
+    pruning.set_defaults(run=_prune)
     version = nouns.add_parser("version", help="print the version of this program")
     version.set_defaults(run=_version)
 
@@ -126,6 +143,41 @@ def _check(args: argparse.Namespace, settings: Settings) -> int:
         f"({found.code_archives}) and the files of {found.checkpoints} checkpoints are complete."
     )
     return 0
+
+
+def _prune(args: argparse.Namespace, settings: Settings) -> int:
+    wanted = {"logDays": args.logs, "runDays": args.runs, "environments": args.environments}
+    is_named = args.environments or args.logs is not None or args.runs is not None
+    if not is_named:
+        wanted = {"logDays": 0, "runDays": 0, "environments": True}
+    with open_session(settings) as session:
+        if session.api.accounts.is_determined():
+            raise DetError("Only a master of det_keras can be pruned: a Determined master deletes by itself.")
+        found = session.api.accounts.prune(**wanted, isDry=True)
+        render.print_table(
+            ("What may be deleted", "Number>", "Size>"),
+            [(one["kind"], f"{one['count']:,}", size_text(one["bytes"])) for one in found],
+        )
+        if not is_named:
+            print("Nothing was deleted. Name what to delete: --logs DAYS, --runs DAYS, --environments.")
+            return 0
+        if not any(one["count"] for one in found):
+            print("There is nothing to delete.")
+            return 0
+        if not confirm("Delete this for ever?", yes=args.yes):
+            print("Nothing was deleted.")
+            return 1
+        deleted = session.api.accounts.prune(**wanted, isDry=False)
+    size = size_text(sum(one["bytes"] for one in deleted))
+    print(f"Deleted {size}." + (" The database uses their space again." if args.logs is not None else ""))
+    return 0
+
+
+def _days(text: str) -> int:
+    with contextlib.suppress(ValueError):
+        if int(text) >= 0:
+            return int(text)
+    raise argparse.ArgumentTypeError(f"must be a number of days, 0 or more, received {text!r}")
 
 
 def _version(args: argparse.Namespace, settings: Settings) -> int:

@@ -92,34 +92,45 @@ class EnvironmentCache:
             os.utime(use.name)
         use.close()
 
-    def remove_unused(self, now: float | None = None) -> list[str]:
-        """Remove environments that were not used for `KEPT_S` and the remains of killed builds; return their keys.
+    def remove_unused(self, now: float | None = None, *, kept_s: float = KEPT_S) -> list[str]:
+        """Remove environments that were not used for a while and the remains of killed builds; return their keys.
 
         Environments that are being built, or that a task uses, are kept.
-        """
-        now = time.time() if now is None else now
-        removed = []
-        for lock_file in sorted(self.folder.glob(f"*{_BUILD}")):
-            key = lock_file.name.removesuffix(_BUILD)
-            if self._is_due(key, now) and self._remove(key, now):
-                removed.append(key)
-        return removed
 
-    def _is_due(self, key: str, now: float) -> bool:
+        Args:
+            now: the time; None for the present.
+            kept_s: how long an environment is kept without use.
+        """
+        latest = (time.time() if now is None else now) - kept_s
+        return [key for key in self._keys() if self._is_due(key, latest) and self._remove(key, latest)]
+
+    def unused(self) -> list[str]:
+        """Return the keys of the environments that no task uses, and that are not being built."""
+        found = []
+        for key in self._keys():
+            with self._open(f"{key}{_BUILD}") as build, self._open(f"{key}{_USE}") as use:
+                if _try_lock(build) and _try_lock(use):
+                    found.append(key)
+        return found
+
+    def _keys(self) -> list[str]:
+        return sorted(path.name.removesuffix(_BUILD) for path in self.folder.glob(f"*{_BUILD}"))
+
+    def _is_due(self, key: str, latest: float) -> bool:
         if _read_record(self.folder / key) is None:
             return True
         try:
-            return now - (self.folder / f"{key}{_USE}").stat().st_mtime > KEPT_S
+            return (self.folder / f"{key}{_USE}").stat().st_mtime <= latest
         except FileNotFoundError:
             return True
 
-    def _remove(self, key: str, now: float) -> bool:
+    def _remove(self, key: str, latest: float) -> bool:
         with contextlib.ExitStack() as stack:
             for suffix in (_BUILD, _USE):
                 lock = stack.enter_context(self._open(f"{key}{suffix}"))
                 if not _try_lock(lock) or not _is_current(lock):
                     return False
-                if suffix == _BUILD and not self._is_due(key, now):
+                if suffix == _BUILD and not self._is_due(key, latest):
                     return False
             with contextlib.suppress(FileNotFoundError):
                 (self.folder / key / _COMPLETE).unlink()

@@ -1,4 +1,4 @@
-"""The master's own log and settings."""
+"""The master's own log, files and settings."""
 
 from __future__ import annotations
 
@@ -12,17 +12,23 @@ from typing import Annotated, Any
 import anyio
 import anyio.to_thread
 from fastapi import APIRouter, Query
+from pydantic import Field
 from starlette.responses import Response
 
 from det_keras.master.embedded import EmbeddedMaster
-from det_keras.master.server.calls import FollowDep, MasterDep
+from det_keras.master.errors import PermissionDeniedError
+from det_keras.master.pruning import Pruning
+from det_keras.master.server.calls import CallerDep, FollowDep, MasterDep, body
 from det_keras.master.server.responses import reply, result_line, stream_reply
 from det_keras.master.tasks.scheduling import POOL
+from det_keras.master.wire import Message
 from det_keras.protocol.values import now, timestamp
 
 router = APIRouter(prefix="/api/v1/master")
 
 _LOOK_AGAIN_S = 0.5
+# A hundred years.
+_Days = Annotated[int, Field(ge=0, le=36_525)]
 # The beginning of an entry, `2026-01-02 03:04:05,678 INFO: ...`. Other lines continue the entry before.
 _BEGINNING = re.compile(
     r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),(\d{3}) .*?\b(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b"
@@ -53,6 +59,33 @@ def occupied(master: MasterDep) -> Response:
                 for one in found
             ]
         }
+    )
+
+
+class PruneBody(Message):
+    """What to delete; nothing but what is named."""
+
+    log_days: _Days | None = None
+    run_days: _Days | None = None
+    environments: bool = False
+    is_dry: bool = True
+
+
+@router.post("/prune")
+def prune(master: MasterDep, caller: CallerDep, request: Annotated[PruneBody, body(PruneBody)]) -> Response:
+    """Delete old log lines, runs and environments, or say what would be deleted. Not in Determined's API."""
+    if caller.is_task:
+        raise PermissionDeniedError("a task may not delete what others need")
+    pruning = Pruning(master.store, master.home)
+    found = []
+    if request.log_days is not None:
+        found.append(pruning.logs(request.log_days, is_dry=request.is_dry))
+    if request.run_days is not None:
+        found.append(pruning.runs(request.run_days, is_dry=request.is_dry))
+    if request.environments:
+        found.append(pruning.environments(is_dry=request.is_dry))
+    return reply(
+        {"pruned": [{"kind": one.kind, "count": one.count, "bytes": one.size_bytes} for one in found]}
     )
 
 

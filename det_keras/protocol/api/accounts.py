@@ -72,6 +72,15 @@ class Accounts:
         found: list[dict[str, Any]] = self._transport.get("/api/v1/master/usage")["usage"]
         return found
 
+    def prune(self, **options: Any) -> list[dict[str, Any]]:
+        """Delete old log lines, runs and environments, or return what would be deleted.
+
+        Args:
+            options: of the call: `logDays`, `runDays`, `environments` and `isDry`.
+        """
+        pruned: list[dict[str, Any]] = self._transport.post("/api/v1/master/prune", options)["pruned"]
+        return pruned
+
     def agents(self) -> list[dict[str, Any]]:
         """Return the machines, each with its slots."""
         agents: list[dict[str, Any]] = self._transport.get("/api/v1/agents")["agents"]
