@@ -54,7 +54,7 @@ class Master:
     def download(self, path, *, accept):
         for start in range(0, len(self.content), 2**16):
             yield self.content[start : start + 2**16]
-            sizes = (path.stat().st_size for path in self.folder.glob("det-checkpoint-*/u-1/weights"))
+            sizes = (path.stat().st_size for path in self.folder.glob("det-checkpoint~*/u-1/weights"))
             self.written = max(self.written, *sizes)
             if self.breaks:
                 raise MasterUnavailableError("gone")
