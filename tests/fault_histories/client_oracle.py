@@ -11,7 +11,7 @@ from fault_histories.plan import Plan
 from fault_histories.records import Records, Row
 from fault_histories.task_scripts import LINES_OF_JOB
 
-__all__ = ["existence", "experiments", "jobs", "unmanaged"]
+__all__ = ["existence", "experiments", "jobs", "logins", "unmanaged"]
 
 
 def existence(plan: Plan, journal: Journal, records: Records) -> Iterator[str]:
@@ -138,6 +138,28 @@ def _lines(name: str, trial: Row, journal: Journal, records: Records) -> Iterato
         yield f"The log of `{name}` has {found}, sent was {possible}."
     elif missing := [line for line in required if line not in found]:
         yield f"The log of `{name}` lacks {missing}."
+
+
+def logins(journal: Journal, records: Records) -> Iterator[str]:
+    """A login works until its end, and never after."""
+    for login in journal.entries:
+        if login.verb != "log in" or login.outcome != ACKNOWLEDGED:
+            continue
+        # Of one client, in their order. A logout that is repeated is refused, since the first one was done.
+        state: bool | None = True
+        for entry in journal.of(login.target, "log out", "use"):
+            is_unauthorized = entry.outcome == REFUSED and str(entry.answer).startswith("401")
+            if entry.verb == "use":
+                if (entry.outcome == ACKNOWLEDGED and state is False) or (is_unauthorized and state is True):
+                    yield f"`{login.target}` was {'used after its end' if state is False else 'lost'}."
+            elif entry.outcome == ACKNOWLEDGED or is_unauthorized:
+                state = False
+            elif state:
+                # No answer came.
+                state = None
+        is_valid = login.answer in records.tokens
+        if state is not None and is_valid != state:
+            yield f"`{login.target}` is {'valid after its end' if is_valid else 'lost'} in the database."
 
 
 def jobs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -108,6 +109,8 @@ class Client(threading.Thread):
             self._kill_trial(name)
         elif verb == "archive":
             self._archive(name)
+        elif verb in ("log in", "log out", "use"):
+            self._visit(action)
         else:
             self._send(action, self._call_of(action))
 
@@ -122,6 +125,7 @@ class Client(threading.Thread):
             "report": lambda: self._report(name, int(value)),
             "log": lambda: self._log(name, int(value)),
             "heartbeat": lambda: self._api.trials.report_state(self._ids[name][0]) and None,
+            "rename": lambda: self._session.patch("/api/v1/users/2", {"displayName": value}) and None,
             "finish": lambda: self._api.trials.report_state(self._ids[name][0], "COMPLETED") and None,
         }
         return calls.get(action.verb) or (lambda: api.move(self._ids[name], action.verb))
@@ -195,6 +199,21 @@ class Client(threading.Thread):
                 return
             time.sleep(0.1)
         self._send(Action("archive", name), lambda: self._api.experiments.move(self._ids[name], "archive"))
+
+    def _visit(self, action: Action) -> None:
+        """Log in, log out, or look whether a login works; the answer is the hash of its token."""
+        name = action.target
+        if action.verb == "log in":
+            password = self._world.home.password_file.read_text(encoding="utf-8")
+            entry = self._send(action, lambda: self._api.accounts.log_in("determined", password))
+            if entry.outcome == ACKNOWLEDGED:
+                self._ids[name] = entry.answer
+                entry.answer = hashlib.sha256(entry.answer.encode()).hexdigest()
+        elif name in self._ids:
+            with self._world.session(token=self._ids[name]) as session:
+                accounts = session.api.accounts
+                call = accounts.log_out if action.verb == "log out" else accounts.me
+                self._send(action, lambda: call() and None)
 
     def _open(self, name: str) -> int:
         """Create an unmanaged experiment with a trial, or find them."""

@@ -54,6 +54,7 @@ def judge(evidence: Evidence) -> list[str]:
     found += _states(records)
     found += client_oracle.existence(evidence.plan, evidence.journal, records)
     found += client_oracle.experiments(evidence.journal, records)
+    found += client_oracle.logins(evidence.journal, records)
     found += client_oracle.unmanaged(evidence.journal, records)
     found += client_oracle.jobs(evidence.journal, records, evidence.killed_supervisors, evidence.was_full)
     for experiment in records.experiments.values():

@@ -163,6 +163,9 @@ def draw_plan(seed: str) -> Plan:
     if wide.random() < 0.25:
         experiments += (_wide(wide),)
         clients += (_killer(wide, experiments[-1].name),)
+    logins = random.Random(f"logins {seed}")
+    if logins.random() < 0.3:
+        clients += (_visitor(logins),)
     return Plan(seed, experiments, clients, faults, answers, slots, is_elsewhere, plain)
 
 
@@ -176,6 +179,20 @@ def _killer(rng: random.Random, name: str) -> tuple[Action, ...]:
     for verb in rng.choices(("pause", "activate"), k=rng.randint(0, 3)):
         actions += [Action(verb, name), Action("wait", value=rng.randint(1, 6))]
     return (*actions, Action(rng.choice(("kill", "cancel")), name))
+
+
+def _visitor(rng: random.Random) -> tuple[Action, ...]:
+    """Draw the client that logs in and out while a user changes."""
+    actions: list[Action] = []
+    for number in range(rng.randint(1, 3)):
+        name = f"login {number}"
+        actions += [Action("log in", name), Action("use", name), Action("rename", value=f"name {number}")]
+        if rng.random() < 0.7:
+            actions.append(Action("log out", name))
+        for _ in range(rng.randint(1, 3)):
+            actions += [Action("rename", value=f"name {rng.randrange(1000)}"), Action("use", name)]
+            actions.append(Action("wait", value=rng.randint(1, 10)))
+    return tuple(actions)
 
 
 def _experiment(rng: random.Random, number: int) -> Experiment:

@@ -31,6 +31,7 @@ class Records:
         checkpoints: of all trials.
         logs: in the order of their numbers.
         events: of searches, as the recorder of `world` kept them, in their order.
+        tokens: the hashes of the tokens that are valid.
         states: changes of states, in their order.
         integrity: what SQLite says of the file; ``ok`` if all is well.
     """
@@ -48,6 +49,7 @@ class Records:
             self.checkpoints = _read(connection, "checkpoints")
             self.logs = _read(connection, "task_logs", "id")
             self.events = _read(connection, "history_events", "number")
+            self.tokens = frozenset(row["hash"] for row in _read(connection, "tokens"))
             self.states = _read(connection, "history_states", "number")
         finally:
             connection.close()

@@ -149,10 +149,10 @@ class World:
         """Let so much time pass by the master's clock since the latest time that it ever had."""
         self.shift_clock(self._latest_offset_s - self._offset_s + seconds)
 
-    def session(self, *, by_proxy: bool = True) -> Session:
+    def session(self, *, by_proxy: bool = True, token: str = "") -> Session:
         """Return a session of a user, which waits for the master as long as a history may take."""
         url = self.proxy.url if by_proxy else f"http://127.0.0.1:{self.proxy.target}"
-        return Session(url, self.token, patience_s=60.0)
+        return Session(url, token or self.token, patience_s=60.0)
 
     def supervisors(self) -> list[psutil.Process]:
         """Return the running supervisors, in the order of their start."""

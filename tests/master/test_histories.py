@@ -52,6 +52,11 @@ def quiet(run):
         Action("notes", "experiment 0", "note"),
         Action("archive", "experiment 0"),
     )
+    visitor = (
+        *(Action(verb, "login 0") for verb in ("log in", "use")),
+        Action("rename", value="another name"),
+        *(Action(verb, "login 1") for verb in ("log in", "log out", "use")),
+    )
     reporter = (
         Action("job", "job 0", 1),
         *(Action(verb, "unmanaged 0") for verb in ("open", "begin")),
@@ -59,7 +64,7 @@ def quiet(run):
         Action("log", "unmanaged 0", 1),
         Action("finish", "unmanaged 0"),
     )
-    result = run(Plan("quiet", (search,), (owner, reporter), (Fault("master killed", 15),)))
+    result = run(Plan("quiet", (search,), (owner, reporter, visitor), (Fault("master killed", 15),)))
     assert result.violations == []
     assert result.faults["master killed"] == 1
     return result.evidence
@@ -89,6 +94,7 @@ DAMAGES = {
     "DELETE FROM history_events WHERE event LIKE '%validation_reported%'": "its search heard 0 times",
     "INSERT INTO history_events SELECT number + 1000, experiment_id, event FROM history_events "
     "WHERE event LIKE '%trial_exited%'": "ended 2 times",
+    "DELETE FROM tokens": "`login 0` is lost in the database",
     "UPDATE allocations SET end_time = NULL": "has not ended",
     "INSERT INTO history_states SELECT number + 1000, kind, id, after, before FROM history_states": "went from COM",
 }
