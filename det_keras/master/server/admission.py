@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from det_keras.master.accounts.auth import Caller
 from det_keras.master.errors import ApiError, TooManyRequestsError, UnavailableError
+from det_keras.master.server.auth_middleware import HARMLESS
 from det_keras.master.server.bodies import MOST_ANONYMOUS_BYTES, arrived
 from det_keras.master.server.capacity import Capacity
 from det_keras.master.server.line import Line, Turn
@@ -27,7 +28,6 @@ from det_keras.master.server.responses import error_reply
 _USERS_AT_A_TIME = 2
 _ANONYMOUS_AT_A_TIME = 1
 _REPORTS = ("/metrics", "/metrics/together")
-_HARMLESS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class Bound:
@@ -270,7 +270,7 @@ class AdmissionMiddleware:
             await send(message)
 
         await self._admission.line_up(place, scope)
-        if connection.is_left and scope["method"] in _HARMLESS:
+        if connection.is_left and scope["method"] in HARMLESS:
             return
         await self._app(scope, receive, answered)
         # Answers that are not read occupy memory.

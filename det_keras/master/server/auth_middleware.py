@@ -34,7 +34,8 @@ _OPEN = frozenset(
 )
 # Styles and scripts of the pages, which are the same for all users.
 _OPEN_BELOW = "/static/"
-_HARMLESS = frozenset({"GET", "HEAD", "OPTIONS"})
+#: Methods of calls that change nothing.
+HARMLESS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class AuthMiddleware:
@@ -69,16 +70,16 @@ class AuthMiddleware:
         headers = Headers(scope=scope)
         is_presented, token = _token(headers)
         is_open = (scope["method"], scope["path"]) in _OPEN or (
-            scope["method"] in _HARMLESS and scope["path"].startswith(_OPEN_BELOW)
+            scope["method"] in HARMLESS and scope["path"].startswith(_OPEN_BELOW)
         )
-        if scope["method"] not in _HARMLESS and not is_presented:
+        if scope["method"] not in HARMLESS and not is_presented:
             refuse_other_sites(headers, is_by_cookie=bool(token) and not is_open)
         state = scope.setdefault("state", {})
         if not is_open:
             if not token:
                 raise UnauthenticatedError("token missing")
             state.update(caller=self._accounts.caller(token), token=token)
-            if scope["method"] not in _HARMLESS and not is_presented:
+            if scope["method"] not in HARMLESS and not is_presented:
                 refuse_other_pages(headers, token)
 
 
