@@ -40,8 +40,8 @@ _SHOWN_S = 1.0
 #: Tests that take longer are slow.
 _SLOW_S = 1.0
 _SLOW = "slow tests"
-#: What the files of a share take at most: half an hour with three processes.
-_SHARE_S = 5400.0
+#: What the files of a share take at most: a quarter of an hour with three processes.
+_SHARE_S = 2700.0
 
 
 class Times:
