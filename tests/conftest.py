@@ -49,7 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--share",
         metavar="NUMBER",
         type=int,
-        help="run one share of the files, as many as take half an hour; the next number takes another share",
+        help="run one share of the files, as many as take a quarter of an hour; the next number takes another share",
     )
 
 

@@ -33,7 +33,9 @@ _PREFIX = "STATE_"
 
 #: States of experiments and trials that have ended.
 TERMINAL = frozenset({COMPLETED, CANCELED, ERROR})
-#: The other states of experiments and trials, in which they wait, run or are being ended.
+#: States of experiments and trials that nobody has asked to end.
+GOING_ON = frozenset({ACTIVE, PAUSED})
+#: All states of experiments and trials that have not ended, in which they wait, run or are being ended.
 UNFINISHED = frozenset(
     {ACTIVE, PAUSED, STOPPING_COMPLETED, STOPPING_CANCELED, STOPPING_KILLED, STOPPING_ERROR}
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from det_keras.search.halving import HalvingSearch
-from master.fakes import SINGLE, Client, eventually
+from master.fakes import SINGLE, Client, FakePool, eventually
 
 # Two rungs, at 2 and 4 epochs; every second trial moves up.
 ASHA = (
@@ -172,6 +172,36 @@ def test_search_that_promotes_closes_those_that_wait_in_the_end(world):
     trials.leave(2, 2)
     trials.end("COMPLETED")
     assert [trials.state(number) for number in (1, 2, 3, 4)] == ["COMPLETED"] * 4
+
+
+def test_trials_that_are_closed_together_end_in_parts_also_after_a_restart(make_world, monkeypatch):
+    for module in ("trial_rows", "controller"):
+        monkeypatch.setattr(f"det_keras.master.experiments.{module}.MOST_ENDED", 1)
+    pool = FakePool(8)
+    world = make_world(pool)
+    config = PROMOTION.replace("max_trials: 4", "max_trials: 8").replace("trials: 2", "trials: 8")
+    trials = Trials(world, config)
+    for number in range(1, 9):
+        trials.run(number)
+        trials.complete(number, 2, number / 10)
+        if number in (5, 6, 7):
+            trials.leave(number)
+            eventually(lambda number=number: trials[number]["runnerState"] == "")
+        if number == 7:
+            world.master.settler.stop()
+    # The last of the first rung closes 5 to 8; the last has a process still.
+    assert [trials.state(number) == "COMPLETED" for number in (5, 6, 7, 8)] == [True, False, False, False]
+    make_world.stop()
+    trials.world = make_world(pool)
+    trials.client = trials.world.client
+    for number in (6, 7):
+        trials.wait(number, "COMPLETED")
+    trials.leave(8)
+    for number in (1, 2, 3, 4):
+        trials.complete(number, 4, number / 10)
+        trials.leave(number)
+    trials.end("COMPLETED")
+    assert [trials.state(number) for number in range(1, 9)] == ["COMPLETED"] * 8
 
 
 def test_validation_answers_a_script_that_asks_for_no_length_and_one_that_runs_on_is_stopped(world):

@@ -24,7 +24,7 @@ from det_keras.master.database.store import Transaction
 from det_keras.master.errors import FailedPreconditionError, InvalidArgumentError
 from det_keras.master.experiments.base import Controller, early_exit_reason
 from det_keras.master.experiments.search_state import SearchState
-from det_keras.master.experiments.trial_rows import MOST_MOVED, TrialRows
+from det_keras.master.experiments.trial_rows import MOST_ENDED, MOST_MOVED, TrialRows
 from det_keras.master.lifecycle import Ending, Exit, ExitedRun, Verdict
 from det_keras.master.tasks import allocations
 from det_keras.master.tasks.logs import note
@@ -98,6 +98,7 @@ class ExperimentController(Controller):
         The other waiting trials follow in transactions of their own, so that other writers have their turns in between.
         What is still to be done follows from the states alone, so a master that is killed in between continues.
         """
+        self._end_closed()
         state = self._experiment.state
         unsettled = lifecycle.unsettled_states(state)
         is_stopping = states.is_stopping(state)
@@ -306,7 +307,7 @@ class ExperimentController(Controller):
 
     def _apply_event(self, event: str, *arguments: object) -> None:
         """Pass an event to the search, which records it, and apply the decisions."""
-        if self._experiment.state not in (states.ACTIVE, states.PAUSED):
+        if self._experiment.state not in states.GOING_ON:
             # The experiment is being stopped. If it is continued later, the search resumes from its state before.
             return
         try:
@@ -324,8 +325,12 @@ class ExperimentController(Controller):
         rest = deque(actions)
         while rest:
             new = _take_new(rest)
+            closed = [] if new else _take_closed(rest)
             if new:
                 self._create_trials(new)
+            elif closed:
+                self._trials.close(closed)
+                self._end_closed()
             else:
                 self._apply(rest.popleft())
 
@@ -334,10 +339,9 @@ class ExperimentController(Controller):
             self._shut_down(action)
         elif isinstance(action, Stop):
             self.stop_trial(self._trials.with_request_id(action.request_id), states.STOPPING_COMPLETED)
-        elif isinstance(action, ValidateAfter):
-            self._lengthen(self._trials.with_request_id(action.request_id))
         else:
-            self._close(self._trials.with_request_id(action.request_id))
+            assert isinstance(action, ValidateAfter), action
+            self._lengthen(self._trials.with_request_id(action.request_id))
 
     def _lengthen(self, trial: TrialRow) -> None:
         if trial.state in states.TERMINAL:
@@ -346,11 +350,17 @@ class ExperimentController(Controller):
         trial.has_work = True
         self._tx.notify(WORK)
 
-    def _close(self, trial: TrialRow) -> None:
-        trial.is_closed = True
-        is_idle = not trial.has_work and allocations.live_allocation(self._tx, trial.task_id) is None
-        if is_idle and trial.state in (states.ACTIVE, states.PAUSED):
-            self._finish(trial, states.COMPLETED, None)
+    def _end_closed(self) -> None:
+        """End the next of the trials that wait for a longer length and get none; the settler ends the others."""
+        if self._experiment.state not in states.GOING_ON:
+            return
+        ready = self._trials.closed_and_idle()
+        for trial in ready:
+            # What the search decides about one of them may end the experiment, and the others with it.
+            if trial.state in states.GOING_ON:
+                self._finish(trial, states.COMPLETED, None)
+        if len(ready) == MOST_ENDED:
+            self._tx.notify(SETTLING)
 
     def _create_trials(self, actions: Sequence[Create | ValidateAfter | Close]) -> None:
         """Create trials; a new trial has work, so of what else is said of it only its end changes its row."""
@@ -439,6 +449,15 @@ def _take_new(rest: deque[Action]) -> Sequence[Create | ValidateAfter | Close]:
         elif not (isinstance(action, (ValidateAfter, Close)) and action.request_id in new):
             break
         taken.append(action)
+        rest.popleft()
+    return taken
+
+
+def _take_closed(rest: deque[Action]) -> Sequence[str]:
+    """Take trials that get no further length from the front."""
+    taken: list[str] = []
+    while rest and isinstance(action := rest[0], Close):
+        taken.append(action.request_id)
         rest.popleft()
     return taken
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Update, insert, select, update
+from sqlalchemy import ColumnElement, Update, and_, insert, select, update
 
 from det_keras.master.database.change_feed import Subject
 from det_keras.master.database.changes import NAMES_ROWS
@@ -21,8 +21,20 @@ from det_keras.protocol.values import now
 #: Most trials that one transaction moves without asking each of them: it takes some milliseconds.
 MOST_MOVED = 200
 
+#: Most trials that one transaction ends, each with an event of its search: it takes some milliseconds, too.
+MOST_ENDED = 25
+# Most names in one statement: SQLite's limit of variables in older builds is 999.
+_MOST_NAMED = 500
+
 # The tasks that have a process, or are about to.
 _LIVE = select(AllocationRow.task_id).where(AllocationRow.end_time.is_(None))
+#: The trials that are to end: they waited for a longer length, and get none.
+IS_CLOSED_AND_IDLE = and_(
+    TrialRow.state.in_(states.GOING_ON),
+    TrialRow.is_closed.is_(True),
+    TrialRow.has_work.is_(False),
+    TrialRow.task_id.not_in(_LIVE),
+)
 
 
 class TrialRows:
@@ -83,6 +95,22 @@ class TrialRows:
         self._update(update(TrialRow).where(TrialRow.id.in_(moved)).values(values))
         self._note_changes(moved.values(), moved)
         return len(moved)
+
+    def close(self, request_ids: Sequence[str]) -> None:
+        """Note that trials get no further length."""
+        of_experiment = TrialRow.experiment_id == self._experiment.id
+        for start in range(0, len(request_ids), _MOST_NAMED):
+            named = TrialRow.request_id.in_(request_ids[start : start + _MOST_NAMED])
+            self._update(update(TrialRow).where(of_experiment, named).values(is_closed=True))
+
+    def closed_and_idle(self) -> Sequence[TrialRow]:
+        """Return the oldest trials, at most `MOST_ENDED`, that get no further length and have no process."""
+        return self._tx.scalars(
+            select(TrialRow)
+            .where(TrialRow.experiment_id == self._experiment.id, IS_CLOSED_AND_IDLE)
+            .order_by(TrialRow.id)
+            .limit(MOST_ENDED)
+        ).all()
 
     def _update(self, statement: Update) -> None:
         self._tx.execute(statement, execution_options={NAMES_ROWS: True})

@@ -13,6 +13,7 @@ from det_keras.master.database.notifier import SETTLING, Notifier
 from det_keras.master.database.store import Store
 from det_keras.master.errors import UnavailableError
 from det_keras.master.experiments.controller import ExperimentController
+from det_keras.master.experiments.trial_rows import IS_CLOSED_AND_IDLE
 from det_keras.master.services.background import Background
 from det_keras.protocol import states
 
@@ -26,7 +27,8 @@ _IS_UNSETTLED = and_(
         *(
             (ExperimentRow.state == state) & TrialRow.state.in_(lifecycle.unsettled_states(state))
             for state in states.UNFINISHED
-        )
+        ),
+        ExperimentRow.state.in_(states.GOING_ON) & IS_CLOSED_AND_IDLE,
     ),
 )
 
@@ -35,7 +37,8 @@ class Settler(Background):
     """Lets the trials of experiments that were activated, paused or stopped follow them.
 
     The state of an experiment is what is wanted of its trials. A user's request writes it and moves the first of them;
-    the others are moved here, also after a restart of the master.
+    the others are moved here, also after a restart of the master. So are those of which the search wants nothing more:
+    a search that promotes may end all that wait at once.
 
     Args:
         store: the database.
