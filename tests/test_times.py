@@ -15,7 +15,7 @@ FILES = st.dictionaries(st.text("abc", min_size=1), st.floats(0, 4000), min_size
 def test_shares_that_follow_each_other_are_the_whole_suite(seconds, first):
     total = sum(seconds.values())
     shares = [
-        times.share_of(seconds, first + turn, seconds) for turn in range(max(1, math.ceil(total / 5400)))
+        times.share_of(seconds, first + turn, seconds) for turn in range(max(1, math.ceil(total / times.SHARE_S)))
     ]
     assert sorted(file for share in shares for file in share) == sorted(seconds)
     taken = [sum(seconds[file] for file in share) for share in shares]
@@ -24,7 +24,7 @@ def test_shares_that_follow_each_other_are_the_whole_suite(seconds, first):
 
 
 def test_a_file_that_was_never_measured_belongs_to_one_share():
-    seconds = {"long": 5000.0, "longer": 5300.0}
+    seconds = {"long": 0.9 * times.SHARE_S, "longer": 0.95 * times.SHARE_S}
     files = [*seconds, "new", "newer"]
     shares = [times.share_of(files, number, seconds) for number in (0, 1)]
     assert {*shares[0]} | {*shares[1]} == set(files)

@@ -41,7 +41,7 @@ _SHOWN_S = 1.0
 _SLOW_S = 1.0
 _SLOW = "slow tests"
 #: What the files of a share take at most: a quarter of an hour with three processes.
-_SHARE_S = 2700.0
+SHARE_S = 2700.0
 
 
 class Times:
@@ -122,7 +122,7 @@ def share_of(files: Collection[str], number: int, seconds: Mapping[str, float]) 
         seconds: that the files take; those that are not known take one.
     """
     times = {path: seconds.get(path, 1.0) for path in sorted(files)}
-    shares = [0.0] * max(1, math.ceil(sum(times.values()) / _SHARE_S))
+    shares = [0.0] * max(1, math.ceil(sum(times.values()) / SHARE_S))
     found = set()
     for path, value in _longest_first(times):
         smallest = shares.index(min(shares))
