@@ -15,7 +15,8 @@ FILES = st.dictionaries(st.text("abc", min_size=1), st.floats(0, 4000), min_size
 def test_shares_that_follow_each_other_are_the_whole_suite(seconds, first):
     total = sum(seconds.values())
     shares = [
-        times.share_of(seconds, first + turn, seconds) for turn in range(max(1, math.ceil(total / times.SHARE_S)))
+        times.share_of(seconds, first + turn, seconds)
+        for turn in range(max(1, math.ceil(total / times.SHARE_S)))
     ]
     assert sorted(file for share in shares for file in share) == sorted(seconds)
     taken = [sum(seconds[file] for file in share) for share in shares]

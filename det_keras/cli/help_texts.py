@@ -109,7 +109,20 @@ HELP_TEXTS: Mapping[str, HelpText] = {
         "det experiment report 7 -o digits.html",
         "det experiment report 7 -o digits.html --text conclusions.md",
     ),
-    "det trial": HelpText.of("Inspect single trials.", "det trial describe 12"),
+    "det trial": HelpText.of(
+        "List trials, inspect single ones.",
+        "det trial list --filter 'val_accuracy>.9'",
+        "det trial describe 12",
+    ),
+    "det trial list": HelpText.of(
+        "List the trials of all experiments: filtered, ordered, grouped, with chosen columns.\n"
+        "All terms of a filter must hold: `optimizer=adam learning_rate<1e-2 state:completed experiment:mnist`. A\n"
+        "metric has its last value; `min.NAME` and `max.NAME` are its smallest and largest, `best` is the best of the\n"
+        "searcher's metric. Trials of archived experiments are shown with `archived=true`.",
+        "det trial list --filter 'val_accuracy>.9 optimizer=adam' --sort=-val_accuracy",
+        "det trial list --columns id,learning_rate,val_accuracy --limit 1000 --csv",
+        "det trial list --group optimizer --columns val_accuracy",
+    ),
     "det trial describe": HelpText.of(
         "Show a trial with its last reports of metrics.",
         "det trial describe 12",

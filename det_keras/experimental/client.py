@@ -20,6 +20,7 @@ from det_keras.experimental.checkpoint import Checkpoint
 from det_keras.experimental.experiment import Experiment
 from det_keras.experimental.submission import submit
 from det_keras.experimental.trial import Trial, TrialMetrics
+from det_keras.experimental.trial_table import TrialTable
 from det_keras.protocol.metrics import VALIDATION
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "Trial",
     "TrialMetrics",
     "TrialReference",
+    "TrialTable",
     "create_experiment",
     "get_checkpoint",
     "get_experiment",
@@ -38,6 +40,7 @@ __all__ = [
     "list_experiments",
     "login",
     "logout",
+    "trial_table",
 ]
 
 #: The names before 0.21 of Determined.
@@ -163,6 +166,10 @@ class Determined:
     def get_trial(self, trial_id: int) -> Trial:
         """Return a trial; see the function of this name."""
         return get_trial(trial_id, session=self._session)
+
+    def trial_table(self, filter: str = "", **options: Any) -> TrialTable:  # noqa: A002 - as on the page
+        """Return the table of all trials; see the function of this name."""
+        return trial_table(filter, session=self._session, **options)
 
     def get_checkpoint(self, uuid: str) -> Checkpoint:
         """Return a checkpoint; see the function of this name."""
@@ -346,6 +353,44 @@ def get_trial(trial_id: int, *, session: Session | None = None) -> Trial:
     """
     session = session or _connected()
     return Trial(session.api.trials.get(int(trial_id)), session)
+
+
+def trial_table(
+    filter: str = "",  # noqa: A002 - as on the page
+    *,
+    sort: str = "",
+    columns: Sequence[str] = (),
+    group: str = "",
+    limit: int | None = None,
+    session: Session | None = None,
+) -> TrialTable:
+    """Return the trials of all experiments as a table, as the page ``/trials`` shows it.
+
+    Args:
+        filter: terms such as ``val_accuracy>.9 optimizer=adam state:completed experiment:mnist``; all must hold.
+        sort: name of a column, with ``-`` in front for the largest first; by default the newest trials are first.
+        columns: names of columns; by default those that fit the trials that are found.
+        group: name of a column by whose values trials are grouped; each row then has means and standard deviations.
+        limit: maximum number of rows; by default all.
+        session: as for `get_experiment`.
+
+    Returns:
+        The rows, and `to_frame` for a pandas DataFrame.
+
+    Raises:
+        DetError: no master is named and none runs, or it is a Determined master, which has no such table.
+        MasterError: a name is unknown; the error names the nearest ones.
+
+    Example:
+        ```pycon
+        >>> table = trial_table("learning_rate<1", sort="-id", columns=["id", "learning_rate"])
+        >>> table.rows
+        [{'id': 1, 'learning_rate': 0.01}]
+        ```
+    """
+    return TrialTable.read(
+        session or _connected(), q=filter, sort=sort, columns=columns, group=group, limit=limit
+    )
 
 
 def get_checkpoint(uuid: str, *, session: Session | None = None) -> Checkpoint:

@@ -31,13 +31,13 @@ from det_keras.master.api import (
     tasks,
     tensorboards,
     training,
+    trial_table,
     trials,
     unmanaged,
-    unserved,
     users,
 )
 from det_keras.master.embedded import EmbeddedMaster
-from det_keras.master.server import openapi
+from det_keras.master.server import openapi, unserved
 from det_keras.master.server.address_form import AddressFormMiddleware
 from det_keras.master.server.admission import Admission, AdmissionMiddleware
 from det_keras.master.server.auth_middleware import AuthMiddleware
@@ -104,6 +104,7 @@ def create_app(master: EmbeddedMaster, capacity: Capacity | None = None) -> Fast
         logs,
         experiments,
         series,
+        trial_table,
         trials,
         media,
         unmanaged,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import signal
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from det_keras.protocol.states import (
@@ -17,11 +18,15 @@ from det_keras.protocol.states import (
     DELETING,
     ERROR,
     PAUSED,
+    QUEUED,
+    RUNNING,
+    STARTING,
     STOPPING_CANCELED,
     STOPPING_COMPLETED,
     STOPPING_ERROR,
     STOPPING_KILLED,
     TERMINAL,
+    named,
 )
 
 # A run lost with its supervisor, or ended by a signal of the machine, does not count as a restart. The limit stops a
@@ -84,6 +89,22 @@ def unsettled_states(state: str) -> frozenset[str]:
 def terminal_of(stopping: str) -> str:
     """Return the terminal state that follows a stopping state."""
     return _TERMINAL_OF[stopping]
+
+
+def refined_state(state: str, allocation_states: Iterable[str], is_unmanaged: bool) -> str:
+    """Return the state in the REST API: ACTIVE is refined by the states of the allocations.
+
+    Args:
+        state: stored state of a trial or experiment.
+        allocation_states: states of its allocations that have not ended.
+        is_unmanaged: whether its trials run outside of the master.
+    """
+    if state != ACTIVE:
+        return named(state)
+    of_allocations = set(allocation_states)
+    if RUNNING in of_allocations or is_unmanaged:
+        return named(RUNNING)
+    return named(STARTING) if of_allocations else named(QUEUED)
 
 
 class Ending(str, enum.Enum):

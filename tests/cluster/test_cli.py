@@ -28,6 +28,7 @@ LOCAL = {
     "master prune",
     "master restore",
     "tensorboard start",
+    "trial list",
     "version",
 }
 ROOT = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""`det trial`: inspect single trials."""
+"""`det trial`: list trials, inspect single ones."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from det_keras import display
 from det_keras.cli import render
 from det_keras.cli.arguments import add_json, add_raw, positive
+from det_keras.cli.commands import trial_list
 from det_keras.cli.download import best_checkpoints_first, default_target
 from det_keras.cli.following import logs
 from det_keras.cli.following.trial_table import metric_of
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
 
 def add_parsers(nouns: Nouns) -> None:
     """Add the noun and its verbs to the command line."""
-    parser = nouns.add_parser("trial", aliases=["t"], help="inspect single trials")
+    parser = nouns.add_parser("trial", aliases=["t"], help="list trials, inspect single ones")
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    trial_list.add_parser(verbs)
     describing = _numbered(verbs, "describe", "show a trial with its metrics", _describe)
     describing.add_argument("-a", "--all", action="store_true", help="all reports, not only the last ones")
     add_json(describing)

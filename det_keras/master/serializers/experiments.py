@@ -18,8 +18,8 @@ from det_keras.config.secrets import masked
 from det_keras.master.checkpoints import records as checkpoints
 from det_keras.master.database.models import AllocationRow, CheckpointRow, ExperimentRow, TrialRow, UserRow
 from det_keras.master.experiments.experiments import UNCATEGORIZED
+from det_keras.master.lifecycle import refined_state
 from det_keras.master.serializers.cluster import WORKSPACE_ID
-from det_keras.master.serializers.trials import refined_state
 from det_keras.master.tasks.scheduling import POOL
 from det_keras.master.wire import encode_json
 from det_keras.protocol.states import PAUSED

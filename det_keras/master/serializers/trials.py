@@ -21,11 +21,11 @@ from det_keras.master.database.models import (
     TrialRow,
     utc_text,
 )
+from det_keras.master.lifecycle import refined_state
 from det_keras.master.serializers.checkpoints import checkpoint_metadata
 from det_keras.master.wire import int64_map
-from det_keras.protocol import states
 from det_keras.protocol.metrics import VALIDATION
-from det_keras.protocol.states import QUEUED, RUNNING, STARTING, named
+from det_keras.protocol.states import named
 from det_keras.protocol.values import now, timestamp
 
 #: All states of trials in the REST API.
@@ -90,22 +90,6 @@ def trial_shapes(session: Session, rows: Sequence[TrialRow]) -> list[dict[str, A
         )
         for row in rows
     ]
-
-
-def refined_state(state: str, allocation_states: Iterable[str], is_unmanaged: bool) -> str:
-    """Return the state in the REST API: ACTIVE is refined by the states of the allocations.
-
-    Args:
-        state: stored state of a trial or experiment.
-        allocation_states: states of its allocations that have not ended.
-        is_unmanaged: whether its trials run outside of the master.
-    """
-    if state != states.ACTIVE:
-        return named(state)
-    of_allocations = set(allocation_states)
-    if RUNNING in of_allocations or is_unmanaged:
-        return named(RUNNING)
-    return named(STARTING) if of_allocations else named(QUEUED)
 
 
 def states_of_allocations(session: Session, task_ids: Sequence[str]) -> dict[str, list[str]]:

@@ -25,6 +25,7 @@ from det_keras.master.web import (
     report,
     search,
     tables,
+    trial_table,
     trials,
     wall,
 )
@@ -44,7 +45,7 @@ async def _note_position(request: Request, master: MasterDep) -> None:
 
 
 router = APIRouter(include_in_schema=False, dependencies=[Depends(_note_position)])
-for pages in (fork, experiments, search, trials, compare, cluster, plots, tables, wall, report):
+for pages in (fork, experiments, search, trial_table, trials, compare, cluster, plots, tables, wall, report):
     router.include_router(pages.router)
 
 

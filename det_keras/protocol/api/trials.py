@@ -11,6 +11,9 @@ from det_keras.protocol.api.transport import Transport
 from det_keras.protocol.states import COMPLETED, named
 from det_keras.protocol.values import finite, now, timestamp
 
+# Rows of one answer, as the master allows.
+_MOST_ROWS = 10_000
+
 
 class Trials:
     """Calls about trials; every method raises MasterError when the master rejects the call.
@@ -28,6 +31,26 @@ class Trials:
         """Return a trial."""
         trial: dict[str, Any] = self._transport.get(_path(trial_id))["trial"]
         return trial
+
+    def table(self, *, columns: str = "", limit: int | None = None, **question: object) -> dict[str, Any]:
+        """Return the table of all trials; only our master has the call.
+
+        Args:
+            columns: names with commas between them; empty for those that fit the trials that are found.
+            limit: maximum number of rows; None for all.
+            question: ``q``, ``sort`` and ``group``.
+        """
+        rows: list[list[Any]] = []
+        while True:
+            part = _MOST_ROWS if limit is None else min(_MOST_ROWS, limit - len(rows))
+            params = {**question, "columns": columns, "offset": len(rows), "limit": part}
+            answer: dict[str, Any] = self._transport.get("/api/v1/trials", params=params)
+            rows += answer["rows"]
+            if not answer["rows"] or len(rows) in (limit, answer["found"]):
+                return {**answer, "rows": rows}
+            if not question.get("group"):
+                # The columns that fit could be others for the next part.
+                columns = ",".join(column["key"] for column in answer["columns"])
 
     def provenance(self, trial_id: int) -> dict[str, Any] | None:
         """Return where a trial ran last, None if it was not recorded; only our master has the call."""

@@ -1,6 +1,7 @@
 // The script of every page: live updates, times, tables, confirmation before work is lost.
 
 import { arm } from "./actions.js";
+import { armChoosers } from "./chooser.js";
 import { listen } from "./live.js";
 import { armState } from "./state.js";
 import { armTables } from "./tables.js";
@@ -9,5 +10,6 @@ import { localize } from "./times.js";
 localize(document);
 arm();
 armTables();
+armChoosers();
 armState();
 if (document.querySelector("[data-live]")) listen();

@@ -1,0 +1,184 @@
+"""Questions about all trials: which, in which order, which columns, grouped by what; and their answer, a `Table`."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from det_keras.master.table import filters
+from det_keras.master.table.columns import COUNT, GROUP_FORMS, Column, Names
+from det_keras.master.table.filters import Term
+from det_keras.master.table.rows import Row, TrialRows
+
+_ARCHIVED = "archived"
+_NUMERIC = frozenset({"hparam", "metric", "number", "duration"})
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked.
+
+    Attributes:
+        filter: see `filters`; trials of archived experiments are left out unless it has a term on ``archived``.
+        sort: a name, with ``-`` in front for the largest first; empty for the newest first.
+        columns: names of columns; empty for those that fit the trials that are found.
+        group: the name by whose values trials are grouped; empty for none.
+        offset: how many rows are skipped.
+        limit: how many rows are returned at most; None for all.
+
+    Example:
+        ```pycon
+        >>> Question(filter="val_accuracy>.9", sort="-val_accuracy").sort
+        '-val_accuracy'
+        ```
+    """
+
+    filter: str = ""
+    sort: str = ""
+    columns: tuple[str, ...] = ()
+    group: str = ""
+    offset: int = 0
+    limit: int | None = 100
+
+    @property
+    def sorted_by(self) -> str:
+        """The name by which rows are ordered."""
+        return self.sort.removeprefix("-")
+
+    def part(self, rows: Sequence[_T]) -> Sequence[_T]:
+        """Return the rows between `offset` and `limit`."""
+        return rows[self.offset : None if self.limit is None else self.offset + self.limit]
+
+
+@dataclass(frozen=True)
+class Table:
+    """The answer.
+
+    Attributes:
+        columns: of the rows.
+        rows: the cells of each.
+        ids: the trial of each row; empty for groups.
+        found: how many rows there are without `offset` and `limit`.
+        total: how many trials there are, without those of archived experiments if these are left out.
+        names: all columns that can be chosen, by their names.
+    """
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Any]]
+    ids: Sequence[int]
+    found: int
+    total: int
+    names: dict[str, Column]
+
+
+def answer(source: TrialRows, question: Question) -> Table:
+    """Answer a question.
+
+    Args:
+        source: the trials.
+        question: what is asked.
+
+    Raises:
+        InvalidArgumentError: a name is unknown; the error has the nearest ones that are known.
+        UnavailableError: the database cannot be used at the moment.
+    """
+    rows = source.read()
+    names = Names(rows, source.states(rows))
+    terms = filters.parse(question.filter)
+    compared = filters.names_of(terms)
+    for name in filter(None, (*compared, question.sorted_by, *question.columns, question.group)):
+        names.check(name, is_grouped=bool(question.group))
+    if not any(names.key_of(name) == _ARCHIVED for name in compared):
+        rows = [row for row in rows if not row.experiment.is_archived]
+    found = _matching(rows, terms, names)
+    asked = [name for name in (*compared, question.sorted_by) if name and name != _ARCHIVED]
+    columns = [names.column(name) for name in question.columns] or names.fitting(found, asked)
+    if question.group:
+        columns, groups = _grouped(found, names.column(question.group), columns, names)
+        place = _place_of_order(question.sorted_by, columns, names)
+        groups = _in_order(groups, lambda cells: cells[place], question)
+        return Table(columns, question.part(groups), [], len(groups), len(rows), names.all)
+    found.sort(key=lambda row: -row.id)
+    if question.sort:
+        found = _in_order(found, names.value_of(question.sorted_by), question)
+    shown = question.part(found)
+    values = [names.value_of(column.key) for column in columns]
+    cells = [[value(row) for value in values] for row in shown]
+    return Table(columns, cells, [row.id for row in shown], len(found), len(rows), names.all)
+
+
+def _matching(rows: Sequence[Row], terms: Sequence[Term], names: Names) -> list[Row]:
+    found = list(rows)
+    for term in terms:
+        value = names.compared(term.name) if term.name else _searched
+        found = [row for row in found if term.holds(value(row))]
+    return found
+
+
+def _searched(row: Row) -> str:
+    experiment = row.experiment
+    return " ".join((experiment.name, *experiment.labels, experiment.description, experiment.owner))
+
+
+def _in_order(rows: Sequence[_T], value: Callable[[_T], Any], question: Question) -> list[_T]:
+    """Return rows in the wanted order; those without a value are last in either direction."""
+    keyed = [(_order(value(row)), row) for row in rows]
+    with_value = [(key, row) for key, row in keyed if key is not None]
+    with_value.sort(key=lambda pair: pair[0], reverse=question.sort.startswith("-"))
+    return [row for _, row in with_value] + [row for key, row in keyed if key is None]
+
+
+def _order(value: Any) -> tuple[int, Any] | None:
+    """Return what compares values of all kinds, numbers before texts; None without a value."""
+    if value is None or value == []:
+        return None
+    if isinstance(value, int | float):
+        return None if math.isnan(value) else (0, value)
+    return 1, (", ".join(value) if isinstance(value, list) else str(value)).lower()
+
+
+def _grouped(
+    rows: Sequence[Row], group: Column, columns: Sequence[Column], names: Names
+) -> tuple[list[Column], list[list[Any]]]:
+    """Return the columns and rows of groups: the value, the number of trials, mean and deviation of each number."""
+    by = names.value_of(group.key)
+    members: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        members[repr(by(row))].append(row)
+    kept = [column for column in columns if column.kind in _NUMERIC and column.key != group.key]
+    values = {column: names.value_of(column.key) for column in kept}
+    numeric = {column: value for column, value in values.items() if any(map(_is_number, map(value, rows)))}
+    shown = [group, COUNT]
+    for column in numeric:
+        kind = column.kind if column.kind == "duration" else "number"
+        shown += [Column(f"{form}.{column.key}", f"{column.title} ({form})", kind) for form in GROUP_FORMS]
+    groups = []
+    for found in members.values():
+        cells = [by(found[0]), len(found)]
+        for value in numeric.values():
+            cells += _mean_and_deviation(map(value, found))
+        groups.append(cells)
+    return shown, groups
+
+
+def _place_of_order(name: str, columns: Sequence[Column], names: Names) -> int:
+    """Return the column by which groups are ordered: that of the values unless another one is named."""
+    keys = [column.key for column in columns]
+    wanted = (name, names.key_of(name), f"mean.{names.key_of(name)}")
+    return next((keys.index(key) for key in wanted if key in keys), 0)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _mean_and_deviation(values: Iterable[Any]) -> list[float | None]:
+    numbers = [float(value) for value in values if _is_number(value)]
+    if not numbers:
+        return [None, None]
+    mean = math.fsum(numbers) / len(numbers)
+    return [mean, math.sqrt(math.fsum((number - mean) ** 2 for number in numbers) / len(numbers))]
