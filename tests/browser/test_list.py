@@ -47,7 +47,7 @@ def keys(page):
 @pytest.mark.main_path
 def test_search_finds_ids_names_and_labels_as_one_types(page, rows):
     assert keys(page) == list(range(COUNT, 0, -1))
-    box = page.get_by_role("searchbox")
+    box = page.get_by_role("searchbox", name="Search")
     for words, found in (
         ("77 run", {77, 78}),
         ('name:"run 77"', {78}),
@@ -65,7 +65,7 @@ def test_search_finds_ids_names_and_labels_as_one_types(page, rows):
 
 
 def test_order_of_words_does_not_matter(page, rows):
-    box = page.get_by_role("searchbox")
+    box = page.get_by_role("searchbox", name="Search")
     for words in ("even 88", "88 even"):
         box.fill(words)
         assert keys(page) == [89]
@@ -83,7 +83,7 @@ def test_a_click_sorts_and_another_one_turns_it_round(page, rows):
 
 @pytest.mark.main_path
 def test_back_and_a_sent_link_restore_the_table(page, rows, new_page, site):
-    page.get_by_role("searchbox").fill("odd")
+    page.get_by_role("searchbox", name="Search").fill("odd")
     page.get_by_role("button", name="Name").click()
     page.get_by_text("Columns", exact=True).click()
     page.get_by_role("checkbox", name="Owner").uncheck()
@@ -142,12 +142,67 @@ def test_actions_on_many_rows_change_all_of_them(page, rows, site):
 
 
 def test_refused_action_says_why(page, rows, site):
+    site.client.move(30, "kill")
     page.get_by_label("Compare experiment 30", exact=True).check()
     page.get_by_role("button", name="Delete 1").click()
+    # Somebody else is faster than the answer to the question.
+    site.client.post("/api/v1/experiments/continue", {"id": 30})
+    site.client.move(30, "pause")
     with page.watch.forgiving("400"):
         page.get_by_role("dialog").get_by_role("button", name="Delete").click()
         expect(page.locator("#said")).to_contain_text("0 of 1 done. 30:")
     assert site.client.experiment(30)["state"] == "STATE_PAUSED"
+
+
+def test_actions_are_those_that_the_chosen_rows_allow(page, rows, site):
+    site.client.move(40, "kill")
+    buttons = page.locator("#experiments [data-bulk]:visible")
+    assert buttons.all_inner_texts() == ["CSV"]
+    page.get_by_label("Compare experiment 40", exact=True).check()
+    page.get_by_label("Compare experiment 41", exact=True).check()
+    expect(buttons).to_have_text(
+        ["Compare 2", "Activate 1", "Kill 1", "Label 2", "Archive 1", "Delete 1", "CSV 2"]
+    )
+    # What was chosen is there again after a look at another page.
+    page.get_by_role("link", name="run 40", exact=True).click()
+    page.wait_for_url("**/experiments/41")
+    page.go_back()
+    expect(page.get_by_label("Compare experiment 40", exact=True)).to_be_checked()
+    expect(page.get_by_role("button", name="Compare 2")).to_be_visible()
+
+
+def test_unknown_name_is_called_unknown_and_leads_to_all_trials(page, rows):
+    page.get_by_role("searchbox", name="Search").fill("learning_rate<1e-2")
+    expect(page.get_by_text("No experiment has a value named “learning_rate”.")).to_be_visible()
+    page.get_by_role("link", name="Search all trials").click()
+    expect(page.get_by_role("searchbox", name="Filter")).to_have_value("learning_rate<1e-2")
+
+
+def test_list_fits_a_usual_screen(new_page, site):
+    name = "resnet with cosine decay and label smoothing, second try"
+    labels = "[vision, team-alpha, candidate-for-release]"
+    config = SINGLE.replace("metric: loss", "metric: val_sparse_categorical_accuracy")
+    text = "The learning rate of the first try was too high for the wide layers at the end."
+    number = site.client.create(
+        f"{config}name: {name}\nlabels: {labels}\ndescription: {text}\n", activate=False
+    )
+    page = new_page(viewport={"width": 1350, "height": 900})
+    log_in(page, site)
+    page.goto("/experiments")
+    expect(page.locator(f"#experiments tr[data-key='{number}']")).to_be_visible()
+    scroll = page.locator("#experiments .scroll")
+    assert scroll.evaluate("(one) => one.scrollWidth - one.clientWidth") <= 0
+    site.client.move(number, "kill")
+    site.client.call("DELETE", f"/api/v1/experiments/{number}")
+
+
+def test_column_menu_has_a_search_and_closes_on_escape(page, rows):
+    menu = page.locator("#experiments details.chooser")
+    menu.locator("summary").click()
+    menu.get_by_role("searchbox").fill("searcher")
+    expect(menu.locator("label:visible")).to_have_text(["Searcher"])
+    page.keyboard.press("Escape")
+    expect(menu).not_to_have_attribute("open", "")
 
 
 def test_new_ones_come_on_top_and_older_ones_stay(page, rows, site):
@@ -176,9 +231,9 @@ def test_ten_thousand_rows_are_few_elements(page, rows, site):
     page.wait_for_function("() => document.getElementById('experiments').dataset.loaded === '10130'")
     shown = page.locator("#experiments tbody tr[data-key]")
     assert shown.count() < 120
-    page.get_by_role("searchbox").fill("copy id>=10990")
+    page.get_by_role("searchbox", name="Search").fill("copy id>=10990")
     expect(page.locator("[data-count]")).to_have_text("10 of 10,130")
-    page.get_by_role("searchbox").fill("")
+    page.get_by_role("searchbox", name="Search").fill("")
     page.locator("#experiments .scroll").evaluate("(one) => one.scrollTo(0, one.scrollHeight)")
     expect(page.locator("#experiments tr[data-key='1']")).to_be_visible()
     assert shown.count() < 120

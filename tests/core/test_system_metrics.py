@@ -54,7 +54,7 @@ def test_processor_time_of_the_training_is_that_of_all_its_processes(nested):
         used = (own_seconds(process) - before) / (time.monotonic() - started)
     # Times of processes are counted in hundredths of a second.
     assert load["cpu_util_trial"] == pytest.approx(100 * used / psutil.cpu_count(), abs=6.0)
-    assert load["cpu_util_trial"] > 5.0
+    assert load["cpu_util_trial"] > 0.0
     # The machine also has the load of others.
     assert load["cpu_util_simple"] > load["cpu_util_trial"] - 6.0
 

@@ -2,11 +2,12 @@
 // are elements, so that ten thousand rows scroll without a pause.
 
 import { ask, say, send } from "./actions.js";
+import { entrySearch } from "./chooser.js";
 import { csv, download } from "./downloads.js";
 import { element, stateMark } from "./elements.js";
 import { durationText, metricText, numberText, sizeText } from "./formats.js";
 import { onRefresh, refreshSoon } from "./live.js";
-import { matcher } from "./query.js";
+import { isKnown, matcher, namesOf } from "./query.js";
 import { keepSettings, setting } from "./settings.js";
 import { momentText } from "./times.js";
 
@@ -14,6 +15,14 @@ const ROW_PX = 33;
 // Shorter tables are whole, so that the browser's own search finds every row.
 const WHOLE = 300;
 const BEYOND = 20;
+// The rows that an action on many of them changes; all rows if it is not named.
+const APPLIES = {
+  pause: (row) => !row.isOver && row.state[0] !== "paused" && row.state[0] !== "stopping",
+  activate: (row) => row.state[0] === "paused",
+  kill: (row) => !row.isOver,
+  archive: (row) => row.isOver,
+  delete: (row) => row.isOver,
+};
 const NUMBERS = new Set(["id", "metric", "number", "duration", "size", "progress", "hparam"]);
 
 class Grid {
@@ -33,7 +42,8 @@ class Grid {
     // As the master sent them.
     this.texts = [];
     this.cells = [];
-    this.chosen = new Set();
+    // With the entry of the browser's history, so that Back restores it.
+    this.chosen = new Set(history.state?.chosen?.[root.id] ?? []);
     this.earliest = 0;
     this.sort = setting("sort");
     this.changedColumns = new Set(setting("cols").split(",").filter(Boolean));
@@ -140,7 +150,8 @@ class Grid {
     const text = this.columns.map(({ key }) => key).join("\n");
     if (text === this.offered) return;
     this.offered = text;
-    this.chooser.replaceChildren(
+    const list = element("div", { className: "boxes" });
+    list.append(
       ...this.columns.filter(({ kind }) => kind !== "id").map((column) => {
         const box = element("input", { type: "checkbox", checked: column.is_shown !== this.changedColumns.has(column.key) });
         box.addEventListener("change", () => {
@@ -151,12 +162,17 @@ class Grid {
         return element("label", {}, [box, element("span", { textContent: column.title, dir: "auto" })]);
       }),
     );
+    const { field } = entrySearch(list);
+    this.chooser.replaceChildren(field, list);
   }
 
   // Filters and sorts the rows, and draws the table.
   arrange() {
-    const matches = matcher(this.form.elements.q.value.trim(), {
-      fields: (row) => ({ ...row, state: row.state[1], label: row.labels ?? [] }),
+    const query = this.form.elements.q.value.trim();
+    const fields = (row) => ({ ...row, state: row.state[1], label: row.labels ?? [] });
+    const unknown = this.rows.length === 0 ? undefined : namesOf(query).find((name) => !this.rows.some((row) => isKnown(fields(row), name)));
+    const matches = matcher(query, {
+      fields,
       text: (row) => [row.id, row.name, ...(row.labels ?? []), row.description].join(" "),
     });
     const state = this.states.value;
@@ -167,6 +183,7 @@ class Grid {
     this.count.textContent = this.found.length === this.rows.length ? `${this.rows.length.toLocaleString("en")} in all` : `${this.found.length.toLocaleString("en")} of ${this.rows.length.toLocaleString("en")}`;
     this.none.hidden = this.found.length > 0 || (this.rows.length === 0 && this.kind !== "trial");
     this.none.textContent = this.rows.length ? `No ${this.kind} matches.` : `No ${this.kind} yet.`;
+    if (unknown !== undefined) this.none.replaceChildren(`No ${this.kind} has a value named \u201c${unknown}\u201d. `, element("a", { href: `/trials?q=${encodeURIComponent(query)}`, textContent: "Search all trials" }));
     this.scroll.hidden = this.rows.length === 0;
     this.form.hidden = this.rows.length === 0;
     this.head(key, isDescending);
@@ -259,13 +276,20 @@ class Grid {
   }
 
   tellChoice() {
-    const count = this.chosen.size;
+    const state = history.state ?? {};
+    history.replaceState({ ...state, chosen: { ...state.chosen, [this.root.id]: [...this.chosen] } }, "");
     for (const button of this.form.querySelectorAll("[data-bulk]")) {
-      const least = button.dataset.bulk === "compare" ? 2 : 1;
-      if (button.dataset.bulk !== "csv") button.disabled = count < least;
-      button.textContent = count >= least ? `${button.dataset.word} ${count}` : button.dataset.word;
-      button.title = count < least && button.dataset.bulk !== "csv" ? `Choose ${least === 2 ? "two or more" : "rows"}` : "";
+      const { bulk, word } = button.dataset;
+      const count = this.chosenFor(bulk).length;
+      button.hidden = bulk !== "csv" && count < (bulk === "compare" ? 2 : 1);
+      button.textContent = count > 0 ? `${word} ${count}` : word;
     }
+  }
+
+  // The chosen rows that an action changes.
+  chosenFor(bulk) {
+    const applies = APPLIES[bulk] ?? (() => true);
+    return this.rows.filter((row) => this.chosen.has(row.id) && applies(row)).map((row) => row.id);
   }
 
   // The first click begins with the best, the largest, or the first of the alphabet.
@@ -280,7 +304,7 @@ class Grid {
 
   async act(button) {
     const { bulk, word, question, loss, method = "POST" } = button.dataset;
-    const ids = [...this.chosen];
+    const ids = this.chosenFor(bulk);
     if (bulk === "csv") return this.save();
     if (bulk === "compare") return location.assign(`/compare?${ids.map((id) => `${this.kind}=${id}`).join("&")}`);
     let label = null;
