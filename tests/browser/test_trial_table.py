@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import functools
 import re
 from collections.abc import Iterator
 
 import pytest
 from master.conftest import RealMaster
+from master.fakes import eventually
 from playwright.sync_api import expect
 
 from browser.conftest import log_in
@@ -107,7 +109,7 @@ def test_chosen_trials_are_drawn_in_their_colours(page):
     assert len({*colours[:2]}) == 2
     assert colours[2] == colours[3] == "rgba(0, 0, 0, 0)"
     for colour in colours[:2]:
-        page.wait_for_function(_HAS_COLOUR, arg=colour)
+        eventually(functools.partial(page.evaluate, _HAS_COLOUR, colour))
     expect(page.get_by_role("link", name="Compare 2")).to_have_attribute(
         "href", re.compile(r"trial=\d+&trial=\d+")
     )
@@ -140,7 +142,7 @@ def test_columns_are_found_added_moved_and_kept_in_view(new_page, site):
     log_in(page, site)
     names = "id,name,state,best,optimizer,val_loss,batches,duration,started,owner"
     open_table(page, f"/trials?columns={names}", WIDTHS + 4)
-    menu = page.locator("details.chooser")
+    menu = page.locator("#all-trials details.chooser")
     menu.locator("summary").click()
     menu.get_by_role("searchbox").fill("wid")
     menu.get_by_role("button", name="Add width").click()
@@ -185,3 +187,22 @@ def test_new_trial_appears_by_itself(page, site):
     config = SEARCH.format(name="late", count=2, optimizer="adam")
     site.client.create(config, activate=False)
     expect(page.locator("#all-trials tbody tr")).to_have_count(2)
+
+
+def test_page_is_saved_under_a_name_and_opened_again(page):
+    open_table(page, "/trials?q=optimizer=sgd&sort=-width&columns=width", 4)
+    menu = page.locator("details.views")
+    menu.locator("summary").click()
+    expect(menu.get_by_text("No view is saved yet.")).to_be_visible()
+    menu.get_by_label("Save this page as").fill("narrow ones")
+    menu.get_by_label("for all users").check()
+    menu.get_by_role("button", name="Save").click()
+    expect(menu.get_by_role("link", name="narrow ones")).to_be_visible()
+    page.goto("/jobs")
+    menu.locator("summary").click()
+    menu.get_by_role("link", name="narrow ones").click()
+    expect(page.locator("#all-trials")).to_have_attribute("data-found", "4")
+    assert cells(page, 0) == ["4", "3", "2", "1"]
+    menu.locator("summary").click()
+    menu.get_by_role("button", name="Delete the view narrow ones").click()
+    expect(menu.get_by_text("No view is saved yet.")).to_be_visible()

@@ -1,4 +1,4 @@
-"""Users: list, create and change."""
+"""Users: list, create and change; the views of pages that they saved."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pydantic.alias_generators import to_camel
 from sqlalchemy import ColumnElement, select
 from starlette.responses import Response
 
+from det_keras.master.accounts import views
 from det_keras.master.accounts.users import UserChanges
 from det_keras.master.database.models import UserRow
 from det_keras.master.embedded import EmbeddedMaster
@@ -48,6 +49,39 @@ class CreateBody(Message):
     user: NewUser = Field(default_factory=NewUser)
     password: str = ""
     is_hashed: bool = False
+
+
+class ViewBody(Message):
+    """A view to save."""
+
+    name: Annotated[str, Field(min_length=1, max_length=255)]
+    address: Annotated[str, Field(max_length=views.LONGEST_ADDRESS)]
+    is_shared: bool = False
+
+
+@router.get("/api/v1/views")
+def saved_views(master: MasterDep, caller: CallerDep) -> Response:
+    """List the views of pages that the caller saved, and those that others share, by name."""
+    with master.store.reading() as session:
+        return reply({"views": views.shapes(session, caller)})
+
+
+@router.put("/api/v1/views")
+def save_view(master: MasterDep, caller: CallerDep, request: Annotated[ViewBody, body(ViewBody)]) -> Response:
+    """Save a view of a page; one of the same name of the caller is replaced."""
+    with master.store.writing() as tx:
+        view_id = views.save(
+            tx, caller, name=request.name, address=request.address, is_shared=request.is_shared
+        )
+        return reply({"id": view_id})
+
+
+@router.delete("/api/v1/views/{view_id}")
+def delete_view(master: MasterDep, caller: CallerDep, view_id: int) -> Response:
+    """Delete a view of the caller."""
+    with master.store.writing() as tx:
+        views.delete(tx, caller, view_id)
+    return reply()
 
 
 @router.get("/api/v1/users")

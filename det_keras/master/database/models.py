@@ -10,7 +10,7 @@ import json
 from datetime import datetime, timezone
 from typing import Any
 
-from sqlalchemy import DateTime, Float, ForeignKey, Index, MetaData, String, Text, false
+from sqlalchemy import DateTime, Float, ForeignKey, Index, MetaData, String, Text, UniqueConstraint, false
 from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -168,6 +168,22 @@ class UserRow(Base):
     active: Mapped[bool] = mapped_column(default=True)
     modified_at: Mapped[datetime]
     last_auth_at: Mapped[datetime | None]
+
+
+class SavedViewRow(Base):
+    """A page with its settings, under a name."""
+
+    __tablename__ = "saved_views"
+    __table_args__ = (UniqueConstraint("owner_id", "name"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    owner_id: Mapped[int] = mapped_column(ForeignKey("users.id"))
+    name: Mapped[str] = mapped_column(PlainText())
+    # On this master; it holds all settings of the page.
+    address: Mapped[str] = mapped_column(PlainText())
+    # Whether all users see it; only its owner changes it.
+    is_shared: Mapped[bool]
+    saved_at: Mapped[datetime]
 
 
 class TokenRow(Base):

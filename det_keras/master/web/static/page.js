@@ -6,10 +6,12 @@ import { listen } from "./live.js";
 import { armState } from "./state.js";
 import { armTables } from "./tables.js";
 import { localize } from "./times.js";
+import { armViews } from "./views.js";
 
 localize(document);
 arm();
 armTables();
 armChoosers();
+armViews();
 armState();
 if (document.querySelector("[data-live]")) listen();
