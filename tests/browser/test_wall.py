@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import json
 import re
@@ -219,7 +220,8 @@ def test_pointer_highlights_the_group_of_a_run(wall, search):
     expect(card(wall, "accuracy")).to_have_attribute("data-lines", "12")
     wall.locator(f".runs li[data-run='{search.trials[2]}']").hover()
     full = f"{plot('accuracy')}.series.slice(1).filter((one) => one.alpha === 1)"
-    wall.wait_for_function(f"() => {full}.length === 1")
+    # The mean and the two edges of its band.
+    wall.wait_for_function(f"() => {full}.length === 3")
     wall.wait_for_function(f"() => {full}[0].label.startsWith('lr=')")
 
 
@@ -348,7 +350,8 @@ def test_pointer_on_the_line_of_a_group_highlights_it_in_all_cards_and_its_runs(
     expect(card(wall, "loss")).to_have_attribute("data-lines", "24")
     over(wall, "loss", 0.5)
     full = f"{plot('accuracy')}.series.slice(1).filter((one) => one.alpha === 1)"
-    wall.wait_for_function(f"() => {full}.length === 1")
+    # The mean and the two edges of its band.
+    wall.wait_for_function(f"() => {full}.length === 3")
     # Of all runs, if they are one group.
     wall.get_by_label("Group").select_option("label")
     expect(card(wall, "loss")).to_have_attribute("data-lines", "6")
@@ -422,3 +425,166 @@ def test_runs_of_the_list_have_the_searched_metric_as_sparkline(wall, search):
         assert len(places) == 5
         # The metric falls, so that the line goes down, from left to right.
         assert places == sorted(places)
+
+
+def alpha_at(page, title, x, y):
+    """Return how opaque the canvas of a card is at a point given as values of its axes, from 0 to 255."""
+    return page.evaluate(
+        f"""([x, y]) => {{
+            const plot = {plot(title)};
+            const [left, top] = [plot.valToPos(x, "x", true), plot.valToPos(y, "y", true)];
+            return plot.ctx.getImageData(Math.round(left), Math.round(top), 1, 1).data[3];
+        }}""",
+        [x, y],
+    )
+
+
+# The colours of the opaque pixels of a PNG file, and how many pixels have each.
+_COLOURS = """async (base64) => {
+    const bytes = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+    const image = await createImageBitmap(new Blob([bytes], {type: "image/png"}));
+    const pen = new OffscreenCanvas(image.width, image.height).getContext("2d");
+    pen.drawImage(image, 0, 0);
+    const { data } = pen.getImageData(0, 0, image.width, image.height);
+    const found = {};
+    for (let at = 0; at < data.length; at += 4) {
+        const name = data.slice(at, at + 3).join(" ");
+        found[name] = (found[name] ?? 0) + 1;
+    }
+    return found;
+}"""
+
+# The colours of a legend as they are painted, by the names of the groups.
+_LEGEND = """(list) => Object.fromEntries([...list.children].map((item) => {
+    const pen = new OffscreenCanvas(1, 1).getContext("2d");
+    pen.fillStyle = getComputedStyle(item.querySelector(".swatch")).backgroundColor;
+    pen.fillRect(0, 0, 1, 1);
+    return [item.textContent, pen.getImageData(0, 0, 1, 1).data.slice(0, 3).join(" ")];
+}))"""
+
+
+def colours(page, png):
+    """Return how many pixels of a PNG file have each colour."""
+    return page.evaluate(_COLOURS, base64.b64encode(png).decode())
+
+
+def test_band_of_a_group_is_painted(wall):
+    wall.get_by_label("Group").select_option("label")
+    expect(card(wall, "loss")).to_have_attribute("data-lines", "6")
+    # Above the mean of the training losses at batch 1650, by half of their deviation: inside of the band.
+    inside = alpha_at(wall, "loss", 1650, 0.25 + 0.5 * (1 / 5 + 1 / 6) + 0.056)
+    assert 30 < inside < 80
+
+
+def test_legend_names_the_groups_in_their_colours_and_is_saved(wall, tmp_path):
+    wall.get_by_label("Group").select_option("lr")
+    expect(card(wall, "accuracy")).to_have_attribute("data-lines", "12")
+    legends = [card(wall, title).locator(".legend").evaluate(_LEGEND) for title in ("loss", "accuracy")]
+    assert list(legends[0]) == ["lr=0.1", "lr=0.2", "lr=0.3", "lr=0.4"]
+    assert legends[0] == legends[1]
+    assert len(set(legends[0].values())) == 4
+    found = saved(wall, "accuracy", tmp_path)
+    drawn = colours(wall, found["PNG"])
+    for name, colour in legends[0].items():
+        # All four curves are the same here, so that only the last one is seen beside the legend.
+        assert drawn.get(colour, 0) >= 60, name
+        assert f">{name}</text>".encode() in found["SVG"]
+    wall.get_by_label("Group").select_option("")
+    expect(card(wall, "accuracy").locator(".legend")).to_be_hidden()
+
+
+def test_colour_of_a_group_is_the_same_in_cards_without_the_other_groups(wall, search):
+    wall.get_by_label("Group").select_option("lr")
+    expect(card(wall, "accuracy")).to_have_attribute("data-lines", "12")
+    before = card(wall, "loss").locator(".legend").evaluate(_LEGEND)
+    wall.get_by_placeholder("lr<1e-2 label:asha").fill("lr>=0.3")
+    expect(card(wall, "accuracy")).to_have_attribute("data-lines", "6")
+    after = card(wall, "loss").locator(".legend").evaluate(_LEGEND)
+    assert after == {name: before[name] for name in ("lr=0.3", "lr=0.4")}
+
+
+def highlighted(page, title):
+    """Return the script for how many lines of a card are as bright as without a highlight."""
+    return f"{plot(title)}.series.slice(1).filter((one) => one.alpha === 1).length"
+
+
+def test_highlight_ends_when_the_pointer_leaves_a_card(wall):
+    over(wall, "loss", 0.5)
+    wall.wait_for_function(f"() => {highlighted(wall, 'accuracy')} === 1")
+    box = card(wall, "loss").bounding_box()
+    wall.mouse.move(box["x"] + box["width"] / 2, box["y"] - 20)
+    wall.wait_for_function(f"() => {highlighted(wall, 'accuracy')} === 4")
+    expect(card(wall, "loss").locator(".readout")).to_be_empty()
+    expect(wall.locator(".runs li.lit")).to_have_count(0)
+
+
+def test_saved_picture_does_not_depend_on_the_pointer(wall, search):
+    pixels = """async () => {
+        const { pngFile } = await import(document.querySelector("script[src*='wall']").src.replace("wall.js", "card_files.js"));
+        const { blob } = await pngFile(document.querySelector(".card.searched").card);
+        return btoa(String.fromCharCode(...new Uint8Array(await blob.arrayBuffer())));
+    }"""
+    before = wall.evaluate(pixels)
+    wall.locator(f".runs li[data-run='{search.trials[2]}']").hover()
+    wall.wait_for_function(f"() => {highlighted(wall, 'loss')} === 2")
+    assert wall.evaluate(pixels) == before
+    # The highlight is still shown.
+    assert wall.evaluate(f"() => {highlighted(wall, 'loss')}") == 2
+
+
+@pytest.fixture(scope="module")
+def many_cards(site) -> int:
+    """A trial with seven cards, whose curves have 20 points."""
+    config = "name: many\nsearcher: {name: single, metric: m0}\n"
+    number = site.client.create(config, unmanaged=True)
+    body = {"experimentId": number, "hparams": {}, "unmanaged": True}
+    trial = site.client.post("/api/v1/trials", body)["trial"]["id"]
+    site.client.post(f"/api/v1/trials/{trial}/start", {"trialId": trial, "resume": False})
+    for batch in range(1, 21):
+        report = {
+            "trialId": trial,
+            "trialRunId": 1,
+            "stepsCompleted": 100 * batch,
+            "metrics": {"avgMetrics": {f"m{index}": index + 1 / batch for index in range(7)}},
+        }
+        site.client.post(f"/api/v1/trials/{trial}/metrics", {"group": "validation", "metrics": report})
+    return trial
+
+
+def drag(page, title, first, last):
+    """Choose a range of the axis of a card with the pointer."""
+    over(page, title, first)
+    page.mouse.down()
+    over(page, title, last)
+    page.mouse.up()
+
+
+def test_zoom_requests_the_curves_of_each_card_once(page, many_cards):
+    page.set_viewport_size({"width": 1440, "height": 2400})
+    page.goto(f"/trials/{many_cards}")
+    for index in range(7):
+        expect(card(page, f"m{index}").locator("canvas")).to_be_visible()
+    asked = []
+    page.on("request", lambda request: asked.append(request.url) if "start=" in request.url else None)
+    drag(page, "m3", 0.25, 0.5)
+    for index in range(7):
+        page.wait_for_function(f"() => {plot(f'm{index}')}.scales.x.max < 1500")
+    page.wait_for_load_state("networkidle")
+    assert len(asked) == 7
+
+
+def test_points_of_a_narrow_range_do_not_stay_on_the_whole_curve(page, many_cards):
+    page.goto(f"/trials/{many_cards}")
+    canvas = card(page, "m1").locator("canvas")
+    expect(canvas).to_be_visible()
+    picture = f"() => {plot('m1')}.ctx.canvas.toDataURL()"
+    page.get_by_label("log y").check()
+    page.wait_for_function(f"() => {plot('m1')}.scales.y.distr === 3")
+    whole = page.evaluate(picture)
+    # So few points are shown as rings.
+    page.goto(f"/trials/{many_cards}?range=910~990")
+    page.wait_for_function(f"() => {plot('m1')}?.scales.x.max < 1000")
+    page.get_by_label("log y").check()
+    page.get_by_role("button", name="Whole range").click()
+    page.wait_for_function(f"() => {plot('m1')}.scales.x.max === 2000 && {plot('m1')}.data[0].length === 20")
+    assert page.evaluate(picture) == whole

@@ -22,6 +22,7 @@ export class Card {
     this.heading = element("h3", { textContent: spec.title, title: spec.title, dir: "auto" });
     this.readout = element("output", { className: "readout" });
     this.pin = iconButton("pin", "Pin", () => wall.togglePin(spec.title));
+    this.legend = element("ul", { className: "legend", hidden: true });
     this.body = element("div", { className: "canvas" });
     this.failure = element("p", { className: "faint small", hidden: true });
     this.failure.setAttribute("role", "status");
@@ -34,6 +35,7 @@ export class Card {
     ]);
     this.root = element("figure", { className: spec.isSearched ? "card searched" : "card" }, [
       element("figcaption", {}, [this.heading, tools]),
+      this.legend,
       this.body,
       this.failure,
       this.readout,
@@ -96,6 +98,9 @@ export class Card {
     const shown = groupBy && !this.spec.source ? this.wall.grouped(this) : this.data;
     const lines = shown.lines.map((line) => this.styled(line));
     this.bands = shown.bands ?? [];
+    this.groups = shown.groups ?? [];
+    this.legend.hidden = this.groups.length === 0;
+    this.legend.replaceChildren(...this.groups.map(groupMark));
     const clean = (y) => (logY ? y.map((value) => (value !== undefined && value !== null && value <= 0 ? undefined : value)) : y);
     const data = [shown.x, ...lines.map((line) => clean(line.y))];
     const key = JSON.stringify([this.wall.axisName(this.spec), logX, logY, shown.bands ?? [], lines.map(({ y, ...line }) => line)]);
@@ -154,19 +159,24 @@ export class Card {
         label: line.label,
         stroke: resolved(line.color, color),
         dash: DASHES[line.dash],
-        width: line.isRaw || line.isEdge ? 1 : 1.6,
-        alpha: line.isRaw ? 0.3 : line.isEdge ? 0 : 1,
+        // uPlot paints a band with the alpha of its edge, so that an edge is invisible by its width.
+        width: line.isEdge ? 0 : line.isRaw ? 1 : 1.6,
+        alpha: this.alphaOf(line, this.wall.highlighted),
         spanGaps: false,
-        points: { show: line.y.filter((value) => value !== undefined).length < 3, size: 6 },
+        // Of the data at the time of drawing: a zoom replaces them.
+        points: { show: (plot, index) => !line.isEdge && plot.data[index].filter((value) => value !== undefined).length < 3, size: 6 },
       }))],
       bands,
       cursor: {
-        sync: { key: this.wall.axisName(this.spec), scales: ["x", null], setSeries: false },
+        // The other cards follow the pointer, not the drag: the range that it chooses is set once, for all cards.
+        sync: { key: this.wall.axisName(this.spec), scales: ["x", null], setSeries: false, filters: { pub: (type) => type === "mousemove" || type === "mouseleave" } },
         drag: { x: true, y: false, setScale: false },
         points: { show: false },
         bind: { dblclick: () => () => wall.setRange(null) },
       },
       hooks: {
+        // Not by the cursor of uPlot: a mouse event comes after the pointer event that has entered the list of runs.
+        ready: [(plot) => plot.over.addEventListener("pointerleave", () => wall.highlight(null))],
         setCursor: [(plot) => this.moved(plot)],
         setSelect: [(plot) => {
           const { left, width } = plot.select;
@@ -185,7 +195,6 @@ export class Card {
     const isOurs = plot.over.matches(":hover");
     if (idx === null || idx === undefined || top < 0) {
       this.readout.textContent = "";
-      if (isOurs) this.wall.highlight(null);
       return;
     }
     const found = this.lines
@@ -199,15 +208,32 @@ export class Card {
     this.readout.textContent = listed.length ? `${place}: ${listed.map(({ line, value }) => `${line.label} ${exact(value)}`).join(", ")}` : "";
   }
 
+  alphaOf(line, trial) {
+    const full = line.isRaw ? 0.3 : 1;
+    return trial === null || isOf(line, trial) ? full : Math.min(full, FAINT);
+  }
+
   highlight(trial) {
     if (this.plot === null || !this.isNear) return;
-    this.lines.forEach((line, index) => {
-      const full = line.isRaw ? 0.3 : line.isEdge ? 0 : 1;
-      this.plot.series[index + 1].alpha = trial === null || isOf(line, trial) ? full : Math.min(full, FAINT);
-    });
-    this.plot.redraw(false);
+    this.brighten(trial);
     // The crosshair came here before its card had found the run.
     if (!this.plot.over.matches(":hover")) this.moved(this.plot);
+  }
+
+  brighten(trial) {
+    this.lines.forEach((line, index) => {
+      this.plot.series[index + 1].alpha = this.alphaOf(line, trial);
+    });
+    this.plot.redraw(false);
+  }
+
+  // Calls `read` with the canvas as it is without a highlight.
+  async unlit(read) {
+    this.brighten(null);
+    // uPlot draws in a microtask, before this one continues; the browser shows neither.
+    await null;
+    read(this.plot.ctx.canvas);
+    this.brighten(this.wall.highlighted);
   }
 
   async save(file) {
@@ -223,6 +249,12 @@ export class Card {
     if (document.fullscreenElement === this.root) await document.exitFullscreen();
     else await this.root.requestFullscreen();
   }
+}
+
+function groupMark({ name, color }) {
+  const swatch = element("span", { className: "swatch" });
+  swatch.style.background = color;
+  return element("li", {}, [swatch, element("span", { className: "clip", textContent: name, title: name, dir: "auto" })]);
 }
 
 // Returns whether a line shows a run, alone or in a group.

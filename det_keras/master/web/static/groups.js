@@ -2,20 +2,22 @@
 
 import { runColor } from "./colors.js";
 
-// Returns lines and bands for uPlot: for each group and metric the mean, and the invisible edges of its band.
-export function grouped(data, groupOf, metrics) {
+// Returns lines and bands for uPlot: for each group and metric the mean, and the invisible edges of its band; and the
+// groups with their colours, for a legend. `names` are those of all groups of the wall: by its place among them, a group
+// has the same colour in each card.
+export function grouped(data, groupOf, metrics, names) {
   const groups = new Map();
   for (const line of data.lines) {
     if (line.isRaw) continue;
     const key = JSON.stringify([groupOf(line.trial), line.metric]);
     groups.set(key, [...(groups.get(key) ?? []), line]);
   }
-  const names = [...new Set([...groups.keys()].map((key) => JSON.parse(key)[0]))].sort((a, b) => a.localeCompare(b, undefined, { numeric: true }));
+  const colorOf = (name) => runColor((names.indexOf(name) + 1) * 7 + 1);
   const lines = [];
   const bands = [];
   for (const [key, members] of groups) {
     const [name, metric] = JSON.parse(key);
-    const color = runColor(names.indexOf(name) * 7 + 1);
+    const color = colorOf(name);
     const { mean, low, high } = statistics(members.map((line) => interpolated(data.x, line.y)), data.x.length);
     const title = metrics.find((spec) => spec.key === metric)?.name ?? metric;
     const label = `${name} (${members.length} run${members.length === 1 ? "" : "s"}) ${title}`;
@@ -24,7 +26,8 @@ export function grouped(data, groupOf, metrics) {
     lines.push({ ...line, y: mean }, { ...line, y: high, isEdge: true }, { ...line, y: low, isEdge: true });
     bands.push({ series: [at + 1, at + 2], fill: color.replace(")", " / 0.18)") });
   }
-  return { x: data.x, lines, bands };
+  const present = new Set(lines.map((line) => line.group));
+  return { x: data.x, lines, bands, groups: names.filter((name) => present.has(name)).map((name) => ({ name, color: colorOf(name) })) };
 }
 
 // Fills positions between two values of a curve, at which other curves have values.

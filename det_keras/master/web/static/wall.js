@@ -262,7 +262,9 @@ class Wall {
   }
 
   grouped(card) {
-    return grouped(card.data, (id) => this.list.groupOf(id), card.spec.metrics);
+    const groupOf = (id) => this.list.groupOf(id);
+    const names = [...new Set(this.order.map((run) => groupOf(run.id)))].sort((a, b) => a.localeCompare(b, undefined, { numeric: true }));
+    return grouped(card.data, groupOf, card.spec.metrics, names);
   }
 
   highlight(id) {
