@@ -292,3 +292,34 @@ def test_fork_is_checked_while_typing_and_started(page, site, search):
     page.get_by_role("button", name="Delete").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     page.wait_for_url("**/experiments")
+
+
+def test_trials_without_a_value_at_a_length_are_counted_and_drawn_neutral(page, search):
+    """The best trial of all has no value at the length at which trials are compared."""
+    without = {}
+
+    def leave_out(route):
+        answer = route.fetch()
+        body = answer.json()
+        best = min(body["trials"], key=lambda trial: trial["best"])
+        without.update(id=best["id"], best=best["best"])
+        best["value"] = None
+        route.fulfill(response=answer, json=body)
+
+    page.route("**/figures/search?*", leave_out)
+    page.goto(f"/experiments/{search.number}/search")
+    expect(page.locator("[data-left-out]")).to_have_text("1 of 6 trials has no value yet")
+    colour = "(one) => getComputedStyle(one).stroke"
+    faint = page.locator("[data-search]").evaluate(
+        "(one) => { one.style.stroke = 'var(--faint)'; return getComputedStyle(one).stroke; }"
+    )
+    lines = page.locator(".trial-line")
+    expect(lines).to_have_count(6)
+    drawn = {int(line.get_attribute("data-trial")): line.evaluate(colour) for line in lines.all()}
+    assert [trial for trial, shown in drawn.items() if shown == faint] == [without["id"]]
+    swatch = page.locator(f"[data-runs] li[data-run='{without['id']}'] .swatch")
+    assert swatch.evaluate("(one) => getComputedStyle(one).backgroundColor") == faint
+    # It is the best so far nevertheless.
+    dots = page.locator("[data-draw=progress] circle title").all_text_contents()
+    assert len(dots) == 6
+    assert any(text.startswith(f"Trial {without['id']}: ") for text in dots)

@@ -520,7 +520,8 @@ def test_highlight_ends_when_the_pointer_leaves_a_card(wall):
 
 def test_saved_picture_does_not_depend_on_the_pointer(wall, search):
     pixels = """async () => {
-        const { pngFile } = await import(document.querySelector("script[src*='wall']").src.replace("wall.js", "card_files.js"));
+        const wall = document.querySelector("script[src*='wall']").src;
+        const { pngFile } = await import(wall.replace("wall.js", "card_files.js"));
         const { blob } = await pngFile(document.querySelector(".card.searched").card);
         return btoa(String.fromCharCode(...new Uint8Array(await blob.arrayBuffer())));
     }"""

@@ -39,11 +39,11 @@ def page(world, path, status=200):
     return answer
 
 
-def report(world, trial, at, group="validation", **metrics):
+def report(world, trial, at, group="validation", run=1, **metrics):
     body = {
         "group": group,
         "metrics": {
-            "trialId": trial["id"], "trialRunId": 1, "stepsCompleted": at, "metrics": {"avgMetrics": metrics},
+            "trialId": trial["id"], "trialRunId": run, "stepsCompleted": at, "metrics": {"avgMetrics": metrics},
         },
     }  # fmt: skip
     world.client.post(f"/api/v1/trials/{trial['id']}/metrics", body)
@@ -327,6 +327,40 @@ def test_rungs_fill_as_trials_reach_them(world):
     assert second == {"length": 20, "results": []}
     (dots,) = rungs_figure(world.client.experiment(experiment_id), answer)["data"]
     assert (dots["x"], dots["y"]) == ([10], [0.25])
+
+
+def test_trials_of_all_brackets_are_compared_at_a_length(world):
+    """A bracket without a rung of one epoch has trials that validated there all the same."""
+    config = RANDOM.replace(
+        "{name: random, metric: loss, smaller_is_better: true, max_trials: 3, max_concurrent_trials: 3}",
+        "{name: adaptive_asha, metric: loss, smaller_is_better: true, max_trials: 6, max_concurrent_trials: 6,"
+        " mode: conservative, max_rungs: 2, divisor: 2, time_metric: epochs, max_time: 2}",
+    )
+    experiment_id = world.client.create(config)
+    eventually(lambda: len(world.client.trials(experiment_id)) == 6)
+    trials = sorted(world.client.trials(experiment_id), key=lambda trial: trial["id"])
+    for trial in trials[:2]:
+        world.wait_for_launch(trial)
+    for number, trial in enumerate(trials):
+        first = 2 if number == 5 else 1
+        for epoch in range(first, 3):
+            loss = 10 * (epoch == 1) + number / 10
+            # Two slots: the others have no run yet.
+            report(world, trial, 10 * epoch, run=int(number < 2), loss=loss, epochs=epoch)
+    brackets = world.client.get(f"/api/v1/experiments/{experiment_id}/searcher/rungs")["brackets"]
+    rungs = [rung for bracket in brackets for rung in bracket["rungs"] if rung["length"] == 1]
+    compared = [result for rung in rungs for result in rung["results"]]
+    assert 0 < len(compared) < 6
+    found = figure(world, f"/figures/search?experiment={experiment_id}&rung=1")
+    values = {trial["id"]: trial["value"] for trial in found["trials"]}
+    # What the search itself compared counts, such as the first report after the length of a rung.
+    searched = {one["trialId"]: one["metric"] for one in compared}
+    assert values == {
+        trial["id"]: searched.get(trial["id"], 10 + number / 10 if number < 5 else None)
+        for number, trial in enumerate(trials)
+    }
+    assert [trial["best"] for trial in found["trials"]] == [number / 10 for number in range(6)]
+    assert found["importances"]
 
 
 def test_runs_are_on_a_time_line(world, search):

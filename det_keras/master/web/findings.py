@@ -91,7 +91,7 @@ def _important(
     trials: Sequence[Mapping[str, Any]],
     brackets: Sequence[Mapping[str, Any]],
 ) -> str:
-    points = points_of(trials, brackets, 0)
+    points = points_of(trials, brackets)
     method, found = importances(points, scales(experiment["config"]["hyperparameters"]))
     if not found:
         return ""

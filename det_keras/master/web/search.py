@@ -18,10 +18,11 @@ from det_keras.master.server.calls import MasterDep
 from det_keras.master.server.responses import reply
 from det_keras.master.tasks.allocations import runs_of_experiment
 from det_keras.master.web.experiments import experiment_head, trials_of
+from det_keras.master.web.metric_choice import finite
 from det_keras.master.web.plotting.figures import Point, is_number
 from det_keras.master.web.plotting.importance import importances
 from det_keras.master.web.plotting.plots import points_of
-from det_keras.master.web.plotting.rungs import stopped_at
+from det_keras.master.web.plotting.rungs import stopped_at, values_at
 from det_keras.master.web.plotting.space import scales
 from det_keras.master.web.rendering import page, state_kind
 from det_keras.master.web.rest import Rest
@@ -74,18 +75,19 @@ async def search_data(master: MasterDep, request: Request, experiment: int, rung
         trials_of(rest, experiment),
         rest.get(f"/experiments/{experiment}/searcher/rungs"),
     )
-    return await anyio.to_thread.run_sync(_data, master, shown["experiment"], trials, rungs["brackets"], rung)
+    return await anyio.to_thread.run_sync(_data, master, shown["experiment"], trials, rungs, rung)
 
 
 def _data(
     master: EmbeddedMaster,
     experiment: Mapping[str, Any],
     trials: Sequence[Mapping[str, Any]],
-    brackets: Sequence[Mapping[str, Any]],
+    rungs: Mapping[str, Any],
     rung: int,
 ) -> Response:
     space = experiment["config"]["hyperparameters"]
-    points = points_of(trials, brackets, rung)
+    brackets = rungs["brackets"]
+    points = points_of(trials, brackets, values_at(master, experiment, trials, rungs, rung) if rung else None)
     method, important = importances(points, scales(space))
     names = list(
         dict.fromkeys(
@@ -138,6 +140,7 @@ def _rows(
             {
                 "id": trial["id"],
                 "value": values.get(trial["id"]),
+                "best": finite(trial["searcherMetricValue"]),
                 "kind": kind,
                 "state": stopped.get(trial["id"]) or bare(trial["state"]).lower(),
                 "hparams": [hparams.get(name) for name in names],

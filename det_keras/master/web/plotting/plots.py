@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -15,13 +14,14 @@ from starlette.responses import Response
 
 from det_keras.display import flat_hparams
 from det_keras.master.embedded import EmbeddedMaster
+from det_keras.master.server.calls import MasterDep
 from det_keras.master.server.responses import reply
 from det_keras.master.web.experiments import differing
 from det_keras.master.web.metric_choice import Metric
 from det_keras.master.web.plotting import figures
 from det_keras.master.web.plotting.figures import Figure, Line, Point, Rung
 from det_keras.master.web.plotting.importance import importances
-from det_keras.master.web.plotting.rungs import at_rung, stopped_at
+from det_keras.master.web.plotting.rungs import stopped_at, values_at
 from det_keras.master.web.plotting.space import scales
 from det_keras.master.web.rest import Rest
 from det_keras.protocol.metrics import TRAINING, VALIDATION, best_first
@@ -37,6 +37,7 @@ _MOST_POINTS = 400
 
 @router.get("/scatter")
 async def scatter(
+    master: MasterDep,
     request: Request,
     experiment: int,
     rung: int = 0,
@@ -46,15 +47,20 @@ async def scatter(
     """Return the plot of the metric of an experiment's trials against each hyperparameter.
 
     Args:
+        master: has the curves.
         request: the page's request.
         experiment: number of the experiment.
         rung: length of the rung at which trials are compared; 0 for the best value of each.
         log_y: whether the y axes are logarithmic.
         width: available width in pixels.
     """
-    shown, trials, brackets = await _search_of(request, experiment)
+    shown, trials, rungs = await _search_of(request, experiment)
+
     # The importances take seconds.
-    draw = functools.partial(scatter_figure, shown, trials, brackets, rung=rung, log_y=log_y, width_px=width)
+    def draw() -> Figure:
+        values = values_at(master, shown, trials, rungs, rung) if rung else None
+        return scatter_figure(shown, trials, rungs["brackets"], values=values, log_y=log_y, width_px=width)
+
     return reply(await anyio.to_thread.run_sync(draw))
 
 
@@ -94,7 +100,7 @@ def scatter_figure(
     trials: Sequence[Mapping[str, Any]],
     brackets: Sequence[Mapping[str, Any]] = (),
     *,
-    rung: int = 0,
+    values: Mapping[int, float] | None = None,
     log_y: bool = False,
     width_px: int = 960,
     most: int | None = None,
@@ -105,12 +111,12 @@ def scatter_figure(
         experiment: the `Experiment` of the REST API.
         trials: its trials.
         brackets: the rungs of its search.
-        rung: length of the rung at which trials are compared; 0 for the best value of each.
+        values: the values that are compared, by trial; None for the best value of each.
         log_y: whether the y axes are logarithmic.
         width_px: available width in pixels.
         most: only the first so many trials are drawn; by default all.
     """
-    points = points_of(trials, brackets, rung)
+    points = points_of(trials, brackets, values)
     kinds = scales(experiment["config"]["hyperparameters"])
     return figures.scatter(
         points[:most],
@@ -127,11 +133,11 @@ def parallel_figure(
     trials: Sequence[Mapping[str, Any]],
     brackets: Sequence[Mapping[str, Any]] = (),
     *,
-    rung: int = 0,
+    values: Mapping[int, float] | None = None,
     most: int | None = None,
 ) -> Figure:
     """Return one line per trial through its hyperparameters; the arguments are those of `scatter_figure`."""
-    points = points_of(trials, brackets, rung)
+    points = points_of(trials, brackets, values)
     kinds = scales(experiment["config"]["hyperparameters"])
     return figures.parallel(
         points[:most],
@@ -174,15 +180,15 @@ def best_trials_first(
 
 async def _search_of(
     request: Request, experiment_id: int
-) -> tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return an experiment, its trials and its brackets."""
+) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
+    """Return an experiment, its trials and its rungs."""
     rest = Rest(request)
     shown, trials, rungs = await asyncio.gather(
         rest.get(f"/experiments/{experiment_id}"),
         rest.get(f"/experiments/{experiment_id}/trials", limit=-1),
         rest.get(f"/experiments/{experiment_id}/searcher/rungs"),
     )
-    return shown["experiment"], trials["trials"], rungs["brackets"]
+    return shown["experiment"], trials["trials"], rungs
 
 
 def _results(rung: Mapping[str, Any]) -> list[tuple[int, float]]:
@@ -192,19 +198,20 @@ def _results(rung: Mapping[str, Any]) -> list[tuple[int, float]]:
 
 
 def points_of(
-    trials: Sequence[Mapping[str, Any]], brackets: Sequence[Mapping[str, Any]], rung: int
+    trials: Sequence[Mapping[str, Any]],
+    brackets: Sequence[Mapping[str, Any]],
+    values: Mapping[int, float] | None = None,
 ) -> list[Point]:
     """Return the trials that have a metric.
 
     Args:
         trials: trials of the REST API.
         brackets: the rungs of the search.
-        rung: length of the rung at which trials are compared; 0 for the best value of each.
+        values: the values that are compared, by trial; None for the best value of each.
     """
     stopped = stopped_at(trials, brackets)
-    values = (
-        at_rung(brackets, rung) if rung else {trial["id"]: trial["searcherMetricValue"] for trial in trials}
-    )
+    if values is None:
+        values = {trial["id"]: trial["searcherMetricValue"] for trial in trials}
     return [
         Point(trial["id"], dict(flat_hparams(trial["hparams"])), value, stopped.get(trial["id"], ""))
         for trial in trials

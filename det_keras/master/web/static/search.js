@@ -31,7 +31,8 @@ const board = {
   metric: "",
   hidden: new Set(setting("hidden").split(".").filter(Boolean).map(Number)),
   ownColorName: "best is yellow",
-  ownColor: (id) => viridis(board.ranks.get(id) ?? 0),
+  // A trial without a value to compare is neither good nor bad.
+  ownColor: (id) => (board.ranks.has(id) ? viridis(board.ranks.get(id)) : "var(--faint)"),
   isShown: (id) => !board.hidden.has(id),
   setShown(ids, isShown) {
     for (const id of ids) board.hidden[isShown ? "delete" : "add"](id);
@@ -113,11 +114,21 @@ function visible() {
 function draw() {
   // The axis under the user's pointer must not be replaced.
   if (data === null || root() === null || isBrushing) return;
+  tellLeftOut();
   drawImportance();
   drawProgress();
   drawParallel();
   drawTime();
   root().dataset.drawn = visible().length;
+}
+
+// Says how many trials the plots cannot compare.
+function tellLeftOut() {
+  const count = data.trials.filter(({ value }) => value === null).length;
+  const select = document.getElementById("search-controls").elements.rung;
+  const where = select && select.value !== "0" ? select.selectedOptions[0].textContent : "yet";
+  const text = `${count} of ${data.trials.length} trials ${count === 1 ? "has" : "have"} no value ${where}`;
+  document.querySelector("[data-left-out]").textContent = count ? text : "";
 }
 
 function drawImportance() {
@@ -155,21 +166,21 @@ function ticks(low, high, count = 5) {
 }
 
 function drawProgress() {
-  const shown = visible().filter(({ value }) => value !== null).sort((a, b) => a.end - b.end);
+  const shown = visible().filter(({ best }) => best !== null).sort((a, b) => a.end - b.end);
   canvas("progress", `Best ${data.metric} so far over ${shown.length} trials`, shown, (width, height) => {
-    const values = shown.map(({ value }) => value);
+    const values = shown.map(({ best }) => best);
     const [low, high] = [Math.min(...values), Math.max(...values)];
     const x = (index) => MARGIN.left + ((width - MARGIN.left - MARGIN.right) * (index + 0.5)) / shown.length;
     const y = (value) => MARGIN.top + (height - MARGIN.top - MARGIN.bottom) * (high === low ? 0.5 : (high - value) / (high - low));
     const parts = ticks(low, high).flatMap((value) => [svg("line", { x1: MARGIN.left, x2: width - MARGIN.right, y1: y(value), y2: y(value), class: "rule" }), label(numberText(value), MARGIN.left - 8, y(value) + 4, "end")]);
     let best = null;
-    const steps = shown.map(({ value }, index) => {
+    const steps = shown.map(({ best: value }, index) => {
       best = best === null ? value : data.smallerIsBetter ? Math.min(best, value) : Math.max(best, value);
       return `${index ? "L" : "M"}${x(index).toFixed(1)} ${y(best).toFixed(1)}`;
     });
     parts.push(svg("path", { d: steps.join(""), class: "best-line" }));
     shown.forEach((trial, index) => {
-      const dot = svg("circle", { cx: x(index).toFixed(1), cy: y(trial.value).toFixed(1), r: 4, style: `fill: var(${KINDS[trial.kind] ?? "--faint"})` }, [svg("title", {}, [`Trial ${trial.id}: ${metricText(trial.value)}, ${trial.state}`])]);
+      const dot = svg("circle", { cx: x(index).toFixed(1), cy: y(trial.best).toFixed(1), r: 4, style: `fill: var(${KINDS[trial.kind] ?? "--faint"})` }, [svg("title", {}, [`Trial ${trial.id}: ${metricText(trial.best)}, ${trial.state}`])]);
       parts.push(svg("a", { href: `/trials/${trial.id}` }, [dot]));
     });
     parts.push(label("trials, in the order of their ends; colours are states", width / 2, height - 8));
@@ -186,7 +197,7 @@ function axes() {
   const shown = data.trials.filter(({ value }) => value !== null);
   const made = data.axes.map(({ name, scale }) => {
     const index = data.axes.findIndex((axis) => axis.name === name);
-    return axis(name, scale, shown.map(({ hparams }) => hparams[index]), ({ hparams }) => hparams[index]);
+    return axis(name, scale, data.trials.map(({ hparams }) => hparams[index]), ({ hparams }) => hparams[index]);
   });
   return [...made, axis(data.metric, "linear", shown.map(({ value }) => value), ({ value }) => value)];
 }
@@ -205,8 +216,11 @@ function axis(name, scale, values, read) {
 
 function drawParallel() {
   const all = axes();
-  const shown = visible().filter(({ value }) => value !== null);
-  const order = [...shown].sort((a, b) => (data.smallerIsBetter ? b.value - a.value : a.value - b.value));
+  const shown = visible();
+  const known = shown.filter(({ value }) => value !== null);
+  const best = known.sort((a, b) => (data.smallerIsBetter ? b.value - a.value : a.value - b.value));
+  // The best are on top, and below all are those without a value, which end before the axis of the metric.
+  const order = [...shown.filter(({ value }) => value === null), ...best];
   canvas("parallel", `Hyperparameters and ${data.metric} of ${shown.length} trials`, shown, (width, height) => {
     const [top, bottom] = [34, height - 26];
     const x = (index) => 40 + ((width - 140) * index) / Math.max(all.length - 1, 1);
@@ -214,7 +228,7 @@ function drawParallel() {
     const parts = [];
     order.forEach((trial) => {
       const points = all.map((one, index) => [index, one.read(trial)]).filter(([, value]) => value !== null && value !== undefined);
-      const line = svg("polyline", { points: points.map(([index, value]) => `${x(index).toFixed(1)},${y(all[index].at(value)).toFixed(1)}`).join(" "), class: "trial-line", stroke: list?.colorOf(trial.id) ?? board.ownColor(trial.id) }, [svg("title", {}, [`Trial ${trial.id}: ${metricText(trial.value)}`])]);
+      const line = svg("polyline", { points: points.map(([index, value]) => `${x(index).toFixed(1)},${y(all[index].at(value)).toFixed(1)}`).join(" "), class: "trial-line", stroke: list?.colorOf(trial.id) ?? board.ownColor(trial.id) }, [svg("title", {}, [`Trial ${trial.id}: ${trial.value === null ? "no value to compare" : metricText(trial.value)}`])]);
       line.dataset.trial = trial.id;
       line.addEventListener("pointerenter", () => board.highlight(trial.id));
       line.addEventListener("pointerleave", () => board.highlight(null));
