@@ -9,6 +9,7 @@ from master.conftest import RealMaster
 from master.fakes import eventually, file_entry
 from playwright.sync_api import expect
 
+from browser.conftest import log_in
 from browser.data import PRELUDE, Search, submit
 from browser.watch import accessibility_faults
 
@@ -163,3 +164,37 @@ def test_notification_comes_when_a_watched_run_ends(page, site, tmp_path, is_in_
     assert "watched" in page.evaluate("() => window.told[0]")
     assert page.title().startswith("✓")
     assert page.locator("link[rel=icon]").get_attribute("href") != icon
+
+
+def test_long_errors_fit_on_a_phone(new_page, site):
+    """Long words, long lines and long names of errors are no reason to scroll a page to the side."""
+    script = (
+        "class " + "Long" * 40 + "Error(Exception): pass\n"
+        "print('W' * 600, flush=True)\n"
+        "report('validation', 1, loss=1.0)\n"
+        "raise " + "Long" * 40 + "Error('no_such_file_' * 40 + ' and words ' * 40)\n"
+    )
+    config = {
+        "name": "fails at length",
+        "entrypoint": "python3 train.py",
+        "hyperparameters": {"width": 3},
+        "searcher": {"name": "single", "metric": "loss"},
+        "max_restarts": 1,
+    }
+    number = submit(site, config, {"train.py": PRELUDE + script.encode()})
+    site.client.wait_for_state(number, "ERROR", 60)
+    (trial,) = site.client.trials(number)
+    page = new_page(viewport={"width": 390, "height": 844})
+    log_in(page, site)
+    for address in (
+        f"/experiments/{number}",
+        f"/trials/{trial['id']}",
+        f"/trials/{trial['id']}/logs",
+        f"/experiments/{number}/checkpoints",
+    ):
+        page.goto(address)
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= 390, address
+    page.goto(f"/trials/{trial['id']}")
+    box = page.locator(".cause").bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 390
