@@ -57,6 +57,12 @@ class AlreadyExistsError(ApiError):
     status, code, reason = 409, 6, "AlreadyExists"
 
 
+class AbortedError(ApiError):
+    """Another change came first."""
+
+    status, code, reason = 409, 10, "Aborted"
+
+
 class TooManyRequestsError(ApiError):
     """The caller asks for too much.
 

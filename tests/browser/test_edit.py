@@ -7,6 +7,7 @@ import yaml
 from master.conftest import RealMaster
 from playwright.sync_api import expect
 
+from browser.conftest import log_in
 from browser.data import PRELUDE, Search, submit
 
 _TRIES = """
@@ -323,3 +324,49 @@ def test_trials_without_a_value_at_a_length_are_counted_and_drawn_neutral(page, 
     dots = page.locator("[data-draw=progress] circle title").all_text_contents()
     assert len(dots) == 6
     assert any(text.startswith(f"Trial {without['id']}: ") for text in dots)
+
+
+def test_notes_of_two_tabs_do_not_overwrite_each_other(new_page, site, search):
+    site.client.call("PATCH", f"/api/v1/experiments/{search.number}", {"notes": "as they were\r\nbefore"})
+    pages = [new_page(), new_page()]
+    for page in pages:
+        log_in(page, site)
+        page.goto(f"/experiments/{search.number}")
+        page.get_by_role("button", name="Edit the notes").click()
+    first, second = (page.get_by_role("textbox", name="Edit the notes") for page in pages)
+    first.fill("of the first tab")
+    pages[0].get_by_role("button", name="Save").click()
+    expect(pages[0].locator("#notes")).to_have_text("of the first tab")
+    second.fill("of the second tab")
+    with pages[1].watch.forgiving("409"):
+        pages[1].get_by_role("button", name="Save").click()
+        expect(pages[1].get_by_role("alert")).to_contain_text("notes")
+        expect(pages[1].get_by_role("alert")).to_contain_text("nothing was saved")
+    expect(second).to_have_value("of the second tab")
+    assert site.client.experiment(search.number)["notes"] == "of the first tab"
+    # The current text is edited next.
+    pages[1].get_by_role("button", name="Cancel").click()
+    pages[1].get_by_role("button", name="Edit the notes").click()
+    expect(second).to_have_value("of the first tab")
+    second.fill("of both tabs")
+    pages[1].get_by_role("button", name="Save").click()
+    expect(pages[1].locator("#notes")).to_have_text("of both tabs")
+    assert site.client.experiment(search.number)["notes"] == "of both tabs"
+
+
+def test_enter_in_the_dialog_of_labels_adds_the_label(page, site, search):
+    page.goto("/experiments")
+    row = page.locator(f"tr[data-key='{search.number}']")
+    row.locator("input[type=checkbox]").check()
+    page.get_by_role("button", name="Label").click()
+    # The field has the focus.
+    page.keyboard.type("by-keyboard")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    expect(row).to_contain_text("by-keyboard")
+    assert "by-keyboard" in site.client.experiment(search.number)["labels"]
+    # Enter does nothing that loses work: a question begins at Back.
+    page.get_by_role("button", name="Delete").click()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    assert site.client.experiment(search.number)["id"] == search.number

@@ -123,6 +123,14 @@ class StorageChanges(Message):
     save_trial_latest: int | None = None
 
 
+class ReadTexts(Message):
+    """The texts of an experiment that a client has read before it changed them."""
+
+    name: str | None = None
+    description: str | None = None
+    notes: str | None = None
+
+
 class PatchBody(Message):
     """Changes of an experiment; absent fields stay as they are."""
 
@@ -132,6 +140,8 @@ class PatchBody(Message):
     notes: str | None = None
     resources: ResourceChanges | None = None
     checkpoint_storage: StorageChanges | None = None
+    # Not in Determined's API: nothing is changed if one of these texts is another one by now.
+    if_unchanged: ReadTexts | None = None
 
 
 @router.post("/experiments")

@@ -23,7 +23,7 @@ from det_keras.master.database.lookups import find_experiment
 from det_keras.master.database.models import CheckpointRow, ExperimentRow, TrialRow
 from det_keras.master.database.notifier import DELETIONS, WORK
 from det_keras.master.database.store import Store
-from det_keras.master.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from det_keras.master.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, NotFoundError
 from det_keras.master.experiments import continuing
 from det_keras.master.experiments.controller import ExperimentController
 from det_keras.master.reports.provenance import check_record, store_record, subject_of
@@ -255,14 +255,16 @@ class Experiments:
         Args:
             experiment_id: number of the experiment.
             changes: `name`, `description`, `labels`, `notes`, `resources` (`max_slots`, `weight`,
-                `priority`), `checkpoint_storage` (`save_*`).
+                `priority`), `checkpoint_storage` (`save_*`), `if_unchanged` (texts that the caller has read).
 
         Raises:
             NotFoundError: the experiment does not exist, or has ended and `resources` is given.
             InvalidArgumentError: a value is invalid.
+            AbortedError: a text is not as `if_unchanged` says.
         """
         with self._store.writing() as tx:
             experiment = find_experiment(tx, experiment_id)
+            _check_unchanged(experiment, changes.get("if_unchanged") or {})
             config = dict(experiment.config)
             for name in ("name", "description"):
                 if changes.get(name) is not None:
@@ -376,6 +378,21 @@ def _row(owner_id: int, loaded: LoadedConfig[ExperimentConfig], **fields: Any) -
         start_time=now(),
         **fields,
     )
+
+
+def _check_unchanged(experiment: ExperimentRow, read: Mapping[str, Any]) -> None:
+    """Refuse a change by a client that has read an older text.
+
+    Raises:
+        AbortedError: somebody else has changed a text since.
+    """
+    for name, text in read.items():
+        # Browsers do not keep the kind of a line's end.
+        if getattr(experiment, name).splitlines() != text.splitlines():
+            raise AbortedError(
+                f"The {name} of experiment {experiment.id} changed after you had opened this editor, and nothing was"
+                " saved. Copy your text, cancel, and edit the current one."
+            )
 
 
 def _check_changes(experiment: ExperimentRow, changes: Mapping[str, Any]) -> None:

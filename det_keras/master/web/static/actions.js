@@ -14,6 +14,8 @@ export function arm() {
     if (question && !(await ask(question, loss, button.textContent))) return;
     await change(button, address, done, { body, method }, go);
   });
+  // No submit button: Enter in the field of the dialog would press the first of them.
+  document.getElementById("ask-no").addEventListener("click", () => document.getElementById("ask").close("no"));
   const form = document.getElementById("signin");
   form?.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -85,6 +87,7 @@ export function ask(question, loss, word, { input = "" } = {}) {
   document.getElementById("ask-yes").textContent = word;
   dialog.returnValue = "no";
   dialog.showModal();
+  if (input) field.focus();
   return new Promise((resolve) =>
     dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes" && (input === "" || field.value.trim())), { once: true }),
   );

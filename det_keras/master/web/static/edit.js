@@ -26,7 +26,9 @@ function open(button) {
   const save = element("button", { type: "submit", textContent: "Save" });
   const cancel = element("button", { type: "button", textContent: "Cancel" });
   // A refresh of the page leaves it and what the user has typed in place.
-  const form = element("form", { className: "editing" }, [field, element("span", { className: "buttons" }, [save, cancel])]);
+  const refusal = element("p", { className: "wrong", hidden: true });
+  refusal.setAttribute("role", "alert");
+  const form = element("form", { className: "editing" }, [field, refusal, element("span", { className: "buttons" }, [save, cancel])]);
   form.dataset.inserted = "yes";
   const close = () => {
     form.remove();
@@ -38,8 +40,17 @@ function open(button) {
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     const text = field.value;
-    const isDone = edit === "label" ? text.trim() === "" || (await change(`${address}/labels/${encodeURIComponent(text.trim())}`, { method: "PUT" })) : await change(address, { method: "PATCH", body: JSON.stringify({ [edit]: text }) });
-    if (isDone) close();
+    const label = text.trim();
+    try {
+      if (edit !== "label") await send(address, { method: "PATCH", body: JSON.stringify({ [edit]: text, ifUnchanged: { [edit]: value } }) });
+      else if (label !== "") await send(`${address}/labels/${encodeURIComponent(label)}`, { method: "PUT" });
+      refreshSoon();
+      close();
+    } catch (error) {
+      // The text stays in the field.
+      refusal.textContent = error.message;
+      refusal.hidden = false;
+    }
   });
   place.hidden = true;
   place.after(form);
@@ -50,9 +61,7 @@ async function change(address, options) {
   try {
     await send(address, options);
     refreshSoon();
-    return true;
   } catch (error) {
     say(error.message);
-    return false;
   }
 }
