@@ -75,12 +75,14 @@ def timed(site) -> int:
             "validation": {"val_loss": 2 / hour},
             "test": {"loss": 3 / hour},
             "cpu": {"machine": {"cpu_util_trial": 10 * hour}},
+            "memory": {"machine": {"memory_trial_bytes": 790_000_000 + 4_000_000 * hour}},
+            "disk": {"machine": {"disk_throughput_write": 48_700_000 + 100_000 * hour}},
         }
         for group, values in groups.items():
             report = {
                 "trialId": trial["id"],
                 "trialRunId": 1,
-                "stepsCompleted": None if group == "cpu" else 100 * hour,
+                "stepsCompleted": 100 * hour if group in ("training", "validation", "test") else None,
                 "reportTime": timestamp(created + timedelta(hours=hour)),
                 "metrics": {"avgMetrics": values},
             }
@@ -363,23 +365,92 @@ def test_metrics_and_system_metrics_over_time_share_axis_crosshair_and_zoom(page
     page.goto(f"/trials/{timed}?x=time")
     for title in ("loss", "CPU (%)"):
         expect(card(page, title).locator("canvas")).to_be_visible()
-        assert axis(page, title) == pytest.approx([1, 4], abs=1e-3)
+        assert axis(page, title) == pytest.approx([3600, 4 * 3600], abs=4)
+        assert ticks(page, title, "x")[-1] == "4 h"
     card(page, "CPU (%)").scroll_into_view_if_needed()
     over(page, "CPU (%)", 0.35)
-    expect(card(page, "loss").locator(".readout")).to_contain_text("hours 2")
+    expect(card(page, "loss").locator(".readout")).to_contain_text("2h 00m: ")
     page.mouse.down()
     over(page, "CPU (%)", 0.7)
     page.mouse.up()
     for title in ("loss", "CPU (%)"):
-        page.wait_for_function(f"() => {plot(title)}.scales.x.max < 3.5")
+        page.wait_for_function(f"() => {plot(title)}.scales.x.max < 3.5 * 3600")
     assert axis(page) == axis(page, "CPU (%)")
-    # Batches and hours have nothing in common.
+    # Batches and times have nothing in common.
     page.get_by_label("Over").select_option("batches")
     page.wait_for_function(f"() => {plot('loss')}.scales.x.max === 400")
-    page.wait_for_function(f"() => {plot('CPU (%)')}.scales.x.max > 3.9")
+    page.wait_for_function(f"() => {plot('CPU (%)')}.scales.x.max > 3.9 * 3600")
     over(page, "CPU (%)", 0.5)
-    expect(card(page, "CPU (%)").locator(".readout")).to_contain_text("hours")
+    expect(card(page, "CPU (%)").locator(".readout")).to_contain_text("h ")
     expect(card(page, "loss").locator(".readout")).to_be_empty()
+
+
+def ticks(page, title, which):
+    """Return the labels of an axis of a card."""
+    found = page.evaluate(f"() => {plot(title)}.axes[{'xy'.index(which)}]._values")
+    return [text for text in found if text]
+
+
+def test_memory_and_disk_have_distinct_ticks_in_units_of_bytes_that_are_not_cut_off(page, timed):
+    page.set_viewport_size({"width": 1440, "height": 2400})
+    page.goto(f"/trials/{timed}")
+    for title, unit in (("Memory of the trial", "MiB"), ("Disk", "MiB/s")):
+        expect(card(page, title).locator("canvas")).to_be_visible()
+        found = ticks(page, title, "y")
+        assert len(found) == len(set(found)) >= 3
+        assert all(text.endswith(f" {unit}") for text in found), found
+        # Nothing is painted at the left edge of the canvas: no label begins beyond it.
+        painted = page.evaluate(
+            f"""() => {{
+                const {{ ctx }} = {plot(title)};
+                const {{ data }} = ctx.getImageData(0, 0, 2, ctx.canvas.height);
+                return data.some((value) => value !== 0);
+            }}"""
+        )
+        assert not painted, title
+    over(page, "Memory of the trial", 0.5)
+    expect(card(page, "Memory of the trial").locator(".readout")).to_contain_text("MiB")
+
+
+@pytest.mark.parametrize(
+    ("values", "texts"),
+    [
+        ([4.88e7, 4.89e7, 4.9e7, 4.91e7], ["4.88e+7", "4.89e+7", "4.9e+7", "4.91e+7"]),
+        ([1e6, 2e6], ["1e+6", "2e+6"]),
+        ([0, 0.0001, 0.00015], ["0", "1e-4", "1.5e-4"]),
+        ([0, 0.5, 1], ["0", "0.5", "1"]),
+        ([1000.001, 1000.002], ["1,000.001", "1,000.002"]),
+    ],
+)
+def test_ticks_have_as_many_digits_as_make_them_differ(wall, values, texts):
+    script = """async (values) => {
+        const { numberTicks } = await import(document.querySelector("script[src*='wall']").src.replace("wall", "axis"));
+        return numberTicks(values);
+    }"""
+    assert wall.evaluate(script, values) == texts
+
+
+@pytest.mark.parametrize(
+    ("last", "texts"),
+    [
+        (81, ["0", *(f"{second} s" for second in range(10, 90, 10))]),
+        (1500, ["0", "5 min", "10 min", "15 min", "20 min", "25 min"]),
+        (5 * 3600, ["0", "1 h", "2 h", "3 h", "4 h", "5 h"]),
+        (10 * 86400, ["0", "2 d", "4 d", "6 d", "8 d", "10 d"]),
+    ],
+    ids=["seconds", "minutes", "hours", "days"],
+)
+def test_ticks_of_times_are_readable(page, timed, last, texts):
+    def answer(route):
+        x = [last * part / 100 for part in range(101)]
+        line = {"trial": timed, "metric": "training.loss", "isRaw": False, "y": x}
+        route.fulfill(json={"x": x, "lines": [line], "total": 101})
+
+    page.route("**/figures/lines?*", answer)
+    page.set_viewport_size({"width": 560, "height": 900})
+    page.goto(f"/trials/{timed}?x=time")
+    expect(card(page, "loss").locator("canvas")).to_be_visible()
+    assert ticks(page, "loss", "x") == texts
 
 
 def test_other_groups_are_dotted(page, timed):

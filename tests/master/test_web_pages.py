@@ -363,6 +363,25 @@ def test_trials_of_all_brackets_are_compared_at_a_length(world):
     assert found["importances"]
 
 
+def test_time_axis_begins_with_the_first_run_not_in_the_queue(world):
+    _, trial, _ = world.launch()
+    with world.master.store.writing() as tx:
+        tx.get(TrialRow, trial["id"]).start_time -= timedelta(hours=1000)
+    report(world, trial, 10, loss=0.5)
+    cpu = {
+        "trialId": trial["id"],
+        "trialRunId": 1,
+        "metrics": {"avgMetrics": {"machine": {"cpu_util_trial": 5}}},
+    }
+    world.client.post(f"/api/v1/trials/{trial['id']}/metrics", {"group": "cpu", "metrics": cpu})
+    for address in (
+        f"/figures/lines?trial={trial['id']}&metric=validation.loss&x=time",
+        f"/figures/system?trial={trial['id']}&metric=cpu.cpu_util_trial",
+    ):
+        (seconds,) = figure(world, address)["x"]
+        assert 0 <= seconds < 600, address
+
+
 def test_runs_are_on_a_time_line(world, search):
     _, trials = search
     text = page(world, f"/trials/{trials[0]['id']}").text

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session, load_only
 
 from det_keras.master.database.models import AllocationRow, TaskRow, TrialRow
@@ -165,6 +165,20 @@ def runs_of_experiment(session: Session, experiment_id: int) -> list[TrialRun]:
         .order_by(AllocationRow.start_time, AllocationRow.id)
     )
     return [TrialRun(trial_ids[row.task_id], row.start_time, row.end_time, shares_of(row)) for row in rows]
+
+
+def first_starts(session: Session, trial_ids: Collection[int]) -> dict[int, datetime]:
+    """Return when the first run of each trial was started; trials that the master has not started are absent."""
+    columns = load_only(TrialRow.task_id, TrialRow.earlier_task_ids)
+    trials = session.scalars(select(TrialRow).where(TrialRow.id.in_(trial_ids)).options(columns))
+    owners = {task_id: trial.id for trial in trials for task_id in trial.task_ids}
+    query = select(AllocationRow.task_id, func.min(AllocationRow.start_time))
+    found: dict[int, datetime] = {}
+    for task_id, start in session.execute(
+        query.where(AllocationRow.task_id.in_(owners)).group_by(AllocationRow.task_id)
+    ):
+        found[owners[task_id]] = min(start, found.get(owners[task_id], start))
+    return found
 
 
 def find_allocation(session: Session, allocation_id: str) -> AllocationRow:

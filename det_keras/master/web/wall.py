@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Annotated, Any
 
 import anyio.to_thread
@@ -20,6 +21,7 @@ from det_keras.master.reports.points import EVERY_POINT, Floats
 from det_keras.master.reports.series import Series
 from det_keras.master.server.calls import MasterDep
 from det_keras.master.server.responses import reply
+from det_keras.master.tasks.allocations import first_starts
 from det_keras.master.web.metric_choice import Metric, finite, metrics_of
 from det_keras.master.web.rest import Rest
 from det_keras.protocol.metrics import DATA_WAIT, TRAINING, VALIDATION
@@ -31,22 +33,28 @@ _MOST_TRIALS = 200
 _MOST_METRICS = 20
 # Each machine and each GPU of a trial has a line of its own.
 _MOST_SYSTEM_TRIALS = 20
-# The cards of system metrics, with their units.
+# The cards of system metrics, with their units; axes of bytes have units of their own.
 _SYSTEM_TITLES = {
     "cpu_util_simple": "CPU (%)",
     "cpu_util_trial": "CPU (%)",
     DATA_WAIT: "No batch ready (%)",
     "memory_free": "Free memory (GB)",
     "memory_used_percent": "Memory (%)",
-    "memory_trial_bytes": "Memory of the trial (bytes)",
-    "disk_throughput_read": "Disk (bytes/s)",
-    "disk_throughput_write": "Disk (bytes/s)",
-    "net_throughput_sent": "Network (bytes/s)",
-    "net_throughput_recv": "Network (bytes/s)",
+    "memory_trial_bytes": "Memory of the trial",
+    "disk_throughput_read": "Disk",
+    "disk_throughput_write": "Disk",
+    "net_throughput_sent": "Network",
+    "net_throughput_recv": "Network",
     "gpu_util": "GPU (%)",
-    "gpu_free_memory": "Memory of the GPU (bytes)",
-    "gpu_used_memory": "Memory of the GPU (bytes)",
+    "gpu_free_memory": "Memory of the GPU",
+    "gpu_used_memory": "Memory of the GPU",
     "gpu_temperature": "Temperature of the GPU (°C)",
+}
+_BYTES = {
+    "Memory of the trial": "B",
+    "Memory of the GPU": "B",
+    "Disk": "B/s",
+    "Network": "B/s",
 }
 _FIRST_NAMES = ("loss", "accuracy")
 
@@ -113,7 +121,7 @@ async def lines(
         master: has the curves.
         trial: numbers of trials.
         metric: metrics in the form ``group.name``.
-        x: ``batches``, ``epochs`` or ``time`` (hours since the trial's creation).
+        x: ``batches``, ``epochs`` or ``time`` (seconds since its first run was started).
         smoothing: weight of the moving average, from 0 (none) to below 1; the raw curves are returned too.
         log_x: whether the x axis is logarithmic.
         start: begin of the shown range of the axis; None for all.
@@ -142,7 +150,7 @@ async def system(
     end: float | None = None,
     points: Annotated[int, Query(ge=4, le=5000)] = 800,
 ) -> Response:
-    """Return system metrics of trials over the hours since the creation of each, as `lines` over ``time``.
+    """Return system metrics of trials over the time since the start of each, as `lines` over ``time``.
 
     Args:
         master: has the samples.
@@ -195,6 +203,8 @@ def _system_lines(
 ) -> dict[str, Any]:
     names: list[dict[str, Any]] = []
     curves: list[tuple[Floats, Floats]] = []
+    with master.store.reading() as session:
+        starts = first_starts(session, trial_ids)
     for trial_id in trial_ids:
         found = master.system_metrics.read(trial_id, most_points=EVERY_POINT)
         for series in found:
@@ -203,7 +213,8 @@ def _system_lines(
             if key in keys:
                 label = " ".join(filter(None, (metric.name, metric.device, metric.agent)))
                 names.append({"trial": trial_id, "metric": key, "label": label, "isRaw": False})
-                curves.append(((series.times - series.started.timestamp()) / 3600, series.values))
+                start = starts.get(trial_id, series.started)
+                curves.append((series.times - start.timestamp(), series.values))
     aligned = align(curves, most=view["points"], start=view["start"], end=view["end"])
     lines = [{**name, "y": y} for name, y in zip(names, _values(aligned), strict=True)]
     return {"x": _rounded(aligned.x, 9), "lines": lines, "total": aligned.total}
@@ -223,6 +234,7 @@ def _system_cards(master: EmbeddedMaster, trials: Sequence[Mapping[str, Any]]) -
     return [
         {
             "title": title,
+            "unit": _BYTES.get(title, ""),
             "section": "System",
             "source": "/figures/system",
             "isSearched": False,
@@ -273,6 +285,8 @@ def _lines(
     named: list[dict[str, Any]] = []
     curves: list[tuple[Floats, Floats]] = []
     weights = (0.0, view["smoothing"]) if view["smoothing"] else (0.0,)
+    with master.store.reading() as session:
+        starts = first_starts(session, trial_ids) if view["x"] == "time" else {}
     for metric in metrics:
         for weight in weights:
             found = master.curves.read(
@@ -282,7 +296,7 @@ def _lines(
                 named.append(
                     {"trial": series.trial_id, "metric": metric.key, "isRaw": len(weights) > 1 and not weight}
                 )
-                curves.append((_axis(series, view["x"]), series.values))
+                curves.append((_axis(series, view["x"], starts), series.values))
     aligned = align(curves, most=view["points"], start=view["start"], end=view["end"], log_x=view["log_x"])
     values = _values(aligned)
     return {
@@ -294,9 +308,11 @@ def _lines(
     }
 
 
-def _axis(series: Series, x: str) -> Floats:
+def _axis(series: Series, x: str, starts: Mapping[int, datetime]) -> Floats:
     if x == "time":
-        return series.seconds / 3600
+        # Without the time in the queue.
+        waited = starts.get(series.trial_id, series.started) - series.started
+        return series.seconds - waited.total_seconds()
     if x == "epochs":
         return np.full(len(series.batches), np.nan) if series.epochs is None else series.epochs
     return series.batches.astype(np.float64)

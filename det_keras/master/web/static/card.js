@@ -1,6 +1,7 @@
 // One card of the wall: the curves of a metric, drawn by uPlot.
 
 import { say } from "./actions.js";
+import { bytesAxis, bytesText, numberTicks, short, timeAxis, timeText, widthOf } from "./axis.js";
 import { csvFile, pngFile, svgFile } from "./card_files.js";
 import { download } from "./downloads.js";
 import { element, iconButton } from "./elements.js";
@@ -144,6 +145,7 @@ export class Card {
     const color = (name) => style.getPropertyValue(name).trim();
     const axis = { stroke: color("--faint"), grid: { stroke: color("--grid"), width: 1 }, ticks: { stroke: color("--grid"), width: 1 }, font: "11px system-ui, sans-serif" };
     const wall = this.wall;
+    const numbers = { values: (_, ticks) => numberTicks(ticks) };
     return {
       ...this.size(),
       legend: { show: false },
@@ -152,8 +154,8 @@ export class Card {
         y: { distr: logY ? 3 : 1 },
       },
       axes: [
-        { ...axis, size: 30, values: (_, ticks) => ticks.map(short) },
-        { ...axis, size: 58, values: (_, ticks) => ticks.map(short) },
+        { ...axis, size: 30, ...(wall.isOverTime(this.spec) ? timeAxis : numbers) },
+        { ...axis, size: widthOf, ...(this.spec.unit ? bytesAxis(this.spec.unit) : numbers) },
       ],
       series: [{}, ...lines.map((line) => ({
         label: line.label,
@@ -204,8 +206,10 @@ export class Card {
       .sort((a, b) => a.distance - b.distance);
     if (isOurs && found.length) this.wall.highlight(found[0].line.trial ?? found[0].line.runs[0]);
     const listed = isOurs ? found.slice(0, this.lines.length <= MOST_LISTED ? MOST_LISTED : 1) : found.filter(({ line }) => isOf(line, this.wall.highlighted)).slice(0, 2);
-    const place = `${this.wall.axisName(this.spec)} ${short(plot.data[0][idx])}`;
-    this.readout.textContent = listed.length ? `${place}: ${listed.map(({ line, value }) => `${line.label} ${exact(value)}`).join(", ")}` : "";
+    const x = plot.data[0][idx];
+    const place = this.wall.isOverTime(this.spec) ? timeText(x) : `${this.wall.axisName(this.spec)} ${short(x)}`;
+    const valueText = (value) => (this.spec.unit ? bytesText(value, this.spec.unit) : exact(value));
+    this.readout.textContent = listed.length ? `${place}: ${listed.map(({ line, value }) => `${line.label} ${valueText(value)}`).join(", ")}` : "";
   }
 
   alphaOf(line, trial) {
@@ -272,12 +276,5 @@ function resolved(text, color) {
   const name = text.match(/^var\((--[\w-]+)\)$/)?.[1];
   return name ? color(name) : text;
 }
-
-export const short = (value) => {
-  if (value === null || value === undefined) return "";
-  const size = Math.abs(value);
-  if (size !== 0 && (size >= 1e6 || size < 1e-3)) return value.toExponential(1).replace(".0e", "e");
-  return Number(value.toPrecision(6)).toLocaleString("en", { maximumFractionDigits: 6 });
-};
 
 const exact = (value) => (value === null || value === undefined ? "NaN" : String(Number(value.toPrecision(5))));

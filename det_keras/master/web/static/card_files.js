@@ -70,19 +70,21 @@ export async function svgFile(card) {
   const marks = legend(card, width);
   const height = shownHeight + marks.height;
   const top = MARGIN.top + marks.height;
-  const inner = { width: width - MARGIN.left - MARGIN.right, height: shownHeight - MARGIN.top - MARGIN.bottom };
+  // Labels of the vertical axis may be wide.
+  const left = Math.max(MARGIN.left, plot.axes[1]._size + 6);
+  const inner = { width: width - left - MARGIN.right, height: shownHeight - MARGIN.top - MARGIN.bottom };
   const place = (name, length) => (value) => (plot.valToPos(value, name) / (name === "x" ? plot.bbox.width : plot.bbox.height)) * devicePixelRatio * length;
   const [toX, toY] = [place("x", inner.width), place("y", inner.height)];
   const text = (content, x, y, anchor = "middle", more = "") => `<text x="${x.toFixed(1)}" y="${y.toFixed(1)}" text-anchor="${anchor}"${more}>${escaped(content)}</text>`;
-  const parts = [`<rect width="${width}" height="${height}" fill="white"/>`, text(card.spec.title, MARGIN.left, 20, "start", ' font-weight="600" font-size="13"')];
+  const parts = [`<rect width="${width}" height="${height}" fill="white"/>`, text(card.spec.title, left, 20, "start", ' font-weight="600" font-size="13"')];
   plot.axes.forEach((axis, side) => {
     (axis._splits ?? []).forEach((value, index) => {
       const label = axis._values?.[index];
       if (value === null || label === null || label === undefined) return;
-      const at = side === 0 ? MARGIN.left + toX(value) : top + toY(value);
-      const [x1, y1, x2, y2] = side === 0 ? [at, top, at, top + inner.height] : [MARGIN.left, at, MARGIN.left + inner.width, at];
+      const at = side === 0 ? left + toX(value) : top + toY(value);
+      const [x1, y1, x2, y2] = side === 0 ? [at, top, at, top + inner.height] : [left, at, left + inner.width, at];
       parts.push(`<line x1="${x1.toFixed(1)}" y1="${y1.toFixed(1)}" x2="${x2.toFixed(1)}" y2="${y2.toFixed(1)}" stroke="#e4e7ec"/>`);
-      parts.push(side === 0 ? text(label, at, height - 14) : text(label, MARGIN.left - 6, at + 4, "end"));
+      parts.push(side === 0 ? text(label, at, height - 14) : text(label, left - 6, at + 4, "end"));
     });
   });
   const pen = document.createElement("canvas").getContext("2d");
@@ -96,7 +98,7 @@ export async function svgFile(card) {
   for (const { name, color, x, y } of marks.items) {
     parts.push(`<rect x="${x.toFixed(1)}" y="${(28 + y).toFixed(1)}" width="${SWATCH}" height="${SWATCH}" fill="${painted(color)}"/>`, text(name, x + SWATCH + 5, 28 + y + SWATCH - 1, "start"));
   }
-  const point = (at, value) => `${(MARGIN.left + toX(plot.data[0][at])).toFixed(1)} ${(top + toY(value)).toFixed(1)}`;
+  const point = (at, value) => `${(left + toX(plot.data[0][at])).toFixed(1)} ${(top + toY(value)).toFixed(1)}`;
   for (const { series } of card.bands) {
     const [high, low] = series.map((index) => plot.data[index].flatMap((value, at) => (typeof value === "number" ? [point(at, value)] : [])));
     parts.push(`<path d="M${[...high, ...low.reverse()].join("L")}Z" fill="${colorOf(series[0])}" fill-opacity="0.18"/>`);

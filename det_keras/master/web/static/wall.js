@@ -55,7 +55,12 @@ class Wall {
   }
 
   axisName(spec) {
-    return spec?.source ? "hours" : { batches: "batch", epochs: "epoch", time: "hours" }[this.settings().x];
+    return this.isOverTime(spec) ? "seconds" : { batches: "batch", epochs: "epoch" }[this.settings().x];
+  }
+
+  // System metrics have times only.
+  isOverTime(spec) {
+    return Boolean(spec.source) || this.settings().x === "time";
   }
 
   refreshLater() {
@@ -172,7 +177,7 @@ class Wall {
     this.tell();
     this.place();
     const { x, logX } = this.settings();
-    // A range of batches is not a range of hours.
+    // A range of batches is not a range of seconds.
     if (this.axis !== undefined && this.axis !== x) return this.setRange(null);
     this.axis = x;
     if (logX !== this.wasLog) this.cards.forEach((card) => (card.text = ""));
@@ -235,7 +240,7 @@ class Wall {
     return text(`${spec.source}?${params}`);
   }
 
-  // Whether a card has the axis of the wall: system metrics are always over hours.
+  // Whether a card has the axis of the wall: system metrics are always over time.
   hasAxis(spec) {
     return !spec.source || this.settings().x === "time";
   }
