@@ -370,3 +370,35 @@ def test_enter_in_the_dialog_of_labels_adds_the_label(page, site, search):
     page.keyboard.press("Enter")
     expect(page.get_by_role("dialog")).to_be_hidden()
     assert site.client.experiment(search.number)["id"] == search.number
+
+
+def test_search_says_that_it_loads_and_lists_the_best_trials_first(page, site, search):
+    held = []
+    page.route("**/figures/search?*", lambda route: held.append(route))
+    with page.expect_request("**/figures/search?*"):
+        page.goto(f"/experiments/{search.number}/search")
+    boxes = page.locator(".search-plots [data-draw]")
+    expect(boxes).to_have_text(["Loading …"] * 4)
+    for route in held:
+        route.continue_()
+    expect(page.locator(".trial-line")).to_have_count(6)
+    expect(page.get_by_text("Loading …")).to_have_count(0)
+    best = sorted(site.client.trials(search.number), key=lambda trial: trial["searcherMetricValue"])
+    rows = page.locator("#trials tbody tr[data-key]")
+    expect(rows).to_have_count(6)
+    shown = rows.evaluate_all("(all) => all.map((one) => Number(one.dataset.key))")
+    assert shown == [trial["id"] for trial in best]
+    assert shown != sorted(shown)
+
+
+def test_change_without_an_answer_says_that_the_master_cannot_be_reached(page, search):
+    page.goto(f"/experiments/{search.number}")
+    page.get_by_role("button", name="Edit the description").click()
+    page.route("**/api/v1/**", lambda route: route.abort())
+    with page.watch.forgiving("ERR_FAILED"):
+        page.get_by_role("textbox", name="Edit the description").fill("what it is for")
+        page.get_by_role("button", name="Save").click()
+        expect(page.get_by_role("alert")).to_have_text(
+            "The master cannot be reached. The change may not have been made."
+            " Look at it when the master answers again."
+        )

@@ -185,6 +185,48 @@ def test_next_figure_loads_the_plotting_script_again_after_a_failure(page, logge
     expect(card.locator(".main-svg").first).to_be_visible()
 
 
+def test_figure_is_as_wide_as_its_card(page, logged):
+    import plotly.graph_objects as go
+
+    logged.store.put("figure", 1, figure_content(go.Figure(go.Scatter(y=[1, 3, 2]))))
+    logged.store.flush()
+    page.goto(f"/trials/{logged.trial_id}")
+    card = card_of(page, "figure")
+    card.scroll_into_view_if_needed()
+    drawing = card.locator(".main-svg").first
+    expect(drawing).to_be_visible()
+    body = card.locator(".body").bounding_box()["width"]
+    assert body > 1000
+    assert drawing.bounding_box()["width"] == pytest.approx(body, abs=4)
+
+
+def test_numbers_of_tables_have_six_digits_and_the_full_value_as_title(page, logged):
+    values = [1 / 3, 123456.789, 2.5e-7, 1e9 / 3, 12345678, 0.1 + 0.2, -1.5]
+    logged.store.put("table", 1, table_content("table", [{"value": value} for value in values]))
+    logged.store.flush()
+    page.goto(f"/trials/{logged.trial_id}")
+    cells = card_of(page, "table").locator("tbody td")
+    expect(cells).to_have_text(["0.333333", "123457", "2.5e-7", "3.33333e+8", "12345678", "0.3", "-1.5"])
+    titles = cells.evaluate_all("(all) => all.map((one) => Number(one.title))")
+    assert titles == values
+
+
+def test_media_are_shown_when_the_master_is_reached_again(page, site, logged):
+    logged.store.put("text", 1, text_content("hello"))
+    logged.store.flush()
+    page.route("**/content?*", lambda route: route.abort())
+    with page.watch.forgiving("ERR_FAILED"):
+        page.goto(f"/trials/{logged.trial_id}")
+        card = card_of(page, "text")
+        card.scroll_into_view_if_needed()
+        expect(card).to_contain_text(
+            "The master cannot be reached. It is shown when the master answers again."
+        )
+    page.unroute("**/content?*")
+    logged.store.put("another", 1, text_content("an event"))
+    expect(card.locator("pre")).to_have_text("hello")
+
+
 def test_nothing_executes_and_no_name_makes_the_page_wider(page, site, logged):
     store = logged.store
     for step, name in enumerate(NAMES):

@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import expect
 
 from browser.conftest import USUAL_BROWSER, log_in
-from browser.data import EVIL, digits_search, named_search, talker
+from browser.data import EVIL, digits_search, named_search, submit, talker
 from browser.watch import Watch, accessibility_faults
 
 PAGES = (
@@ -221,6 +221,39 @@ def test_a_page_survives_a_restart_of_the_master(page, site, gate):
         page.wait_for_function(
             f"() => Number(document.querySelector('#facts').innerText.match(/Batches\\s+(\\d+)/i)[1]) > {before}"
         )
+
+
+def test_run_that_never_ran_has_no_duration_and_no_progress(page, site):
+    """More slots than there are: it waits in the queue."""
+    config = {
+        "name": "waits",
+        "entrypoint": "python3 train.py",
+        "searcher": {"name": "single", "metric": "loss"},
+        "resources": {"slots_per_trial": 1},
+    }
+    busy = [
+        submit(site, {**config, "name": "busy"}, {"train.py": b"import time; time.sleep(600)"})
+        for _ in range(2)
+    ]
+    number = submit(site, config, {"train.py": b"print(1)"})
+    (trial,) = site.client.trials(number)
+    try:
+        # By now its age is no zero.
+        page.wait_for_timeout(2200)
+        for address in (f"/experiments/{number}", f"/trials/{trial['id']}"):
+            page.goto(address)
+            duration = page.locator("#facts div").filter(has_text="Duration").locator("dd")
+            expect(duration).to_have_text("-")
+            expect(page.locator("#heading progress")).to_have_count(0)
+            expect(page.locator("#heading")).not_to_contain_text("0%")
+        page.goto(f"/experiments/{number}")
+        row = page.locator(f"#trials tr[data-key='{trial['id']}']")
+        expect(row).to_be_visible()
+        expect(row).not_to_contain_text("0%")
+        expect(row).not_to_contain_text("0s")
+    finally:
+        for one in (number, *busy):
+            site.client.post(f"/api/v1/experiments/{one}/kill")
 
 
 @dataclass

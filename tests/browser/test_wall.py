@@ -341,6 +341,15 @@ def test_card_that_cannot_be_updated_says_so(wall):
     expect(told).to_be_hidden()
 
 
+def test_card_without_an_answer_says_what_happens_next(page, search):
+    page.route("**/figures/lines?*", lambda route: route.abort())
+    with page.watch.forgiving("ERR_FAILED"):
+        page.goto(f"/experiments/{search.number}")
+        expect(card(page, "accuracy")).to_contain_text(
+            "Could not be drawn: The master cannot be reached. The curves are drawn when it answers again."
+        )
+
+
 def over(page, title, part):
     """Move the pointer to a part of the width of a card."""
     box = card(page, title).locator(".u-over").bounding_box()

@@ -16,6 +16,7 @@ from det_keras.display import flat_hparams
 from det_keras.master.server.responses import reply
 from det_keras.master.web.experiments import varied
 from det_keras.master.web.metric_choice import finite, metrics_of
+from det_keras.master.web.plotting.plots import best_trials_first
 from det_keras.master.web.plotting.rungs import stopped_at
 from det_keras.master.web.rendering import state_kind
 from det_keras.master.web.rest import Rest
@@ -162,10 +163,11 @@ def _trials(
             "id": trial["id"],
             "state": _state(trial["state"], stopped.get(trial["id"])),
             "best": finite(trial["searcherMetricValue"]),
-            "progress": None if trial["endTime"] else trial["progress"],
+            # Without a report its length may be unknown.
+            "progress": None if trial["endTime"] else trial["progress"] or None,
             **flat[trial["id"]],
             "batches": trial["totalBatchesProcessed"],
-            "duration": trial["wallClockTime"],
+            "duration": trial["wallClockTime"] or None,
             "restarts": trial["restarts"],
             "started": trial["startTime"],
             "checkpoints": int(trial["totalCheckpointSize"]),
@@ -179,7 +181,7 @@ def _trials(
                     cells[f"{form}.{metric.key}"] = finite(float(summary[form]))
         return cells
 
-    return _table(columns, map(row, trials), total=len(trials))
+    return _table(columns, map(row, best_trials_first(trials, experiment)), total=len(trials))
 
 
 def _better(experiment: Mapping[str, Any]) -> str:

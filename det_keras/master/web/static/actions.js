@@ -1,6 +1,9 @@
 // Buttons that make changes: they send the page's token, and ask for confirmation if work would be lost.
 
 import { refreshSoon } from "./live.js";
+import { request } from "./requests.js";
+
+const UNCERTAIN = "The change may not have been made. Look at it when the master answers again.";
 
 const token = () => document.querySelector("meta[name=csrf-token]").content;
 
@@ -47,7 +50,7 @@ async function copy(text) {
 
 // Sends a change with the page's token; returns whether the master made it.
 export async function send(address, { method = "POST", body } = {}) {
-  const answer = await fetch(address, { method, body, headers: { "X-CSRF-Token": token() } });
+  const answer = await request(address, { method, body, headers: { "X-CSRF-Token": token() } }, UNCERTAIN);
   if (!answer.ok) throw new Error(await reason(answer));
   return answer.json();
 }
@@ -55,11 +58,11 @@ export async function send(address, { method = "POST", body } = {}) {
 async function change(button, address, done, options, go) {
   button.disabled = true;
   try {
-    const answer = await fetch(address, { headers: { "X-CSRF-Token": token() }, ...options });
+    const answer = await request(address, { headers: { "X-CSRF-Token": token() }, ...options }, UNCERTAIN);
     if (answer.ok && go) return location.assign(go);
     say(answer.ok ? done : await reason(answer));
-  } catch {
-    say("The master does not answer. The change may not have been made.");
+  } catch (error) {
+    say(error.message);
   } finally {
     button.disabled = false;
     refreshSoon();

@@ -2,6 +2,7 @@
 // ever inserted as text, and images are the only files that a browser displays itself.
 
 import { onRefresh } from "./live.js";
+import { request } from "./requests.js";
 import { themed, OPTIONS } from "./theme.js";
 
 // Cards outside of the view are filled when they come near it, and the cards after these on request.
@@ -116,11 +117,12 @@ class Card {
   take(group) {
     const isChanged = group.reportTime !== this.group.reportTime || group.count !== this.group.count;
     this.group = group;
-    if (this.isNear && isChanged) this.fetchItems();
+    if (this.isNear && (isChanged || this.hasFailed)) this.fetchItems();
   }
 
   async fetchItems() {
     const { name, kind } = this.group;
+    this.hasFailed = false;
     try {
       const query = new URLSearchParams({ name, kind });
       this.items = JSON.parse(await load(`${form.dataset.media}?${query}`)).media;
@@ -155,8 +157,9 @@ class Card {
       for (const plot of this.body.querySelectorAll(".plot")) window.Plotly?.purge(plot);
       this.body.replaceChildren(drawn);
       this.shown = address;
-      drawn.plot?.();
+      // A plot measures its card once, so that the card has its width before.
       this.root.classList.toggle("spread", item.kind === "table" || drawn.plot !== undefined);
+      drawn.plot?.();
     } catch (error) {
       if (wanted === this.wanted) this.say(error);
     }
@@ -164,12 +167,15 @@ class Card {
 
   say(error) {
     this.shown = "";
+    // The next refresh of the page tries again.
+    this.hasFailed = true;
+    known = "";
     this.body.replaceChildren(element("p", { className: "faint", textContent: `Could not be shown: ${error.message}` }));
   }
 }
 
 async function load(address) {
-  const answer = await fetch(address);
+  const answer = await request(address, {}, "It is shown when the master answers again.");
   if (answer.ok) return answer.text();
   const reason = await answer.json().catch(() => ({}));
   throw new Error(reason.message ?? reason.error?.error ?? answer.statusText);
@@ -228,7 +234,7 @@ function table({ columns, rows }, item) {
         const row = element("tr");
         for (const cell of cells) {
           const isNumber = typeof cell === "number";
-          row.append(element("td", { textContent: cell ?? "", className: isNumber ? "number" : "", title: isNumber ? "" : (cell ?? "") }));
+          row.append(element("td", { textContent: isNumber ? sixDigits(cell) : (cell ?? ""), className: isNumber ? "number" : "", title: cell ?? "" }));
         }
         return row;
       }),
@@ -354,6 +360,13 @@ function named(text) {
 
 function element(kind, properties = {}) {
   return Object.assign(document.createElement(kind), properties);
+}
+
+// As "%.6g"; whole numbers are whole.
+function sixDigits(value) {
+  if (Number.isInteger(value)) return String(value);
+  const size = Math.abs(value);
+  return size < 1e-4 || size >= 1e6 ? value.toExponential(5).replace(/\.?0*e/, "e") : String(Number(value.toPrecision(6)));
 }
 
 const short = (value) => String(Number(Number(value).toPrecision(4)));

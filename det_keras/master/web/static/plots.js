@@ -2,6 +2,7 @@
 
 import { say } from "./actions.js";
 import { onRefresh } from "./live.js";
+import { request } from "./requests.js";
 import { bindForm } from "./settings.js";
 import { themed, OPTIONS } from "./theme.js";
 
@@ -74,7 +75,7 @@ async function draw(canvas, { isRefresh = false } = {}) {
   address.searchParams.set("width", canvas.clientWidth);
   if (form) new FormData(form).forEach((value, name) => address.searchParams.append(name, value));
   try {
-    const [answer] = await Promise.all([fetch(address), plotly()]);
+    const [answer] = await Promise.all([request(address, {}, "The plot is drawn when it answers again."), plotly()]);
     // The time for loading the script is not part of the time for drawing.
     if (state.text === "") began = performance.now();
     if (!answer.ok) throw new Error((await answer.json()).message ?? answer.statusText);

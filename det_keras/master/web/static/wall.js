@@ -6,6 +6,7 @@ import { element } from "./elements.js";
 import { grouped } from "./groups.js";
 import { onRefresh } from "./live.js";
 import { RunList } from "./runlist.js";
+import { request } from "./requests.js";
 import { bindForm, keepSettings, setting } from "./settings.js";
 
 // A card that takes long to draw is drawn less often.
@@ -290,7 +291,7 @@ class Wall {
 }
 
 async function text(address) {
-  const answer = await fetch(address);
+  const answer = await request(address, {}, "The curves are drawn when it answers again.");
   if (!answer.ok) throw new Error((await answer.json().catch(() => ({}))).message ?? answer.statusText);
   return answer.text();
 }

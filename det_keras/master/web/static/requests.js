@@ -1,0 +1,11 @@
+// Requests to the master. For a request without an answer browsers know no reason but "Failed to fetch".
+
+// As `fetch`; `next` is a sentence that says what happens next if the master cannot be reached.
+export async function request(address, options, next) {
+  try {
+    return await fetch(address, options);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Error(`The master cannot be reached. ${next}`);
+  }
+}
