@@ -6,12 +6,14 @@ import asyncio
 import json
 import re
 import subprocess
+import zlib
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
 from det_keras.master.database.models import AllocationRow, MetricRow, TrialRow
+from det_keras.master.server.compression import CompressionMiddleware
 from det_keras.master.web import alerts, rendering
 from det_keras.master.web.alerts import runs_of
 from det_keras.master.web.plotting.plots import rungs_figure
@@ -116,7 +118,8 @@ def test_list_tells_the_best_metric_of_each(world, search):
 def test_table_of_trials_marks_the_best_and_has_every_metric(world, search):
     experiment_id, _ = search
     rows = cells(world, f"/tables/trials?experiment={experiment_id}")
-    assert [row["isBest"] for row in rows] == [False, True, False]
+    # The best are first.
+    assert [row["isBest"] for row in rows] == [True, False, False]
     assert rows[0]["last.training.loss"] == pytest.approx(0.1)
     assert rows[0]["max.training.loss"] == pytest.approx(0.2)
     columns = {
@@ -442,7 +445,7 @@ def test_cluster_page_shows_the_task_of_each_slot(world):
     assert f"/trials/{trial['id']}" in slots.split("slot 1")[0]
 
 
-def test_answers_are_compressed_but_streams_are_not(world, search):
+def test_answers_and_streams_of_lines_are_compressed(world, search):
     _, trials = search
     headers = {"Accept-Encoding": "gzip", "Authorization": f"Bearer {world.client.token}"}
     for path in (f"/experiments/{search[0]}", "/static/style.css"):
@@ -450,11 +453,44 @@ def test_answers_are_compressed_but_streams_are_not(world, search):
             world.http.get(path, headers={**headers, "Accept": "text/html"}).headers["content-encoding"]
             == "gzip"
         )
-    answer = world.http.get(f"/api/v1/trials/{trials[0]['id']}/logs", headers=headers)
-    assert "content-encoding" not in answer.headers
+    log = f"/api/v1/trials/{trials[0]['id']}/logs"
+    world.pool.say(world.wait_for_launch(trials[0]), "one\n")
+    world.pool.say(world.wait_for_launch(trials[0]), "two\n")
+    eventually(lambda: len(world.client.log(trials[0]["id"])) >= 2)
+    answer = world.http.get(log, headers=headers)
+    assert answer.headers["content-encoding"] == "gzip"
+    without = world.http.get(log, headers={**headers, "Accept-Encoding": "identity"})
+    assert "content-encoding" not in without.headers
+    assert answer.content == without.content
+    assert len(answer.content.splitlines()) > 1
     plain = world.http.get("/static/style.css", headers={"Accept-Encoding": "identity"})
     assert "content-encoding" not in plain.headers
     assert plain.content == world.http.get("/static/style.css", headers=headers).content
+
+
+def test_each_part_of_a_compressed_stream_is_read_at_once():
+    parts = [b"first\n", b"x" * 100_000 + b"\n", b"last\n"]
+
+    async def app(scope, receive, send):
+        headers = [(b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for part in parts:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "headers": [(b"accept-encoding", b"gzip")]}
+    asyncio.run(CompressionMiddleware(app)(scope, None, send))
+    start, *bodies = sent
+    assert (b"content-encoding", b"gzip") in start["headers"]
+    reader = zlib.decompressobj(31)
+    assert [reader.decompress(body["body"]) for body in bodies] == [*parts, b""]
+    assert reader.eof
+    assert sum(len(body["body"]) for body in bodies) < 1000
 
 
 def test_vendored_scripts_are_unchanged():

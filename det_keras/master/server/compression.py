@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import gzip
+import zlib
+from typing import Any
 
 import anyio.to_thread
 from starlette.datastructures import Headers, MutableHeaders
@@ -13,12 +15,18 @@ _LEAST_BYTES = 1000
 # A higher level takes several times as long, and saves a few percent.
 _LEVEL = 5
 _KINDS = ("text/", "application/json", "application/javascript", "image/svg")
+# Of streams: lines of logs, as JSON or as text. Events of pages are few and short, and archives are compressed already.
+_KINDS_OF_STREAMS = ("application/json", "text/plain")
+# The window of zlib for a stream in the format of gzip.
+_GZIP_WINDOW = 31
+# Compressing more takes long enough to delay other answers.
+_MOST_ON_THE_LOOP = 4096
 
 
 class CompressionMiddleware:
-    """Compresses answers that are sent as a whole.
+    """Compresses answers that are sent as a whole, and streams of lines.
 
-    Streams pass unchanged: compression would delay their lines, and archives are compressed already.
+    Each part of a stream is flushed, so that its lines arrive as early as without compression.
 
     Args:
         app: the application.
@@ -46,6 +54,7 @@ class _Answer:
     def __init__(self, send: Send) -> None:
         self._send = send
         self._start: Message | None = None
+        self._packer: Any = None
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -55,8 +64,39 @@ class _Answer:
         if start is not None:
             if message["type"] == "http.response.body" and not message.get("more_body", False):
                 message = await _compressed(start, message)
+            elif message["type"] == "http.response.body" and _is_stream_of_lines(start):
+                self._packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP_WINDOW)
+                _mark(MutableHeaders(raw=start["headers"]))
             await self._send(start)
+        if self._packer is not None and message["type"] == "http.response.body":
+            message = await self._packed(message)
         await self._send(message)
+
+    async def _packed(self, message: Message) -> Message:
+        """Return a part of a stream, compressed so that the client can decompress it at once."""
+        body = message.get("body", b"")
+        mode = zlib.Z_SYNC_FLUSH if message.get("more_body", False) else zlib.Z_FINISH
+        if len(body) <= _MOST_ON_THE_LOOP:
+            packed = _flushed(self._packer, body, mode)
+        else:
+            packed = await anyio.to_thread.run_sync(_flushed, self._packer, body, mode)
+        return {**message, "body": packed}
+
+
+def _flushed(packer: Any, body: bytes, mode: int) -> bytes:
+    packed: bytes = packer.compress(body) + packer.flush(mode)
+    return packed
+
+
+def _is_stream_of_lines(start: Message) -> bool:
+    headers = MutableHeaders(raw=start["headers"])
+    is_text = headers.get("content-type", "").startswith(_KINDS_OF_STREAMS)
+    return is_text and "content-encoding" not in headers and "content-length" not in headers
+
+
+def _mark(headers: MutableHeaders) -> None:
+    headers["Content-Encoding"] = "gzip"
+    headers.add_vary_header("Accept-Encoding")
 
 
 async def _compressed(start: Message, message: Message) -> Message:
@@ -67,7 +107,6 @@ async def _compressed(start: Message, message: Message) -> Message:
     if len(body) < _LEAST_BYTES or not is_text or "content-encoding" in headers:
         return message
     body = await anyio.to_thread.run_sync(functools.partial(gzip.compress, body, _LEVEL, mtime=0))
-    headers["Content-Encoding"] = "gzip"
     headers["Content-Length"] = str(len(body))
-    headers.add_vary_header("Accept-Encoding")
+    _mark(headers)
     return {**message, "body": body}

@@ -59,9 +59,11 @@ def error_body(path: str, error: ApiError) -> dict[str, Any]:
     return {"error": {"code": error.code, "reason": error.reason, "error": message}}
 
 
-def stream_reply(lines: AsyncIterator[bytes]) -> Response:
+def stream_reply(
+    lines: AsyncIterator[bytes], *, media_type: str = _JSON, headers: Mapping[str, str] | None = None
+) -> Response:
     """Return a response that sends lines as they are produced."""
-    return StreamingResponse(lines, media_type=_JSON)
+    return StreamingResponse(lines, media_type=media_type, headers=headers)
 
 
 def result_line(result: Mapping[str, Any]) -> bytes:

@@ -229,6 +229,12 @@ def read_lines(
     return rows
 
 
+def count_lines(session: Session, task_ids: Sequence[str], wanted: LogFilter) -> int:
+    """Return the number of lines; a pattern in `wanted` is ignored, since only `read_lines` can apply it."""
+    query = _filtered(select(func.count()).where(LogRow.task_id.in_(task_ids)), wanted)
+    return int(session.scalar(query) or 0)
+
+
 def encode_lines(rows: Iterable[Sequence[Any]], trial_id: int | None = None) -> bytes:
     """Return lines as JSON, as a stream sends them: of a trial's log with `trial_id`, else of a task's log.
 

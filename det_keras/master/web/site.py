@@ -22,6 +22,7 @@ from det_keras.master.web import (
     compare,
     experiments,
     fork,
+    log,
     report,
     search,
     tables,
@@ -45,7 +46,8 @@ async def _note_position(request: Request, master: MasterDep) -> None:
 
 
 router = APIRouter(include_in_schema=False, dependencies=[Depends(_note_position)])
-for pages in (fork, experiments, search, trial_table, trials, compare, cluster, plots, tables, wall, report):
+_PAGES = (fork, experiments, search, trial_table, trials, compare, cluster, plots, tables, wall, report, log)
+for pages in _PAGES:
     router.include_router(pages.router)
 
 
