@@ -47,9 +47,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption(
         "--share",
-        metavar="NUMBER",
-        type=int,
-        help="run one share of the files, as many as take a quarter of an hour; the next number takes another share",
+        metavar="NUMBER[/SHARES]",
+        help="run one share of the files, the next number takes another one; by default as many shares as take a "
+        "quarter of an hour each",
     )
 
 
@@ -71,7 +71,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         passed = times.passed_tests(run)
         _keep(config, items, lambda item: item.nodeid not in passed)
     if share is not None:
-        files = times.share_of({_file(item) for item in items}, share, times.kept_times(_RUN))
+        number, _, count = share.partition("/")
+        shares = int(count) if count else None
+        files = times.share_of({_file(item) for item in items}, int(number), times.kept_times(_RUN), shares)
         _keep(config, items, lambda item: _file(item) in files)
     seconds = times.last_times(_RUN)
     items.sort(key=lambda item: -seconds.get(_file(item), 0.0))

@@ -31,3 +31,9 @@ def test_a_file_that_was_never_measured_belongs_to_one_share():
     assert {*shares[0]} | {*shares[1]} == set(files)
     assert not shares[0] & shares[1]
     assert times.share_of(files, 2, seconds) == shares[0]
+
+
+@given(FILES, st.integers(0, 10**6), st.integers(1, 5))
+def test_so_many_shares_as_one_wants_are_the_whole_suite(seconds, first, count):
+    shares = [times.share_of(seconds, first + turn, seconds, count) for turn in range(count)]
+    assert sorted(file for share in shares for file in share) == sorted(seconds)

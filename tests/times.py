@@ -14,7 +14,8 @@ Tests that start no process and yet take more than a second are kept by name: th
 (`tiers.py`).
 
 Continuous integration has a limit of time, and the suite grows. So each of its runs takes one share of the files that
-are not fast, and the next commit another one; how many shares there are follows from the figures.
+are not fast, and the next commit another one; how many shares there are follows from the figures. With the newest
+packages and on PostgreSQL a run takes every second file.
 """
 
 from __future__ import annotations
@@ -113,16 +114,19 @@ def slow_tests() -> frozenset[str]:
     return frozenset(_read(_KEPT).get(_SLOW, ()))
 
 
-def share_of(files: Collection[str], number: int, seconds: Mapping[str, float]) -> frozenset[str]:
+def share_of(
+    files: Collection[str], number: int, seconds: Mapping[str, float], count: int | None = None
+) -> frozenset[str]:
     """Return the files of one of the shares, which take about the same time and have no file in common.
 
     Args:
         files: all of them.
         number: of the share, counted on without end: with two shares, 0, 2 and 4 are the same one.
         seconds: that the files take; those that are not known take one.
+        count: how many shares there are; None for so many that each takes `SHARE_S`.
     """
     times = {path: seconds.get(path, 1.0) for path in sorted(files)}
-    shares = [0.0] * max(1, math.ceil(sum(times.values()) / SHARE_S))
+    shares = [0.0] * (count or max(1, math.ceil(sum(times.values()) / SHARE_S)))
     found = set()
     for path, value in _longest_first(times):
         smallest = shares.index(min(shares))
