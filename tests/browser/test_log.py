@@ -62,7 +62,7 @@ def test_what_of_a_log_is_shown_is_part_of_the_address(page, failed):
 def log(page, failed):
     """The log of that trial, complete."""
     page.goto(f"/trials/{failed.trials[0]}/logs")
-    expect(page.locator("#log-count")).to_contain_text("complete")
+    expect(page.locator("#log-count")).to_contain_text("the log has ended")
     return page.get_by_role("log")
 
 
@@ -151,7 +151,7 @@ def test_twenty_thousand_lines_are_scrolled_at_once(page, site):
     trial = site.client.trials(number)[0]["id"]
     page.goto(f"/trials/{trial}/logs")
     expect(page.get_by_role("log")).to_contain_text("many 19999", timeout=60_000)
-    expect(page.locator("#log-count")).to_contain_text("complete", timeout=60_000)
+    expect(page.locator("#log-count")).to_contain_text("the log has ended", timeout=60_000)
     # Blocks outside of the view have no layout: what a frame costs does not grow with the log.
     drawn = page.evaluate(
         """() => {
@@ -162,3 +162,94 @@ def test_twenty_thousand_lines_are_scrolled_at_once(page, site):
     )
     assert drawn[0] > 10
     assert drawn[1] <= 6, drawn
+
+
+def counts(page):
+    """Return how many lines are said to be shown, and of how many, once the log has ended."""
+    said = page.locator("#log-count")
+    expect(said).to_have_text(re.compile(r"^[\d,]+ of [\d,]+ lines, the log has ended$"))
+    return [int(number.replace(",", "")) for number in re.findall(r"[\d,]*\d", said.inner_text())]
+
+
+def test_log_at_the_error_says_how_many_lines_are_not_shown(page, failed, site):
+    page.goto(f"/trials/{failed.trials[0]}")
+    page.get_by_role("link", name="Open the log at the error").click()
+    expect(page.locator("#log .line.target")).to_be_in_viewport()
+    shown, total = counts(page)
+    present = ids(page)
+    stored = [int(line["id"]) for line in site.client.log(failed.trials[0])]
+    assert shown == len(present) < 300
+    assert total - shown == len([number for number in stored if number < present[0]]) > 2000
+    page.get_by_role("button", name="Earlier lines").click()
+    page.wait_for_function(f"() => document.querySelectorAll('#log .line').length === {shown + 1000}")
+    expect(page.locator("#log-count")).to_contain_text(f"{shown + 1000:,} of {total:,} lines")
+
+
+def test_whole_log_is_downloaded(page, log, failed, site, tmp_path):
+    with page.expect_download() as started:
+        page.get_by_role("link", name="Download").click()
+    assert started.value.suggested_filename == f"trial-{failed.trials[0]}.log"
+    started.value.save_as(tmp_path / "log")
+    text = (tmp_path / "log").read_text()
+    for part in ("first", *(f"burst {number}" for number in (0, 1249, 2499)), "KeyError: 'the cause'"):
+        assert f" {part}\n" in text
+    assert text.count(" burst ") == 2500
+
+
+def test_a_line_has_an_address(page, log, failed, site, new_page):
+    (line,) = (one for one in site.client.log(failed.trials[0]) if one["log"] == "burst 7\n")
+    # Not among the lines that are shown at first.
+    assert int(line["id"]) not in ids(page)
+    log.locator(".line").last.locator("a.at").click()
+    assert page.url.endswith(f"line={ids(page)[-1]}") or f"line={ids(page)[-1]}&" in page.url
+    reader = new_page()
+    log_in(reader, site)
+    reader.goto(f"/trials/{failed.trials[0]}/logs?line={line['id']}")
+    target = reader.locator("#log .line.target")
+    expect(target).to_contain_text("burst 7")
+    expect(target).to_be_in_viewport()
+
+
+def test_next_error_goes_from_error_to_error_of_the_whole_log(page, site):
+    script = """
+import sys
+def show(*lines):
+    sys.stdout.write("".join(f"{line}\\n" for line in lines)); sys.stdout.flush()
+show("ERROR the early one", "ERROR its second line")
+show(*(f"between {number}" for number in range(1500)))
+show("ERROR the late one")
+"""
+    config = {
+        "name": "errors",
+        "entrypoint": "python3 train.py",
+        "searcher": {"name": "single", "metric": "loss"},
+        "max_restarts": 0,
+    }
+    number = submit(site, config, {"train.py": script.encode()})
+    site.client.wait_for_state(number, "COMPLETED", 60)
+    (trial,) = site.client.trials(number)
+    page.goto(f"/trials/{trial['id']}/logs")
+    expect(page.locator("#log-count")).to_contain_text("the log has ended")
+    button = page.get_by_role("button", name="Next error")
+    target = page.locator("#log .line.target")
+    for text in ("ERROR the late one", "ERROR the early one", "ERROR the late one"):
+        button.click()
+        expect(target).to_contain_text(text)
+        expect(target).to_be_in_viewport()
+        expect(page.locator("#log-count")).to_contain_text("the log has ended")
+
+
+def test_long_lines_are_wrapped_or_scrolled(page, log):
+    bar = log.locator(".line").filter(has_text="49/49 ###")
+    wrapped = bar.bounding_box()["height"]
+    assert log.evaluate("(one) => one.scrollWidth <= one.clientWidth")
+    page.get_by_label("wrap lines").uncheck()
+    page.wait_for_function(
+        "() => document.querySelector('#log').scrollWidth > document.querySelector('#log').clientWidth"
+    )
+    assert bar.bounding_box()["height"] < wrapped
+    assert bar.evaluate("(one) => one.scrollWidth <= one.clientWidth")
+    assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+    page.reload()
+    expect(page.get_by_label("wrap lines")).not_to_be_checked()
+    expect(log).to_have_class(re.compile("unwrapped"))

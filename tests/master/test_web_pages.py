@@ -493,6 +493,27 @@ def test_each_part_of_a_compressed_stream_is_read_at_once():
     assert sum(len(body["body"]) for body in bodies) < 1000
 
 
+def test_log_of_a_page_is_counted_and_read_whole_by_those_who_are_logged_in(world):
+    _, trial, allocation = world.launch()
+    world.pool.say(allocation, "one\n")
+    world.pool.say(allocation, "ERROR two\n", level="ERROR")
+    eventually(lambda: len(world.client.log(trial["id"])) >= 2)
+    lines = world.client.log(trial["id"])
+    for place in (f"/logs/trials/{trial['id']}", f"/logs/tasks/{trial['taskId']}"):
+        assert figure(world, f"{place}/count") == {"count": len(lines)}
+        assert figure(world, f"{place}/count?levels=LOG_LEVEL_ERROR") == {"count": 1}
+        assert figure(world, f"{place}/count?beforeId={lines[1]['id']}") == {"count": 1}
+        text = page(world, f"{place}/log.txt").text
+        assert [line.partition(" ")[2] for line in text.splitlines()] == [
+            line["log"].rstrip("\n") for line in lines
+        ]
+        for name in ("count", "log.txt"):
+            answer = world.http.get(f"{place}/{name}", follow_redirects=False)
+            assert answer.status_code in (303, 401), (place, name)
+    page(world, "/logs/trials/9999/log.txt", status=404)
+    page(world, "/logs/tasks/none/log.txt", status=404)
+
+
 def test_vendored_scripts_are_unchanged():
     folder = Path(rendering.__file__).parent / "static" / "vendor"
     subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=folder, check=True)

@@ -12,7 +12,9 @@ const MOST_LINES = 20000;
 const BLOCK = 250;
 const AGAIN_MS = 1500;
 const LEVELS = ["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"];
-const BEFORE_ERROR = 200;
+const AROUND = 200;
+const ERRORS = ["LOG_LEVEL_ERROR", "LOG_LEVEL_CRITICAL"];
+const COUNT_AFTER_MS = 300;
 
 const view = document.getElementById("log");
 const form = document.getElementById("log-controls");
@@ -27,8 +29,10 @@ let isComplete = false;
 let firstId = null;
 let lastId = null;
 let shownCount = 0;
-// The address may ask for the line of the error of a run.
-let wantsError = new URLSearchParams(location.search).has("error");
+// The lines before the first in the view, as far as the master has said.
+let earlierCount = 0;
+// What the address or the user asks to see first: a line by its id, or the error of a run.
+let wanted = { line: Number(setting("line")) || null, run: setting("error") };
 // By stream and rank: the row whose line has not ended yet, such as a progress bar.
 const open = new Map();
 const rawOf = new WeakMap();
@@ -38,15 +42,25 @@ form.elements.level.value = setting("log-level");
 // A level that the address misspells.
 if (form.elements.level.selectedIndex < 0) form.elements.level.value = "";
 form.elements.follow.checked = setting("log-follow") !== "no";
+form.elements.wrap.checked = setting("log-wrap") !== "no";
+wrap();
 form.addEventListener("submit", (event) => event.preventDefault());
 form.addEventListener("input", () => {
-  const { search, level, follow } = form.elements;
-  keepSettings({ "log-search": search.value, "log-level": level.value, "log-follow": follow.checked ? "" : "no" });
+  const { search, level, follow, wrap: wraps } = form.elements;
+  keepSettings({ "log-search": search.value, "log-level": level.value, "log-follow": follow.checked ? "" : "no", "log-wrap": wraps.checked ? "" : "no" });
 });
 form.elements.search.addEventListener("input", debounced(start, 250));
 form.elements.level.addEventListener("change", start);
 form.elements.follow.addEventListener("change", () => form.elements.follow.checked && toEnd());
+form.elements.wrap.addEventListener("change", wrap);
 earlier.addEventListener("click", showEarlier);
+form.querySelector("[data-next-error]").addEventListener("click", nextError);
+view.addEventListener("click", (event) => {
+  const link = event.target.closest("a.at");
+  if (link === null || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  mark(link.closest(".line"));
+});
 view.addEventListener("scroll", () => {
   const isAtEnd = view.scrollTop + view.clientHeight >= view.scrollHeight - 40;
   // Scrolling up stops following.
@@ -66,7 +80,8 @@ function start() {
   view.replaceChildren();
   open.clear();
   firstId = lastId = null;
-  shownCount = 0;
+  shownCount = earlierCount = 0;
+  earlier.hidden = true;
   delete view.dataset.settled;
   resume(generation);
 }
@@ -77,10 +92,10 @@ async function resume(mine) {
   while (mine === generation) {
     controller = new AbortController();
     try {
-      if (lastId === null) await (wantsError ? showError(mine) : showLast(mine));
+      if (lastId === null) await (wanted.line || wanted.run ? showWanted(mine) : showLast(mine));
       await stream({ follow: "true", afterId: lastId ?? 0 }, (lines) => mine === generation && append(lines));
       isComplete = mine === generation;
-      if (isComplete) tell("the log is complete");
+      if (isComplete) tell();
       return;
     } catch {
       await new Promise((resolve) => {
@@ -95,28 +110,92 @@ async function showLast(mine) {
   const lines = await read({ limit: CHUNK, orderBy: "ORDER_BY_DESC" });
   if (mine !== generation) return;
   append(lines.reverse());
-  earlier.hidden = lines.length < CHUNK;
+  offerEarlier(lines.length === CHUNK);
 }
 
-// Shows the log around the last error of the run that the address names.
-async function showError(mine) {
-  const params = new URLSearchParams(location.search);
-  const run = { allocationIds: params.get("error"), limit: 1, orderBy: "ORDER_BY_DESC" };
-  let [line] = await read({ ...run, levels: "LOG_LEVEL_ERROR", sources: "task" });
-  [line] = line ? [line] : await read({ ...run, stdtypes: "stderr" });
+// Shows the log around a line, or around the last error of a run.
+async function showWanted(mine) {
+  const id = wanted.line ?? (await lastErrorOf(wanted.run));
   if (mine !== generation) return;
-  wantsError = false;
-  if (!line) return showLast(mine);
+  wanted = { line: null, run: "" };
+  if (id === null) return showLast(mine);
   form.elements.follow.checked = false;
-  const lines = await read({ limit: BEFORE_ERROR, orderBy: "ORDER_BY_DESC", beforeId: Number(line.id) + 1 });
-  const after = await read({ limit: BEFORE_ERROR, afterId: line.id });
+  const lines = await read({ limit: AROUND, orderBy: "ORDER_BY_DESC", beforeId: id + 1 });
+  const after = await read({ limit: AROUND, afterId: id });
   if (mine !== generation) return;
+  if (lines.length + after.length === 0) return showLast(mine);
   append([...lines.reverse(), ...after]);
-  earlier.hidden = lines.length < BEFORE_ERROR;
-  const row = view.querySelector(`[data-id="${line.id}"]`);
-  row?.classList.add("target");
-  if (row) bring(row);
+  offerEarlier(lines.length === AROUND);
+  const row = rowOf(id);
+  if (row === null) return say("The line is not in this log any more.");
+  mark(row);
+  bring(row);
 }
+
+async function lastErrorOf(run) {
+  const last = { allocationIds: run, limit: 1, orderBy: "ORDER_BY_DESC" };
+  const [line] = await read({ ...last, levels: "LOG_LEVEL_ERROR", sources: "task" });
+  const [found] = line ? [line] : await read({ ...last, stdtypes: "stderr" });
+  return found ? Number(found.id) : null;
+}
+
+// The row of a line. One that continues a line has no row of its own.
+function rowOf(id) {
+  return view.querySelector(`[data-id="${id}"]`);
+}
+
+// Marks a line, and puts it into the address, so that a copied address opens the log there.
+function mark(row) {
+  view.querySelector(".target")?.classList.remove("target");
+  row.classList.add("target");
+  form.elements.follow.checked = false;
+  keepSettings({ line: row.dataset.id, error: "", "log-follow": "no" });
+}
+
+// Goes to the first line of the next error: below the marked line, or from the beginning of the log.
+async function nextError() {
+  const rows = [...view.querySelectorAll(".line")];
+  const isError = (row) => row.matches(".ERROR, .CRITICAL");
+  let at = rows.findIndex((row) => row.matches(".target"));
+  // The lines of one traceback are one error.
+  while (at >= 0 && at < rows.length && isError(rows[at])) at += 1;
+  let next = rows.slice(Math.max(at, 0)).find(isError);
+  if (next === undefined) {
+    const [line] = await read({ limit: 1, levels: ERRORS }).catch(() => []);
+    if (line === undefined) return say("No error was found in this log.");
+    if (at >= 0) say("That was the last error. This is the first one.");
+    next = rowOf(line.id);
+    if (next === null) {
+      wanted = { line: Number(line.id), run: "" };
+      return start();
+    }
+  }
+  mark(next);
+  bring(next);
+}
+
+function wrap() {
+  view.classList.toggle("unwrapped", !form.elements.wrap.checked);
+}
+
+function offerEarlier(hasEarlier) {
+  earlier.hidden = !hasEarlier;
+  countEarlier();
+}
+
+// Asks how many lines there are before the first in the view.
+const countEarlier = debounced(async () => {
+  const [mine, before] = [generation, firstId];
+  try {
+    const answer = earlier.hidden || before === null ? null : await fetch(filtered(view.dataset.count, { beforeId: before }));
+    const { count: found } = answer?.ok ? await answer.json() : { count: 0 };
+    if (mine !== generation || before !== firstId) return;
+    earlierCount = found;
+    tell();
+  } catch {
+    // The next lines ask again.
+  }
+}, COUNT_AFTER_MS);
 
 // Scrolls to a line. The blocks on the way get their real heights only when they come into view, and move it.
 function bring(row, frames = 10) {
@@ -133,7 +212,7 @@ async function showEarlier() {
     const fromEnd = view.scrollHeight - view.scrollTop;
     prepend(lines.reverse());
     view.scrollTop = view.scrollHeight - fromEnd;
-    earlier.hidden = lines.length < CHUNK;
+    offerEarlier(lines.length === CHUNK);
   } catch {
     if (mine === generation && !document.hidden) say("The master does not answer.");
   } finally {
@@ -147,13 +226,18 @@ async function read(params) {
   return all;
 }
 
-async function stream(params, take) {
-  const address = new URL(view.dataset.log, location.href);
+// Returns an address with the filter of the form and other parameters.
+function filtered(source, params) {
+  const address = new URL(source, location.href);
   if (form.elements.search.value) address.searchParams.set("searchText", form.elements.search.value);
   const least = LEVELS.indexOf(form.elements.level.value);
-  if (least >= 0 && !params.levels) LEVELS.slice(least).forEach((level) => address.searchParams.append("levels", `LOG_LEVEL_${level}`));
-  for (const [name, value] of Object.entries(params)) address.searchParams.set(name, value);
-  const answer = await fetch(address, { signal: controller.signal });
+  const levels = least < 0 ? [] : LEVELS.slice(least).map((level) => `LOG_LEVEL_${level}`);
+  for (const [name, values] of Object.entries({ levels, ...params })) [values].flat().forEach((value) => address.searchParams.append(name, value));
+  return address;
+}
+
+async function stream(params, take) {
+  const answer = await fetch(filtered(view.dataset.log, params), { signal: controller.signal });
   if (!answer.ok) throw new Error(answer.statusText);
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -228,7 +312,7 @@ function trim() {
     shownCount -= view.firstElementChild.childElementCount;
     view.firstElementChild.remove();
     firstId = Number(view.firstElementChild.firstElementChild.dataset.id);
-    earlier.hidden = false;
+    offerEarlier(true);
   }
 }
 
@@ -241,7 +325,14 @@ function newRow(line) {
   const time = document.createElement("time");
   time.dateTime = line.timestamp;
   time.textContent = momentText(new Date(line.timestamp));
-  row.append(time);
+  const link = document.createElement("a");
+  link.className = "at";
+  link.href = `?line=${line.id}`;
+  link.title = "Link to this line";
+  // Tab does not stop at each of thousands of lines.
+  link.tabIndex = -1;
+  link.append(time);
+  row.append(link);
   if (line.rankId !== undefined && line.rankId !== null) {
     const rank = document.createElement("b");
     rank.textContent = `rank ${line.rankId}`;
@@ -285,9 +376,13 @@ function marked(piece, start, found) {
   return [...nodes, piece.slice(from)].filter((node) => node !== "");
 }
 
-function tell(more = "") {
-  const text = shownCount ? `${shownCount.toLocaleString("en")} line${shownCount === 1 ? "" : "s"}` : "no lines";
-  count.textContent = [text, more].filter(Boolean).join(", ");
+// Says how many lines of the log, or of those that the filter selects, are in the view.
+function tell() {
+  const number = (value) => value.toLocaleString("en");
+  const all = shownCount + earlierCount;
+  const lines = all ? `${number(all)} line${all === 1 ? "" : "s"}` : "no lines";
+  const text = earlierCount ? `${number(shownCount)} of ${lines}` : lines;
+  count.textContent = isComplete ? `${text}, the log has ended` : text;
 }
 
 function toEnd() {
