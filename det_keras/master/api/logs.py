@@ -59,7 +59,7 @@ class ShippedBody(Message):
 
 
 @dataclass(frozen=True)
-class _Source:
+class LogSource:
     """The tasks whose log is read."""
 
     task_ids: Sequence[str]
@@ -157,14 +157,34 @@ async def _filter(
 FilterDep = Annotated[LogFilter, Depends(_filter)]
 
 
+def log_of_trial(master: EmbeddedMaster, trial_id: int) -> LogSource:
+    """Return the tasks of a trial.
+
+    Raises:
+        NotFoundError: there is no such trial.
+    """
+    with master.store.reading() as session:
+        return LogSource(find_trial(session, trial_id).task_ids, trial_id)
+
+
+def log_of_task(master: EmbeddedMaster, task_id: str) -> LogSource:
+    """Return a task alone.
+
+    Raises:
+        NotFoundError: there is no such task.
+    """
+    with master.store.reading() as session:
+        if session.get(TaskRow, task_id) is None:
+            raise NotFoundError(f"task '{task_id}' not found")
+    return LogSource([task_id], None)
+
+
 @router.get("/api/v1/trials/{trial_id}/logs")
 def trial_logs(
     master: MasterDep, trial_id: int, page: PageDep, wanted: FilterDep, follow: FollowDep
 ) -> Response:
     """Stream the log of a trial; with `follow` also lines that are still to come, until its end."""
-    with master.store.reading() as session:
-        trial = find_trial(session, trial_id)
-        source = _Source(trial.task_ids, trial_id)
+    source = log_of_trial(master, trial_id)
     return _stream(master, source, page.limit, bool(page.is_descending), wanted, follow=follow)
 
 
@@ -175,16 +195,18 @@ def logs_of_task(
     """Stream the log of any task; with `follow` also lines that are still to come, until its end."""
     if follow and page.limit > 0:
         raise InvalidArgumentError("`limit` and `follow` exclude each other.")
-    with master.store.reading() as session:
-        if session.get(TaskRow, task_id) is None:
-            raise NotFoundError(f"task '{task_id}' not found")
-    return _stream(
-        master, _Source([task_id], None), page.limit, bool(page.is_descending), wanted, follow=follow
-    )
+    source = log_of_task(master, task_id)
+    return _stream(master, source, page.limit, bool(page.is_descending), wanted, follow=follow)
 
 
 def _stream(
-    master: EmbeddedMaster, source: _Source, limit: int, descending: bool, wanted: LogFilter, *, follow: bool
+    master: EmbeddedMaster,
+    source: LogSource,
+    limit: int,
+    descending: bool,
+    wanted: LogFilter,
+    *,
+    follow: bool,
 ) -> Response:
     limit = max(0, limit)
     if follow and not limit and not descending:
@@ -193,7 +215,7 @@ def _stream(
 
 
 async def _present(
-    master: EmbeddedMaster, source: _Source, wanted: LogFilter, limit: int, *, descending: bool
+    master: EmbeddedMaster, source: LogSource, wanted: LogFilter, limit: int, *, descending: bool
 ) -> AsyncIterator[bytes]:
     """Yield the stored lines."""
     last_id, left = None, limit
@@ -208,7 +230,7 @@ async def _present(
             return
 
 
-async def _followed(master: EmbeddedMaster, source: _Source, wanted: LogFilter) -> AsyncIterator[bytes]:
+async def _followed(master: EmbeddedMaster, source: LogSource, wanted: LogFilter) -> AsyncIterator[bytes]:
     """Yield the stored lines and all later lines, until the task has ended and all of its lines are sent."""
     last_id = None
     with master.notifier.waiting(task_topic(source.task_ids[-1])) as news:
@@ -231,7 +253,7 @@ async def _followed(master: EmbeddedMaster, source: _Source, wanted: LogFilter) 
 
 def _read(
     master: EmbeddedMaster,
-    source: _Source,
+    source: LogSource,
     wanted: LogFilter,
     last_id: int | None,
     count: int,
@@ -245,7 +267,7 @@ def _read(
     return _Part(task_logs.encode_lines(rows, source.trial_id), len(rows), rows[-1].id if rows else last_id)
 
 
-def _is_over(master: EmbeddedMaster, source: _Source) -> bool:
+def _is_over(master: EmbeddedMaster, source: LogSource) -> bool:
     with master.store.reading() as session:
         task = session.get(TaskRow, source.task_ids[-1])
         if task is None:

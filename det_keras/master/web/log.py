@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 
 import anyio.to_thread
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
-from det_keras.master.api.logs import FilterDep
-from det_keras.master.database.lookups import find_trial
-from det_keras.master.database.models import TaskRow
+from det_keras.master.api.logs import FilterDep, LogSource, log_of_task, log_of_trial
 from det_keras.master.embedded import EmbeddedMaster
-from det_keras.master.errors import NotFoundError
 from det_keras.master.server.calls import MasterDep, open_download
 from det_keras.master.server.responses import reply, stream_reply
 from det_keras.master.tasks import logs as task_logs
@@ -28,61 +25,49 @@ _CHUNK = 5000
 @router.get("/trials/{trial_id}/count")
 def count_of_trial(master: MasterDep, trial_id: int, wanted: FilterDep) -> Response:
     """Return how many lines of a trial's log a filter selects."""
-    return _count(master, _tasks_of(master, trial_id), wanted)
+    return _count(master, log_of_trial(master, trial_id), wanted)
 
 
 @router.get("/tasks/{task_id}/count")
 def count_of_task(master: MasterDep, task_id: str, wanted: FilterDep) -> Response:
     """Return how many lines of a task's log a filter selects."""
-    return _count(master, [task_id], wanted)
+    return _count(master, log_of_task(master, task_id), wanted)
 
 
 @router.get("/trials/{trial_id}/log.txt", dependencies=[Depends(open_download)])
 def file_of_trial(master: MasterDep, trial_id: int) -> Response:
     """Return the whole log of a trial as text."""
-    return _file(master, _tasks_of(master, trial_id), f"trial-{trial_id}.log")
+    return _file(master, log_of_trial(master, trial_id), f"trial-{trial_id}.log")
 
 
 @router.get("/tasks/{task_id}/log.txt", dependencies=[Depends(open_download)])
 def file_of_task(master: MasterDep, task_id: str) -> Response:
-    """Return the whole log of a task as text.
+    """Return the whole log of a task as text."""
+    return _file(master, log_of_task(master, task_id), "job.log")
 
-    Raises:
-        NotFoundError: there is no such task.
-    """
+
+def _count(master: EmbeddedMaster, source: LogSource, wanted: LogFilter) -> Response:
     with master.store.reading() as session:
-        if session.get(TaskRow, task_id) is None:
-            raise NotFoundError(f"task '{task_id}' not found")
-    return _file(master, [task_id], "job.log")
+        return reply({"count": task_logs.count_lines(session, source.task_ids, wanted)})
 
 
-def _tasks_of(master: EmbeddedMaster, trial_id: int) -> Sequence[str]:
-    with master.store.reading() as session:
-        return list(find_trial(session, trial_id).task_ids)
-
-
-def _count(master: EmbeddedMaster, task_ids: Sequence[str], wanted: LogFilter) -> Response:
-    with master.store.reading() as session:
-        return reply({"count": task_logs.count_lines(session, task_ids, wanted)})
-
-
-def _file(master: EmbeddedMaster, task_ids: Sequence[str], name: str) -> Response:
+def _file(master: EmbeddedMaster, source: LogSource, name: str) -> Response:
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-    return stream_reply(_texts(master, task_ids), media_type="text/plain; charset=utf-8", headers=headers)
+    return stream_reply(_texts(master, source), media_type="text/plain; charset=utf-8", headers=headers)
 
 
-async def _texts(master: EmbeddedMaster, task_ids: Sequence[str]) -> AsyncIterator[bytes]:
+async def _texts(master: EmbeddedMaster, source: LogSource) -> AsyncIterator[bytes]:
     last_id: int | None = None
     while True:
-        text, last_id = await anyio.to_thread.run_sync(_part, master, task_ids, last_id)
+        text, last_id = await anyio.to_thread.run_sync(_part, master, source, last_id)
         if last_id is None:
             return
         yield text
 
 
-def _part(master: EmbeddedMaster, task_ids: Sequence[str], last_id: int | None) -> tuple[bytes, int | None]:
+def _part(master: EmbeddedMaster, source: LogSource, last_id: int | None) -> tuple[bytes, int | None]:
     with master.store.reading() as session:
-        rows = task_logs.read_lines(session, task_ids, LogFilter(), last_id=last_id, limit=_CHUNK)
+        rows = task_logs.read_lines(session, source.task_ids, LogFilter(), last_id=last_id, limit=_CHUNK)
     lines = []
     for row in rows:
         rank = "" if row.rank is None else f"[rank {row.rank}] "
