@@ -39,6 +39,7 @@ MEASUREMENTS = (
     "database",
     "ray",
     "web",
+    "table",
 )
 
 
