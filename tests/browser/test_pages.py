@@ -187,7 +187,7 @@ def test_a_log_is_followed_and_searched(page, site, gate):
     expect(log.get_by_text("line 2", exact=True)).to_have_count(0)
     gate.touch()
     page.get_by_role("searchbox").fill("")
-    expect(page.locator("#log-count")).to_contain_text("complete", timeout=30_000)
+    expect(page.locator("#log-count")).to_contain_text("the log has ended", timeout=30_000)
 
 
 def test_change_before_the_page_is_connected_is_shown(page, site, search):
