@@ -36,6 +36,7 @@ MEASUREMENTS = (
     "virtual",
     "master",
     "crowd",
+    "import",
     "database",
     "ray",
     "web",

@@ -25,6 +25,7 @@ ALLOWED = {
         "client",
         "connection",
         "config",
+        "importing",
         "storage",
         "master",
         "compat",
@@ -32,6 +33,7 @@ ALLOWED = {
         "provenance",
         "verification",
     },
+    "importing": {"protocol"},
     "verification": {"checkpoint_comparison", "config"},
     "master": {"client", "cluster_info", "search", "config", "storage", "protocol", "launch"},
     "keras": {

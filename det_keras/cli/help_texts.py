@@ -267,6 +267,23 @@ HELP_TEXTS: Mapping[str, HelpText] = {
         "det tensorboard start 7 8",
         "det tensorboard start --trial-ids 12",
     ),
+    "det import": HelpText.of(
+        "Import runs of other trackers: each becomes an experiment beside those of the master.\n"
+        "A command may be repeated: it adds the runs and points that are new. The files are only read.",
+        "det import mlflow mlruns",
+    ),
+    "det import mlflow": HelpText.of(
+        "Import the runs of a store of MLflow: a directory of files or a SQLite file.",
+        "det import mlflow mlruns",
+        "det import mlflow mlflow.db --experiment digits",
+    ),
+    "det import wandb": HelpText.of(
+        "Import the runs that W&B stored on this machine, online or offline.", "det import wandb wandb"
+    ),
+    "det import tensorboard": HelpText.of(
+        "Import the scalars of TensorBoard's event files. Each folder with event files is a run.",
+        "det import tensorboard logs",
+    ),
     "det web": HelpText.of(
         "Print an address of the master's pages that logs a browser in. It works once.",
         "det web",

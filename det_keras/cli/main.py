@@ -19,6 +19,7 @@ from det_keras.cli.commands import (
     cluster,
     deploy,
     experiment,
+    import_,
     job,
     master,
     preview,
@@ -147,6 +148,7 @@ def command_parser() -> argparse.ArgumentParser:
         user,
         preview,
         tensorboard,
+        import_,
         web,
     ):
         noun.add_parsers(nouns)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 import yaml
+from importing.stores import Written, events, mlflow_files, simple
 
 from cluster import scripts
 from det_keras.cli.command_tree import command_tree
@@ -276,6 +278,18 @@ def test_a_check_with_a_wrong_token_says_how_to_log_in(double, monkeypatch):
     assert done.returncode == 1
     assert re.search(r"^login +FAILED ", done.stdout, re.MULTILINE)
     assert f"`det -m {double.url} user login NAME`" in done.stdout
+
+
+def test_runs_of_other_trackers_are_not_imported(double, tmp_path):
+    folder = tmp_path / "wandb" / "run-20260102_030405-first001"
+    folder.mkdir(parents=True)
+    shutil.copy(ROOT / "tests/importing/files/run-first001.wandb", folder)
+    events(tmp_path / "logs", (1, [simple("loss", 1.0)]))
+    store = mlflow_files(tmp_path, [Written("a")])
+    for tracker, path in (("mlflow", store), ("wandb", folder), ("tensorboard", tmp_path / "logs")):
+        refused = double.det("import", tracker, path, check=False)
+        assert refused.returncode == 1
+        assert "only by det_keras's own master" in refused.stderr
 
 
 def test_no_command_is_left_out(double):

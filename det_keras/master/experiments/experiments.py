@@ -22,7 +22,7 @@ from det_keras.master.database.context_store import ContextStore, FileEntry
 from det_keras.master.database.lookups import find_experiment
 from det_keras.master.database.models import CheckpointRow, ExperimentRow, TrialRow
 from det_keras.master.database.notifier import DELETIONS, WORK
-from det_keras.master.database.store import Store
+from det_keras.master.database.store import Store, Transaction
 from det_keras.master.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, NotFoundError
 from det_keras.master.experiments import continuing
 from det_keras.master.experiments.controller import ExperimentController
@@ -190,19 +190,36 @@ class Experiments:
         Raises:
             InvalidArgumentError: the config cannot be used; nothing is stored.
         """
-        loaded = self._parse(text, (_UNMANAGED,), alone=True)
+        loaded = self.load_unmanaged(text)
         with self._store.writing() as tx:
-            query = select(ExperimentRow.id).where(ExperimentRow.external_id == external_id)
             # Looked up and added in one transaction: two scripts with the same `external_id` get one experiment.
-            known = None if external_id is None else tx.scalar(query)
+            known = None if external_id is None else self.find_unmanaged(tx, external_id)
             if known is not None:
                 return known, ()
-            experiment = _row(
-                owner_id, loaded, state=states.ACTIVE, is_unmanaged=True, external_id=external_id
-            )
-            tx.add(experiment)
-            tx.flush()
-            return experiment.id, loaded.notices
+            return self.add_unmanaged(tx, owner_id, loaded, external_id), loaded.notices
+
+    def load_unmanaged(self, text: str) -> LoadedConfig[ExperimentConfig]:
+        """Validate the config of an unmanaged experiment.
+
+        Raises:
+            InvalidArgumentError: it cannot be used.
+        """
+        return self._parse(text, (_UNMANAGED,), alone=True)
+
+    @staticmethod
+    def find_unmanaged(session: Session, external_id: str) -> int | None:
+        """Return the number of the experiment with an external id, None if there is none."""
+        return session.scalar(select(ExperimentRow.id).where(ExperimentRow.external_id == external_id))
+
+    @staticmethod
+    def add_unmanaged(
+        tx: Transaction, owner_id: int, loaded: LoadedConfig[ExperimentConfig], external_id: str | None
+    ) -> int:
+        """Add an unmanaged experiment and return its number; the arguments are those of `create_unmanaged`."""
+        experiment = _row(owner_id, loaded, state=states.ACTIVE, is_unmanaged=True, external_id=external_id)
+        tx.add(experiment)
+        tx.flush()
+        return experiment.id
 
     def continue_(self, experiment_id: int, override: str = "") -> tuple[str, ...]:
         """Continue an ended experiment; return notices for the user.

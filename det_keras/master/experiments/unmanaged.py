@@ -135,6 +135,40 @@ class UnmanagedController(Controller):
         self._follow()
         return trial
 
+    def add_imported_trial(self, external_id: str, hparams: Mapping[str, Any], started: datetime) -> TrialRow:
+        """Add the trial of a run of another tracker; no heartbeats are expected of it.
+
+        Args:
+            external_id: names the run.
+            hparams: its hyperparameter values.
+            started: when the run started.
+        """
+        self._experiment.start_time = started
+        return self._trials.add(
+            context=None,
+            slots=0,
+            external_id=external_id,
+            request_id=str(uuid.uuid4()),
+            state=states.ACTIVE,
+            hparams=dict(hparams),
+            seed=0,
+            start_time=started,
+        )
+
+    def set_imported_end(self, trial: TrialRow, state: str, time: datetime | None) -> None:
+        """Give the trial of a run of another tracker, and the experiment, the state of the run.
+
+        Args:
+            trial: the trial of the experiment.
+            state: ACTIVE, or a final state.
+            time: when the run ended; None if it has not.
+        """
+        trial.state = state
+        trial.heartbeat_at = None
+        self._trials.set_end(trial, time)
+        self._enter(state)
+        self._experiment.end_time = time
+
     def start_run(self, trial: TrialRow) -> None:
         """Begin the next run of a trial, even if the trial has ended; later reports belong to this run."""
         trial.run_id += 1

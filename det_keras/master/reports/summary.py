@@ -7,6 +7,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from det_keras.protocol.metrics import number, summary_name
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d")
@@ -26,6 +29,41 @@ def summarise_all(reports: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str,
     for group, metrics in reports:
         name = summary_name(group)
         result[name] = summarise(result.get(name, {}), metrics)
+    return result
+
+
+def summarise_columns(
+    summary: Mapping[str, Any], metrics: Mapping[str, npt.NDArray[np.float64]]
+) -> dict[str, Any]:
+    """Return the summary of one group, updated with all values of some metrics, in the order of steps."""
+    result = dict(summary)
+    for name, values in metrics.items():
+        old = result.get(name)
+        if not len(values):
+            continue
+        last = float(values[-1])
+        if old is not None and old["type"] != "number":
+            result[name] = {"type": "string", "last": last}
+            continue
+        if old is not None:
+            # As the sum of single reports: one after another.
+            values = np.concatenate(([_float(old["min"]), _float(old["max"])], values))
+        count = len(values) if old is None else len(values) - 2 + old["count"]
+        with np.errstate(all="ignore"):
+            total = float(
+                np.cumsum(values)[-1] if old is None else np.cumsum([_float(old["sum"]), *values[2:]])[-1]
+            )
+            # NaN wins over every other value.
+            least, most = float(values.min()), float(values.max())
+        result[name] = {
+            "type": "number",
+            "count": count,
+            "min": least,
+            "max": most,
+            "sum": total,
+            "mean": total / count,
+            "last": last,
+        }
     return result
 
 

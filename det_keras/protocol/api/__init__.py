@@ -3,6 +3,7 @@
 from det_keras.protocol.api.accounts import Accounts
 from det_keras.protocol.api.checkpoints import Checkpoints
 from det_keras.protocol.api.experiments import Experiments
+from det_keras.protocol.api.imports import Imports
 from det_keras.protocol.api.jobs import GenericTasks, Jobs
 from det_keras.protocol.api.tasks import Logs, Tasks
 from det_keras.protocol.api.transport import Transport
@@ -22,6 +23,7 @@ class Api:
         checkpoints: of all experiments.
         experiments: of all users.
         generic_tasks: generic jobs of a Determined master.
+        imports: runs of other trackers; only our master has these calls.
         jobs: generic jobs of our master.
         tasks: tasks of trials and jobs, and their allocations.
         trials: of all experiments.
@@ -33,6 +35,7 @@ class Api:
         self.checkpoints = Checkpoints(transport)
         self.experiments = Experiments(transport)
         self.generic_tasks = GenericTasks(transport)
+        self.imports = Imports(transport)
         self.jobs = Jobs(transport)
         self.tasks = Tasks(transport)
         self.trials = Trials(transport)

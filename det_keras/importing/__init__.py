@@ -1,0 +1,1 @@
+"""Runs of other trackers: read from their files, and stored on a master as unmanaged experiments."""
