@@ -132,8 +132,8 @@ def test_long_run_is_sent_in_parts_of_which_only_the_last_completes_it():
             losses += unpacked(columns["metrics"]["loss"]["values"], FLOATS).tolist()
             if "rare" in columns["metrics"]:
                 column = columns["metrics"]["rare"]
-                values = unpacked(column["values"], FLOATS).tolist()
-                rare |= dict(zip(own[unpacked(column["rows"], ROWS)].tolist(), values, strict=True))
+                where = own[unpacked(column["rows"], ROWS)].tolist()
+                rare |= dict(zip(where, unpacked(column["values"], FLOATS).tolist(), strict=True))
         assert reports <= MOST_REPORTS
         assert values <= MOST_VALUES
     assert all_steps == list(steps)
