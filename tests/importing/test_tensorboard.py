@@ -55,6 +55,18 @@ def test_tensors_of_other_types_keep_their_values(tmp_path, dtype):
     assert table.metrics["n"].values.tolist() == values
 
 
+def test_whole_numbers_of_32_bits_are_not_taken_for_floats(tmp_path):
+    def value(x: int, *, is_first: bool):
+        found_value = tensor("n", 0, "int32", is_first=is_first)
+        found_value.tensor.ClearField("int_val")
+        found_value.tensor.tensor_content = x.to_bytes(4, "little")
+        return found_value
+
+    values = [5, 0, 1, 0, 7]
+    events(tmp_path / "run", *((step + 1, [value(x, is_first=not step)]) for step, x in enumerate(values)))
+    assert read(tmp_path).tables["training"].metrics["n"].values.tolist() == values
+
+
 def test_steps_and_values_of_all_kinds_are_kept(tmp_path):
     steps = [0, 1, 127, 128, 1 << 40, -5]
     values = [math.nan, math.inf, -math.inf, 0.0, 1.5, -2.0]

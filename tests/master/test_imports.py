@@ -177,6 +177,19 @@ def test_later_value_of_a_step_replaces_the_stored_one_in_curve_and_summary(worl
     assert (best["totalBatches"], best["metrics"]["avgMetrics"]["val_loss"]) == (5, 0.001)
 
 
+def test_curve_that_was_read_before_shows_a_replaced_value(world, imported):
+    series = "/api/v1/trials/time-series?trialIds=1&metricNames=loss&group=training&maxDatapoints=100"
+
+    def curve() -> dict:
+        (metric,) = world.client.get(series)["trials"][0]["metrics"]
+        return {int(point["batches"]): point["values"]["loss"] for point in metric["data"]}
+
+    imported(Written("a" * 32, metrics={"loss": LOSS}))
+    before = curve()
+    imported(Written("a" * 32, metrics={"loss": [*LOSS, (START_MS + 99, 7.0, 3)]}))
+    assert curve() == {**before, 3: 7.0}
+
+
 def long_run(tmp_path: Path) -> mlflow.FoundRun:
     """Return a run that is sent in several parts."""
     points = [(START_MS + step, step / 7, step) for step in range(25_000)]
@@ -292,3 +305,7 @@ def test_experiment_that_is_no_import_keeps_its_trials(world):
     world.client.call("PUT", path, {"config": "name: mine\n", "unmanaged": True})
     world.client.call("PUT", "/api/v1/imports/mine", body(), status=400)
     assert world.client.trials(1) == []
+    trial = {"createTrialRequest": {"experimentId": 1}, "externalTrialId": "mine"}
+    world.client.call("PUT", "/api/v1/trials", trial)
+    world.client.call("PUT", "/api/v1/imports/mine", body(), status=400)
+    assert metrics_of(world) == {}
