@@ -2,7 +2,7 @@
 
     python oracle_mlflow.py DIR files|database
 
-prints the differences, one per line.
+prints the differences, one per line, or a sentence if there are none.
 """
 
 from __future__ import annotations
@@ -102,4 +102,5 @@ def _theirs(client, run_id: str, names) -> dict[tuple[str, int], str]:
 
 
 if __name__ == "__main__":
-    print("\n".join(differences(Path(sys.argv[1]), sys.argv[2])))
+    found = differences(Path(sys.argv[1]), sys.argv[2])
+    print("\n".join(found) or "read as MLflow reads it")

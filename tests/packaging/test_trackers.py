@@ -27,6 +27,14 @@ def environment(built, tmp_path_factory):
     return environment
 
 
+@pytest.mark.parametrize("kind", ["files", "database"])
+def test_store_of_mlflow_is_imported_as_mlflow_reads_it(environment, kind):
+    folder = environment.folder / f"store-{kind}"
+    folder.mkdir()
+    script = Path(__file__).parents[1] / "importing" / "oracle_mlflow.py"
+    assert environment.run("python", script, folder, kind).stdout.splitlines() == ["read as MLflow reads it"]
+
+
 @pytest.mark.parametrize("tracker", TRACKERS)
 def test_tracker_records_what_it_records_of_plain_keras(environment, tracker):
     script = Path(__file__).with_name("tracked.py")
