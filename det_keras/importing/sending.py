@@ -118,7 +118,7 @@ def import_runs(
                 on_done()
                 continue
             try:
-                run = each.read()
+                run = _read(each)
             except BrokenRunError as error:
                 fail(str(error))
                 continue
@@ -129,6 +129,16 @@ def import_runs(
     finally:
         senders.shutdown(cancel_futures=True)
     return report
+
+
+def _read(found: FoundRun) -> Run:
+    try:
+        return found.read()
+    except OSError as error:
+        # Such as a folder that was deleted or closed since the runs were found.
+        raise BrokenRunError(f"{error.filename or found.place} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise BrokenRunError(f"{found.place} cannot be read: {error}.") from error
 
 
 def external_id(tracker: str, run_id: str) -> str:

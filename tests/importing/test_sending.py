@@ -102,6 +102,25 @@ def test_runs_that_cannot_be_read_or_are_refused_are_named_and_the_others_sent()
     assert len(done) == 4
 
 
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (
+            PermissionError(13, "Permission denied", "/b/params"),
+            "/b/params cannot be read: Permission denied.",
+        ),
+        (ValueError("a step has more than 64 bits"), "/b cannot be read: a step has more than 64 bits."),
+    ],
+)
+def test_other_errors_of_a_run_do_not_end_the_import(error, text):
+    def read() -> Run:
+        raise error
+
+    report = sent(Imports(), FoundRun("b", "/b", "f", read), found("c"))
+    assert report.failures == [text]
+    assert str(report) == "1 new, 0 continued, 0 unchanged"
+
+
 def test_master_that_does_not_answer_ends_the_import():
     def answer(name, part):
         raise MasterUnavailableError("gone")
