@@ -7,6 +7,7 @@ changes names them.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections import defaultdict
@@ -16,12 +17,14 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from sqlalchemy import Text, func, select, type_coerce
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from det_keras.display import flat_hparams
 from det_keras.master.database.change_feed import EVERYTHING, Subject
 from det_keras.master.database.models import AllocationRow, ExperimentRow, ProvenanceRow, TrialRow, UserRow
 from det_keras.master.database.store import Store
+from det_keras.master.errors import UnavailableError
 from det_keras.master.lifecycle import refined_state
 from det_keras.master.reports.provenance import subject_of
 from det_keras.protocol import states
@@ -162,9 +165,25 @@ class TrialRows:
         self._store = store
         self._lock = threading.Lock()
         self._position = -1
+        self._is_prepared = False
         self._rows: dict[int, Row] = {}
         self._experiments: dict[int, Experiment] = {}
         self._schemas: dict[tuple[tuple[str, ...], tuple[str, ...]], Schema] = {}
+
+    def prepare(self) -> None:
+        """Read the trials in the background, if they were never read: of 100,000 this takes some seconds.
+
+        Called when somebody opens a page, so that the table is there when it is looked for. A master without visitors
+        keeps no rows.
+        """
+        if not self._is_prepared:
+            self._is_prepared = True
+            threading.Thread(target=self._read_first, name="trial-rows", daemon=True).start()
+
+    def _read_first(self) -> None:
+        # Whoever asks for the table gets the error.
+        with contextlib.suppress(UnavailableError, SQLAlchemyError):
+            self.read()
 
     def read(self) -> list[Row]:
         """Return the trials as they are now, oldest first.
@@ -177,7 +196,9 @@ class TrialRows:
             is_first = self._position < 0
             if is_first or changed:
                 with self._store.reading() as session:
-                    if is_first or EVERYTHING in changed:
+                    if is_first:
+                        self._load(session, session.scalars(select(TrialRow.id).order_by(TrialRow.id)).all())
+                    elif EVERYTHING in changed:
                         self._follow_all(session)
                     else:
                         self._follow(session, changed)
@@ -250,8 +271,9 @@ class TrialRows:
                     self._rows[row.id] = self._row(row, experiment, *runs.get(row.id, (0.0, None)))
 
     def _row(self, row: Any, experiment: Experiment, run_s: float, running_since: datetime | None) -> Row:
-        hparams = dict(flat_hparams(json.loads(row.hparams)))
-        metrics = _metrics(json.loads(row.summary_metrics))
+        nested, summaries = json.loads(f"[{row.hparams},{row.summary_metrics}]")
+        hparams = dict(flat_hparams(nested))
+        metrics = _metrics(summaries)
         names = tuple(hparams), tuple(metrics)
         values = [_plain(value) for value in hparams.values()]
         for summary in metrics.values():

@@ -41,8 +41,12 @@ _SILENCE_S = 15.0
 
 
 async def _note_position(request: Request, master: MasterDep) -> None:
-    """Note which changes a page contains, before it reads anything; its stream of events begins after them."""
+    """Note which changes a page contains, before it reads anything; its stream of events begins after them.
+
+    Whoever opens a page may look at the table of all trials next.
+    """
     request.state.position = master.store.feed.position
+    master.trial_rows.prepare()
 
 
 router = APIRouter(include_in_schema=False, dependencies=[Depends(_note_position)])
