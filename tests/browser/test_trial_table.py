@@ -206,3 +206,26 @@ def test_page_is_saved_under_a_name_and_opened_again(page):
     menu.locator("summary").click()
     menu.get_by_role("button", name="Delete the view narrow ones").click()
     expect(menu.get_by_text("No view is saved yet.")).to_be_visible()
+
+
+def test_keys_find_walk_tick_and_compare(page):
+    open_table(page, "/trials?q=optimizer=sgd&sort=width&columns=id,width", 4)
+    page.keyboard.press("/")
+    expect(page.get_by_role("searchbox", name="Filter")).to_be_focused()
+    # In a field they are letters.
+    page.keyboard.press("End")
+    page.keyboard.type(" width<3")
+    expect(page.locator("#all-trials")).to_have_attribute("data-found", "2")
+    page.get_by_role("heading", name="Trials").click()
+    for key in "jxjx":
+        page.keyboard.press(key)
+    boxes = page.get_by_role("checkbox", name=re.compile(r"Choose trial \d"))
+    expect(boxes.nth(0)).to_be_checked()
+    expect(boxes.nth(1)).to_be_checked()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.press("k")
+    expect(page.locator("#all-trials tbody tr").first).to_be_focused()
+    page.keyboard.press("c")
+    page.wait_for_url(re.compile(r"/compare\?trial=\d+&trial=\d+"))

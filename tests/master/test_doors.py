@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import posixpath
 from datetime import timedelta
 from urllib.parse import urlsplit
 
@@ -242,15 +243,16 @@ def test_page_of_another_site_may_not_log_a_browser_in_as_somebody(world):
 @pytest.mark.parametrize("way", ["..%2F..%2Fetc%2Fpasswd", "%2Fetc%2Fpasswd", "..", "%00", "a" * 5000])
 def test_path_that_leads_out_finds_nothing(world, way):
     headers = {"Authorization": f"Bearer {world.client.token}", "Accept": "application/gzip"}
-    for method, path in every_route(world.http.app):
+    routes = list(every_route(world.http.app))
+    for method, path in routes:
         if "{" not in path:
             continue
         filled = "/".join(way if part.startswith("{") else part for part in path.split("/"))
         answer = world.http.request(
             method, f"{filled}?timeout_seconds=0", headers=headers, follow_redirects=False
         )
-        # Clients shorten `/x/..` by themselves, and the first page leads on to another.
-        if answer.headers.get("location") == "/experiments" and way == "..":
+        # Clients shorten `/x/..` by themselves: what is left may be the first page, or another call.
+        if way == ".." and posixpath.normpath(filled) in {"/", *(known for _, known in routes)}:
             continue
         status = answer.status_code
         # Wrong numbers are 400; the reads that have nothing to say about an unknown id say so.

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 
 import numpy as np
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
 from det_keras.client import Session
 from det_keras.cluster_info import WorkerInfo, read_cluster_info
@@ -15,7 +15,7 @@ from det_keras.core.backend.shared import SharedBackend
 from det_keras.core.backend.trial import LoadReporter
 from det_keras.core.context import Context
 from det_keras.core.distributed import DistributedContext
-from det_keras.master.database.models import MetricRow, TrialRow
+from det_keras.master.database.models import AllocationRow, MetricRow, TrialRow
 from det_keras.master.reports.metrics import Report, add_quickly
 from det_keras.master.reports.system import SystemMetric, SystemMetrics, SystemValue
 from det_keras.protocol.values import now, timestamp
@@ -224,7 +224,11 @@ def test_wall_draws_the_load_of_all_its_trials_from_the_begin_of_each(world, tri
     other_id = world.launch()[1]["id"]
     for number, begin in ((trial_id, START), (other_id, START + timedelta(days=2))):
         with world.master.store.writing() as tx:
-            tx.get(TrialRow, number).start_time = begin
+            trial = tx.get(TrialRow, number)
+            # It waited for a day.
+            trial.start_time = begin - timedelta(days=1)
+            of_trial = AllocationRow.task_id == trial.task_id
+            tx.execute(update(AllocationRow).where(of_trial).values(start_time=begin))
         for hour in range(3):
             sample(world, number, begin + timedelta(hours=hour), cpu_util_trial=10.0 * number + hour)
     cookie = {"Cookie": f"auth={world.client.token}"}
@@ -234,7 +238,7 @@ def test_wall_draws_the_load_of_all_its_trials_from_the_begin_of_each(world, tri
     assert card["title"] == "CPU (%)"
     params["metric"] = [metric["key"] for metric in card["metrics"]]
     drawn = world.http.get(card["source"], params=params, headers=cookie).json()
-    assert drawn["x"] == [0, 1, 2]
+    assert drawn["x"] == [0, 3600, 7200]
     assert {line["trial"]: line["y"] for line in drawn["lines"]} == {
         number: [10 * number, 10 * number + 1, 10 * number + 2] for number in (trial_id, other_id)
     }

@@ -3,6 +3,7 @@
 import { arm } from "./actions.js";
 import { armChoosers } from "./chooser.js";
 import { listen } from "./live.js";
+import { armShortcuts } from "./shortcuts.js";
 import { armState } from "./state.js";
 import { armTables } from "./tables.js";
 import { localize } from "./times.js";
@@ -13,5 +14,6 @@ arm();
 armTables();
 armChoosers();
 armViews();
+armShortcuts();
 armState();
 if (document.querySelector("[data-live]")) listen();
