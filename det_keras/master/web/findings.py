@@ -1,17 +1,25 @@
-"""What a search found, in sentences."""
+"""What a search found, and what the curves of a trial say, in sentences."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from det_keras.display import flat_hparams, metric_text, number_text, seconds_text
+from det_keras.master.embedded import EmbeddedMaster
+from det_keras.master.reports.points import EVERY_POINT, Floats
+from det_keras.master.reports.series import Series
+from det_keras.master.reports.verdicts import verdict
 from det_keras.master.web.experiments import varied
 from det_keras.master.web.plotting.importance import importances
 from det_keras.master.web.plotting.plots import points_of
 from det_keras.master.web.plotting.rungs import stopped_at
 from det_keras.master.web.plotting.space import scales
+from det_keras.protocol.metrics import TRAINING, VALIDATION
 from det_keras.protocol.states import TERMINAL, bare, is_over
 
 _MOST_HPARAMS = 12
@@ -46,6 +54,54 @@ def findings(
         _duration(experiment),
     )
     return [sentence for sentence in sentences if sentence]
+
+
+def curve_findings(
+    master: EmbeddedMaster, trial: Mapping[str, Any], experiment: Mapping[str, Any]
+) -> list[str]:
+    """Return what the curves of a trial say: that it overfits since an epoch, or makes no progress since then.
+
+    Args:
+        master: has the curves.
+        trial: the `Trial` of the REST API.
+        experiment: its `Experiment`.
+    """
+    searched = experiment["searcherMetric"]
+    directions = {searched: bool(experiment["config"]["searcher"]["smaller_is_better"])}
+    # Of other metrics it is not known which values are better.
+    directions.setdefault("val_loss", True)
+    sentences = (_curve(master, trial["id"], name, smaller) for name, smaller in directions.items())
+    return [sentence for sentence in sentences if sentence]
+
+
+def _curve(master: EmbeddedMaster, trial_id: int, name: str, smaller_is_better: bool) -> str:
+    found = master.curves.read([trial_id], group=VALIDATION, metric=name, most_points=EVERY_POINT)
+    if not found:
+        return ""
+    (series,) = found
+    twin = name.removeprefix("val_")
+    trained = master.curves.read([trial_id], group=TRAINING, metric=twin, most_points=EVERY_POINT)
+    training = _at(series, trained[0]) if trained else None
+    said = verdict(series.values, training, smaller_is_better=smaller_is_better)
+    if said is None:
+        return ""
+    epoch = None if series.epochs is None else float(series.epochs[said.place])
+    is_known = epoch is not None and math.isfinite(epoch)
+    since = f"epoch {number_text(epoch)}" if is_known else f"batch {series.batches[said.place]:,}"
+    shown, value = _isolated(name), metric_text(float(series.values[said.place]))
+    if said.kind == "plateau":
+        return f"No progress of {shown} since {since} ({value})."
+    last = metric_text(float(series.values[-1]))
+    return (
+        f"Overfits since {since}: {shown} went from {value} to {last}, while {_isolated(twin)} of training "
+        "became better."
+    )
+
+
+def _at(series: Series, other: Series) -> Floats:
+    """Return the values of another curve at the batches of a curve: the last ones before, NaN without any."""
+    places = np.searchsorted(other.batches, series.batches, side="right") - 1
+    return np.where(places >= 0, other.values[np.maximum(places, 0)], np.nan)
 
 
 def _best(experiment: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> str:

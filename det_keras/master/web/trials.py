@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
+import anyio.to_thread
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -14,6 +15,7 @@ from det_keras.display import flat_hparams, parse_time
 from det_keras.master.server.calls import MasterDep
 from det_keras.master.web.alerts import outcome, runs_of, trial_alerts
 from det_keras.master.web.experiments import kept, latest_first
+from det_keras.master.web.findings import curve_findings
 from det_keras.master.web.metric_choice import metrics_of
 from det_keras.master.web.plotting.rungs import stopped_at
 from det_keras.master.web.provenance.record import shown_record
@@ -41,6 +43,7 @@ async def overview(request: Request, master: MasterDep, trial_id: int) -> Respon
         **shown,
         tab="overview",
         alerts=await trial_alerts(master, trial, shown["experiment"], runs, checkpoints),
+        findings=await anyio.to_thread.run_sync(curve_findings, master, trial, shown["experiment"]),
         hparams=list(flat_hparams(trial["hparams"])),
         has_metrics=bool(metrics_of([trial])),
         runs=[
