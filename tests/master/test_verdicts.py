@@ -60,6 +60,11 @@ def test_nothing_is_said_of_a_curve_that_goes_on_or_is_noise(values):
     assert verdict(values, values, smaller_is_better=True) is None
 
 
+def test_noise_around_a_constant_is_not_overfitting_though_training_goes_on():
+    for seed in range(40):
+        assert verdict(noisy(np.ones(40), 0.1, seed), np.linspace(1, 0, 40), smaller_is_better=True) is None
+
+
 def test_digits_classifier_that_learns_noise_by_heart_overfits():
     keras = pytest.importorskip("keras")
     from sklearn.datasets import load_digits

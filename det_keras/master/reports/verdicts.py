@@ -66,17 +66,19 @@ def verdict(validation: Floats, training: Floats | None, *, smaller_is_better: b
     best = int(np.argmin(values))
     since = len(values) - 1 - best
     noise = _noise(values)
+    # The best of many values is one of luck, that of their means is not.
+    level = float(np.min(_means(values)))
     if since >= max(_LEAST_POINTS, _LEAST_PART * len(values)):
         end = values[-max(_LEAST_POINTS, since // 2) :]
-        is_worse = float(np.mean(end)) - float(values[best]) > _NOISE * noise
+        is_worse = float(np.mean(end)) - level > _NOISE * noise
         if is_worse and training is not None and _falls(sign * training[best:]):
             return Verdict("overfits", best)
-    return _plateau(values, noise)
+    return _plateau(values, level, noise)
 
 
-def _plateau(values: Floats, noise: float) -> Verdict | None:
+def _plateau(values: Floats, level: float, noise: float) -> Verdict | None:
     """Return since where the values stay within the noise, after progress that did not."""
-    progress = float(np.mean(values[:2])) - float(np.min(values))
+    progress = float(np.mean(values[:2])) - level
     if progress <= _NOISE * noise:
         return None
     best_so_far = np.minimum.accumulate(values)
@@ -89,6 +91,12 @@ def _plateau(values: Floats, noise: float) -> Verdict | None:
         _NO_PROGRESS * progress, _NOISE * noise
     )
     return Verdict("plateau", place) if is_level else None
+
+
+def _means(values: Floats) -> Floats:
+    """Return the mean of each value and its neighbours."""
+    width = 5 if len(values) >= 2 * _FEWEST_POINTS else 3
+    return np.convolve(values, np.full(width, 1 / width), mode="valid")
 
 
 def _noise(values: Floats) -> float:
