@@ -22,6 +22,7 @@ from det_keras.master import process
 FOLDER = Path(__file__).parent
 DIGITS = FOLDER.parents[1] / "examples" / "digits"
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+_COLUMNS = "id,name,state,val_accuracy,val_loss,learning_rate,optimizer,dropout,filters,duration"
 _FAILS = b"""
 from sklearn.datasets import load_digits
 
@@ -86,6 +87,16 @@ def take_pictures(browser: Browser, url: str, token: str) -> None:
     day.goto(f"{url}/experiments/2")
     day.get_by_role("alert").wait_for()
     day.screenshot(path=FOLDER / "failure.png", clip={"x": 0, "y": 0, "width": 1440, "height": 620})
+    day.goto(f"{url}/trials?q=state:completed&sort=-val_accuracy&columns={_COLUMNS}")
+    boxes = day.get_by_role("checkbox", name="Choose trial")
+    boxes.first.wait_for()
+    for place in range(4):
+        boxes.nth(place).check()
+    day.get_by_role("button", name="Draw 4").click()
+    day.locator("#drawn canvas").first.wait_for()
+    day.mouse.move(0, 0)
+    day.wait_for_timeout(500)
+    day.screenshot(path=FOLDER / "trials.png")
     night = open_page(browser, url, token, "dark")
     night.goto(f"{url}/experiments/1/search")
     night.locator(".trial-line").first.wait_for()
