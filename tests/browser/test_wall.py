@@ -348,6 +348,8 @@ def test_card_without_an_answer_says_what_happens_next(page, search):
         expect(card(page, "accuracy")).to_contain_text(
             "Could not be drawn: The master cannot be reached. The curves are drawn when it answers again."
         )
+        # The other cards have asked, too: no question is left for later.
+        page.close()
 
 
 def over(page, title, part):
