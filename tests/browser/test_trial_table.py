@@ -185,8 +185,16 @@ def test_page_fits_a_phone(new_page, site):
 def test_new_trial_appears_by_itself(page, site):
     open_table(page, "/trials?q=label:late", 0)
     config = SEARCH.format(name="late", count=2, optimizer="adam")
-    site.client.create(config, activate=False)
-    expect(page.locator("#all-trials tbody tr")).to_have_count(2)
+    number = site.client.create(config, activate=False)
+    rows = page.locator("#all-trials tbody tr")
+    expect(rows).to_have_count(2)
+    # A change leaves the focus where it is.
+    page.get_by_role("heading", name="Trials").click()
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    site.client.call("PATCH", f"/api/v1/experiments/{number}", {"name": "later"})
+    expect(rows.first).to_contain_text("later")
+    expect(rows.nth(1)).to_be_focused()
 
 
 def test_page_is_saved_under_a_name_and_opened_again(page):

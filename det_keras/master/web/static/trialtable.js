@@ -88,11 +88,12 @@ class TrialTable {
     const number = (this.asked = (this.asked ?? 0) + 1);
     try {
       const answer = await fetch(`/api/v1/trials?${question}`);
-      const content = await answer.json();
+      const text = await answer.text();
+      const content = JSON.parse(text);
       // A later question may have been answered before.
       if (number !== this.asked) return;
       this.refused.hidden = answer.ok;
-      if (answer.ok) this.take(content);
+      if (answer.ok) this.take(content, text);
       else this.refused.textContent = content.error.error;
     } catch {
       // The stream of events shows that the master is unavailable, and refreshes the page when it is back.
@@ -101,17 +102,14 @@ class TrialTable {
     }
   }
 
-  take(answer) {
+  take(answer, sent) {
     this.answer = answer;
     this.root.dataset.found = answer.found;
     const pages = Math.max(1, Math.ceil(answer.found / ROWS));
     if (this.page > pages) return this.changed({ page: pages });
     this.offerGroups(answer.names);
     this.offerColumns(answer);
-    this.head(answer.columns);
-    const rows = answer.rows.map((cells, index) => this.row(cells, answer.columns, answer.trialIds[index]));
-    this.table.tBodies[0].replaceChildren(...rows);
-    this.pin(answer.columns);
+    this.redraw(answer, JSON.stringify([sent, this.sort, [...this.pinned]]));
     const first = (this.page - 1) * ROWS;
     const what = this.groupBy ? "groups" : "trials";
     const text = (value) => value.toLocaleString("en");
@@ -120,6 +118,22 @@ class TrialTable {
     this.count.textContent = answer.found === 0 ? (answer.total ? `No trial matches, of ${text(answer.total)}.` : "No trial yet.") : range + among;
     for (const button of this.root.querySelectorAll("[data-page]")) button.disabled = Number(button.dataset.page) < 0 ? this.page <= 1 : this.page >= pages;
     return undefined;
+  }
+
+  // Draws the rows, unless they are drawn already; the focus stays on its row.
+  redraw(answer, text) {
+    if (text === this.drawnText) return;
+    this.drawnText = text;
+    const focused = this.table.contains(document.activeElement) ? document.activeElement.closest("tr") : null;
+    const wasBox = document.activeElement?.matches("input");
+    this.head(answer.columns);
+    const rows = answer.rows.map((cells, index) => this.row(cells, answer.columns, answer.trialIds[index]));
+    this.table.tBodies[0].replaceChildren(...rows);
+    this.pin(answer.columns);
+    const again = focused === null ? undefined : rows.find((row) => row.dataset.key !== undefined && row.dataset.key === focused.dataset.key);
+    if (again === undefined) return;
+    again.tabIndex = -1;
+    (wasBox ? again.querySelector("input") : again).focus();
   }
 
   offerGroups(names) {
