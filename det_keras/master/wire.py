@@ -198,3 +198,9 @@ def from_timestamp(text: str) -> datetime:
         return parse_timestamp(text)
     except ValueError as error:
         raise InvalidArgumentError(str(error)) from None
+
+
+def is_own_address(text: str) -> bool:
+    """Return whether a text is the address of a page of this master, without a host."""
+    # `//elsewhere` is an address on another host, and browsers treat `\` as `/`.
+    return text.startswith("/") and not text.startswith(("//", "/\\")) and text.isprintable()

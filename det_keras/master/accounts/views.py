@@ -11,6 +11,7 @@ from det_keras.master.accounts.auth import Caller
 from det_keras.master.database.models import SavedViewRow, UserRow
 from det_keras.master.database.store import Transaction
 from det_keras.master.errors import InvalidArgumentError, NotFoundError, PermissionDeniedError
+from det_keras.master.wire import is_own_address
 from det_keras.protocol.values import now, timestamp
 
 #: Characters of an address.
@@ -60,8 +61,7 @@ def save(tx: Transaction, caller: Caller, *, name: str, address: str, is_shared:
     """
     if caller.is_task:
         raise PermissionDeniedError("Views belong to users; a task cannot save any.")
-    # `//elsewhere` is an address on another host, and browsers treat `\` as `/`.
-    if not address.startswith("/") or address.startswith(("//", "/\\")) or not address.isprintable():
+    if not is_own_address(address):
         raise InvalidArgumentError(f"`address` must be that of a page of this master, received {address!r}.")
     of_caller = SavedViewRow.owner_id == caller.user_id
     row = tx.scalar(select(SavedViewRow).where(of_caller, SavedViewRow.name == name))

@@ -13,6 +13,7 @@ from starlette.types import Scope
 
 from det_keras.master.accounts.auth import page_token
 from det_keras.master.errors import PermissionDeniedError
+from det_keras.master.wire import is_own_address
 
 
 def wants_page(scope: Scope) -> bool:
@@ -24,9 +25,7 @@ def wants_page(scope: Scope) -> bool:
 
 def own_address(text: str) -> str:
     """Return `text` if it is an address on this master, else the address of the first page."""
-    # `//elsewhere` is an address on another host, and browsers treat `\\` as `/`.
-    is_ours = text.startswith("/") and not text.startswith(("//", "/\\")) and text.isprintable()
-    return text if is_ours else "/"
+    return text if is_own_address(text) else "/"
 
 
 def refuse_other_sites(headers: Headers, *, is_by_cookie: bool) -> None:
