@@ -14,11 +14,9 @@ from det_keras.client import Session
 from det_keras.display import hparams_text, parse_time, state_text
 from det_keras.experimental.checkpoint import Checkpoint, best_checkpoints, top_checkpoint
 from det_keras.frame import metrics_frame
-from det_keras.protocol.metrics import VALIDATION, best_metric, group_of
+from det_keras.protocol.metrics import POSITIONS, VALIDATION, best_metric, group_of
 from det_keras.protocol.states import PAUSED, is_over
 
-# These values locate a report; they are not measurements.
-_PLACES = frozenset({"batches", "epoch", "epochs", "records"})
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 
 
@@ -258,7 +256,7 @@ class Trial:
             (group_of(group), name, summary["last"], summary["min"], summary["max"])
             for group, metrics in self.summary_metrics.items()
             for name, summary in metrics.items()
-            if summary.get("type") == "number" and name not in _PLACES
+            if summary.get("type") == "number" and name not in POSITIONS
         ]
         shown = notebook.table(("group", "metric", "last", "lowest", "highest"), rows) if rows else ""
         facts = {
@@ -295,11 +293,11 @@ def _report(shape: Mapping[str, Any], group: str) -> TrialMetrics:
         int(shape["totalBatches"]),
         parse_time(shape.get("endTime")),
         group,
-        {name: _value(value) for name, value in values.items()},
+        {name: decoded(value) for name, value in values.items()},
     )
 
 
-def _value(value: Any) -> Any:
+def decoded(value: Any) -> Any:
     """Return a value of JSON, which has no numbers that are not finite."""
     return float(value) if isinstance(value, str) and value in _NOT_FINITE else value
 

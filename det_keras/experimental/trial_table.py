@@ -8,6 +8,7 @@ from typing import Any
 
 from det_keras.client import Session
 from det_keras.errors import DetError
+from det_keras.experimental.trial import decoded
 from det_keras.frame import metrics_frame
 
 
@@ -34,7 +35,7 @@ class TrialTable:
             raise DetError("Only a master of det_keras has the table of all trials. Use `get_experiment`.")
         answer = session.api.trials.table(q=q, sort=sort, columns=",".join(columns), group=group, limit=limit)
         keys = [column["key"] for column in answer["columns"]]
-        rows = [dict(zip(keys, map(_value, cells), strict=True)) for cells in answer["rows"]]
+        rows = [dict(zip(keys, map(decoded, cells), strict=True)) for cells in answer["rows"]]
         return cls(keys, rows, answer["total"])
 
     def to_frame(self) -> Any:
@@ -56,7 +57,3 @@ class TrialTable:
             for name in self.columns
         }
         return metrics_frame(places, ["row"], columns)
-
-
-def _value(cell: Any) -> Any:
-    return float(cell) if cell in ("NaN", "Infinity", "-Infinity") else cell

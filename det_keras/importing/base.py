@@ -116,6 +116,19 @@ class Series:
         return Series(self.steps[order], self.times[order], self.values[order])
 
 
+@dataclass
+class Points:
+    """The points of one metric while they are read; times are in seconds since 1970."""
+
+    steps: list[int] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+
+    def series(self) -> Series:
+        """Return the points; see `Series.of`."""
+        return Series.of(self.steps, self.times, self.values, 1_000_000)
+
+
 @dataclass(frozen=True)
 class Run:
     """One run of another tracker.

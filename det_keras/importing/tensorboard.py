@@ -15,7 +15,6 @@ import math
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from det_keras.importing.base import (
     BrokenRun,
     BrokenRunError,
     FoundRun,
+    Points,
     Run,
     Series,
     Table,
@@ -60,21 +60,12 @@ _INTEGERS = {3: (7, "<i"), 4: (7, "<B"), 5: (7, "<h"), 6: (7, "<b"), 9: (10, "<q
 _FAILURE = 2
 
 
-@dataclass
-class _Points:
-    """The points of one tag."""
-
-    steps: list[int] = field(default_factory=list)
-    times: list[float] = field(default_factory=list)
-    values: list[float] = field(default_factory=list)
-
-    def series(self) -> Series:
-        series = Series.of(self.steps, self.times, self.values, _MICROSECONDS)
-        if (np.diff(series.times) >= 0).all():
-            return series
-        # Files of a run that was started again may overlap.
-        order = np.argsort(series.times, kind="stable")
-        return Series(series.steps[order], series.times[order], series.values[order])
+def _in_time(series: Series) -> Series:
+    """Return points in the order of their times: files of a run that was started again may overlap."""
+    if (np.diff(series.times) >= 0).all():
+        return series
+    order = np.argsort(series.times, kind="stable")
+    return Series(series.steps[order], series.times[order], series.values[order])
 
 
 def find(path: Path, experiment: str | None, at: datetime) -> Iterator[FoundRun | BrokenRun]:
@@ -137,7 +128,7 @@ def _read(name: str, groups: dict[Path, str | None]) -> Run:
         status = reader.status or status
         first, last = min(first, reader.first), max(last, reader.last)
         for tag, points in reader.points.items():
-            series.setdefault(group or group_of(tag), {})[tag] = points.series()
+            series.setdefault(group or group_of(tag), {})[tag] = _in_time(points.series())
     tables: dict[str, Table] = {}
     for group, members in series.items():
         tables |= tables_of(members, lambda _, group=group: group)  # type: ignore[misc]
@@ -161,14 +152,14 @@ class _Reader:
     """Reads the scalars of event files one after another."""
 
     def __init__(self) -> None:
-        self.points: dict[str, _Points] = {}
+        self.points: dict[str, Points] = {}
         self.hparams: dict[str, Any] = {}
         self.status: int | None = None
         self.first, self.last = math.inf, 0.0
         # The plugin of each tag is named by its first event only.
         self._plugins: dict[str, str] = {}
         # What follows the step in an event of one scalar, without the value: the same in all events of its tag.
-        self._tags: dict[bytes, _Points] = {}
+        self._tags: dict[bytes, Points] = {}
 
     def read(self, path: Path) -> None:
         """Read a file.
@@ -236,14 +227,14 @@ class _Reader:
             if found is None:
                 continue
             tag, scalar, is_single = found
-            points = self.points.setdefault(tag, _Points())
+            points = self.points.setdefault(tag, Points())
             points.steps.append(step)
             points.times.append(time)
             points.values.append(scalar)
             if is_single and len(values) == 1 and event[0] == 0x09 and event[9:10] == b"\x10":
                 self._remember(event, scalar, points)
 
-    def _remember(self, event: bytes, scalar: float, points: _Points) -> None:
+    def _remember(self, event: bytes, scalar: float, points: Points) -> None:
         (last,) = _SINGLE.unpack_from(event, len(event) - 4)
         if last != scalar or event[-5:-4] not in (b"\x15", b"\x04"):
             # Something follows the value.

@@ -27,8 +27,8 @@ from det_keras.importing.base import (
     BrokenRun,
     BrokenRunError,
     FoundRun,
+    Points,
     Run,
-    Series,
     WrongPathError,
     file_facts,
     fingerprint,
@@ -145,16 +145,6 @@ def _found(name: str, files: Sequence[Path], at: datetime) -> FoundRun | BrokenR
 
 
 @dataclass
-class _Points:
-    steps: list[int] = field(default_factory=list)
-    times: list[float] = field(default_factory=list)
-    values: list[float] = field(default_factory=list)
-
-    def series(self) -> Series:
-        return Series.of(self.steps, self.times, self.values, _MICROSECONDS)
-
-
-@dataclass
 class _Content:
     """What the records of a run say."""
 
@@ -168,7 +158,7 @@ class _Content:
     start_s: float | None = None
     exit_code: int | None = None
     runtime_s: int = 0
-    points: dict[str, _Points] = field(default_factory=dict)
+    points: dict[str, Points] = field(default_factory=dict)
 
 
 def _read(run_id: str, files: Sequence[Path], open_as: str) -> Run:
@@ -182,10 +172,7 @@ def _read(run_id: str, files: Sequence[Path], open_as: str) -> Run:
         content.exit_code = None
         for start, record in _records(file, data):
             _take(file, start, record, content)
-    series = {
-        name: Series.of(points.steps, points.times, points.values, _MICROSECONDS)
-        for name, points in content.points.items()
-    }
+    series = {name: points.series() for name, points in content.points.items()}
     tables = tables_of(series)
     start_s = content.start_s if content.start_s is not None else files[0].stat().st_mtime
     started = time_at(start_s * _MICROSECONDS)
@@ -349,7 +336,7 @@ def _take_history(data: bytes, content: _Content) -> None:
         for leaf, scalar in pairs:
             points = content.points.get(leaf)
             if points is None:
-                points = content.points[leaf] = _Points()
+                points = content.points[leaf] = Points()
             points.steps.append(step or 0)
             points.times.append(time_s)
             points.values.append(scalar)

@@ -19,6 +19,9 @@ MOST_TOGETHER = 500
 #: In the group ``cpu``: how often no batch was ready beside the one that was being trained, in percent.
 DATA_WAIT = "data_wait_percent"
 
+#: Values of a report that say where it was made; they are not measurements.
+POSITIONS = frozenset({"batches", "epoch", "epochs", "records"})
+
 _SUMMARY_NAMES = {TRAINING: "avg_metrics", VALIDATION: "validation_metrics"}
 
 

@@ -28,13 +28,11 @@ from det_keras.master.errors import UnavailableError
 from det_keras.master.lifecycle import refined_state
 from det_keras.master.reports.provenance import subject_of
 from det_keras.protocol import states
-from det_keras.protocol.metrics import VALIDATION, group_of
+from det_keras.protocol.metrics import POSITIONS, VALIDATION, group_of
 from det_keras.protocol.values import now, timestamp
 
 # Databases limit the number of values in a statement.
 _AT_ONCE = 500
-# The position of a report, not measurements.
-_PLACES = frozenset({"batches", "epoch", "epochs", "records"})
 _COMMIT_LENGTH = 12
 # Of each metric.
 _FORMS = ("last", "min", "max")
@@ -379,7 +377,7 @@ def _metrics(summaries: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[st
     groups = sorted(summaries, key=lambda group: (group_of(group) != VALIDATION, group))
     for group in groups:
         for name, summary in summaries[group].items():
-            if summary.get("type") != "number" or name in _PLACES:
+            if summary.get("type") != "number" or name in POSITIONS:
                 continue
             found[name if name not in found else f"{group_of(group)}.{name}"] = summary
     return dict(sorted(found.items()))

@@ -7,11 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from det_keras.protocol.metrics import group_of, summary_name
+from det_keras.protocol.metrics import POSITIONS, group_of, summary_name
 
 _VALIDATION = "validation"
-# The position of a report, not measurements.
-_PLACES = frozenset({"batches", "epoch", "epochs", "records"})
 
 
 @dataclass(frozen=True, order=True)
@@ -59,7 +57,7 @@ def metrics_of(trials: Iterable[Mapping[str, Any]]) -> set[Metric]:
             found.update(
                 Metric(group, name)
                 for name, summary in summaries.items()
-                if summary.get("type") == "number" and name not in _PLACES
+                if summary.get("type") == "number" and name not in POSITIONS
             )
     return found
 
