@@ -40,6 +40,7 @@ from det_keras.master.services.garbage_collector import GarbageCollector
 from det_keras.master.services.launching import Launcher
 from det_keras.master.services.settler import Settler
 from det_keras.master.services.verifier import Verifier
+from det_keras.master.table.experiments import ExperimentRows
 from det_keras.master.table.rows import TrialRows
 from det_keras.master.tasks.allocations import live_allocations, shares_of
 from det_keras.master.tasks.jobs import Jobs
@@ -108,6 +109,7 @@ class EmbeddedMaster:
         self.curves = Curves(store)
         self.system_metrics = SystemMetrics(store)
         self.trial_rows = TrialRows(store)
+        self.experiment_rows = ExperimentRows(store)
         self.users = Users(store, self.accounts, home)
         self.bundles = ContextStore(home.root / "contexts")
         self.disk_usage = DiskUsage(store, home, self.bundles.root)

@@ -178,7 +178,7 @@ def test_list_of_runs_chooses_what_the_plots_show(page, site, search):
     expect(lines).to_have_count(6)
     assert dots(page) == [6, 6]
     bound = (values[shown[1]] + values[shown[2]]) / 2
-    page.get_by_label("Filter").fill(f"best<{bound}")
+    page.locator("[name=filter]").fill(f"best<{bound}")
     for found in (lines, rows, page.locator("[data-draw=time] rect")):
         expect(found).to_have_count(2)
     page.get_by_label("Filter").fill("best<-1")

@@ -112,7 +112,7 @@ def test_a_question_and_a_choice_outlast_the_first_metric(page, site, gate, tmp_
     search = talker(site, gate, start)
     page.goto(f"/experiments/{search.number}")
     expect(page.get_by_text("No metric was reported yet.")).to_be_visible()
-    page.get_by_label(f"Compare trial {search.trials[0]}").check()
+    page.get_by_label(f"Choose trial {search.trials[0]}").check()
     page.locator("#heading").get_by_role("button", name="Kill").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_be_visible()
@@ -123,7 +123,7 @@ def test_a_question_and_a_choice_outlast_the_first_metric(page, site, gate, tmp_
     assert page.evaluate("() => performance.getEntriesByType('navigation')[0].type") == "navigate"
     expect(dialog).to_contain_text("Kill this experiment?")
     dialog.get_by_role("button", name="Back").click()
-    expect(page.get_by_label(f"Compare trial {search.trials[0]}")).to_be_checked()
+    expect(page.get_by_label(f"Choose trial {search.trials[0]}")).to_be_checked()
     # The controls that came with the plot steer it.
     page.get_by_label("log y").check()
     page.wait_for_function("() => document.querySelector('.card').card.plot.scales.y.distr === 3")
@@ -149,8 +149,8 @@ def test_two_trials_are_compared(page, search):
     # The table stands below the curves: it moves until they are drawn.
     expect(page.locator(".card canvas").first).to_be_visible()
     for trial in search.trials:
-        page.get_by_label(f"Compare trial {trial}").check()
-    page.get_by_role("button", name="Compare 2").click()
+        page.get_by_label(f"Choose trial {trial}").check()
+    page.get_by_role("link", name="Compare 2").click()
     expect(page).to_have_url(re.compile(r"/compare\?"))
     for trial in search.trials:
         expect(page.get_by_role("columnheader", name=f"Trial {trial}")).to_be_visible()

@@ -100,7 +100,7 @@ def test_chosen_trials_are_drawn_in_their_colours(page):
     for box in page.get_by_role("checkbox", name=re.compile(r"Choose trial \d")).all()[:2]:
         box.check()
     page.get_by_role("button", name="Draw 2").click()
-    canvas = page.locator("#drawn canvas").first
+    canvas = page.locator("[data-drawn] canvas").first
     expect(canvas).to_be_visible()
     swatches = page.locator("#all-trials tbody .swatch")
     colours = [
@@ -115,14 +115,14 @@ def test_chosen_trials_are_drawn_in_their_colours(page):
     )
     # A sent address shows the same.
     page.reload()
-    expect(page.locator("#drawn canvas").first).to_be_visible()
+    expect(page.locator("[data-drawn] canvas").first).to_be_visible()
     page.get_by_role("button", name="Choose none").click()
-    expect(page.locator("#drawn")).to_be_hidden()
+    expect(page.locator("[data-drawn]")).to_be_hidden()
 
 
 # Whether the first chart has lines of a colour.
 _HAS_COLOUR = """(colour) => {
-  const canvas = document.querySelector("#drawn canvas");
+  const canvas = document.querySelector("[data-drawn] canvas");
   if (canvas === null || canvas.width === 0) return false;
   const draft = document.createElement("canvas").getContext("2d");
   draft.fillStyle = colour;
@@ -177,8 +177,8 @@ def test_page_fits_a_phone(new_page, site):
     page = new_page(viewport={"width": 390, "height": 800})
     log_in(page, site)
     page.goto("/trials?chosen=121,122&draw=true")
-    page.locator("#drawn .card").first.scroll_into_view_if_needed()
-    expect(page.locator("#drawn canvas").first).to_be_visible()
+    page.locator("[data-drawn] .card").first.scroll_into_view_if_needed()
+    expect(page.locator("[data-drawn] canvas").first).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 

@@ -100,15 +100,15 @@ def test_first_page_leads_to_the_experiments(world):
 def cells(world, path):
     """Return the rows of a table as dictionaries."""
     table = figure(world, path)
-    keys = [*(column["key"] for column in table["columns"]), *table["more"]]
+    keys = [column["key"] for column in table["columns"]]
     return [dict(zip(keys, row, strict=True)) for row in table["rows"]]
 
 
 def test_list_tells_the_best_metric_of_each(world, search):
-    assert 'data-grid="/tables/experiments"' in page(world, "/experiments").text
+    assert 'data-table="/tables/experiments"' in page(world, "/experiments").text
     (row,) = cells(world, "/tables/experiments")
     assert (row["id"], row["best"], row["metric"]) == (search[0], pytest.approx(1 / 21), "loss")
-    assert row["state"] == ["running", "running"]
+    assert row["state"] == "running"
     (best,) = [
         column for column in figure(world, "/tables/experiments")["columns"] if column["key"] == "best"
     ]
@@ -117,18 +117,21 @@ def test_list_tells_the_best_metric_of_each(world, search):
 
 def test_table_of_trials_marks_the_best_and_has_every_metric(world, search):
     experiment_id, _ = search
-    rows = cells(world, f"/tables/trials?experiment={experiment_id}")
+    names = "id,best,training.loss,max.training.loss"
+    path = f"/api/v1/trials?experiments={experiment_id}&sort=best"
+    first, *_ = cells(world, f"{path}&columns={names}")
+    table = figure(world, path)
     # The best are first.
-    assert [row["isBest"] for row in rows] == [True, False, False]
-    assert rows[0]["last.training.loss"] == pytest.approx(0.1)
-    assert rows[0]["max.training.loss"] == pytest.approx(0.2)
-    columns = {
-        column["key"]: column
-        for column in figure(world, f"/tables/trials?experiment={experiment_id}")["columns"]
-    }
+    assert table["bestIds"] == [first["id"]]
+    assert first["training.loss"] == pytest.approx(0.1)
+    assert first["max.training.loss"] == pytest.approx(0.2)
+    columns = {column["key"]: column for column in table["columns"]}
+    assert columns["best"]["title"] == "Best loss"
+    assert columns["best"]["better"] == "min"
     # Only hyperparameters that differ are shown at first.
-    assert columns["lr"]["is_shown"]
-    assert not columns["width"]["is_shown"]
+    assert "lr" in columns
+    assert "width" not in columns
+    assert "width" in {column["key"] for column in table["names"]}
     text = page(world, f"/experiments/{experiment_id}").text
     assert f'data-post="/api/v1/experiments/{experiment_id}/pause"' in text
     assert f'data-wall="/figures/wall?experiment={experiment_id}"' in text

@@ -37,7 +37,7 @@ ADDRESSES = [
     "/compare?trial=1&trial=2",
     "/trials/1",
     "/tables/experiments",
-    "/tables/trials?experiment=1",
+    "/api/v1/trials?experiments=1",
     "/figures/search?experiment=1",
     "/figures/scatter?experiment=1",
     "/figures/wall?trial=1&trial=2",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from det_keras.cli.arguments import Nouns
 
 _SHOWN = 50
-_NUMERIC = frozenset({"id", "experiment", "metric", "number", "duration", "hparam"})
+_NUMERIC = frozenset({"id", "experiment", "metric", "number", "duration", "hparam", "progress", "size"})
 
 
 def add_parser(verbs: Nouns) -> None:
@@ -81,6 +81,10 @@ def _text(kind: str, cell: Any) -> str:
         return ", ".join(map(str, cell))
     if kind == "duration":
         return display.seconds_text(float(cell))
+    if kind == "size":
+        return display.size_text(int(cell))
+    if kind == "progress":
+        return display.percent_text(cell)
     if kind == "time":
         return display.time_text(str(cell))
     return display.metric_text(cell) if kind == "metric" else display.number_text(cell)

@@ -106,6 +106,22 @@ class ListedExperiment:
         """All fields except those of the config, and except the duration, which changes all the time."""
         return _listed_shape(self.row, self.facts, self.owner)
 
+    @property
+    def smaller_is_better(self) -> bool:
+        """How its metric compares."""
+        return _shown(self.row.config_text).smaller_is_better
+
+    @property
+    def has_run(self) -> bool:
+        """Whether it ever had a duration: one that waits since it was created has none."""
+        is_waiting = self.row.state == PAUSED and not self.facts.allocation_states
+        return self.row.is_unmanaged or not is_waiting or self.facts.last_end is not None
+
+    @property
+    def until(self) -> datetime | None:
+        """When its duration stopped growing; None while it grows."""
+        return self.row.end_time or self.facts.last_end
+
     def to_json(self) -> bytes:
         """Return the `Experiment` as JSON text."""
         config = _shown(self.row.config_text)

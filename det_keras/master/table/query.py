@@ -1,20 +1,22 @@
-"""Questions about all trials: which, in which order, which columns, grouped by what; and their answer, a `Table`."""
+"""Questions about a table: which rows, in which order, which columns, grouped by what; and their answer, a `Table`."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from det_keras.master.table import filters
-from det_keras.master.table.columns import COUNT, GROUP_FORMS, Column, Names
+from det_keras.master.table.columns import GROUP_FORMS, Column, Names, RowT
 from det_keras.master.table.filters import Term
-from det_keras.master.table.rows import Row, TrialRows
 
 _ARCHIVED = "archived"
-_NUMERIC = frozenset({"hparam", "metric", "number", "duration"})
+_NUMERIC = frozenset({"hparam", "metric", "number", "progress", "size", "duration"})
+# A longer number is compared in parts.
+_NUMBER = re.compile(r"([0-9]{1,18})")
 _T = TypeVar("_T")
 
 
@@ -23,10 +25,11 @@ class Question:
     """What is asked.
 
     Attributes:
-        filter: see `filters`; trials of archived experiments are left out unless it has a term on ``archived``.
+        filter: see `filters`.
         sort: a name, with ``-`` in front for the largest first; empty for the newest first.
-        columns: names of columns; empty for those that fit the trials that are found.
-        group: the name by whose values trials are grouped; empty for none.
+        columns: names of columns; empty for those that fit the rows that are found.
+        group: the name by whose values rows are grouped; empty for none.
+        is_archived: whether to find what is archived, or what is not; None for both, as with a term on ``archived``.
         offset: how many rows are skipped.
         limit: how many rows are returned at most; None for all.
 
@@ -41,6 +44,7 @@ class Question:
     sort: str = ""
     columns: tuple[str, ...] = ()
     group: str = ""
+    is_archived: bool | None = False
     offset: int = 0
     limit: int | None = 100
 
@@ -61,10 +65,12 @@ class Table:
     Attributes:
         columns: of the rows.
         rows: the cells of each.
-        ids: the trial of each row; empty for groups.
+        ids: the number of the trial or experiment of each row; empty for groups.
         found: how many rows there are without `offset` and `limit`.
-        total: how many trials there are, without those of archived experiments if these are left out.
+        total: how many trials or experiments there are, without those that are left out because they are archived.
         names: all columns that can be chosen, by their names.
+        states: the state of each of `ids`, as in a cell.
+        best: those of `ids` that are the best of their experiments.
     """
 
     columns: Sequence[Column]
@@ -73,27 +79,28 @@ class Table:
     found: int
     total: int
     names: dict[str, Column]
+    states: Sequence[str] = ()
+    best: Sequence[int] = ()
 
 
-def answer(source: TrialRows, question: Question) -> Table:
+def answer(rows: Sequence[RowT], names: Names[RowT], question: Question) -> Table:
     """Answer a question.
 
     Args:
-        source: the trials.
+        rows: of the table.
+        names: what the rows have.
         question: what is asked.
 
     Raises:
         InvalidArgumentError: a name is unknown; the error has the nearest ones that are known.
-        UnavailableError: the database cannot be used at the moment.
     """
-    rows = source.read()
-    names = Names(rows, source.states(rows))
     terms = filters.parse(question.filter)
     compared = filters.names_of(terms)
     for name in filter(None, (*compared, question.sorted_by, *question.columns, question.group)):
         names.check(name, is_grouped=bool(question.group))
-    if not any(names.key_of(name) == _ARCHIVED for name in compared):
-        rows = [row for row in rows if not row.experiment.is_archived]
+    wanted = None if any(names.key_of(name) == _ARCHIVED for name in compared) else question.is_archived
+    if wanted is not None:
+        rows = [row for row in rows if names.is_archived(row) == wanted]
     found = _matching(rows, terms, names)
     asked = [name for name in (*compared, question.sorted_by) if name and name != _ARCHIVED]
     columns = [names.column(name) for name in question.columns] or names.fitting(found, asked)
@@ -108,20 +115,16 @@ def answer(source: TrialRows, question: Question) -> Table:
     shown = question.part(found)
     values = [names.value_of(column.key) for column in columns]
     cells = [[value(row) for value in values] for row in shown]
-    return Table(columns, cells, [row.id for row in shown], len(found), len(rows), names.all)
+    states = list(map(names.value_of("state"), shown))
+    return Table(columns, cells, [row.id for row in shown], len(found), len(rows), names.all, states)
 
 
-def _matching(rows: Sequence[Row], terms: Sequence[Term], names: Names) -> list[Row]:
+def _matching(rows: Sequence[RowT], terms: Sequence[Term], names: Names[RowT]) -> list[RowT]:
     found = list(rows)
     for term in terms:
-        value = names.compared(term.name) if term.name else _searched
+        value = names.compared(term.name) if term.name else names.searched
         found = [row for row in found if term.holds(value(row))]
     return found
-
-
-def _searched(row: Row) -> str:
-    experiment = row.experiment
-    return " ".join((experiment.name, *experiment.labels, experiment.description, experiment.owner))
 
 
 def _in_order(rows: Sequence[_T], value: Callable[[_T], Any], question: Question) -> list[_T]:
@@ -133,28 +136,29 @@ def _in_order(rows: Sequence[_T], value: Callable[[_T], Any], question: Question
 
 
 def _order(value: Any) -> tuple[int, Any] | None:
-    """Return what compares values of all kinds, numbers before texts; None without a value."""
+    """Return what compares values of all kinds, numbers before texts, in which 2 is before 10; None without a value."""
     if value is None or value == []:
         return None
     if isinstance(value, int | float):
         return None if math.isnan(value) else (0, value)
-    return 1, (", ".join(value) if isinstance(value, list) else str(value)).lower()
+    text = (", ".join(value) if isinstance(value, list) else str(value)).lower()
+    return 1, [int(part) if place % 2 else part for place, part in enumerate(_NUMBER.split(text))]
 
 
 def _grouped(
-    rows: Sequence[Row], group: Column, columns: Sequence[Column], names: Names
+    rows: Sequence[RowT], group: Column, columns: Sequence[Column], names: Names[RowT]
 ) -> tuple[list[Column], list[list[Any]]]:
-    """Return the columns and rows of groups: the value, the number of trials, mean and deviation of each number."""
+    """Return the columns and rows of groups: the value, how many there are, mean and deviation of each number."""
     by = names.value_of(group.key)
-    members: dict[str, list[Row]] = defaultdict(list)
+    members: dict[str, list[RowT]] = defaultdict(list)
     for row in rows:
         members[repr(by(row))].append(row)
     kept = [column for column in columns if column.kind in _NUMERIC and column.key != group.key]
     values = {column: names.value_of(column.key) for column in kept}
     numeric = {column: value for column, value in values.items() if any(map(_is_number, map(value, rows)))}
-    shown = [group, COUNT]
+    shown = [group, names.counted]
     for column in numeric:
-        kind = column.kind if column.kind == "duration" else "number"
+        kind = column.kind if column.kind in ("duration", "size") else "number"
         shown += [Column(f"{form}.{column.key}", f"{column.title} ({form})", kind) for form in GROUP_FORMS]
     groups = []
     for found in members.values():
@@ -165,7 +169,7 @@ def _grouped(
     return shown, groups
 
 
-def _place_of_order(name: str, columns: Sequence[Column], names: Names) -> int:
+def _place_of_order(name: str, columns: Sequence[Column], names: Names[RowT]) -> int:
     """Return the column by which groups are ordered: that of the values unless another one is named."""
     keys = [column.key for column in columns]
     wanted = (name, names.key_of(name), f"mean.{names.key_of(name)}")

@@ -21,8 +21,16 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from det_keras.display import flat_hparams
+from det_keras.master.checkpoints import records as checkpoints
 from det_keras.master.database.change_feed import EVERYTHING, Subject
-from det_keras.master.database.models import AllocationRow, ExperimentRow, ProvenanceRow, TrialRow, UserRow
+from det_keras.master.database.models import (
+    AllocationRow,
+    CheckpointRow,
+    ExperimentRow,
+    ProvenanceRow,
+    TrialRow,
+    UserRow,
+)
 from det_keras.master.database.store import Store
 from det_keras.master.errors import UnavailableError
 from det_keras.master.lifecycle import refined_state
@@ -52,6 +60,7 @@ _COLUMNS = select(
     TrialRow.experiment_id,
     TrialRow.earlier_task_ids,
     TrialRow.restarts,
+    TrialRow.progress,
     TrialRow.start_time,
     type_coerce(TrialRow.hparams, Text).label("hparams"),
     type_coerce(TrialRow.summary_metrics, Text).label("summary_metrics"),
@@ -113,6 +122,7 @@ class Row:
         best: the best value of the searcher's metric.
         batches: trained so far.
         restarts: counted ones.
+        progress: how much of its length is trained, from 0 to 1.
         started: when it was created.
         ended: None while it has not ended.
         run_s: how long its ended runs took.
@@ -129,6 +139,7 @@ class Row:
     best: float | None
     batches: int
     restarts: int
+    progress: float
     started: datetime
     ended: datetime | None
     run_s: float
@@ -221,6 +232,13 @@ class TrialRows:
             for row in rows
         }
 
+    def checkpoint_sizes(self) -> dict[int, int]:
+        """Return the bytes of the checkpoints of each trial that has some."""
+        query = select(CheckpointRow.trial_id, func.sum(CheckpointRow.size))
+        query = query.where(CheckpointRow.state != checkpoints.DELETED).group_by(CheckpointRow.trial_id)
+        with self._store.reading() as session:
+            return {trial_id: int(size or 0) for trial_id, size in session.execute(query)}
+
     def _follow(self, session: Session, changed: Iterable[Subject]) -> None:
         """Read what changed again."""
         ids = {int(subject.id) for subject in changed if subject.kind == "trial"}
@@ -284,6 +302,7 @@ class TrialRows:
             row.searcher_metric_value,
             row.total_batches,
             row.restarts,
+            row.progress,
             row.start_time,
             row.end_time,
             run_s,

@@ -26,7 +26,6 @@ from det_keras.master.web import (
     report,
     search,
     tables,
-    trial_table,
     trials,
     wall,
 )
@@ -50,7 +49,7 @@ async def _note_position(request: Request, master: MasterDep) -> None:
 
 
 router = APIRouter(include_in_schema=False, dependencies=[Depends(_note_position)])
-_PAGES = (fork, experiments, search, trial_table, trials, compare, cluster, plots, tables, wall, report, log)
+_PAGES = (fork, experiments, search, trials, compare, cluster, plots, tables, wall, report, log)
 for pages in _PAGES:
     router.include_router(pages.router)
 

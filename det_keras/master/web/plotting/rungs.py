@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from det_keras.master.embedded import EmbeddedMaster
+from det_keras.master.experiments.rungs import last_rungs
 from det_keras.master.reports.points import EVERY_POINT, Floats
 from det_keras.master.reports.series import Series
 from det_keras.protocol.metrics import VALIDATION
@@ -21,15 +22,9 @@ def stopped_at(trials: Sequence[Mapping[str, Any]], brackets: Sequence[Mapping[s
         trials: trials of the REST API.
         brackets: the brackets of the search, from the REST API.
     """
-    ended = {trial["id"] for trial in trials if trial["state"] == named(COMPLETED)}
-    found: dict[int, str] = {}
-    for bracket in brackets:
-        rungs = bracket["rungs"]
-        for number, rung in enumerate(rungs, start=1):
-            for result in rung["results"]:
-                text = f"stopped at rung {number} of {len(rungs)}" if number < len(rungs) else ""
-                found[result["trialId"]] = text
-    return {trial: text for trial, text in found.items() if text and trial in ended}
+    last = last_rungs(brackets)
+    ended = (trial["id"] for trial in trials if trial["state"] == named(COMPLETED))
+    return {trial: f"stopped at {last[trial]}" for trial in ended if trial in last}
 
 
 def values_at(

@@ -1,7 +1,7 @@
 // Buttons that make changes: they send the page's token, and ask for confirmation if work would be lost.
 
 import { refreshSoon } from "./live.js";
-import { request } from "./requests.js";
+import { reasonOf, request } from "./requests.js";
 
 const UNCERTAIN = "The change may not have been made. Look at it when the master answers again.";
 
@@ -51,7 +51,7 @@ async function copy(text) {
 // Sends a change with the page's token; returns whether the master made it.
 export async function send(address, { method = "POST", body } = {}) {
   const answer = await request(address, { method, body, headers: { "X-CSRF-Token": token() } }, UNCERTAIN);
-  if (!answer.ok) throw new Error(await reason(answer));
+  if (!answer.ok) throw new Error(await reasonOf(answer));
   return answer.json();
 }
 
@@ -60,20 +60,12 @@ async function change(button, address, done, options, go) {
   try {
     const answer = await request(address, { headers: { "X-CSRF-Token": token() }, ...options }, UNCERTAIN);
     if (answer.ok && go) return location.assign(go);
-    say(answer.ok ? done : await reason(answer));
+    say(answer.ok ? done : await reasonOf(answer));
   } catch (error) {
     say(error.message);
   } finally {
     button.disabled = false;
     refreshSoon();
-  }
-}
-
-async function reason(answer) {
-  try {
-    return (await answer.json()).error.error;
-  } catch {
-    return `The master refused: ${answer.status} ${answer.statusText}.`;
   }
 }
 
@@ -108,7 +100,7 @@ async function signIn(form) {
   try {
     const answer = await fetch("/api/v1/auth/login", { method: "POST", body });
     if (answer.ok) return location.assign(form.dataset.target);
-    wrong.textContent = answer.status === 401 ? "The name or the password is wrong." : await reason(answer);
+    wrong.textContent = answer.status === 401 ? "The name or the password is wrong." : await reasonOf(answer);
   } catch {
     wrong.textContent = "The master does not answer.";
   }

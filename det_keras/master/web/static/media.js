@@ -2,7 +2,7 @@
 // ever inserted as text, and images are the only files that a browser displays itself.
 
 import { onRefresh } from "./live.js";
-import { request } from "./requests.js";
+import { reasonOf, request } from "./requests.js";
 import { themed, OPTIONS } from "./theme.js";
 
 // Cards outside of the view are filled when they come near it, and the cards after these on request.
@@ -177,8 +177,7 @@ class Card {
 async function load(address) {
   const answer = await request(address, {}, "It is shown when the master answers again.");
   if (answer.ok) return answer.text();
-  const reason = await answer.json().catch(() => ({}));
-  throw new Error(reason.message ?? reason.error?.error ?? answer.statusText);
+  throw new Error(await reasonOf(answer));
 }
 
 // The old image stays until the new one has come, so that a slider does not flicker.

@@ -9,3 +9,13 @@ export async function request(address, options, next) {
     throw new Error(`The master cannot be reached. ${next}`);
   }
 }
+
+// Returns why the master refused: the REST API and the addresses of pages say it in different places.
+export async function reasonOf(answer) {
+  try {
+    const { error, message } = await answer.json();
+    return error?.error ?? message;
+  } catch {
+    return `The master refused: ${answer.status} ${answer.statusText}.`;
+  }
+}

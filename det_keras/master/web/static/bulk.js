@@ -1,0 +1,52 @@
+// Actions on the chosen rows of a table: each changes those that it applies to.
+
+import { ask, say, send } from "./actions.js";
+import { isOver } from "./cells.js";
+import { refreshSoon } from "./live.js";
+
+const APPLIES = {
+  pause: (state) => !isOver(state) && state !== "paused" && !state.startsWith("stopping"),
+  activate: (state) => state === "paused",
+  kill: (state) => !isOver(state),
+  archive: isOver,
+  delete: isOver,
+  label: () => true,
+  unarchive: () => true,
+};
+
+// The ids that an action applies to; `states` has the state of each chosen row.
+function idsFor(action, states) {
+  return [...states].filter(([, state]) => APPLIES[action](state)).map(([id]) => id);
+}
+
+// Shows the actions that apply to some chosen row, each with their number.
+export function offerActions(buttons, states) {
+  for (const button of buttons) {
+    const count = idsFor(button.dataset.bulk, states).length;
+    button.hidden = count === 0;
+    button.textContent = `${button.dataset.word} ${count}`;
+  }
+}
+
+export async function act(button, kind, states) {
+  const { bulk, word, question, loss, method = "POST" } = button.dataset;
+  const ids = idsFor(bulk, states);
+  const things = `${ids.length} ${kind}${ids.length === 1 ? "" : "s"}`;
+  let label = null;
+  if (bulk === "label") {
+    label = await ask(`Label ${things}`, "", "Add", { input: "Label" });
+    if (!label) return;
+  } else if (question && !(await ask(question.replace("#", things), loss, word))) return;
+  const path = { delete: "", label: `/labels/${encodeURIComponent(label)}` }[bulk] ?? `/${bulk}`;
+  const failures = [];
+  for (const id of ids) {
+    try {
+      await send(`/api/v1/${kind}s/${id}${path}`, { method: bulk === "label" ? "PUT" : method });
+    } catch (error) {
+      failures.push(`${id}: ${error.message}`);
+    }
+  }
+  const done = ids.length - failures.length;
+  say(failures.length ? `${word}: ${done} of ${ids.length} done. ${failures.slice(0, 3).join(" ")}` : `${word}: done.`);
+  refreshSoon();
+}
