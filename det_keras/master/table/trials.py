@@ -16,6 +16,7 @@ from det_keras.master.table.query import Question, Table, answer
 from det_keras.master.table.rows import Row, Schema, TrialRows, time_of
 from det_keras.protocol.states import COMPLETED, ERROR
 
+
 def _duration(row: Row) -> float | None:
     has_run = row.running_since is not None or row.run_s > 0 or row.experiment.is_unmanaged
     return round(row.duration_s, 3) if has_run else None
