@@ -289,6 +289,24 @@ def test_lines_of_a_card_share_an_axis(world, search):
     page(world, f"/figures/lines?{wanted}&metric=training.loss&x=moons", status=400)
 
 
+def test_expression_is_a_line_of_each_trial_that_has_its_metrics(world, search):
+    _, trials = search
+    wanted = "&".join(f"trial={trial['id']}" for trial in trials)
+    drawn = figure(world, f"/figures/lines?{wanted}&expression=validation.loss*2-training.loss&smoothing=0.5")
+    assert {line["metric"] for line in drawn["lines"]} == {"validation.loss*2-training.loss"}
+    assert [line["isRaw"] for line in drawn["lines"]].count(True) == len(drawn["lines"]) / 2
+    known = figure(world, f"/figures/lines?{wanted}&metric=training.loss&metric=validation.loss")["lines"]
+    values = {(line["trial"], line["metric"]): line["y"] for line in known}
+    for line in drawn["lines"]:
+        training, validation = (values[line["trial"], f"{group}.loss"] for group in ("training", "validation"))
+        expected = [2 * after - before for before, after in zip(training, validation, strict=True)]
+        if line["isRaw"]:
+            assert line["y"] == pytest.approx(expected, rel=1e-4)
+    answer = page(world, f"/figures/lines?{wanted}&expression=validation.los", status=400)
+    assert "Did you mean `validation.loss`?" in answer.text
+    page(world, f"/figures/lines?{wanted}" + 21 * "&expression=loss", status=400)
+
+
 def test_smoothed_lines_come_with_the_raw_ones(world, search):
     _, trials = search
     drawn = figure(world, f"/figures/lines?trial={trials[0]['id']}&metric=training.loss&smoothing=0.9")

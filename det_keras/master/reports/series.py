@@ -140,6 +140,12 @@ class Curves:
         kept = self._current(trial_ids, group, metric)
         return [_downsampled(kept[trial_id], trial_id, view) for trial_id in trial_ids if trial_id in kept]
 
+    def summaries(self, trial_ids: Sequence[int]) -> dict[int, Mapping[str, Any]]:
+        """Return the summaries of all metrics of each trial, by the names of their groups there."""
+        with self._store.reading() as session:
+            query = select(TrialRow.id, TrialRow.summary_metrics).where(TrialRow.id.in_(trial_ids))
+            return {row.id: row.summary_metrics for row in session.execute(query)}
+
     def not_finite_since(self, trial_id: int, *, group: str, metric: str) -> int | None:
         """Return the batch of the first report of the NaN or infinite values at a curve's end.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -17,8 +18,10 @@ from det_keras.display import flat_hparams
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import InvalidArgumentError
 from det_keras.master.reports.alignment import Aligned, align
+from det_keras.master.reports.expressions import Expression, Name, check_names, evaluate, metric_of, parse
 from det_keras.master.reports.points import EVERY_POINT, Floats
 from det_keras.master.reports.series import Series
+from det_keras.master.reports.thinning import smooth
 from det_keras.master.server.calls import MasterDep
 from det_keras.master.server.responses import reply
 from det_keras.master.tasks.allocations import first_starts
@@ -108,6 +111,7 @@ async def lines(
     master: MasterDep,
     trial: Annotated[list[int], Query()] = [],  # noqa: B006
     metric: Annotated[list[str], Query()] = [],  # noqa: B006
+    expression: Annotated[list[str], Query()] = [],  # noqa: B006
     x: str = "batches",
     smoothing: Annotated[float, Query(ge=0.0, lt=1.0)] = 0.0,
     log_x: bool = False,
@@ -121,6 +125,7 @@ async def lines(
         master: has the curves.
         trial: numbers of trials.
         metric: metrics in the form ``group.name``.
+        expression: expressions over the metrics of a trial, such as ``val_loss - loss``.
         x: ``batches``, ``epochs`` or ``time`` (seconds since its first run was started).
         smoothing: weight of the moving average, from 0 (none) to below 1; the raw curves are returned too.
         log_x: whether the x axis is logarithmic.
@@ -129,15 +134,18 @@ async def lines(
         points: maximum number of positions.
 
     Raises:
-        InvalidArgumentError: `x` is unknown, or there are too many trials or metrics.
+        InvalidArgumentError: `x` is unknown, there are too many trials or metrics, or an expression is not accepted.
     """
     if x not in _AXES:
         raise InvalidArgumentError(f"`x` must be one of {', '.join(_AXES)}, received {x!r}.")
-    for what, values, most in (("trials", trial, _MOST_TRIALS), ("metrics", metric, _MOST_METRICS)):
+    for what, values, most in (
+        ("trials", trial, _MOST_TRIALS),
+        ("metrics", metric + expression, _MOST_METRICS),
+    ):
         if len(values) > most:
             raise InvalidArgumentError(f"At most {most} {what} fit in one card, received {len(values)}.")
     view = {"x": x, "smoothing": smoothing, "log_x": log_x, "start": start, "end": end, "points": points}
-    wanted = [Metric.of(key) for key in metric]
+    wanted: list[Metric | Expression] = [*map(Metric.of, metric), *map(parse, expression)]
     return reply(await anyio.to_thread.run_sync(_lines, master, list(dict.fromkeys(trial)), wanted, view))
 
 
@@ -280,21 +288,28 @@ def _plain(value: Any) -> Any:
 
 
 def _lines(
-    master: EmbeddedMaster, trial_ids: Sequence[int], metrics: Sequence[Metric], view: Mapping[str, Any]
+    master: EmbeddedMaster,
+    trial_ids: Sequence[int],
+    wanted: Sequence[Metric | Expression],
+    view: Mapping[str, Any],
 ) -> dict[str, Any]:
     named: list[dict[str, Any]] = []
     curves: list[tuple[Floats, Floats]] = []
     weights = (0.0, view["smoothing"]) if view["smoothing"] else (0.0,)
     with master.store.reading() as session:
         starts = first_starts(session, trial_ids) if view["x"] == "time" else {}
-    for metric in metrics:
+    for one in wanted:
+        calculated = _calculated(master, trial_ids, one) if isinstance(one, Expression) else []
         for weight in weights:
-            found = master.curves.read(
-                trial_ids, group=metric.group, metric=metric.name, most_points=EVERY_POINT, smoothing=weight
-            )
+            if isinstance(one, Expression):
+                key = one.text
+                found = [replace(series, values=smooth(series.values, weight)) for series in calculated]
+            else:
+                key = one.key
+                found = _whole(master, trial_ids, one, smoothing=weight)
             for series in found:
                 named.append(
-                    {"trial": series.trial_id, "metric": metric.key, "isRaw": len(weights) > 1 and not weight}
+                    {"trial": series.trial_id, "metric": key, "isRaw": len(weights) > 1 and not weight}
                 )
                 curves.append((_axis(series, view["x"], starts), series.values))
     aligned = align(curves, most=view["points"], start=view["start"], end=view["end"], log_x=view["log_x"])
@@ -306,6 +321,39 @@ def _lines(
         "lines": [{**name, "y": y} for name, y in zip(named, values, strict=True)],
         "total": aligned.total,
     }
+
+
+def _whole(
+    master: EmbeddedMaster, trial_ids: Sequence[int], metric: Metric, *, smoothing: float = 0.0
+) -> list[Series]:
+    """Return the exact curves of a metric."""
+    return master.curves.read(
+        trial_ids, group=metric.group, metric=metric.name, most_points=EVERY_POINT, smoothing=smoothing
+    )
+
+
+def _calculated(master: EmbeddedMaster, trial_ids: Sequence[int], expression: Expression) -> list[Series]:
+    """Return an expression's curve of each trial that has all its metrics."""
+    summaries = master.curves.summaries(trial_ids)
+    known = {
+        trial_id: {(metric.group, metric.name) for metric in metrics_of([{"summaryMetrics": summary}])}
+        for trial_id, summary in summaries.items()
+    }
+    check_names(expression, set().union(*known.values()))
+    read: dict[Name, dict[int, Series]] = {}
+    result = []
+    for trial_id in trial_ids:
+        # A name may mean metrics of different groups in different trials.
+        meant = {text: metric_of(text, known.get(trial_id, ())) for text in expression.names}
+        named = {}
+        for text, metric in meant.items():
+            if metric is not None and metric not in read:
+                read[metric] = {one.trial_id: one for one in _whole(master, trial_ids, Metric(*metric))}
+            if metric is not None and trial_id in read[metric]:
+                named[text] = read[metric][trial_id]
+        if len(named) == len(meant):
+            result.append(evaluate(expression, named))
+    return [series for series in result if len(series.values)]
 
 
 def _axis(series: Series, x: str, starts: Mapping[int, datetime]) -> Floats:
