@@ -298,7 +298,9 @@ def test_expression_is_a_line_of_each_trial_that_has_its_metrics(world, search):
     known = figure(world, f"/figures/lines?{wanted}&metric=training.loss&metric=validation.loss")["lines"]
     values = {(line["trial"], line["metric"]): line["y"] for line in known}
     for line in drawn["lines"]:
-        training, validation = (values[line["trial"], f"{group}.loss"] for group in ("training", "validation"))
+        training, validation = (
+            values[line["trial"], f"{group}.loss"] for group in ("training", "validation")
+        )
         expected = [2 * after - before for before, after in zip(training, validation, strict=True)]
         if line["isRaw"]:
             assert line["y"] == pytest.approx(expected, rel=1e-4)

@@ -3,10 +3,11 @@
 import { say } from "./actions.js";
 import { bytesAxis, bytesText, numberTicks, short, timeAxis, timeText, widthOf } from "./axis.js";
 import { csvFile, pngFile, svgFile } from "./card_files.js";
+import { runColor } from "./colors.js";
 import { download } from "./downloads.js";
 import { element, iconButton } from "./elements.js";
+import { DASHES, showLegend } from "./legend.js";
 
-const DASHES = { solid: [], dashed: [7, 4], dotted: [2, 3] };
 const FAINT = 0.12;
 const MOST_LISTED = 6;
 const NEAR_POINTS = 200;
@@ -29,6 +30,8 @@ export class Card {
     this.failure.setAttribute("role", "status");
     const tools = element("span", { className: "tools" }, [
       this.pin,
+      // System metrics have a source of their own, without expressions.
+      ...(spec.source ? [] : [iconButton("edit", "Edit", () => wall.edit(this.spec))]),
       iconButton("full", "Full screen", () => this.toggleFull()),
       iconButton("png", "PNG", () => this.save(pngFile)),
       iconButton("svg", "SVG", () => this.save(svgFile)),
@@ -50,6 +53,12 @@ export class Card {
     this.observer.observe(this.root);
     this.sizes = new ResizeObserver(() => this.plot?.setSize(this.size()));
     this.sizes.observe(this.body);
+  }
+
+  // Takes another description; a card that the user has changed requests and draws its lines again.
+  describe(spec) {
+    if (JSON.stringify(spec) !== JSON.stringify(this.spec)) this.text = "";
+    this.spec = spec;
   }
 
   remove() {
@@ -94,17 +103,18 @@ export class Card {
   draw() {
     if (this.data === null) return;
     const began = performance.now();
-    const { logY, groupBy, ...rest } = this.wall.settings();
+    const { logY: wallLogY, groupBy, ...rest } = this.wall.settings();
     const logX = rest.logX && !this.spec.source;
+    const logY = wallLogY || Boolean(this.spec.log);
     const shown = groupBy && !this.spec.source ? this.wall.grouped(this) : this.data;
+    this.scale = this.wall.scaleOf(this.spec);
     const lines = shown.lines.map((line) => this.styled(line));
     this.bands = shown.bands ?? [];
     this.groups = shown.groups ?? [];
-    this.legend.hidden = this.groups.length === 0;
-    this.legend.replaceChildren(...this.groups.map(groupMark));
+    showLegend(this.legend, this.meaning());
     const clean = (y) => (logY ? y.map((value) => (value !== undefined && value !== null && value <= 0 ? undefined : value)) : y);
     const data = [shown.x, ...lines.map((line) => clean(line.y))];
-    const key = JSON.stringify([this.wall.axisName(this.spec), logX, logY, shown.bands ?? [], lines.map(({ y, ...line }) => line)]);
+    const key = JSON.stringify([this.wall.axisName(this.spec), logX, logY, this.spec.low, this.spec.high, shown.bands ?? [], lines.map(({ y, ...line }) => line)]);
     if (lines.length === 0) {
       this.plot?.destroy();
       this.plot = null;
@@ -130,14 +140,47 @@ export class Card {
 
   styled(line) {
     const metric = this.spec.metrics.find(({ key }) => key === line.metric) ?? { style: "solid", name: line.metric, group: "" };
-    return { ...line, color: line.color ?? this.wall.color(line.trial), dash: metric.style, label: this.labelOf(line, metric) };
+    return { ...line, color: line.color ?? this.colorOf(line), dash: metric.style, label: this.labelOf(line, metric) };
+  }
+
+  colorOf({ trial, metric }) {
+    if (this.hasColorPerLine()) return runColor(this.spec.metrics.findIndex(({ key }) => key === metric));
+    return this.scale === null ? this.wall.color(trial) : this.scale.colorOf(trial);
+  }
+
+  // The lines of one run have no colour of a run to tell.
+  hasColorPerLine() {
+    return this.spec.isOwn && this.wall.runs.size === 1;
+  }
+
+  // What the colours and the dashes mean, for the legend.
+  meaning() {
+    const { isOwn, metrics } = this.spec;
+    const dashes = isOwn && metrics.length > 1 ? metrics.map(({ name, key, style }) => ({ name, dash: style, color: this.hasColorPerLine() ? this.colorOf({ metric: key }) : undefined })) : [];
+    if (this.groups.length) return { scale: null, items: [...this.groups, ...dashes] };
+    if (this.scale === null) return { scale: null, items: dashes };
+    const { name, kinds = [], color } = this.scale;
+    return { name, scale: this.scale.kinds ? null : this.scale, items: [...kinds.map((kind) => ({ name: kind, color: color(kind) })), ...dashes] };
   }
 
   // Lines of groups of runs and of machines have labels.
   labelOf(line, metric) {
     const { runs } = this.wall;
-    if (line.label === undefined) return `${this.wall.nameOf(line.trial)} ${metric.group} ${metric.name}`;
+    if (line.label === undefined) return [this.wall.nameOf(line.trial), metric.group, metric.name].filter(Boolean).join(" ");
     return line.trial !== null && runs.size > 1 ? `${this.wall.nameOf(line.trial)} ${line.label}` : line.label;
+  }
+
+  // The range of the y axis that the user has chosen; an end that is open follows the values.
+  range(logY) {
+    const { low = null, high = null } = this.spec;
+    if (low === null && high === null) return {};
+    return {
+      range: (_, least, most) => {
+        const [from, to] = least === null ? [0, 1] : logY ? uPlot.rangeLog(least, most, 10, false) : uPlot.rangeNum(least, most, 0.1, true);
+        const [first, last] = [low ?? Math.min(from, high), high ?? Math.max(to, low)];
+        return first < last ? [first, last] : logY ? [first / 10, last * 10] : [first - 1, last + 1];
+      },
+    };
   }
 
   options(lines, bands, { logX, logY }) {
@@ -151,7 +194,7 @@ export class Card {
       legend: { show: false },
       scales: {
         x: { time: false, distr: logX ? 3 : 1, range: (_, low, high) => wall.rangeOf(this.spec) ?? (low === high ? [low - 0.5, high + 0.5] : [low, high]) },
-        y: { distr: logY ? 3 : 1 },
+        y: { distr: logY ? 3 : 1, ...this.range(logY) },
       },
       axes: [
         { ...axis, size: 30, ...(wall.isOverTime(this.spec) ? timeAxis : numbers) },
@@ -253,12 +296,6 @@ export class Card {
     if (document.fullscreenElement === this.root) await document.exitFullscreen();
     else await this.root.requestFullscreen();
   }
-}
-
-function groupMark({ name, color }) {
-  const swatch = element("span", { className: "swatch" });
-  swatch.style.background = color;
-  return element("li", {}, [swatch, element("span", { className: "clip", textContent: name, title: name, dir: "auto" })]);
 }
 
 // Returns whether a line shows a run, alone or in a group.

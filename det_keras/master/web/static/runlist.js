@@ -1,7 +1,8 @@
 // The list of runs beside the wall, or beside the plots of a search: which are shown, in which colour, with their best values; best first.
 
-import { scale, viridis } from "./colors.js";
+import { scale } from "./colors.js";
 import { element, iconButton } from "./elements.js";
+import { showRamp } from "./legend.js";
 import { matcher } from "./query.js";
 import { keepSettings, setting } from "./settings.js";
 
@@ -53,8 +54,7 @@ export class RunList {
 
   update(order) {
     this.order = order;
-    const names = [...new Set(order.flatMap((run) => Object.keys(run.hparams)))];
-    const varied = names.filter((name) => new Set(order.map((run) => JSON.stringify(run.hparams[name]))).size > 1);
+    const varied = variedNames(order);
     offer(this.colorSelect, ["", this.wall.metric, ...varied], this.colorBy, this.wall.ownColorName);
     if (this.groupSelect) offer(this.groupSelect, ["", LABEL, ...varied], this.groupBy, "no group");
     const ids = new Set(order.map((run) => run.id));
@@ -126,25 +126,16 @@ export class RunList {
   }
 
   paint() {
-    this.scale = this.colorBy ? scale((this.order ?? []).map((run) => this.valueOf(run, this.colorBy))) : null;
+    this.scale = this.colorBy ? scale((this.order ?? []).map((run) => valueOf(run, this.colorBy, this.wall.metric))) : null;
     for (const [id, { swatch }] of this.rows) swatch.style.background = this.colorOf(id);
     this.bar.hidden = !this.scale || this.scale.kinds !== undefined;
-    if (!this.bar.hidden) {
-      const text = (value) => String(Number(value.toPrecision(3)));
-      const stops = Array.from({ length: 7 }, (_, index) => viridis(index / 6)).join(", ");
-      this.bar.replaceChildren(text(this.scale.low), element("span", { className: "ramp" }), `${text(this.scale.high)}${this.scale.isLog ? " (log)" : ""}`);
-      this.bar.querySelector(".ramp").style.background = `linear-gradient(to right, ${stops})`;
-    }
-  }
-
-  valueOf(run, name) {
-    return name === this.wall.metric ? (run.best ?? undefined) : run.hparams[name];
+    if (!this.bar.hidden) showRamp(this.bar, this.scale);
   }
 
   colorOf(id) {
     const run = this.wall.runs.get(id);
     if (!this.scale || run === undefined) return this.wall.ownColor(id);
-    return this.scale.color(this.valueOf(run, this.colorBy));
+    return this.scale.color(valueOf(run, this.colorBy, this.wall.metric));
   }
 
   groupOf(id) {
@@ -178,6 +169,15 @@ export class RunList {
     }
   }
 }
+
+// Returns the names of the hyperparameters that differ between runs.
+export function variedNames(runs) {
+  const names = [...new Set(runs.flatMap((run) => Object.keys(run.hparams)))];
+  return names.filter((name) => new Set(runs.map((run) => JSON.stringify(run.hparams[name]))).size > 1);
+}
+
+// Returns the value by which a run is coloured: its best one, or a hyperparameter.
+export const valueOf = (run, name, metric) => (name === metric ? (run.best ?? undefined) : run.hparams[name]);
 
 // What the terms of a filter compare.
 function fieldsOf(run) {

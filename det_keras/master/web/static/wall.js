@@ -1,11 +1,12 @@
 // The wall of metrics: a card for each metric, and the list of runs beside it. All cards share zoom and crosshair.
 
 import { Card } from "./card.js";
-import { runColor } from "./colors.js";
+import { runColor, scale } from "./colors.js";
 import { element } from "./elements.js";
 import { grouped } from "./groups.js";
 import { onRefresh } from "./live.js";
-import { RunList } from "./runlist.js";
+import { CardEditor, keepCards, readCards, withOwn } from "./own_cards.js";
+import { RunList, valueOf, variedNames } from "./runlist.js";
 import { request } from "./requests.js";
 import { bindForm, keepSettings, setting } from "./settings.js";
 
@@ -28,7 +29,8 @@ class Wall {
     this.hidden = new Set(setting("hidden").split(".").filter(Boolean).map(Number));
     this.shownMore = new Set(setting("shown").split(".").filter(Boolean).map(Number));
     this.pinned = new Set(JSON.parse(localStorage.getItem("pinned") ?? "[]"));
-    this.colors = null;
+    this.own = readCards();
+    this.given = [];
     this.ownColorName = "each run";
     this.earliest = 0;
     const list = root.querySelector("[data-runs]");
@@ -36,6 +38,7 @@ class Wall {
     bindForm(this.form, () => this.changed());
     this.reset.addEventListener("click", () => this.setRange(null));
     this.reset.hidden = this.range === null;
+    this.form.querySelector("[data-new-card]").addEventListener("click", () => this.edit(null));
     this.tell();
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
     onRefresh(() => this.refreshLater());
@@ -95,6 +98,9 @@ class Wall {
     // The difference of two infinities is NaN, so runs without a value are ordered by their numbers.
     this.order = [...runs].sort((a, b) => value(a) - value(b) || a.id - b.id);
     this.runs = new Map(runs.map((run) => [run.id, run]));
+    // What a card can be coloured by.
+    this.colorNames = this.runs.size > 1 ? [metric, ...variedNames(this.order)] : [];
+    this.scales = new Map();
     this.first = new Set(this.order.slice(0, SHOWN_AT_FIRST).map((run) => run.id));
     this.list?.update(this.order);
     this.arrange(cards);
@@ -126,7 +132,9 @@ class Wall {
     this.load();
   }
 
-  arrange(specs) {
+  arrange(given) {
+    this.given = given;
+    const specs = withOwn(given, this.own);
     const known = new Set(specs.map((spec) => spec.title));
     for (const [title, card] of this.cards) {
       if (known.has(title)) continue;
@@ -136,10 +144,33 @@ class Wall {
     for (const spec of specs) {
       const card = this.cards.get(spec.title);
       if (card === undefined) this.cards.set(spec.title, new Card(this, spec));
-      else card.spec = spec;
+      else card.describe(spec);
     }
     this.specs = specs;
     this.place();
+  }
+
+  edit(spec) {
+    this.editor ??= new CardEditor(this);
+    this.editor.open(spec);
+  }
+
+  keepOwn(cards) {
+    this.own = cards;
+    keepCards(cards);
+    this.arrange(this.given);
+    this.load();
+  }
+
+  // The scale of the colours of a card: its own, or that of the list of runs; null if each run has its colour.
+  scaleOf({ color = "" }) {
+    const name = color || this.list?.colorBy;
+    if (!name || !this.colorNames.includes(name)) return null;
+    if (!this.scales.has(name)) {
+      const found = scale(this.order.map((run) => valueOf(run, name, this.metric)));
+      this.scales.set(name, { ...found, name, colorOf: (id) => found.color(valueOf(this.runs.get(id), name, this.metric)) });
+    }
+    return this.scales.get(name);
   }
 
   // Orders the cards: pinned ones, then the searched metric and the others without a section, then section by section.
@@ -218,7 +249,7 @@ class Wall {
     if (spec.source) return this.system(spec, width);
     const params = new URLSearchParams({ x, points: Math.round(Math.min(Math.max(width, 200), 2000)) });
     for (const id of this.drawn()) params.append("trial", id);
-    for (const metric of spec.metrics) params.append("metric", metric.key);
+    for (const metric of spec.metrics) params.append(spec.isOwn ? "expression" : "metric", metric.key);
     if (smoothing) params.set("smoothing", smoothing);
     if (logX) params.set("log_x", "true");
     if (this.range !== null) {

@@ -1,0 +1,293 @@
+"""Charts that a person makes: cards of expressions, with ranges and colours."""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import parse_qs, quote, urlsplit
+
+import pytest
+from playwright.sync_api import expect
+
+from browser.watch import accessibility_faults
+
+_BATCHES = range(100, 1100, 100)
+
+
+def _report(client, trial: int, group: str, batches: int, **metrics: float) -> None:
+    report = {
+        "trialId": trial,
+        "trialRunId": 1,
+        "stepsCompleted": batches,
+        "metrics": {"avgMetrics": metrics},
+    }
+    client.post(f"/api/v1/trials/{trial}/metrics", {"group": group, "metrics": report})
+
+
+@pytest.fixture(scope="module")
+def runs(site) -> tuple[int, list[int]]:
+    """An experiment and its trials: four learning rates, two optimizers, validation at half the batches of training."""
+    number = site.client.create(
+        "name: charts\nsearcher: {name: random, metric: val_loss, max_trials: 4}\n", unmanaged=True
+    )
+    trials = []
+    for index in range(4):
+        hparams = {"lr": 0.1 * (index + 1), "optimizer": ["adam", "sgd"][index % 2]}
+        body = {"experimentId": number, "hparams": hparams, "unmanaged": True}
+        trial = site.client.post("/api/v1/trials", body)["trial"]["id"]
+        site.client.post(f"/api/v1/trials/{trial}/start", {"trialId": trial, "resume": False})
+        trials.append(trial)
+        for at in _BATCHES:
+            _report(site.client, trial, "training", at, loss=100 / at + index, **{"opt/norm": at / 100})
+            if at % 200 == 0:
+                _report(site.client, trial, "validation", at, val_loss=100 / at + 1.5 * index)
+    return number, trials
+
+
+@pytest.fixture
+def wall(page, runs):
+    page.goto(f"/experiments/{runs[0]}")
+    expect(card(page, "loss")).to_have_attribute("data-lines", "8")
+    return page
+
+
+def card(page, title):
+    return page.locator(f".card[data-card={json.dumps(title)}]")
+
+
+def plot(title):
+    """Return the script for the uPlot of a card."""
+    return f"document.querySelector(`.card[data-card={json.dumps(title)}]`)?.card.plot"
+
+
+def make(page, **fields):
+    """Make a card by the dialog; leave it open with what `fields` fill in."""
+    page.get_by_role("button", name="New card").click()
+    fill(page, **fields)
+
+
+def fill(page, title=None, lines=None, low=None, high=None, log=None, color=None):
+    dialog = page.get_by_role("dialog")
+    for label, value in (("Title", title), ("Lines", lines), ("y from", low), ("y to", high)):
+        if value is not None:
+            dialog.get_by_label(label, exact=True).fill(value)
+    if log is not None:
+        dialog.get_by_label("log y").set_checked(log)
+    if color is not None:
+        dialog.get_by_label("Colour").select_option(color)
+
+
+def save(page):
+    page.get_by_role("dialog").get_by_role("button", name="Save").click()
+    expect(page.get_by_role("dialog")).to_be_hidden()
+
+
+def edit(page, title):
+    card(page, title).hover()
+    card(page, title).get_by_role("button", name="Edit").click()
+
+
+def address_of(runs, *cards):
+    return f"/experiments/{runs[0]}?own={quote(json.dumps(cards))}"
+
+
+# How many pixels of a card's plot have each colour that is not transparent.
+_COLOURS = """(title) => {
+    const { canvas } = document.querySelector(`.card[data-card=${JSON.stringify(title)}]`).card.plot.ctx;
+    const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    const found = {};
+    for (let at = 0; at < data.length; at += 4) {
+        if (data[at + 3] < 255) continue;
+        const name = data.slice(at, at + 3).join(" ");
+        found[name] = (found[name] ?? 0) + 1;
+    }
+    return found;
+}"""
+
+
+@pytest.mark.main_path
+def test_card_of_an_expression_shows_its_values_and_lives_in_the_address(wall, runs):
+    make(wall, title="gap", lines="val_loss - loss")
+    save(wall)
+    expect(card(wall, "gap")).to_have_attribute("data-lines", "4")
+    # The best run first; the axis has the batches at which both were reported.
+    data = wall.evaluate(f"() => {plot('gap')}.data.map((column) => [...column])")
+    assert data[0] == [200, 400, 600, 800, 1000]
+    for index in range(4):
+        assert data[index + 1] == pytest.approx([0.5 * index] * 5, abs=1e-5)
+    assert json.loads(parse_qs(urlsplit(wall.url).query)["own"][0]) == [
+        {"title": "gap", "lines": ["val_loss - loss"]}
+    ]
+    address = wall.url
+    wall.goto("/cluster")
+    wall.go_back()
+    expect(card(wall, "gap")).to_have_attribute("data-lines", "4")
+    wall.goto("/cluster")
+    wall.goto(address)
+    expect(card(wall, "gap")).to_have_attribute("data-lines", "4")
+    # Behind the searched metric.
+    titles = wall.locator(".cards-grid > *").evaluate_all("(all) => all.map((one) => one.dataset.card)")
+    assert titles[:2] == ["loss", "gap"]
+
+
+def test_several_lines_share_a_card_with_a_legend_of_their_dashes(wall):
+    make(wall, title="both", lines="loss\nema(loss, .9)\n\nmax(val_loss, 2)\n")
+    save(wall)
+    expect(card(wall, "both")).to_have_attribute("data-lines", "12")
+    dashes = wall.evaluate(f"() => {plot('both')}.series.slice(1).map((one) => (one.dash ?? [])[0] ?? 0)")
+    assert [dashes.count(length) for length in set(dashes)] == [4, 4, 4]
+    legend = card(wall, "both").locator(".legend li")
+    assert legend.all_inner_texts() == ["loss", "ema(loss, .9)", "max(val_loss, 2)"]
+    patterns = legend.locator("path").evaluate_all(
+        "(all) => all.map((one) => one.getAttribute('stroke-dasharray'))"
+    )
+    assert patterns == ["", "7 4", "2 3"]
+
+
+def test_range_of_a_card_is_the_one_that_was_typed(wall):
+    make(wall, title="ranged", lines="loss", low="-1", high="2")
+    save(wall)
+    wall.wait_for_function(f"() => {plot('ranged')} !== undefined && {plot('ranged')} !== null")
+    scale = f"() => {{ const {{ min, max, distr }} = {plot('ranged')}.scales.y; return [min, max, distr]; }}"
+    assert wall.evaluate(scale) == [-1, 2, 1]
+    edit(wall, "ranged")
+    expect(wall.get_by_role("dialog").get_by_label("y to")).to_have_value("2")
+    fill(wall, low="", high="", log=True)
+    save(wall)
+    wall.wait_for_function(f"() => {plot('ranged')}.scales.y.distr === 3")
+    # Only this card.
+    assert wall.evaluate(f"() => {plot('loss')}.scales.y.distr") == 1
+    edit(wall, "ranged")
+    fill(wall, low="3", log=False)
+    save(wall)
+    wall.wait_for_function(f"() => {plot('ranged')}.scales.y.distr === 1")
+    low, high, _ = wall.evaluate(scale)
+    assert low == 3
+    assert high > 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"lines": "val_los - loss"}, "There is no metric 'val_los'. Did you mean `val_loss`?"),
+        ({"lines": "loss\neval(loss)"}, "There is no function 'eval'."),
+        ({"lines": "  \n "}, "A card needs a metric or an expression."),
+        ({"lines": "loss", "low": "2", "high": "1"}, "The range ends at 1, which is not above its begin 2."),
+        ({"lines": "loss", "low": "0", "log": True}, "both ends of the range are above 0."),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused_in_the_dialog(wall, fields, text):
+    make(wall, **fields)
+    with wall.watch.forgiving("400"):
+        wall.get_by_role("dialog").get_by_role("button", name="Save").click()
+        expect(wall.get_by_role("dialog").get_by_role("alert")).to_contain_text(text)
+    expect(wall.get_by_role("dialog").get_by_label("Lines")).to_have_value(fields["lines"])
+    assert "own=" not in wall.url
+
+
+def test_card_is_changed_removed_and_a_card_of_the_master_restored(wall):
+    make(wall, lines="loss * 2")
+    save(wall)
+    expect(card(wall, "loss * 2")).to_be_visible()
+    edit(wall, "loss * 2")
+    fill(wall, title="double", lines="loss * 2\nloss * 3")
+    save(wall)
+    expect(card(wall, "loss * 2")).to_have_count(0)
+    expect(card(wall, "double")).to_have_attribute("data-lines", "8")
+    edit(wall, "double")
+    wall.get_by_role("dialog").get_by_role("button", name="Remove").click()
+    expect(card(wall, "double")).to_have_count(0)
+    assert "own=" not in wall.url
+    # A card of the master begins with its metrics.
+    edit(wall, "opt/norm")
+    expect(wall.get_by_role("dialog").get_by_label("Lines")).to_have_value('"training.opt/norm"')
+    fill(wall, lines='"opt/norm" ** 2')
+    save(wall)
+    wall.wait_for_function(f"() => {plot('opt/norm')}?.data[1].at(-1) === 100")
+    expect(card(wall, "opt/norm")).to_have_count(1)
+    edit(wall, "opt/norm")
+    wall.get_by_role("dialog").get_by_role("button", name="Restore").click()
+    wall.wait_for_function(f"() => {plot('opt/norm')}?.data[1].at(-1) === 10")
+
+
+def test_colours_of_a_hyperparameter_are_named_and_painted(wall):
+    make(wall, title="rates", lines="loss", color="lr")
+    save(wall)
+    legend = card(wall, "rates").locator(".legend")
+    expect(legend).to_have_text("lr0.10.4")
+    expect(legend.locator(".ramp")).to_be_visible()
+    # The ends of viridis, which no other card has.
+    painted = wall.evaluate(_COLOURS, "rates")
+    assert min(painted.get(colour, 0) for colour in ("68 1 84", "253 231 37")) > 50
+    assert "68 1 84" not in wall.evaluate(_COLOURS, "loss")
+    make(wall, title="kinds", lines="loss", color="optimizer")
+    save(wall)
+    legend = card(wall, "kinds").locator(".legend")
+    expect(legend.locator("li")).to_have_text(["optimizer:", "adam", "sgd"])
+    swatches = legend.locator(".swatch").evaluate_all(
+        """(all) => all.map((one) => {
+            const pen = new OffscreenCanvas(1, 1).getContext("2d");
+            pen.fillStyle = getComputedStyle(one).backgroundColor;
+            pen.fillRect(0, 0, 1, 1);
+            return pen.getImageData(0, 0, 1, 1).data.slice(0, 3).join(" ");
+        })"""
+    )
+    painted = wall.evaluate(_COLOURS, "kinds")
+    assert len(set(swatches)) == 2
+    assert all(painted.get(colour, 0) > 50 for colour in swatches)
+
+
+def test_lines_of_one_run_have_colours_of_their_own(page, runs):
+    page.goto(
+        f"/trials/{runs[1][0]}?own={quote(json.dumps([{'title': 'own', 'lines': ['loss', 'val_loss']}]))}"
+    )
+    expect(card(page, "own")).to_have_attribute("data-lines", "2")
+    colours = page.evaluate(
+        "() => document.querySelector('.card[data-card=own]').card.lines.map((line) => line.color)"
+    )
+    assert len(set(colours)) == 2
+
+
+@pytest.mark.parametrize("value", ["{", "{}", "[1, null, {}]", '[{"title": "a", "lines": [1]}]', "null"])
+def test_address_without_a_card_shows_the_cards_of_the_master(page, runs, value):
+    page.goto(f"/experiments/{runs[0]}?own={quote(value)}")
+    expect(card(page, "loss")).to_have_attribute("data-lines", "8")
+    expect(page.locator(".card")).to_have_count(2)
+
+
+def test_dialog_is_used_by_keyboard(wall):
+    wall.get_by_role("button", name="New card").focus()
+    wall.keyboard.press("Enter")
+    dialog = wall.get_by_role("dialog")
+    expect(dialog.get_by_label("Lines", exact=True)).to_be_focused()
+    wall.keyboard.type("loss / 2")
+    wall.keyboard.press("Tab")
+    expect(dialog.get_by_label("Add a metric")).to_be_focused()
+    dialog.get_by_label("Add a metric").select_option("val_loss")
+    expect(dialog.get_by_label("Lines", exact=True)).to_have_value("loss / 2\nval_loss")
+    for _ in range(4):
+        wall.keyboard.press("Tab")
+    expect(dialog.get_by_label("Colour")).to_be_focused()
+    wall.keyboard.press("Tab")
+    expect(dialog.get_by_role("button", name="Back")).to_be_focused()
+    wall.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+    expect(wall.get_by_role("button", name="New card")).to_be_focused()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1440])
+def test_card_and_dialog_are_accessible_and_fit(page, runs, width, scheme):
+    page.set_viewport_size({"width": width, "height": 900})
+    page.emulate_media(color_scheme=scheme)
+    page.goto(address_of(runs, {"title": "rates", "lines": ["loss", "ema(val_loss, .5)"], "color": "lr"}))
+    # On a phone the cards are below the list of runs, and only cards near the view are drawn.
+    card(page, "rates").scroll_into_view_if_needed()
+    expect(card(page, "rates")).to_have_attribute("data-lines", "8")
+    assert accessibility_faults(page) == []
+    edit(page, "rates")
+    dialog = page.get_by_role("dialog")
+    box = dialog.bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= width
+    assert accessibility_faults(page) == []
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= width
