@@ -1,4 +1,4 @@
-"""Charts that a person makes: cards of expressions, with ranges and colours."""
+"""Charts that a person makes: cards of expressions, with ranges and colours; and runs beside a baseline."""
 
 from __future__ import annotations
 
@@ -291,3 +291,164 @@ def test_card_and_dialog_are_accessible_and_fit(page, runs, width, scheme):
     assert box["x"] + box["width"] <= width
     assert accessibility_faults(page) == []
     assert page.evaluate("() => document.documentElement.scrollWidth") <= width
+
+
+def flag(page, trial):
+    return page.get_by_role("button", name=f"Baseline Trial {trial}", exact=True)
+
+
+def over(page, title, batch, part=0.5):
+    """Move the pointer to a batch of a card, and to a part of its height."""
+    shown = card(page, title).locator(".u-over")
+    shown.scroll_into_view_if_needed()
+    box = shown.bounding_box()
+    left = page.evaluate(f"(x) => {plot(title)}.valToPos(x, 'x')", batch)
+    page.mouse.move(box["x"] + left, box["y"] + box["height"] * part, steps=3)
+
+
+def told(page, title):
+    """Return the rows of the tip of a card, each with its texts."""
+    rows = card(page, title).locator(".tip:not([hidden]) li")
+    return rows.evaluate_all(
+        "(all) => all.map((row) => [...row.children].slice(1).map((cell) => cell.textContent))"
+    )
+
+
+@pytest.mark.main_path
+def test_tip_orders_runs_by_value_with_differences_to_the_baseline(wall, runs):
+    trials = runs[1]
+    over(wall, "loss", 500)
+    expect(card(wall, "loss").locator(".tip")).to_be_visible()
+    assert all(row[2] == "" for row in told(wall, "loss"))
+    wall.locator(f".runs li[data-run='{trials[1]}']").hover()
+    flag(wall, trials[1]).click()
+    expect(flag(wall, trials[1])).to_have_attribute("aria-pressed", "true")
+    assert parse_qs(urlsplit(wall.url).query)["baseline"] == [str(trials[1])]
+    over(wall, "loss", 500)
+    expect(card(wall, "loss").locator(".tip")).to_be_visible()
+    expect(card(wall, "loss").locator(".tip strong")).to_have_text("batch 500")
+    rows = told(wall, "loss")
+    values = [float(row[1]) for row in rows]
+    assert values == sorted(values, reverse=True)
+    training = [row for row in rows if "training" in row[0]]
+    assert training == [
+        [f"Trial {trials[index]} training loss", str(round(0.2 + index, 1)), text]
+        for index, text in ((3, "+2"), (2, "+1"), (1, "baseline"), (0, "\u22121"))
+    ]
+    # The validation has its own baseline: at batch 400, 0.25 + 1.5 for each run.
+    validation = {row[0].split()[1]: row[2] for row in rows if "validation" in row[0]}
+    assert validation == dict(zip(map(str, trials), ("\u22121.5", "baseline", "+1.5", "+3"), strict=True))
+    wall.mouse.move(5, 5)
+    expect(card(wall, "loss").locator(".tip")).to_be_hidden()
+
+
+# How many pixels of one column of a card's plot, at a value of x, have the colour of text, one after another.
+_THICKNESS = """([title, x]) => {
+    const { plot } = document.querySelector(`.card[data-card=${JSON.stringify(title)}]`).card;
+    const pen = new OffscreenCanvas(1, 1).getContext("2d");
+    pen.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--text");
+    pen.fillRect(0, 0, 1, 1);
+    const wanted = pen.getImageData(0, 0, 1, 1).data;
+    const { canvas } = plot.ctx;
+    const { data } = plot.ctx.getImageData(Math.round(plot.valToPos(x, "x", true)), 0, 1, canvas.height);
+    let [longest, now] = [0, 0];
+    for (let at = 0; at < data.length; at += 4) {
+        now = [0, 1, 2, 3].every((part) => Math.abs(data[at + part] - wanted[part]) < 12) ? now + 1 : 0;
+        longest = Math.max(longest, now);
+    }
+    return longest;
+}"""
+
+
+def test_baseline_is_painted_bold_in_the_colour_of_text_and_always(wall, runs):
+    trial = runs[1][2]
+    assert wall.evaluate(_THICKNESS, ["loss", 750]) == 0
+    wall.locator(f".runs li[data-run='{trial}']").hover()
+    flag(wall, trial).click()
+    expect(card(wall, "loss")).to_have_attribute("data-lines", "8")
+    bold = f"() => ({_THICKNESS})(['loss', 750]) >= 2"
+    wall.wait_for_function(bold)
+    # Above the other lines, also when the pointer highlights another run.
+    wall.locator(f".runs li[data-run='{runs[1][0]}']").hover()
+    wall.wait_for_function(f"() => {plot('loss')}.series.filter((one) => one.alpha < 1).length === 4")
+    assert wall.evaluate(bold)
+    assert wall.evaluate("() => document.querySelector('.card').card.lines.at(-1).trial") == trial
+    swatch = wall.locator(f".runs li[data-run='{trial}'] .swatch")
+    assert swatch.evaluate("(one) => one.style.background") == "var(--text)"
+    # The filter leaves it out of the list, not out of the comparison.
+    wall.get_by_label("Filter").fill("lr<0.15")
+    expect(card(wall, "loss")).to_have_attribute("data-lines", "4")
+    wall.reload()
+    expect(card(wall, "loss")).to_have_attribute("data-lines", "4")
+    wall.wait_for_function(bold)
+    wall.get_by_label("Filter").fill("")
+    expect(card(wall, "loss")).to_have_attribute("data-lines", "8")
+    flag(wall, trial).focus()
+    wall.keyboard.press("Enter")
+    wall.wait_for_function(f"() => ({_THICKNESS})(['loss', 750]) === 0")
+    assert "baseline=" not in wall.url
+
+
+def test_baseline_that_is_no_run_of_the_wall_changes_nothing(page, runs):
+    page.goto(f"/experiments/{runs[0]}?baseline=999999")
+    expect(card(page, "loss")).to_have_attribute("data-lines", "8")
+    page.goto(f"/experiments/{runs[0]}?baseline=nonsense")
+    expect(card(page, "loss")).to_have_attribute("data-lines", "8")
+
+
+def test_groups_are_compared_with_that_of_the_baseline(page, runs):
+    page.goto(f"/experiments/{runs[0]}?baseline={runs[1][0]}&group=optimizer")
+    expect(card(page, "opt/norm")).to_have_attribute("data-lines", "6")
+    over(page, "loss", 500)
+    expect(card(page, "loss").locator(".tip")).to_be_visible()
+    rows = {row[0]: row[2] for row in told(page, "loss")}
+    # The means of the first and the third, and of the second and the fourth run.
+    assert rows["optimizer=adam (2 runs) loss"] == "baseline"
+    assert rows["optimizer=sgd (2 runs) loss"] == "+1"
+
+
+def test_tip_of_many_lines_has_the_nearest_and_the_baseline(page, runs):
+    lines = ["loss", "loss + 10", "loss + 20", "loss + 30"]
+    page.goto(address_of(runs, {"title": "many", "lines": lines}) + f"&baseline={runs[1][0]}")
+    expect(card(page, "many")).to_have_attribute("data-lines", "16")
+    over(page, "many", 500, 0.1)
+    expect(card(page, "many").locator(".tip")).to_contain_text("and 4 more")
+    rows = told(page, "many")
+    assert len(rows) == 12
+    assert [row[2] for row in rows].count("baseline") == 4
+    # The values at the top of the card, where the pointer is.
+    assert rows[0][1] == "33.2"
+    assert ["0.2", "baseline"] in [row[1:] for row in rows]
+    assert ["2.2", "+2"] not in [row[1:] for row in rows]
+
+
+def test_arrow_keys_move_the_crosshair(wall):
+    canvas = card(wall, "opt/norm").locator(".canvas")
+    canvas.focus()
+    tip = card(wall, "opt/norm").locator(".tip")
+    for key, place, value in (
+        ("ArrowRight", "100", "1"),
+        ("ArrowRight", "200", "2"),
+        ("ArrowLeft", "100", "1"),
+        ("ArrowLeft", "100", "1"),
+    ):
+        wall.keyboard.press(key)
+        expect(tip.locator("strong")).to_have_text(f"batch {place}")
+        expect(tip.locator("li .number").first).to_have_text(value)
+    expect(card(wall, "opt/norm").locator(".readout")).to_contain_text("batch 100: ")
+    wall.keyboard.press("Tab")
+    expect(tip).to_be_hidden()
+
+
+def test_tip_stays_on_a_narrow_page(page, runs):
+    page.set_viewport_size({"width": 390, "height": 900})
+    page.goto(f"/experiments/{runs[0]}?baseline={runs[1][1]}")
+    card(page, "loss").scroll_into_view_if_needed()
+    expect(card(page, "loss")).to_have_attribute("data-lines", "8")
+    for batch in (200, 500, 600, 900):
+        over(page, "loss", batch)
+        tip = card(page, "loss").locator(".tip")
+        expect(tip).to_be_visible()
+        box = tip.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 390

@@ -7,9 +7,11 @@ import { runColor } from "./colors.js";
 import { download } from "./downloads.js";
 import { element, iconButton } from "./elements.js";
 import { DASHES, showLegend } from "./legend.js";
+import { makeTip, showTip } from "./tip.js";
 
 const FAINT = 0.12;
-const MOST_LISTED = 6;
+export const LINE_WIDTH = 1.6;
+export const BASELINE_WIDTH = 3.2;
 const NEAR_POINTS = 200;
 
 export class Card {
@@ -25,7 +27,10 @@ export class Card {
     this.readout = element("output", { className: "readout" });
     this.pin = iconButton("pin", "Pin", () => wall.togglePin(spec.title));
     this.legend = element("ul", { className: "legend", hidden: true });
-    this.body = element("div", { className: "canvas" });
+    this.body = element("div", { className: "canvas", tabIndex: 0 });
+    this.tip = makeTip();
+    this.body.addEventListener("keydown", (event) => this.walk(event));
+    this.body.addEventListener("blur", () => this.leave());
     this.failure = element("p", { className: "faint small", hidden: true });
     this.failure.setAttribute("role", "status");
     const tools = element("span", { className: "tools" }, [
@@ -108,7 +113,9 @@ export class Card {
     const logY = wallLogY || Boolean(this.spec.log);
     const shown = groupBy && !this.spec.source ? this.wall.grouped(this) : this.data;
     this.scale = this.wall.scaleOf(this.spec);
-    const lines = shown.lines.map((line) => this.styled(line));
+    const styled = shown.lines.map((line) => this.styled(line));
+    // The baseline is painted above the others; the bands of groups know the places of their lines.
+    const lines = shown.bands ? styled : [...styled.filter(({ isBaseline }) => !isBaseline), ...styled.filter(({ isBaseline }) => isBaseline)];
     this.bands = shown.bands ?? [];
     this.groups = shown.groups ?? [];
     showLegend(this.legend, this.meaning());
@@ -140,12 +147,14 @@ export class Card {
 
   styled(line) {
     const metric = this.spec.metrics.find(({ key }) => key === line.metric) ?? { style: "solid", name: line.metric, group: "" };
-    return { ...line, color: line.color ?? this.colorOf(line), dash: metric.style, label: this.labelOf(line, metric) };
+    const { baseline } = this.wall;
+    const isBaseline = baseline !== null && !line.isEdge && isOf(line, baseline);
+    return { ...line, color: line.color ?? this.colorOf(line), dash: metric.style, label: this.labelOf(line, metric), isBaseline };
   }
 
   colorOf({ trial, metric }) {
     if (this.hasColorPerLine()) return runColor(this.spec.metrics.findIndex(({ key }) => key === metric));
-    return this.scale === null ? this.wall.color(trial) : this.scale.colorOf(trial);
+    return this.scale === null || trial === this.wall.baseline ? this.wall.color(trial) : this.scale.colorOf(trial);
   }
 
   // The lines of one run have no colour of a run to tell.
@@ -205,7 +214,7 @@ export class Card {
         stroke: resolved(line.color, color),
         dash: DASHES[line.dash],
         // uPlot paints a band with the alpha of its edge, so that an edge is invisible by its width.
-        width: line.isEdge ? 0 : line.isRaw ? 1 : 1.6,
+        width: line.isEdge ? 0 : line.isRaw ? 1 : line.isBaseline ? BASELINE_WIDTH : LINE_WIDTH,
         alpha: this.alphaOf(line, this.wall.highlighted),
         spanGaps: false,
         // Of the data at the time of drawing: a zoom replaces them.
@@ -237,7 +246,8 @@ export class Card {
   // Says what is below the pointer, and highlights its run in all cards.
   moved(plot) {
     const { idx, top } = plot.cursor;
-    const isOurs = plot.over.matches(":hover");
+    const isOurs = this.isWalked || plot.over.matches(":hover");
+    this.tip.hidden = true;
     if (idx === null || idx === undefined || top < 0) {
       this.readout.textContent = "";
       return;
@@ -247,17 +257,39 @@ export class Card {
       .filter(({ line, at }) => at !== null && !line.isRaw && !line.isEdge)
       .map(({ line, at }) => ({ line, at, value: line.y[at], distance: Math.abs(plot.valToPos(line.y[at], "y") - top) }))
       .sort((a, b) => a.distance - b.distance);
-    if (isOurs && found.length) this.wall.highlight(found[0].line.trial ?? found[0].line.runs[0]);
-    const listed = isOurs ? found.slice(0, this.lines.length <= MOST_LISTED ? MOST_LISTED : 1) : found.filter(({ line }) => isOf(line, this.wall.highlighted)).slice(0, 2);
+    if (isOurs && found.length && !this.isWalked) this.wall.highlight(found[0].line.trial ?? found[0].line.runs[0]);
+    const listed = isOurs ? found.slice(0, 1) : found.filter(({ line }) => isOf(line, this.wall.highlighted)).slice(0, 2);
     const x = plot.data[0][idx];
     const place = this.wall.isOverTime(this.spec) ? timeText(x) : `${this.wall.axisName(this.spec)} ${short(x)}`;
     const valueText = (value) => (this.spec.unit ? bytesText(value, this.spec.unit) : exact(value));
+    if (isOurs) showTip(this.tip, plot, place, found, valueText);
     this.readout.textContent = listed.length ? `${place}: ${listed.map(({ line, value }) => `${line.label} ${valueText(value)}`).join(", ")}` : "";
+  }
+
+  // The arrow keys move the crosshair from one position to the next.
+  walk(event) {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (step === undefined || this.plot === null || event.target !== this.body) return;
+    event.preventDefault();
+    const { cursor, data, over } = this.plot;
+    const { min, max } = this.plot.scales.x;
+    const seen = data[0].flatMap((x, index) => (x >= min && x <= max ? [index] : []));
+    const at = seen.indexOf(cursor.idx);
+    const next = at < 0 ? seen.at(step > 0 ? 0 : -1) : seen[Math.min(Math.max(at + step, 0), seen.length - 1)];
+    if (next === undefined) return;
+    this.isWalked = true;
+    this.plot.setCursor({ left: this.plot.valToPos(data[0][next], "x"), top: over.clientHeight / 2 });
+  }
+
+  leave() {
+    if (!this.isWalked) return;
+    this.isWalked = false;
+    this.plot?.setCursor({ left: -10, top: -10 });
   }
 
   alphaOf(line, trial) {
     const full = line.isRaw ? 0.3 : 1;
-    return trial === null || isOf(line, trial) ? full : Math.min(full, FAINT);
+    return trial === null || line.isBaseline || isOf(line, trial) ? full : Math.min(full, FAINT);
   }
 
   highlight(trial) {

@@ -8,7 +8,7 @@ export function element(name, properties = {}, children = []) {
 }
 
 // A small button with an icon of the page's sprite, or with a short text.
-const ICONS = new Set(["pin", "edit", "full", "eye", "best"]);
+const ICONS = new Set(["baseline", "pin", "edit", "full", "eye", "best"]);
 
 export function iconButton(kind, title, action) {
   const button = element("button", { type: "button", className: `icon ${kind}`, title, onclick: action });

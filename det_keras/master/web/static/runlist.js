@@ -81,9 +81,11 @@ export class RunList {
       spark.setAttribute("viewBox", "0 0 60 18");
       spark.setAttribute("aria-hidden", "true");
       const best = element("span", { className: "number" });
-      const root = element("li", {}, [eye, swatch, link, spark, best]);
+      // Beside the plots of a search nothing is compared with one run.
+      const flag = this.wall.setBaseline ? iconButton("baseline", `Baseline ${run.name}`, () => this.wall.setBaseline(run.id)) : null;
+      const root = element("li", {}, [eye, swatch, link, spark, best, ...(flag === null ? [] : [flag])]);
       root.dataset.run = run.id;
-      row = { root, eye, swatch, spark, best };
+      row = { root, eye, swatch, spark, best, flag };
       this.rows.set(run.id, row);
     }
     row.root.dataset.state = run.state;
@@ -117,7 +119,8 @@ export class RunList {
 
   // Shows which runs are drawn.
   mark() {
-    for (const [id, { root, eye }] of this.rows) {
+    for (const [id, { root, eye, flag }] of this.rows) {
+      flag?.setAttribute("aria-pressed", id === this.wall.baseline);
       eye.setAttribute("aria-pressed", this.wall.isShown(id));
       root.classList.toggle("off", !this.wall.isShown(id));
     }
@@ -134,6 +137,7 @@ export class RunList {
 
   colorOf(id) {
     const run = this.wall.runs.get(id);
+    if (id === this.wall.baseline) return "var(--text)";
     if (!this.scale || run === undefined) return this.wall.ownColor(id);
     return this.scale.color(valueOf(run, this.colorBy, this.wall.metric));
   }

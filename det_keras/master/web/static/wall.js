@@ -29,6 +29,8 @@ class Wall {
     this.hidden = new Set(setting("hidden").split(".").filter(Boolean).map(Number));
     this.shownMore = new Set(setting("shown").split(".").filter(Boolean).map(Number));
     this.pinned = new Set(JSON.parse(localStorage.getItem("pinned") ?? "[]"));
+    // The run with which the others are compared.
+    this.baseline = Number(setting("baseline")) || null;
     this.own = readCards();
     this.given = [];
     this.ownColorName = "each run";
@@ -112,9 +114,19 @@ class Wall {
     return this.order.filter((run) => this.isShown(run.id) && passes(run)).map((run) => run.id);
   }
 
-  // The shown runs of which curves are requested: a card has room for so many.
+  // The runs of which curves are requested: the baseline, whether shown or not, and as many others as a card has room for.
   drawn() {
-    return this.shown().slice(0, this.most);
+    const others = this.shown().filter((id) => id !== this.baseline);
+    return [...(this.runs.has(this.baseline) ? [this.baseline] : []), ...others].slice(0, this.most);
+  }
+
+  setBaseline(id) {
+    this.baseline = this.baseline === id ? null : id;
+    keepSettings({ baseline: this.baseline });
+    this.list.mark();
+    this.list.paint();
+    this.redraw();
+    this.load();
   }
 
   isShown(id) {
