@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 from urllib.parse import parse_qs, quote, urlsplit
+from xml.etree import ElementTree
 
 import pytest
 from playwright.sync_api import expect
@@ -452,3 +455,193 @@ def test_tip_stays_on_a_narrow_page(page, runs):
         box = tip.bounding_box()
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= 390
+
+
+_SVG = "{http://www.w3.org/2000/svg}"
+
+
+def saved(page, title, kind, tmp_path):
+    """Return the file that a button of a card saves."""
+    card(page, title).hover()
+    with page.expect_download() as started:
+        card(page, title).get_by_role("button", name=kind).click()
+    path = tmp_path / started.value.suggested_filename
+    started.value.save_as(path)
+    return path.read_bytes()
+
+
+def drawn(page, title, tmp_path):
+    """Return the drawing of a card, read as XML."""
+    return ElementTree.fromstring(saved(page, title, "SVG", tmp_path))
+
+
+def texts(svg):
+    return ["".join(one.itertext()) for one in svg.iter(f"{_SVG}text")]
+
+
+def scale_of(svg, axis):
+    """Return the function from a place in a drawing to the value there, by the labels of an axis."""
+    anchor, place = {"x": ("middle", "x"), "y": ("end", "y")}[axis]
+    shift = {"x": 0, "y": -4}[axis]
+    ticks = [
+        (float(one.get(place)) + shift, float(one.text.replace(",", "")))
+        for one in svg.iter(f"{_SVG}text")
+        if one.get("text-anchor") == anchor and re.fullmatch(r"-?[\d.,]+", one.text)
+    ]
+    (from_place, from_value), (to_place, to_value) = ticks[0], ticks[-1]
+    return lambda at: from_value + (at - from_place) * (to_value - from_value) / (to_place - from_place)
+
+
+def curves_of(svg):
+    """Return the points of each path of a drawing in its own units, by the title of the path."""
+    x, y = scale_of(svg, "x"), scale_of(svg, "y")
+    found = {}
+    for path in svg.iter(f"{_SVG}path"):
+        title = path.find(f"{_SVG}title")
+        if title is not None:
+            points = [point.split() for point in path.get("d").removeprefix("M").split("L")]
+            found[title.text] = [(x(float(across)), y(float(up))) for across, up in points]
+    return found
+
+
+def test_drawing_has_the_curves_as_paths_at_their_values(wall, runs, tmp_path):
+    svg = drawn(wall, "loss", tmp_path)
+    found = curves_of(svg)
+    assert len(found) == 8
+    for index, trial in enumerate(runs[1]):
+        points = found[f"Trial {trial} training loss"]
+        assert [x for x, _ in points] == pytest.approx([*_BATCHES], abs=3)
+        assert [y for _, y in points] == pytest.approx([100 / at + index for at in _BATCHES], abs=0.03)
+        assert [x for x, _ in found[f"Trial {trial} validation val_loss"]] == pytest.approx(
+            [*_BATCHES][1::2], abs=3
+        )
+    assert not [*svg.iter(f"{_SVG}image"), *svg.iter(f"{_SVG}foreignObject")]
+
+
+def test_drawing_has_title_labels_legend_and_fonts(wall, runs, tmp_path):
+    wall.locator(f".runs li[data-run='{runs[1][0]}']").hover()
+    flag(wall, runs[1][0]).click()
+    svg = drawn(wall, "loss", tmp_path)
+    found = texts(svg)
+    assert found[0] == "loss"
+    assert {"batch", "loss, val_loss", "training loss", "validation val_loss"} < set(found)
+    assert {f"Trial {runs[1][0]} (baseline)", *(f"Trial {trial}" for trial in runs[1][1:])} < set(found)
+    assert svg.get("font-family").startswith("Helvetica")
+    assert svg.get("font-size") == "11"
+    # The styles of training and validation, in the legend and in the curves.
+    lines = [one.get("stroke-dasharray") for one in svg.iter(f"{_SVG}line") if one.get("stroke-width") == "2"]
+    assert lines == [None, "7 4"]
+    dashes = [path.get("stroke-dasharray") for path in svg.iter(f"{_SVG}path")]
+    assert sorted(map(str, dashes)) == ["7 4"] * 4 + ["None"] * 4
+    bold = [path for path in svg.iter(f"{_SVG}path") if path.get("stroke-width") == "3.2"]
+    assert [path.get("stroke") for path in bold] == ["rgb(27,31,36)"] * 2
+    # Each run has the colour of its mark.
+    marks = {one.get("fill") for one in svg.iter(f"{_SVG}rect") if one.get("width") == "10"}
+    assert marks == {path.get("stroke") for path in svg.iter(f"{_SVG}path")}
+
+
+def test_drawing_names_the_ends_of_a_scale_and_the_expressions(page, runs, tmp_path):
+    page.goto(address_of(runs, {"title": "rates", "lines": ["loss", "ema(loss, .9)"], "color": "lr"}))
+    expect(card(page, "rates")).to_have_attribute("data-lines", "8")
+    svg = drawn(page, "rates", tmp_path)
+    assert texts(svg)[1:5] == ["lr: 0.1", "0.4", "loss", "ema(loss, .9)"]
+    stops = [stop.get("stop-color") for stop in svg.iter(f"{_SVG}stop")]
+    assert (stops[0], stops[-1]) == ("rgb(68,1,84)", "rgb(253,231,37)")
+    assert {"rgb(68,1,84)", "rgb(253,231,37)"} < {path.get("stroke") for path in svg.iter(f"{_SVG}path")}
+
+
+# The colours of a picture in an area given as parts of its size, and how many pixels have each.
+_PICTURE = """async ([base64, kind, left, top, right, bottom]) => {
+    const bytes = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+    const image = new Image();
+    image.src = URL.createObjectURL(new Blob([bytes], {type: kind}));
+    await image.decode();
+    const pen = new OffscreenCanvas(image.width, image.height).getContext("2d");
+    pen.drawImage(image, 0, 0);
+    const [x, y] = [Math.round(left * image.width), Math.round(top * image.height)];
+    const { data } = pen.getImageData(x, y, Math.round(right * image.width) - x, Math.round(bottom * image.height) - y);
+    const found = {};
+    for (let at = 0; at < data.length; at += 4) {
+        const name = data.slice(at, at + 3).join(" ");
+        found[name] = (found[name] ?? 0) + 1;
+    }
+    return { width: image.width, height: image.height, found };
+}"""
+
+
+def picture(page, content, kind="image/png", area=(0, 0, 1, 1)):
+    return page.evaluate(_PICTURE, [base64.b64encode(content).decode(), kind, *area])
+
+
+def test_drawing_and_picture_have_the_shown_range_and_nothing_beside_it(page, runs, tmp_path):
+    own = {"title": "zoomed", "lines": ["loss"], "low": 0, "high": 2, "color": "lr"}
+    page.goto(address_of(runs, own) + "&range=250~650")
+    expect(card(page, "zoomed")).to_have_attribute("data-lines", "4")
+    svg = saved(page, "zoomed", "SVG", tmp_path)
+    root = ElementTree.fromstring(svg)
+    x, y = scale_of(root, "x"), scale_of(root, "y")
+    area = root.find(f".//{_SVG}clipPath/{_SVG}rect")
+    left, top, width, height = (float(area.get(name)) for name in ("x", "y", "width", "height"))
+    assert [x(left), x(left + width)] == pytest.approx([250, 650], abs=3)
+    assert [y(top + height), y(top)] == pytest.approx([0, 2], abs=0.03)
+    size = [float(root.get(name)) for name in ("width", "height")]
+    violet = "68 1 84"
+    for content, kind in ((svg, "image/svg+xml"), (saved(page, "zoomed", "PNG", tmp_path), "image/png")):
+        inside = (left / size[0], top / size[1], (left + width) / size[0], (top + height) / size[1])
+        assert picture(page, content, kind, inside)["found"].get(violet, 0) > 100
+        # The lines continue to the neighbours of the range, but are not painted there.
+        for beside in ((0, inside[1], inside[0] - 0.005, 1), (inside[2] + 0.005, inside[1], 1, 1)):
+            assert picture(page, content, kind, beside)["found"].get(violet, 0) == 0
+
+
+def test_picture_is_large_and_on_white_in_the_dark_theme_too(page, runs, tmp_path):
+    found = {}
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        page.goto(f"/experiments/{runs[0]}?baseline={runs[1][3]}")
+        expect(card(page, "loss")).to_have_attribute("data-lines", "8")
+        found[scheme] = saved(page, "loss", "PNG", tmp_path)
+    size = page.evaluate(f"() => [{plot('loss')}.over.clientWidth, {plot('loss')}.over.clientHeight]")
+    light, dark = (picture(page, found[scheme]) for scheme in ("light", "dark"))
+    assert light["width"] > 3 * size[0]
+    assert light["height"] > 3 * size[1]
+    for shown in (light["found"], dark["found"]):
+        assert shown["255 255 255"] > 0.7 * light["width"] * light["height"]
+        # The baseline is not white on white.
+        assert shown["27 31 36"] > 3000
+    common = {name for name, count in light["found"].items() if count > 1000}
+    assert common == {name for name, count in dark["found"].items() if count > 1000}
+    assert len(common) >= 5
+
+
+def test_any_title_makes_valid_xml(page, runs, tmp_path):
+    title = "<b>&\"'\u0001\u202e\ud83d\ude00" + "W" * 90
+    page.goto(address_of(runs, {"title": title, "lines": ["loss"]}))
+    shown = page.locator(".card").nth(1)
+    expect(shown).to_have_attribute("data-lines", "4")
+    shown.hover()
+    with page.expect_download() as started:
+        shown.get_by_role("button", name="SVG").click()
+    path = tmp_path / "card.svg"
+    started.value.save_as(path)
+    svg = ElementTree.fromstring(path.read_bytes())
+    assert svg.find(f"{_SVG}title").text == title.replace("\u0001", "").encode(
+        "utf-16", "surrogatepass"
+    ).decode("utf-16")
+    assert texts(svg)[0].endswith("WW…")
+
+
+def test_few_points_are_dots_in_a_drawing_and_gaps_stay(page, runs, site, tmp_path):
+    number = site.client.create("name: gaps\nsearcher: {name: single, metric: loss}\n", unmanaged=True)
+    body = {"experimentId": number, "hparams": {}, "unmanaged": True}
+    trial = site.client.post("/api/v1/trials", body)["trial"]["id"]
+    site.client.post(f"/api/v1/trials/{trial}/start", {"trialId": trial, "resume": False})
+    for at, loss in enumerate([1, 2, "NaN", 3, "NaN", 1, 2]):
+        _report(site.client, trial, "training", 10 * at, loss=loss, **({"few": 1} if at < 2 else {}))
+    page.goto(f"/trials/{trial}")
+    expect(card(page, "few")).to_have_attribute("data-lines", "1")
+    svg = drawn(page, "loss", tmp_path)
+    assert len([*svg.iter(f"{_SVG}path")]) == 2
+    assert len([*svg.iter(f"{_SVG}circle")]) == 1
+    svg = drawn(page, "few", tmp_path)
+    assert len([*svg.iter(f"{_SVG}circle")]) == 2

@@ -605,7 +605,11 @@ def test_saved_picture_does_not_depend_on_the_pointer(wall, search):
         const wall = document.querySelector("script[src*='wall']").src;
         const { pngFile } = await import(wall.replace("wall.js", "card_files.js"));
         const { blob } = await pngFile(document.querySelector(".card.searched").card);
-        return btoa(String.fromCharCode(...new Uint8Array(await blob.arrayBuffer())));
+        return new Promise((resolve) => {
+            const reader = new FileReader();
+            reader.onload = () => resolve(reader.result);
+            reader.readAsDataURL(blob);
+        });
     }"""
     before = wall.evaluate(pixels)
     wall.locator(f".runs li[data-run='{search.trials[2]}']").hover()

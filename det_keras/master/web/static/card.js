@@ -10,8 +10,8 @@ import { DASHES, showLegend } from "./legend.js";
 import { makeTip, showTip } from "./tip.js";
 
 const FAINT = 0.12;
-export const LINE_WIDTH = 1.6;
-export const BASELINE_WIDTH = 3.2;
+const LINE_WIDTH = 1.6;
+const BASELINE_WIDTH = 3.2;
 const NEAR_POINTS = 200;
 
 export class Card {
@@ -118,21 +118,20 @@ export class Card {
     const lines = shown.bands ? styled : [...styled.filter(({ isBaseline }) => !isBaseline), ...styled.filter(({ isBaseline }) => isBaseline)];
     this.bands = shown.bands ?? [];
     this.groups = shown.groups ?? [];
-    showLegend(this.legend, this.meaning());
     const clean = (y) => (logY ? y.map((value) => (value !== undefined && value !== null && value <= 0 ? undefined : value)) : y);
     const data = [shown.x, ...lines.map((line) => clean(line.y))];
     const key = JSON.stringify([this.wall.axisName(this.spec), logX, logY, this.spec.low, this.spec.high, shown.bands ?? [], lines.map(({ y, ...line }) => line)]);
+    this.lines = lines;
+    showLegend(this.legend, this.meaning());
     if (lines.length === 0) {
       this.plot?.destroy();
       this.plot = null;
       this.key = "";
       this.body.replaceChildren(element("p", { className: "faint", textContent: "No shown run has reported it." }));
     } else if (this.plot !== null && key === this.key) {
-      this.lines = lines;
       this.plot.setData(data);
     } else {
       this.key = key;
-      this.lines = lines;
       this.plot?.destroy();
       this.body.replaceChildren();
       this.plot = new uPlot(this.options(lines, shown.bands, { logX, logY }), data, this.body);
@@ -149,27 +148,35 @@ export class Card {
     const metric = this.spec.metrics.find(({ key }) => key === line.metric) ?? { style: "solid", name: line.metric, group: "" };
     const { baseline } = this.wall;
     const isBaseline = baseline !== null && !line.isEdge && isOf(line, baseline);
-    return { ...line, color: line.color ?? this.colorOf(line), dash: metric.style, label: this.labelOf(line, metric), isBaseline };
+    // uPlot paints a band with the alpha of its edge, so that an edge is invisible by its width.
+    const width = line.isEdge ? 0 : line.isRaw ? 1 : isBaseline ? BASELINE_WIDTH : LINE_WIDTH;
+    return { ...line, color: line.color ?? this.colorOf(line), dash: metric.style, label: this.labelOf(line, metric), isBaseline, width };
   }
 
   colorOf({ trial, metric }) {
-    if (this.hasColorPerLine()) return runColor(this.spec.metrics.findIndex(({ key }) => key === metric));
+    // The lines of one run have no colour of a run to tell.
+    if (this.spec.isOwn && this.wall.runs.size === 1) return runColor(this.spec.metrics.findIndex(({ key }) => key === metric));
     return this.scale === null || trial === this.wall.baseline ? this.wall.color(trial) : this.scale.colorOf(trial);
   }
 
-  // The lines of one run have no colour of a run to tell.
-  hasColorPerLine() {
-    return this.spec.isOwn && this.wall.runs.size === 1;
+  // What the colours and the dashes mean, for the legend. The whole legend also names what the page shows beside the card:
+  // the runs, and the styles of the groups of metrics.
+  meaning({ isWhole = false } = {}) {
+    const { isOwn, metrics, source } = this.spec;
+    if (source) return { scale: null, items: isWhole ? this.lines.map(({ label, color, dash }) => ({ name: label, color, dash })) : [] };
+    const dashes = (isOwn || isWhole) && metrics.length > 1 ? metrics.map(({ name, group, key, style }) => ({ name: [group, name].filter(Boolean).join(" "), dash: style, color: this.wall.runs.size === 1 ? this.lines.find((line) => line.metric === key)?.color : undefined })) : [];
+    if (this.groups.length) return { scale: null, items: [...this.groups, ...dashes] };
+    const runs = isWhole && this.wall.runs.size > 1 ? this.runMarks() : [];
+    if (this.scale === null) return { scale: null, items: [...runs, ...dashes] };
+    const { name, kinds = [], color } = this.scale;
+    const values = kinds.map((kind) => ({ name: kind, color: color(kind) }));
+    return { name, scale: this.scale.kinds ? null : this.scale, items: [...values, ...runs.filter(({ isBaseline }) => isBaseline), ...dashes] };
   }
 
-  // What the colours and the dashes mean, for the legend.
-  meaning() {
-    const { isOwn, metrics } = this.spec;
-    const dashes = isOwn && metrics.length > 1 ? metrics.map(({ name, key, style }) => ({ name, dash: style, color: this.hasColorPerLine() ? this.colorOf({ metric: key }) : undefined })) : [];
-    if (this.groups.length) return { scale: null, items: [...this.groups, ...dashes] };
-    if (this.scale === null) return { scale: null, items: dashes };
-    const { name, kinds = [], color } = this.scale;
-    return { name, scale: this.scale.kinds ? null : this.scale, items: [...kinds.map((kind) => ({ name: kind, color: color(kind) })), ...dashes] };
+  // The runs of the card with their colours.
+  runMarks() {
+    const lines = new Map(this.lines.map((line) => [line.trial, line]));
+    return [...lines].map(([trial, { color, isBaseline }]) => ({ name: `${this.wall.nameOf(trial)}${isBaseline ? " (baseline)" : ""}`, color, isBaseline }));
   }
 
   // Lines of groups of runs and of machines have labels.
@@ -213,8 +220,7 @@ export class Card {
         label: line.label,
         stroke: resolved(line.color, color),
         dash: DASHES[line.dash],
-        // uPlot paints a band with the alpha of its edge, so that an edge is invisible by its width.
-        width: line.isEdge ? 0 : line.isRaw ? 1 : line.isBaseline ? BASELINE_WIDTH : LINE_WIDTH,
+        width: line.width,
         alpha: this.alphaOf(line, this.wall.highlighted),
         spanGaps: false,
         // Of the data at the time of drawing: a zoom replaces them.
@@ -304,15 +310,6 @@ export class Card {
       this.plot.series[index + 1].alpha = this.alphaOf(line, trial);
     });
     this.plot.redraw(false);
-  }
-
-  // Calls `read` with the canvas as it is without a highlight.
-  async unlit(read) {
-    this.brighten(null);
-    // uPlot draws in a microtask, before this one continues; the browser shows neither.
-    await null;
-    read(this.plot.ctx.canvas);
-    this.brighten(this.wall.highlighted);
   }
 
   async save(file) {

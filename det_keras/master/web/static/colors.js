@@ -2,11 +2,21 @@
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
+// Lightnesses in the two themes.
+const [LIGHT, DARK] = [0.58, 0.76];
+const ON_PAPER = { "var(--text)": "#1b1f24", "var(--faint)": "#566070" };
+
 // The golden angle keeps neighbouring numbers far apart, and no two of many runs have the same colour.
 export function runColor(id) {
   const hue = (id * 137.508 + 210) % 360;
   const step = [0, 0.07, -0.06][id % 3];
-  return `oklch(${(dark.matches ? 0.76 : 0.58) + step} 0.15 ${hue.toFixed(1)})`;
+  return `oklch(${(dark.matches ? DARK : LIGHT) + step} 0.15 ${hue.toFixed(1)})`;
+}
+
+// Returns the colour that a line of the page has on white paper: light lines are for the dark theme.
+export function onPaper(color) {
+  if (color in ON_PAPER) return ON_PAPER[color];
+  return dark.matches ? color.replace(/^oklch\(([\d.]+)/, (_, lightness) => `oklch(${(lightness - DARK + LIGHT).toFixed(3)}`) : color;
 }
 
 // Source: the colour map "viridis" of matplotlib (van der Walt and Smith, 2015), at seven positions.
