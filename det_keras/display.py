@@ -58,6 +58,26 @@ def seconds_text(duration_s: float) -> str:
     return f"{minutes}m {seconds:02}s" if minutes else f"{seconds}s"
 
 
+def pace_texts(pace: Mapping[str, Any] | None) -> list[str]:
+    """Return what is known of a trial's speed: ``1,234 samples/s``, ``about 2m 05s left``.
+
+    Args:
+        pace: the field of a trial in the REST API; None if nothing is known.
+    """
+    known, texts = pace or {}, []
+    for name, unit in (("samplesPerSecond", "samples/s"), ("batchesPerSecond", "batches/s")):
+        if known.get(name) is not None:
+            texts.append(f"{speed_text(known[name])} {unit}")
+    if known.get("secondsLeft") is not None:
+        texts.append(f"about {seconds_text(known['secondsLeft'])} left")
+    return texts
+
+
+def speed_text(per_second: float) -> str:
+    """Return a rate with three digits, and with all those before the point: ``1,234``, ``0.0512``."""
+    return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"
+
+
 def size_text(size_bytes: float) -> str:
     """Return a number of bytes: ``2.5KB``."""
     if size_bytes < 1024:

@@ -65,14 +65,14 @@ class Profiler:
         self._make_sampler = make_sampler
         self._period_s = _PERIOD_S if period_s is None else period_s
         self._has_failed = False
-        self._probe: Probe | None = None
+        self._probes: tuple[Probe, ...] = ()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="det-profiler", daemon=True)
         self._thread.start()
 
-    def watch(self, probe: Probe | None) -> None:
-        """Add the metrics of a probe to each sample, in place of an earlier one; None for no probe."""
-        self._probe = probe
+    def watch(self, *probes: Probe) -> None:
+        """Add the metrics of probes to each sample, in place of earlier ones; none for no probe."""
+        self._probes = probes
 
     def close(self) -> None:
         """Stop sampling; a second call has no effect."""
@@ -99,22 +99,23 @@ class Profiler:
             self._log_failure()
 
     def _look_for_a_period(self) -> bool:
-        """Let the probe look until the next sample; return False if the profiler is being closed."""
+        """Let the probes look until the next sample; return False if the profiler is being closed."""
         for _ in range(_LOOKS_PER_PERIOD):
             if self._closing.wait(self._period_s / _LOOKS_PER_PERIOD):
                 return False
-            if (probe := self._probe) is not None:
+            probes = self._probes
+            for probe in probes:
                 try:
                     probe.look()
                 except Exception:
                     # The load of the machine is still worth its samples.
                     self._log_failure()
-                    self._probe = None
+                    self._probes = tuple(other for other in probes if other is not probe)
         return True
 
     def _sample(self, sampler: Sampler) -> Mapping[str, Mapping[str, object]]:
         found = {group: dict(metrics) for group, metrics in sampler.sample().items()}
-        if (probe := self._probe) is not None:
+        for probe in self._probes:
             for group, metrics in probe.sample().items():
                 found.setdefault(group, {}).update(metrics)
         return found
@@ -180,10 +181,10 @@ class ProfilerContext:
         if profiler is not None:
             profiler.close()
 
-    def watch(self, probe: Probe | None) -> None:
-        """Report the metrics of a probe with the load, in place of an earlier one; None for no probe."""
+    def watch(self, *probes: Probe) -> None:
+        """Report the metrics of probes with the load, in place of earlier ones; none for no probe."""
         if self._profiler is not None:
-            self._profiler.watch(probe)
+            self._profiler.watch(*probes)
 
 
 def sampler_of(pids: Iterable[int]) -> Sampler:

@@ -19,6 +19,11 @@ MOST_TOGETHER = 500
 #: In the group ``cpu``: how often no batch was ready beside the one that was being trained, in percent.
 DATA_WAIT = "data_wait_percent"
 
+#: In the group ``cpu``: the speed of the training, in the unit that is known, and the time until its end.
+SAMPLES_PER_SECOND = "samples_per_second"
+BATCHES_PER_SECOND = "batches_per_second"
+SECONDS_LEFT = "seconds_left"
+
 #: Values of a report that say where it was made; they are not measurements.
 POSITIONS = frozenset({"batches", "epoch", "epochs", "records"})
 

@@ -257,6 +257,20 @@ def test_a_terminal_shows_the_trials_of_a_search(capsys, monkeypatch):
     assert "Best val_loss" in printed
 
 
+def test_a_terminal_shows_the_time_left_that_the_master_tells(capsys, monkeypatch):
+    import sys
+
+    pace = {"samplesPerSecond": 98.0, "secondsLeft": 125.0}
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "120")
+
+    follow(Master([moment("COMPLETED", pace=pace)]), 1)
+
+    printed = capsys.readouterr().out
+    assert "98 samples/s" in printed
+    assert "about 2m 05s left" in printed
+
+
 class LogTransport:
     """A master that streams a log of six lines."""
 

@@ -76,3 +76,27 @@ def test_a_report_line_has_training_before_validation():
     line = report_line(4, reports, with_trial=False)
 
     assert line == "epoch 2  training  loss 0.5  validation  val_loss 0.25"
+
+
+PACE = {"samplesPerSecond": 1234.4, "secondsLeft": 125.0}
+
+
+def test_one_trial_shows_its_speed_and_the_time_left():
+    snapshot = Snapshot.take(experiment(), [trial(1, pace=PACE)])
+
+    assert snapshot.text == "batch 7  1,234 samples/s"
+    assert (snapshot.seconds_left, snapshot.estimates) == (125.0, False)
+
+
+def test_time_left_that_is_unknown_is_estimated_for_other_masters_only():
+    ours = Snapshot.take(experiment(), [trial(1, pace=None)])
+    of_determined = Snapshot.take(experiment(), [trial(1)])
+
+    assert (ours.seconds_left, ours.estimates) == (None, False)
+    assert (of_determined.seconds_left, of_determined.estimates) == (None, True)
+
+
+def test_a_report_line_ends_with_the_speed():
+    line = report_line(4, {"training": workload(40, loss=0.5)}, with_trial=False, pace=PACE)
+
+    assert line == "batch 40  training  loss 0.5  1,234 samples/s  about 2m 05s left"

@@ -65,7 +65,7 @@ def test_probe_looks_many_times_a_sample_and_is_reported_with_it():
     profiler = Profiler(lambda *report: reports.append(report), Samples, period_s=0.1)
     profiler.watch(Looks())
     wait_until(lambda: len(reports) >= 6)
-    profiler.watch(None)
+    profiler.watch()
     profiler.close()
     assert reports[3][0] == "cpu"
     assert reports[3][1] == {"cpu_util_simple": 2.0, "looks": 20}

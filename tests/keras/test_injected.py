@@ -21,6 +21,7 @@ from det_keras.keras.training.boundaries.progress import ProgressCallback
 from det_keras.keras.training.boundaries.searcher import SearcherCallback
 from det_keras.keras.training.boundaries.validation import ValidationCallback
 from det_keras.keras.training.boundaries.workers import DivergenceCallback
+from det_keras.keras.training.pace import Pace
 from det_keras.keras.training.position import Position, Target
 from det_keras.keras.training.progress import Progress, Validation
 from det_keras.keras.training.settings import FitSettings
@@ -254,7 +255,8 @@ def test_signal_behind_the_last_boundary_is_obeyed_at_the_end(number, left):
 
 
 def test_progress_is_the_share_of_the_target_and_1_at_the_end():
-    run, callback = FakeRun(epochs=2), ProgressCallback()
+    run = FakeRun(epochs=2)
+    callback = ProgressCallback(Pace(run.progress))
     callback.on_begin(run)
     assert run.events == ["status training"]
     assert run.asked(callback, 4) == ["progress 0.5"]
@@ -266,7 +268,7 @@ def test_searchers_lengths_are_trained_and_completed_one_after_another():
     run = FakeRun(operations=(1, 2), in_trial=True)
     callback = SearcherCallback(Length(Unit.EPOCHS, 2))
     callback.on_begin(run)
-    assert run.progress.target == Target(epochs=1)
+    assert run.progress.target == Target(epochs=1, is_final=False)
     assert run.asked(callback, 3) == []
     assert run.asked(callback, 4) == ["save", "wait", "validate", "complete 1 with 0.5"]
     assert run.progress.target == Target(epochs=2)

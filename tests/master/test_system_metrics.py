@@ -17,6 +17,7 @@ from det_keras.core.context import Context
 from det_keras.core.distributed import DistributedContext
 from det_keras.master.database.models import AllocationRow, MetricRow, TrialRow
 from det_keras.master.reports.metrics import Report, add_quickly
+from det_keras.master.reports.pace import paces
 from det_keras.master.reports.system import SystemMetric, SystemMetrics, SystemValue
 from det_keras.protocol.values import now, timestamp
 from det_keras.storage import DirectoryStorage
@@ -102,6 +103,36 @@ def test_machines_and_gpus_have_series_of_their_own(world, trial_id):
 def test_former_names_and_values_that_are_no_numbers(world, trial_id):
     sample(world, trial_id, START, "network", network_sent_bytes=5, network_received_bytes="many")
     assert [metric.name for metric in series_of(world, trial_id)] == ["net_throughput_sent"]
+
+
+def pace_of(world, trial_id, time):
+    with world.master.store.reading() as session:
+        return paces(session, [trial_id], time)
+
+
+def test_pace_is_that_of_the_newest_sample_of_the_machine_that_has_it(world, trial_id):
+    for second in (0, 10):
+        time = START + timedelta(seconds=second)
+        sample(world, trial_id, time, agent="a", samples_per_second=10.0 + second, seconds_left=100.0)
+        sample(world, trial_id, time, agent="b", cpu_util_trial=5.0)
+    now = START + timedelta(seconds=12)
+    assert pace_of(world, trial_id, now) == {
+        trial_id: {"samplesPerSecond": 20.0, "secondsLeft": 98.0},
+    }
+
+
+def test_pace_of_an_old_sample_is_unknown(world, trial_id):
+    sample(world, trial_id, START, samples_per_second=10.0, seconds_left=100.0)
+    assert pace_of(world, trial_id, START + timedelta(seconds=60)) == {}
+    # Of a newer sample without a speed, as after the end of training, neither.
+    sample(world, trial_id, START + timedelta(seconds=10), cpu_util_trial=5.0)
+    assert pace_of(world, trial_id, START + timedelta(seconds=11)) == {}
+
+
+def test_trial_in_the_rest_api_has_its_pace_while_it_runs(world, trial_id):
+    assert world.client.trial(trial_id)["pace"] is None
+    sample(world, trial_id, now(), samples_per_second=10.0)
+    assert world.client.trial(trial_id)["pace"] == {"samplesPerSecond": 10.0}
 
 
 def test_long_series_are_downsampled_with_their_extremes(world, trial_id):

@@ -605,6 +605,24 @@ def test_trial_that_waits_for_its_data_is_told(world):
     assert "ready in 60 % of the time" in page(world, f"/trials/{other['id']}").text
 
 
+def test_running_trial_tells_its_speed_and_the_time_left(world):
+    number, trial, _ = world.launch()
+    load = {"samples_per_second": 1234.5, "seconds_left": 7000.0, "data_wait_percent": 12.0}
+    world.client.report(trial["id"], "cpu", None, {"machine": load})
+    text = page(world, f"/trials/{trial['id']}").text
+    assert "<dt>Samples a second</dt><dd>1,234</dd>" in text
+    assert "<dt>Training ends in</dt><dd>about 1h 56m</dd>" in text
+    assert "<dt>No batch ready</dt><dd>12 %</dd>" in text
+    world.client.move(number, "kill")
+    world.client.wait_for_state(number, "CANCELED")
+    assert "Training ends in" not in page(world, f"/trials/{trial['id']}").text
+
+
+def test_trial_without_a_new_sample_tells_no_speed(world):
+    trial = world.launch()[1]
+    assert "a second</dt>" not in page(world, f"/trials/{trial['id']}").text
+
+
 def test_mean_wait_is_that_of_all_samples(world):
     trial = world.launch()[1]
     rows = [

@@ -19,7 +19,7 @@ from det_keras.cli.following.trial_table import end_line, is_search, trial_table
 from det_keras.cli.render import printable, write
 from det_keras.cli.session import page_hint
 from det_keras.connection.checkpoint_files import local_directory
-from det_keras.display import hparams_text, metric_text, state_text
+from det_keras.display import hparams_text, metric_text, seconds_text, state_text
 from det_keras.errors import MasterError, MasterUnavailableError
 from det_keras.protocol.states import CANCELED, COMPLETED, DELETED, ERROR, PAUSED, is_over, named
 
@@ -236,6 +236,7 @@ class _Lines(_Display):
         # The reports of a trial's newest batch by kind, while more may follow.
         self._waiting: dict[int, dict[str, Mapping[str, Any]]] = {}
         self._taken: dict[int, deque[tuple[str, Mapping[str, Any]]]] = {}
+        self._paces: dict[int, Mapping[str, Any] | None] = {}
 
     def show(self, session: Session, experiment: Mapping[str, Any], trials: _Trials) -> None:
         happened = self.events(experiment, trials)
@@ -250,6 +251,7 @@ class _Lines(_Display):
 
     def _show_trial(self, session: Session, trial: Mapping[str, Any], *, with_trial: bool) -> None:
         number = int(trial["id"])
+        self._paces[number] = trial.get("pace")
         latest = trial.get("latestValidation") or {}
         summary = (trial.get("summaryMetrics") or {}).get("avg_metrics")
         mark = (trial["state"], trial["totalBatchesProcessed"], latest.get("endTime"), summary)
@@ -293,7 +295,8 @@ class _Lines(_Display):
     def _print_waiting(self, trial_id: int, *, with_trial: bool) -> None:
         reports = self._waiting.pop(trial_id, {})
         if reports and self._is_worth_a_line(trial_id, reports):
-            print(printable(report_line(trial_id, reports, with_trial=with_trial)))
+            pace = self._paces.get(trial_id)
+            print(printable(report_line(trial_id, reports, with_trial=with_trial, pace=pace)))
 
     def _is_worth_a_line(self, trial_id: int, reports: Mapping[str, Mapping[str, Any]]) -> bool:
         is_new = "training" in reports and self._is_new(trial_id, reports["training"])
@@ -318,7 +321,7 @@ class _Live(_Display):
         super().__init__()
         # Imported here: only this display needs rich.
         from rich.live import Live
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
         from rich.table import Column
 
         self._progress = Progress(
@@ -327,12 +330,11 @@ class _Live(_Display):
             TaskProgressColumn(),
             # On a narrow terminal the metrics are cut off first.
             TextColumn("{task.fields[text]}", markup=False, table_column=Column(no_wrap=True, ratio=1)),
-            TimeRemainingColumn(),
-            TextColumn("left"),
+            TextColumn("{task.fields[left]}", markup=False),
             # The mean speed of the whole run, since reports of epochs are rare.
             speed_estimate_period=3600,
         )
-        self._task = self._progress.add_task("", total=1.0, state="WAITING", text="")
+        self._task = self._progress.add_task("", total=1.0, state="WAITING", text="", left="")
         self._table: Any = None
         self._live = Live(get_renderable=self._renderable, refresh_per_second=4)
 
@@ -355,9 +357,17 @@ class _Live(_Display):
             state=state_text(snapshot.state),
             text=printable(snapshot.text),
         )
+        self._progress.update(self._task, left=self._left(snapshot))
         if is_search(experiment):
             most_rows = max(_FEWEST_ROWS, self._live.console.height - _LINES_AROUND_TABLE)
             self._table = trial_table(experiment, trials, most_rows)
+
+    def _left(self, snapshot: Snapshot) -> str:
+        """Return the time until the end; "" if it is not known."""
+        seconds = snapshot.seconds_left
+        if seconds is None and snapshot.estimates:
+            seconds = self._progress.tasks[0].time_remaining
+        return "" if seconds is None else f"about {seconds_text(seconds)} left"
 
     def _renderable(self) -> Any:
         from rich.console import Group

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from det_keras.display import metric_text, number_text
+from det_keras.display import metric_text, number_text, pace_texts
 from det_keras.protocol.metrics import rank
 from det_keras.protocol.states import COMPLETED, ERROR, is_over, named
 
@@ -41,11 +41,15 @@ class Snapshot:
         state: the experiment's state, as in the REST API.
         fraction: its progress, 0 to 1.
         text: one line of text.
+        seconds_left: time until the end of its only trial; None if unknown.
+        estimates: whether the time left may be estimated from `fraction`: the master tells no time left.
     """
 
     state: str
     fraction: float
     text: str
+    seconds_left: float | None = None
+    estimates: bool = True
 
     @classmethod
     def take(cls, experiment: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Snapshot:
@@ -59,7 +63,11 @@ class Snapshot:
             parts.append(
                 f"best {best.metric} {metric_text(best.value)}" if len(trials) > 1 else _latest(trials, best)
             )
-        return cls(state, fraction, "  ".join(part for part in parts if part))
+        only = trials[0] if len(trials) == 1 else {}
+        pace = only.get("pace") or {}
+        parts += pace_texts({**pace, "secondsLeft": None})
+        text = "  ".join(part for part in parts if part)
+        return cls(state, fraction, text, pace.get("secondsLeft"), estimates="pace" not in only)
 
 
 def best_validation(experiment: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Best | None:
@@ -77,13 +85,20 @@ def best_validation(experiment: Mapping[str, Any], trials: Sequence[Mapping[str,
     return min(found, key=lambda best: rank(best.value, smaller_is_better=smaller), default=None)
 
 
-def report_line(trial_id: int, reports: Mapping[str, Mapping[str, Any]], *, with_trial: bool) -> str:
-    """Return one line about one batch: ``epoch 3  training  loss 0.15  validation  val_loss 0.12``.
+def report_line(
+    trial_id: int,
+    reports: Mapping[str, Mapping[str, Any]],
+    *,
+    with_trial: bool,
+    pace: Mapping[str, Any] | None = None,
+) -> str:
+    """Return one line about one batch: ``epoch 3  training  loss 0.15  validation  val_loss 0.12  98 samples/s``.
 
     Args:
         trial_id: the trial that reported it.
         reports: MetricsWorkloads of the same batch, by ``training`` and ``validation``; at least one.
         with_trial: whether the line begins with the trial.
+        pace: the trial's speed, as in the REST API; None if unknown.
     """
     found = {kind: _metrics(reports[kind]) for kind in ("training", "validation") if kind in reports}
     epochs = next((metrics["epochs"] for metrics in found.values() if "epochs" in metrics), None)
@@ -91,6 +106,7 @@ def report_line(trial_id: int, reports: Mapping[str, Mapping[str, Any]], *, with
     parts = [f"batch {batch}" if epochs is None else f"epoch {number_text(epochs)}"]
     for kind, metrics in found.items():
         parts += [kind, *named_metrics(metrics)]
+    parts += pace_texts(pace)
     return "  ".join([f"trial {trial_id}", *parts] if with_trial else parts)
 
 

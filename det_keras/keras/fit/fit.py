@@ -135,11 +135,11 @@ class Fit:
         run.boundaries.begin()
         at_once = self._model.steps_per_execution
         steps = at_once if isinstance(at_once, int) else 1
-        run.core.profiler.watch(DataWait(run.source, lambda: run.progress.trained_steps, steps))
+        run.watch(DataWait(run.source, lambda: run.progress.trained_steps, steps))
         try:
             SegmentRunner(run).train()
         finally:
-            run.core.profiler.watch(None)
+            run.core.profiler.watch()
 
 
 @contextmanager

@@ -114,7 +114,7 @@ class Reading:
         if self._run.is_ending:
             self.is_cut = True
             return None
-        self._run.core.profiler.watch(
+        self._run.watch(
             DataWait(data_pass.source, lambda: data_pass.step if self._run.progress.is_in_epoch else None)
         )
         self._run.enter_epoch()
@@ -230,7 +230,7 @@ class Reading:
 
     def close(self) -> None:
         """Release the data."""
-        self._run.core.profiler.watch(None)
+        self._run.core.profiler.watch()
         self._effects.close()
         for data_pass in self._run.data.passes.values():
             data_pass.close()

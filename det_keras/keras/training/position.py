@@ -30,10 +30,17 @@ class Position:
 
 @dataclass(frozen=True)
 class Target:
-    """The end of a training: a number of epochs, or an exact batch of this `fit`; exactly one of the two is set."""
+    """The end of a training; exactly one of `epochs` and `batches` is set.
+
+    Attributes:
+        epochs: a number of epochs.
+        batches: an exact batch of this `fit`.
+        is_final: whether no search will move it.
+    """
 
     epochs: int | None = None
     batches: int | None = None
+    is_final: bool = True
 
     def is_reached(self, position: Position) -> bool:
         """Return whether `position` is at or after the end of training."""

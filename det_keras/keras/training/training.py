@@ -18,6 +18,7 @@ from det_keras.core.checkpoint_writer import CheckpointWriter
 from det_keras.core.preempt import StopSignals
 from det_keras.errors import DetError
 from det_keras.keras.data import plan_seed
+from det_keras.keras.data.waiting import DataWait
 from det_keras.keras.distributed.shared_step import SharedStep
 from det_keras.keras.history import FitHistory
 from det_keras.keras.training.boundaries.base import Boundary, BoundaryCallback
@@ -30,6 +31,7 @@ from det_keras.keras.training.boundaries.searcher import SearcherCallback
 from det_keras.keras.training.boundaries.verification import VerificationCallback
 from det_keras.keras.training.boundaries.workers import DivergenceCallback
 from det_keras.keras.training.boundaries.workload import workload_callbacks
+from det_keras.keras.training.pace import Pace
 from det_keras.keras.training.parts import Part, Saved, WeightsPart
 from det_keras.keras.training.phase import PhaseRecord, Raised, describe_error, own_error_first
 from det_keras.keras.training.position import Position, Target
@@ -92,6 +94,7 @@ class Training(abc.ABC):
         self.seed = plan_seed(context.seed, self.phase_index)
         batches_before = sum(phase.batches for phase in context.phases)
         self.progress = Progress(batches_before, Position(epoch=first_epoch), Target(epochs=first_epoch))
+        self._pace = Pace(self.progress)
         self.history = FitHistory()
         self.signals = StopSignals()
         self._preemption = PreemptionCallback(self.signals)
@@ -152,7 +155,7 @@ class Training(abc.ABC):
             SearcherCallback(settings.max_length),
             *([] if copy is None else [VerificationCallback(copy)]),
             self._preemption,
-            ProgressCallback(),
+            ProgressCallback(self._pace),
             *([] if workers.is_single else [DivergenceCallback(workers, settings.divergence_check_period)]),
             *last,
         ]
@@ -219,7 +222,12 @@ class Training(abc.ABC):
     def validate(self) -> Validation:
         """Validate now, notify the boundary callbacks before and after, and return the result."""
         self.boundaries.begin_validation()
-        return self.record_validation(self._evaluate())
+        is_in_epoch = self.progress.is_in_epoch
+        # A validation inside of an epoch is not a slow batch.
+        self.progress.is_in_epoch = False
+        metrics = self._evaluate()
+        self.progress.is_in_epoch = is_in_epoch
+        return self.record_validation(metrics)
 
     def save_checkpoint(self, *, final: bool = False) -> None:
         """Save the state of this boundary in the background, unless it is already saved.
@@ -265,6 +273,15 @@ class Training(abc.ABC):
         self.progress.awaits_state = False
         for part in self._parts:
             part.restore(saved)
+
+    def watch(self, wait: DataWait) -> None:
+        """Let the profiler report how fast the training is, and how often it waits.
+
+        Args:
+            wait: looks at the data.
+        """
+        # The speed is that of all workers, so one of them reports it.
+        self.core.profiler.watch(wait, *([self._pace] if self.core.distributed.is_chief else []))
 
     def enter_epoch(self) -> None:
         """Record that batches of an epoch follow, and plan the next boundary."""

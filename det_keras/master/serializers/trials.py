@@ -22,10 +22,11 @@ from det_keras.master.database.models import (
     utc_text,
 )
 from det_keras.master.lifecycle import refined_state
+from det_keras.master.reports.pace import paces
 from det_keras.master.serializers.checkpoints import checkpoint_metadata
 from det_keras.master.wire import int64_map
 from det_keras.protocol.metrics import VALIDATION
-from det_keras.protocol.states import named
+from det_keras.protocol.states import RUNNING, named
 from det_keras.protocol.values import now, timestamp
 
 #: All states of trials in the REST API.
@@ -75,12 +76,19 @@ def trial_shapes(session: Session, rows: Sequence[TrialRow]) -> list[dict[str, A
     validations = _validations(session, rows)
     best_checkpoints = _best_checkpoints(session, rows, validations)
     experiments = _experiments(session, rows)
+    states = {
+        row.id: refined_state(
+            row.state, allocation_states[row.task_id], experiments[row.experiment_id].is_unmanaged
+        )
+        for row in rows
+    }
+    running = [trial_id for trial_id, state in states.items() if state == named(RUNNING)]
+    speeds = paces(session, running, now())
     return [
         _trial(
             row,
-            state=refined_state(
-                row.state, allocation_states[row.task_id], experiments[row.experiment_id].is_unmanaged
-            ),
+            state=states[row.id],
+            pace=speeds.get(row.id),
             run_s=None if experiments[row.experiment_id].is_unmanaged else run_s[row.id],
             stored=stored[row.id],
             best=validations.get(row.best_validation_id),
@@ -158,6 +166,7 @@ def _trial(
     row: TrialRow,
     *,
     state: str,
+    pace: dict[str, float] | None,
     run_s: float | None,
     stored: _Stored,
     best: MetricRow | None,
@@ -179,6 +188,8 @@ def _trial(
         "externalTrialId": row.external_id,
         "runnerState": row.runner_state,
         "progress": row.progress,
+        # Not in Determined's API.
+        "pace": pace,
         "bestValidation": None if best is None else metrics_workload(best),
         "latestValidation": None if latest is None else metrics_workload(latest),
         "bestCheckpoint": None if best_checkpoint is None else checkpoint_workload(best_checkpoint),

@@ -121,6 +121,7 @@ def _environment() -> Environment:
         number=display.number_text,
         metric=display.metric_text,
         duration=display.seconds_text,
+        speed=display.speed_text,
         count=lambda value: f"{value or 0:,}",
         flat=lambda hparams: dict(display.flat_hparams(hparams)),
         trial_query=lambda trials: "&".join(f"trial={trial['id']}" for trial in trials),

@@ -27,7 +27,14 @@ from det_keras.master.server.responses import reply
 from det_keras.master.tasks.allocations import first_starts
 from det_keras.master.web.metric_choice import Metric, finite, metrics_of
 from det_keras.master.web.rest import Rest
-from det_keras.protocol.metrics import DATA_WAIT, TRAINING, VALIDATION
+from det_keras.protocol.metrics import (
+    BATCHES_PER_SECOND,
+    DATA_WAIT,
+    SAMPLES_PER_SECOND,
+    SECONDS_LEFT,
+    TRAINING,
+    VALIDATION,
+)
 
 router = APIRouter(prefix="/figures", include_in_schema=False)
 
@@ -41,6 +48,8 @@ _SYSTEM_TITLES = {
     "cpu_util_simple": "CPU (%)",
     "cpu_util_trial": "CPU (%)",
     DATA_WAIT: "No batch ready (%)",
+    SAMPLES_PER_SECOND: "Samples a second",
+    BATCHES_PER_SECOND: "Batches a second",
     "memory_free": "Free memory (GB)",
     "memory_used_percent": "Memory (%)",
     "memory_trial_bytes": "Memory of the trial",
@@ -235,6 +244,8 @@ def _system_cards(master: EmbeddedMaster, trials: Sequence[Mapping[str, Any]]) -
         (series.metric.group, series.metric.name)
         for trial in trials[:_MOST_SYSTEM_TRIALS]
         for series in master.system_metrics.read(trial["id"], most_points=4)
+        # The time left is for now: its curve says nothing.
+        if series.metric.name != SECONDS_LEFT
     }
     titles: dict[str, list[tuple[str, str]]] = {}
     for group, name in sorted(found):

@@ -1,19 +1,25 @@
-"""Reports how much of the training is done."""
+"""Reports how much of the training is done, and tells the profiler what its speed is measured with."""
 
 from __future__ import annotations
 
 import time
 
 from det_keras.keras.training.boundaries.base import Boundary, BoundaryCallback, Run
+from det_keras.keras.training.pace import Pace
 
 _REPORTS_PER_EPOCH = 20
 _SHORTEST_S = 0.5
 
 
 class ProgressCallback(BoundaryCallback):
-    """Reports progress at most about 20 times per epoch and every half second, and at each epoch's end."""
+    """Reports progress at most about 20 times per epoch and every half second, and at each epoch's end.
 
-    def __init__(self) -> None:
+    Args:
+        pace: measures the speed of the training.
+    """
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
         self._reported_at = 0.0
 
     def on_begin(self, run: Run) -> None:
@@ -21,6 +27,7 @@ class ProgressCallback(BoundaryCallback):
 
     def next_batch(self, run: Run) -> int | None:
         steps = run.steps_per_epoch
+        self._pace.steps_per_epoch, self._pace.batch_size = steps, run.global_batch_size
         return None if steps is None else run.progress.position.batches + max(steps // _REPORTS_PER_EPOCH, 1)
 
     def on_boundary(self, run: Run, boundary: Boundary) -> None:

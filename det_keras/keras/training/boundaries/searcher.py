@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from det_keras.config import Length, Unit
 from det_keras.core.backend import Operation
@@ -70,7 +71,10 @@ class SearcherCallback(BoundaryCallback):
             run.stop()
             return
         unit = self._max_length.unit if self._max_length is not None else Unit.EPOCHS
-        run.aim_at(self._target(run, Length(unit, self._operation.length)))
+        target = self._target(run, Length(unit, self._operation.length))
+        # A search by halving may give a longer length later.
+        is_final = self._max_length is not None and self._operation.length >= self._max_length.value
+        run.aim_at(replace(target, is_final=is_final))
 
     def _target(self, run: Run, length: Length) -> Target:
         """Return a length in epochs as epochs of the data, unless `records_per_epoch` is set; others in batches."""
