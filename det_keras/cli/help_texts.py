@@ -104,6 +104,16 @@ HELP_TEXTS: Mapping[str, HelpText] = {
     "det experiment config": HelpText.of(
         "Print the complete config of an experiment, with all defaults.", "det experiment config 7"
     ),
+    "det experiment add-trial": HelpText.of(
+        "Add a trial to a search that goes on, with values of your own for all hyperparameters that vary.\n"
+        "It is trained fully, beside the trials of the search, which are those that they would have been without it.",
+        "det experiment add-trial 7 learning_rate=0.01 optimizer=adam",
+    ),
+    "det experiment narrow": HelpText.of(
+        "Draw the further trials of a search from fewer values: a part of a range, or some values of a list.\n"
+        "Trials that were created stay.",
+        "det experiment narrow 7 learning_rate=0.001..0.01 optimizer=adam,sgd",
+    ),
     "det experiment report": HelpText.of(
         "Write one page with all plots of an experiment. It loads nothing and needs no master.",
         "det experiment report 7 -o digits.html",
@@ -132,6 +142,14 @@ HELP_TEXTS: Mapping[str, HelpText] = {
         "Print the log of a trial.", "det trial logs 12 --tail 100", "det trial logs 12 --follow"
     ),
     "det trial kill": HelpText.of("End a trial at once.", "det trial kill 12"),
+    "det trial stop": HelpText.of(
+        "End a trial at its next safe point, with a checkpoint. It counts as completed, and its search continues.",
+        "det trial stop 12",
+    ),
+    "det trial extend": HelpText.of(
+        "Let a trial train longer than its search planned, to a length in the unit of `searcher.max_length`.",
+        "det trial extend 12 20",
+    ),
     "det trial download": HelpText.of(
         "Download a checkpoint of a trial.", "det trial download 12 --latest -o digits"
     ),

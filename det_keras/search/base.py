@@ -222,6 +222,30 @@ class SearchMethod(abc.ABC):
         """Return the lengths at which trials are compared, shortest first; empty if they are not compared."""
         return ()
 
+    @property
+    def full_length(self) -> int | None:
+        """The length of a trial that is trained fully; None if the search gives no lengths."""
+        return None
+
+    def adopted(self, draw: Draw, create: Create) -> None:  # noqa: B027 - most methods learn nothing
+        """Take note of a trial that the user added: the method decides nothing about it, but may learn from it."""
+
+    def learned(self, request_id: str, metric: float) -> None:  # noqa: B027 - most methods learn nothing
+        """Take note of a validation of a trial that the user added."""
+
+    def left(self, request_id: str) -> None:  # noqa: B027 - most methods learn nothing
+        """Take note that a trial ended that the user added."""
+
+    def extended(self, draw: Draw, request_id: str) -> list[Action] | None:
+        """Return the actions after the user gave a trial another length, if the method compares trials at its own.
+
+        From then on the trial is the user's: the method receives no more of its events. None if it still does.
+        """
+        return None
+
+    def narrowed(self, former: Space, space: Space) -> None:  # noqa: B027 - most methods learn nothing
+        """Take note that the user narrowed the space from which new trials are drawn."""
+
     def filled_rungs(self) -> Sequence[FilledRung]:
         """Return the results at all rungs; empty if there are no rungs."""
         return ()

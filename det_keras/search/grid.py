@@ -28,7 +28,9 @@ class GridSearch(SearchMethod):
         self._max_concurrent_trials = max_concurrent_trials
         self._max_length = max_length
         self.gives_lengths = max_length is not None
+        # Points of which it is known what became of them; `_left_out` of them are trials of no search.
         self._created = 0
+        self._left_out = 0
 
     def initial(self, draw: Draw) -> list[Action]:
         count = at_once(len(self._points), self._max_concurrent_trials)
@@ -40,20 +42,33 @@ class GridSearch(SearchMethod):
     def progress(self, work: WorkDone) -> float:
         full = float(self._max_length or 1)
         done = math.fsum(min(length, full) for length in work.lengths)
-        return (full * work.ended + done) / (full * len(self._points))
+        return (full * work.ended + done) / (full * max(len(self._points) - self._left_out, 1))
+
+    @property
+    def full_length(self) -> int | None:
+        return self._max_length
 
     def planned_trials(self) -> int:
         return len(self._points)
 
     def snapshot(self) -> dict[str, Any]:
-        return {"created": self._created}
+        return {"created": self._created, "left_out": self._left_out}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._created = state["created"]
+        self._left_out = state.get("left_out", 0)
 
     def _next_trial(self, draw: Draw) -> list[Action]:
         self._created += 1
-        create = draw.create(self._points[-self._created])
+        point = self._points[-self._created]
+        # The user may have narrowed the space.
+        while not draw.space.contains(point):
+            self._left_out += 1
+            if self._created == len(self._points):
+                return []
+            self._created += 1
+            point = self._points[-self._created]
+        create = draw.create(point)
         if self._max_length is None:
             return [create]
         return [create, ValidateAfter(create.request_id, self._max_length), Close(create.request_id)]

@@ -61,6 +61,14 @@ class HalvingSearch(SearchMethod):
     def compared_lengths(self) -> Sequence[int]:
         return sorted({length for bracket in self._brackets for length in bracket.plan.lengths})
 
+    @property
+    def full_length(self) -> int | None:
+        return max(self.compared_lengths()) if self.gives_lengths else None
+
+    def extended(self, draw: Draw, request_id: str) -> list[Action] | None:
+        actions = self.trial_exited_early(draw, request_id, ExitedReason.USER_REQUESTED_STOP)
+        return [*actions, *self.trial_exited(draw, request_id)]
+
     def filled_rungs(self) -> Sequence[FilledRung]:
         return [
             rung for number, bracket in enumerate(self._brackets) for rung in bracket.filled_rungs(number)

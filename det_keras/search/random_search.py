@@ -63,6 +63,10 @@ class RandomSearch(SearchMethod):
         done = math.fsum(min(length, full) for length in work.lengths)
         return (full * (work.ended - work.invalid) + done) / (full * self._max_trials)
 
+    @property
+    def full_length(self) -> int | None:
+        return self._max_length
+
     def planned_trials(self) -> int:
         return self._max_trials
 

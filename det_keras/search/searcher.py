@@ -6,6 +6,7 @@ length each has to reach, and when the search is complete. Its whole state is on
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from det_keras.search.base import (
     WorkDone,
 )
 
-_SETS = ("requested", "created", "closed", "exited", "failed", "cancelled", "invalid", "reopened")
+_SETS = ("requested", "created", "closed", "exited", "failed", "cancelled", "invalid", "reopened", "added")
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,10 @@ class Searcher:
         self.method = method
         self._smaller_is_better = smaller_is_better
         self._stream = RandomStream(seed)
+        self._seed = seed
         self._draw = Draw(space, self._stream)
+        # What the user left of the space, step by step.
+        self.narrowings: list[dict[str, list[Any]]] = []
         self._sets: dict[str, set[str]] = {name: set() for name in _SETS}
         self._operations: dict[str, Operation] = {}
         self._progress: dict[str, float] = {}
@@ -88,8 +92,7 @@ class Searcher:
             metric: the searcher's metric.
             metrics: all reported metrics.
         """
-        is_over = request_id in self._sets["exited"] or request_id in self._sets["reopened"]
-        if self.method.gives_lengths or is_over:
+        if self.method.gives_lengths or request_id in self._sets["exited"]:
             return []
         return self._validated(request_id, metric, metrics)
 
@@ -143,7 +146,7 @@ class Searcher:
             self._sets["cancelled"].add(request_id)
         elif reason is ExitedReason.ERRORED:
             self._sets["failed"].add(request_id)
-        if request_id in self._sets["reopened"]:
+        if self._is_of_user(request_id):
             return []
         return self._account(self.method.trial_exited_early(self._draw, request_id, reason))
 
@@ -154,7 +157,9 @@ class Searcher:
         self._sets["exited"].add(request_id)
         self._sets["closed"].add(request_id)
         self._running.discard(request_id)
-        if request_id in self._sets["reopened"]:
+        if self._is_of_user(request_id):
+            if request_id in self._sets["added"]:
+                self.method.left(request_id)
             return self._account([])
         return self._account(self.method.trial_exited(self._draw, request_id))
 
@@ -169,8 +174,83 @@ class Searcher:
         self._running |= self._progress.keys() & request_ids
         self._is_shut_down = False
 
+    def add_trial(self, hparams: Mapping[str, Any]) -> list[Action]:
+        """Add a trial of the user, which is trained fully, whatever becomes of the others.
+
+        The method decides nothing about it, and the other trials are those that they would have been without it.
+
+        Args:
+            hparams: its hyperparameters, nested as in the config.
+        """
+        number = len(self._sets["added"])
+        own = hashlib.sha256(f"{self._seed} added {number}".encode()).digest()
+        draw = Draw(self._draw.space, RandomStream(int.from_bytes(own[:4], "little")))
+        create = draw.create(hparams)
+        self._sets["added"].add(create.request_id)
+        self.method.adopted(self._draw, create)
+        length = self.method.full_length
+        if length is None:
+            return self._account([create])
+        return self._account([create, ValidateAfter(create.request_id, length), Close(create.request_id)])
+
+    def extend(self, request_id: str, length: int) -> list[Action]:
+        """Let a trial train to a longer length than its search gave it, and no further; return what follows.
+
+        Args:
+            request_id: a trial that has not ended.
+            length: absolute, in the unit of ``searcher.max_length``.
+
+        Raises:
+            ValueError: the search gives no lengths, or the trial has a longer one.
+        """
+        self.check_extension(request_id, length)
+        following: Sequence[Action] = ()
+        if not self._is_of_user(request_id):
+            decided = self.method.extended(self._draw, request_id)
+            if decided is not None:
+                self._sets["reopened"].add(request_id)
+                following = [one for one in decided if getattr(one, "request_id", "") != request_id]
+        closing = [] if self.is_closed(request_id) else [Close(request_id)]
+        return self._account([ValidateAfter(request_id, length), *closing, *following])
+
+    def check_extension(self, request_id: str, length: int) -> None:
+        """Check that `extend` is possible.
+
+        Raises:
+            ValueError: the search gives no lengths, or the trial has a longer one.
+        """
+        operation = self.operation(request_id)
+        if operation is None:
+            raise ValueError(
+                "The search gives its trials no lengths: their script decides how long they train."
+            )
+        if length <= operation.length:
+            raise ValueError(f"The trial trains to {operation.length} already, received {length}.")
+
+    def narrow(self, wanted: Mapping[str, Sequence[Any]]) -> list[Action]:
+        """Draw further trials from a part of the space; those that were created stay.
+
+        Args:
+            wanted: by dotted name, the lowest and the highest value of a range, or the values of a list.
+
+        Raises:
+            ConfigError: a name or a value is unknown, or nothing is left.
+        """
+        former = self._draw.space
+        self._draw.space = former.narrowed(wanted)
+        self.method.narrowed(former, self._draw.space)
+        self.narrowings.append({name: list(values) for name, values in wanted.items()})
+        return []
+
+    @property
+    def space(self) -> Space:
+        """The space from which further trials are drawn."""
+        return self._draw.space
+
     def gave_up(self, request_id: str) -> list[Action]:
         """Record that a trial's script ended before the trial's length; return the actions that follow."""
+        if self._is_of_user(request_id):
+            return []
         return self._account(
             self.method.trial_exited_early(self._draw, request_id, ExitedReason.USER_REQUESTED_STOP)
         )
@@ -194,9 +274,14 @@ class Searcher:
 
     def progress(self) -> float:
         """Return the progress of the search, 0 to 1."""
+        added = self._sets["added"]
         exited, invalid = self._sets["exited"], self._sets["invalid"]
-        lengths = [self._progress[trial] for trial in self._running if trial not in invalid]
-        value = self.method.progress(WorkDone(len(exited), len(exited & invalid), lengths))
+        lengths = [
+            self._progress[trial] for trial in self._running if trial not in invalid and trial not in added
+        ]
+        refused = exited & invalid
+        work = WorkDone(len(exited) - len(exited & added), len(refused) - len(refused & added), lengths)
+        value = self.method.progress(work)
         return min(1.0, max(0.0, value)) if math.isfinite(value) else 0.0
 
     def snapshot(self) -> dict[str, Any]:
@@ -208,10 +293,14 @@ class Searcher:
             "operations": {trial: [op.length, op.completed] for trial, op in self._operations.items()},
             "progress": dict(self._progress),
             "is_shut_down": self._is_shut_down,
+            "narrowings": self.narrowings,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the state that `snapshot` returned."""
+        self.narrowings = list(state.get("narrowings", ()))
+        for wanted in self.narrowings:
+            self._draw.space = self._draw.space.narrowed(wanted)
         self.method.restore(state["method"])
         self._stream.setstate(state["stream"])
         self._sets = {name: set(state["sets"].get(name, ())) for name in _SETS}
@@ -228,7 +317,14 @@ class Searcher:
         signed = metric if self._smaller_is_better else -metric
         # A metric that diverged in either direction ranks last. NaN would break the order of a rung.
         signed = signed if math.isfinite(signed) else WORST
+        if request_id in self._sets["added"]:
+            self.method.learned(request_id, signed)
+            return []
         return self._account(self.method.validation_completed(self._draw, request_id, signed, metrics))
+
+    def _is_of_user(self, request_id: str) -> bool:
+        """Whether the method decides nothing about a trial (any more)."""
+        return request_id in self._sets["reopened"] or request_id in self._sets["added"]
 
     def _account(self, actions: Sequence[Action]) -> list[Action]:
         kept: list[Action] = []

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+from det_keras.config import Space
 from det_keras.config.searching.hyperparameters import (
     Categorical,
     DoubleRange,
@@ -56,7 +57,7 @@ class TpeSearch(RandomSearch):
     def validation_completed(
         self, draw: Draw, request_id: str, metric: float, metrics: Mapping[str, Any]
     ) -> list[Action]:
-        self._values[request_id] = min(metric, self._values.get(request_id, WORST))
+        self.learned(request_id, metric)
         return []
 
     def trial_exited_early(self, draw: Draw, request_id: str, reason: ExitedReason) -> list[Action]:
@@ -68,6 +69,23 @@ class TpeSearch(RandomSearch):
     def trial_exited(self, draw: Draw, request_id: str) -> list[Action]:
         self._exited.add(request_id)
         return super().trial_exited(draw, request_id)
+
+    def adopted(self, draw: Draw, create: Create) -> None:
+        if draw.space.contains(create.hparams):
+            self._points[create.request_id] = coordinates_of(draw.space, create.hparams)
+
+    def learned(self, request_id: str, metric: float) -> None:
+        self._values[request_id] = min(metric, self._values.get(request_id, WORST))
+
+    def left(self, request_id: str) -> None:
+        self._exited.add(request_id)
+
+    def narrowed(self, former: Space, space: Space) -> None:
+        # The estimator knows points of its own space only, and those of a list by their places in it.
+        points = {trial: point_at(former, point) for trial, point in self._points.items()}
+        self._points = {
+            trial: coordinates_of(space, point) for trial, point in points.items() if space.contains(point)
+        }
 
     def snapshot(self) -> dict[str, Any]:
         return {
@@ -83,10 +101,10 @@ class TpeSearch(RandomSearch):
         self._exited = set(state["exited"])
 
     def _create(self, draw: Draw) -> Create:
-        results = sum(request_id in self._values for request_id in self._exited)
+        results = sum(trial in self._values and trial in self._points for trial in self._exited)
         is_proposed = results >= self._n_startup_trials and not draw.space.is_constant
         create = draw.create(self._proposal(draw) if is_proposed else None)
-        self._points[create.request_id] = coordinates_of(draw.space, create.hparams)
+        self.adopted(draw, create)
         return create
 
     def _proposal(self, draw: Draw) -> Mapping[str, Any]:

@@ -30,7 +30,11 @@ LOCAL = {
     "master prune",
     "master restore",
     "tensorboard start",
+    "experiment add-trial",
+    "experiment narrow",
+    "trial extend",
     "trial list",
+    "trial stop",
     "version",
 }
 ROOT = Path(__file__).parents[2]

@@ -12,8 +12,9 @@ import os
 import time
 from typing import Any
 
+import httpx
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis import strategies as st
 
 from master.fakes import SINGLE
@@ -125,7 +126,11 @@ def test_no_request_is_too_much_for_the_master(world, caplog):
         @given(case=cases, is_there=st.booleans())
         def run(case, is_there):
             began = time.monotonic()
-            answer = send(known, case, is_there=is_there)
+            try:
+                answer = send(known, case, is_there=is_there)
+            except httpx.InvalidURL:
+                # Longer than an address may be: no client sends it.
+                reject()
             took_s = time.monotonic() - began
             count["sent"] += 1
             if answer.status_code >= 500 or took_s > LONGEST_S:

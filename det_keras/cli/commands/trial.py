@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from det_keras import display
 from det_keras.cli import render
 from det_keras.cli.arguments import add_json, add_raw, positive
-from det_keras.cli.commands import trial_list
+from det_keras.cli.commands import steering, trial_list
 from det_keras.cli.download import best_checkpoints_first, default_target
 from det_keras.cli.following import logs
 from det_keras.cli.following.trial_table import metric_of
@@ -41,6 +41,7 @@ def add_parsers(nouns: Nouns) -> None:
     reading.add_argument("-f", "--follow", action="store_true", help="follow the log until the trial ends")
     add_raw(reading)
     _numbered(verbs, "kill", "end the trial at once", _kill)
+    steering.add_trial_verbs(verbs)
     getting = _numbered(verbs, "download", "download a checkpoint", _download)
     choice = getting.add_mutually_exclusive_group()
     choice.add_argument("--best", action="store_true", help="the best by the searcher's metric (the default)")

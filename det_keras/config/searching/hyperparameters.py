@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeGuard
 
@@ -38,6 +38,22 @@ class Hyperparameter(ABC):
         """Return one value, drawn from `stream`."""
 
     @abstractmethod
+    def contains(self, value: Any) -> bool:
+        """Return whether a value is one of those that can be drawn."""
+
+    @abstractmethod
+    def narrowed(self, wanted: Sequence[Any], path: str) -> Hyperparameter:
+        """Return this leaf with fewer values.
+
+        Args:
+            wanted: the lowest and the highest value of a range, or the values of a list.
+            path: its path in the config, for errors.
+
+        Raises:
+            ConfigError: `wanted` is invalid, or leaves nothing.
+        """
+
+    @abstractmethod
     def point_count(self) -> int | None:
         """Return the number of grid points; None if a `count` is missing."""
 
@@ -64,6 +80,12 @@ class Const(Hyperparameter):
     def sample(self, stream: RandomStream) -> Any:
         return copy.deepcopy(self.val)
 
+    def contains(self, value: Any) -> bool:
+        return _is_same(value, self.val)
+
+    def narrowed(self, wanted: Sequence[Any], path: str) -> Hyperparameter:
+        raise ConfigError.at(path, f"has one value only, {self.val!r}.")
+
     def point_count(self) -> int:
         return 1
 
@@ -84,6 +106,16 @@ class Categorical(Hyperparameter):
 
     def sample(self, stream: RandomStream) -> Any:
         return copy.deepcopy(self.vals[stream.randbelow(len(self.vals))])
+
+    def contains(self, value: Any) -> bool:
+        return any(_is_same(value, known) for known in self.vals)
+
+    def narrowed(self, wanted: Sequence[Any], path: str) -> Hyperparameter:
+        unknown = [value for value in wanted if not self.contains(value)]
+        if unknown or not wanted:
+            known = ", ".join(repr(value) for value in self.vals)
+            raise ConfigError.at(path, f"must be some of {known}, received {list(wanted)!r}.")
+        return _one_or_more([value for value in self.vals if any(_is_same(value, one) for one in wanted)])
 
     def point_count(self) -> int:
         return len(self.vals)
@@ -107,6 +139,16 @@ class IntRange(Hyperparameter):
 
     def sample(self, stream: RandomStream) -> int:
         return self.minval + stream.randbelow(self.maxval - self.minval + 1)
+
+    def contains(self, value: Any) -> bool:
+        return _is_int(value, self.minval, self.maxval)
+
+    def narrowed(self, wanted: Sequence[Any], path: str) -> Hyperparameter:
+        low, high = _overlap(wanted, self.minval, self.maxval, path)
+        first, last = math.ceil(low), math.floor(high)
+        if first > last:
+            raise ConfigError.at(path, f"has no whole number from {low!r} to {high!r}.")
+        return Const(first) if first == last else IntRange(first, last, self.count)
 
     def point_count(self) -> int | None:
         return None if self.count is None else min(self.count, self.maxval - self.minval + 1)
@@ -135,6 +177,13 @@ class DoubleRange(Hyperparameter):
     def sample(self, stream: RandomStream) -> float:
         return self.minval + (self.maxval - self.minval) * stream.random_sample()
 
+    def contains(self, value: Any) -> bool:
+        return _is_number(value) and self.minval <= value <= self.maxval
+
+    def narrowed(self, wanted: Sequence[Any], path: str) -> Hyperparameter:
+        low, high = _overlap(wanted, self.minval, self.maxval, path)
+        return Const(low) if low == high else DoubleRange(low, high, self.count)
+
     def point_count(self) -> int | None:
         return self.count
 
@@ -158,6 +207,20 @@ class LogRange(Hyperparameter):
 
     def sample(self, stream: RandomStream) -> float:
         return self._power(self.minval + (self.maxval - self.minval) * stream.random_sample())
+
+    def contains(self, value: Any) -> bool:
+        low, high = sorted((self._power(self.minval), self._power(self.maxval)))
+        return _is_number(value) and low <= value <= high
+
+    def narrowed(self, wanted: Sequence[Any], path: str) -> Hyperparameter:
+        lowest, highest = sorted((self._power(self.minval), self._power(self.maxval)))
+        low, high = _overlap(wanted, lowest, highest, path)
+        if low == high:
+            return Const(low)
+        # Rounding of power and logarithm may give a result slightly outside of the range.
+        exponents = [math.log(value) / math.log(self.base) for value in (low, high)]
+        first, last = (min(max(one, self.minval), self.maxval) for one in sorted(exponents))
+        return LogRange(self.base, first, last, self.count) if first < last else Const(low)
 
     def point_count(self) -> int | None:
         return self.count
@@ -197,6 +260,27 @@ def parse_hyperparameter(raw: Any, path: str) -> Hyperparameter:
     if problems:
         raise ConfigError(problems)
     return _build(kind, raw, path)
+
+
+def _is_same(value: Any, known: Any) -> bool:
+    # True equals 1 and 1.0, but is a different value.
+    return bool(value == known) and isinstance(value, bool) == isinstance(known, bool)
+
+
+def _one_or_more(values: list[Any]) -> Hyperparameter:
+    return Const(values[0]) if len(values) == 1 else Categorical(tuple(values))
+
+
+def _overlap(wanted: Sequence[Any], low: float, high: float, path: str) -> tuple[float, float]:
+    """Return the part of a range that a narrower one leaves."""
+    if len(wanted) != 2 or not all(map(_is_number, wanted)) or wanted[0] > wanted[1]:
+        raise ConfigError.at(path, f"must be a lowest and a highest number, received {list(wanted)!r}.")
+    first, last = max(low, wanted[0]), min(high, wanted[1])
+    if first > last:
+        raise ConfigError.at(
+            path, f"is from {low!r} to {high!r}; {wanted[0]!r} to {wanted[1]!r} leaves nothing."
+        )
+    return first, last
 
 
 def _build(kind: type[Hyperparameter], raw: Mapping[str, Any], path: str) -> Hyperparameter:

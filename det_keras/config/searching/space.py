@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any, overload
 
 from det_keras.config.folding import as_int
-from det_keras.config.problems import Problems
+from det_keras.config.problems import Problems, did_you_mean
 from det_keras.config.searching.hyperparameters import (
     Categorical,
     Const,
+    DoubleRange,
     Hyperparameter,
     IntRange,
+    LogRange,
     parse_hyperparameter,
 )
 from det_keras.config.searching.random_stream import RandomStream
@@ -116,8 +118,96 @@ class Space:
         """Return the dotted names of all leaves without the `count` that a grid requires."""
         return self._names_where(lambda leaf: leaf.point_count() is None)
 
+    def contains(self, point: Mapping[str, Any]) -> bool:
+        """Return whether a point, nested like the space, is one of those that can be drawn."""
+        return all(
+            name in point
+            and (
+                isinstance(point[name], Mapping) and entry.contains(point[name])
+                if isinstance(entry, Space)
+                else entry.contains(point[name])
+            )
+            for name, entry in self.entries.items()
+        )
+
+    def narrowed(self, wanted: Mapping[str, Sequence[Any]], *, path: str = "hyperparameters") -> Space:
+        """Return this space with fewer values.
+
+        Args:
+            wanted: by dotted name, the lowest and the highest value of a range, or the values of a list.
+            path: its path in the config, for errors.
+
+        Raises:
+            ConfigError: a name or a value is unknown, or nothing is left; the error has all problems.
+        """
+        problems = Problems()
+        rest = dict(wanted)
+        entries: dict[str, Hyperparameter | Space] = {}
+        for name, entry in self.entries.items():
+            entries[name] = entry
+            with problems.collected():
+                if isinstance(entry, Space):
+                    below = {key for key in rest if key.startswith(f"{name}.")}
+                    inner = {key.removeprefix(f"{name}."): rest.pop(key) for key in below}
+                    entries[name] = entry.narrowed(inner, path=f"{path}.{name}")
+                elif name in rest:
+                    entries[name] = entry.narrowed(rest.pop(name), f"{path}.{name}")
+        known = self.variable_names()
+        for name in rest:
+            problems.append(ConfigProblem(f"{path}.{name}", f"is unknown.{did_you_mean(name, known)}"))
+        problems.raise_if_any()
+        return Space(entries)
+
+    def completed(self, values: Mapping[str, Any], *, path: str = "hyperparameters") -> dict[str, Any]:
+        """Return the point, nested like the space, with values of one's own, which may lie outside of the space.
+
+        Args:
+            values: by dotted name: all that vary; constants keep their values.
+            path: its path in the config, for errors.
+
+        Raises:
+            ConfigError: a value is missing or of the wrong kind, or a name is unknown; the error has all problems.
+        """
+        problems = Problems()
+        leaves = dict(self.leaves())
+        for name in values.keys() - leaves.keys():
+            problems.append(ConfigProblem(f"{path}.{name}", f"is unknown.{did_you_mean(name, leaves)}"))
+        for name, leaf in leaves.items():
+            if name in values:
+                with problems.collected():
+                    _refuse_other_kind(leaf, values[name], f"{path}.{name}")
+            elif not isinstance(leaf, Const):
+                problems.append(ConfigProblem(f"{path}.{name}", "is missing."))
+        problems.raise_if_any()
+        return _nested_point(self, values)
+
     def _names_where(self, wanted: Callable[[Hyperparameter], bool]) -> list[str]:
         return [name for name, leaf in self.leaves() if wanted(leaf)]
+
+
+def _refuse_other_kind(leaf: Hyperparameter, value: Any, path: str) -> None:
+    """Refuse what no script could expect: a text for a number, or a batch of no samples."""
+    if path == f"hyperparameters.{_BATCH_SIZE}" and _positive_int(value) is None:
+        raise ConfigError.at(path, f"must be a whole number of at least 1, received {value!r}.")
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(leaf, IntRange) and not (is_number and as_int(value) is not None):
+        raise ConfigError.at(path, f"must be a whole number, received {value!r}.")
+    if isinstance(leaf, DoubleRange | LogRange) and not is_number:
+        raise ConfigError.at(path, f"must be a number, received {value!r}.")
+
+
+def _nested_point(space: Space, values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    point: dict[str, Any] = {}
+    for name, entry in space.entries.items():
+        if isinstance(entry, Space):
+            point[name] = _nested_point(entry, values, f"{prefix}{name}.")
+        elif f"{prefix}{name}" in values:
+            value = values[f"{prefix}{name}"]
+            point[name] = as_int(value) if isinstance(entry, IntRange) else _fresh(value)
+        else:
+            assert isinstance(entry, Const)
+            point[name] = _fresh(entry.val)
+    return point
 
 
 class _GridPoints(Sequence[Mapping[str, Any]]):

@@ -22,8 +22,8 @@ MOST_ROWS = 10_000
 MOST_COLUMNS = 100
 #: Characters of a filter, of the names of columns, and of an order.
 LONGEST_TEXT = 10_000
-#: Characters of a list of numbers of trials or experiments: an address has 64 KiB.
-LONGEST_NUMBERS = 50_000
+#: Characters of a list of numbers of trials or experiments: a whole address has 64 KiB.
+LONGEST_NUMBERS = 10_000
 
 _Text = Annotated[str, Query(max_length=LONGEST_TEXT)]
 _Numbers = Annotated[str, Query(max_length=LONGEST_NUMBERS)]

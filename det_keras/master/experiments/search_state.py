@@ -37,6 +37,9 @@ _EVENTS: Mapping[str, Callable[..., Sequence[Action] | None]] = {
         request_id, ExitedReason(reason)
     ),
     "trial_exited": Searcher.trial_exited,
+    "add_trial": Searcher.add_trial,
+    "extend": Searcher.extend,
+    "narrow": Searcher.narrow,
 }
 
 

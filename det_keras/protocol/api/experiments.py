@@ -155,6 +155,27 @@ class Experiments:
         path = f"{_PATH}/{experiment_id}/searcher/best_searcher_validation_metric"
         return float(self._transport.get(path, **options)["metric"])
 
+    def add_trial(self, experiment_id: int, hparams: Mapping[str, object]) -> dict[str, Any]:
+        """Add a trial to a search, and return its number and hyperparameters; only our master has the call.
+
+        Args:
+            experiment_id: number of the experiment.
+            hparams: by dotted name, all that vary.
+        """
+        answer: dict[str, Any] = self._transport.post(
+            f"{_PATH}/{experiment_id}/trials", {"hparams": hparams}, repeatable=False
+        )
+        return answer
+
+    def narrow(self, experiment_id: int, wanted: Mapping[str, object]) -> None:
+        """Draw the further trials of a search from fewer values; only our master has the call.
+
+        Args:
+            experiment_id: number of the experiment.
+            wanted: by dotted name, the lowest and the highest value of a range, or the values of a list.
+        """
+        self._transport.post(f"{_PATH}/{experiment_id}/searcher/narrow", {"hyperparameters": wanted})
+
     def preview_search(self, config: Mapping[str, object]) -> dict[str, Any]:
         """Return the trials that a search would create."""
         summary: dict[str, Any] = self._transport.post("/api/v1/preview-hp-search", {"config": config})[

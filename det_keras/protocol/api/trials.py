@@ -61,6 +61,14 @@ class Trials:
         """Kill a trial."""
         self._transport.post(f"{_path(trial_id)}/kill")
 
+    def stop(self, trial_id: int) -> None:
+        """End a trial at its next safe point, as completed; only our master has the call."""
+        self._transport.post(f"{_path(trial_id)}/stop")
+
+    def extend(self, trial_id: int, length: int) -> None:
+        """Let a trial train to a longer length, in the unit of its search; only our master has the call."""
+        self._transport.post(f"{_path(trial_id)}/extend", {"length": length})
+
     def checkpoints(self, trial_id: int, **params: object) -> list[dict[str, Any]]:
         """Return the complete checkpoints of a trial; by default all of them, newest first.
 

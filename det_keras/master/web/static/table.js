@@ -12,7 +12,9 @@ import { apply, arm as armWidth, textOf, widthsOf } from "./widths.js";
 
 const ROWS = 100;
 const MOST_DRAWN = 50;
-const MOST_FOUND = 5000;
+const MOST_FOUND = 10000;
+// As many numbers as the master takes in an address.
+const MOST_NAMED = 1250;
 // More of them would not fit into an address.
 const MOST_KEPT = 500;
 const TYPING_MS = 250;
@@ -65,7 +67,7 @@ class Table {
     });
     // The brushes of a search choose trials.
     document.addEventListener("trials-chosen", ({ detail }) => {
-      const numbers = detail === null ? null : [...detail].slice(0, MOST_FOUND).join(",") || "0";
+      const numbers = detail === null || detail.size > MOST_NAMED ? null : [...detail].join(",") || "0";
       if (numbers !== this.numbers) this.changed({ numbers, page: 1 });
     });
     onRefresh(() => this.later());
@@ -301,11 +303,12 @@ class Table {
     const { ids, states } = this.answer;
     ids.forEach((id, index) => this.chosen.has(id) && this.chosen.set(id, states[index]));
     const others = [...this.chosen.keys()].filter((id) => !ids.includes(id));
-    if (others.length > 0 && this.actions.length > 0) {
-      const question = new URLSearchParams({ [`${this.kind}s`]: others.slice(0, MOST_FOUND).join(","), columns: "id", limit: MOST_FOUND });
+    for (let from = 0; from < others.length && this.actions.length > 0; from += MOST_NAMED) {
+      const asked = others.slice(from, from + MOST_NAMED);
+      const question = new URLSearchParams({ [`${this.kind}s`]: asked.join(","), columns: "id", limit: MOST_NAMED });
       const answer = await (await fetch(`${this.source}?${question}`)).json();
       const known = new Map((answer.ids ?? answer.trialIds).map((id, index) => [id, answer.states[index]]));
-      for (const id of others) {
+      for (const id of asked) {
         if (known.has(id)) this.chosen.set(id, known.get(id));
         else this.chosen.delete(id);
       }
@@ -324,7 +327,7 @@ class Table {
     const compare = this.root.querySelector("[data-compare]");
     Object.assign(compare, { hidden: ids.length < 2, textContent: `Compare ${ids.length}`, href: `/compare?${query}` });
     const file = this.root.querySelector("[data-csv]");
-    const isSome = ids.length > 0 && ids.length <= MOST_FOUND && !this.groupBy;
+    const isSome = ids.length > 0 && ids.length <= MOST_NAMED && !this.groupBy;
     file.textContent = isSome ? `CSV ${ids.length}` : "CSV";
     file.href = `${this.csv}?${this.question(isSome ? { [`${this.kind}s`]: ids.join(",") } : {})}`;
     offerActions(this.actions, new Map([...this.chosen].filter(([, state]) => state !== undefined)));
