@@ -282,6 +282,7 @@ def _run(trial: Mapping[str, Any], experiment: Mapping[str, Any], *, many: bool)
         "labels": experiment["labels"],
         "batches": trial["totalBatchesProcessed"],
         "start": trial["startTime"],
+        "duration": trial["wallClockTime"],
     }
 
 

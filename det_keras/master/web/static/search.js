@@ -6,10 +6,11 @@ import { element } from "./elements.js";
 import { metricText, numberText } from "./formats.js";
 import { onRefresh } from "./live.js";
 import { RunList } from "./runlist.js";
+import { Scatter } from "./scatter.js";
 import { keepSettings, setting } from "./settings.js";
+import { drawIn, label, svg, ticks } from "./svg.js";
 import { momentText } from "./times.js";
 
-const SVG = "http://www.w3.org/2000/svg";
 const LEAST_MS = 2000;
 const KINDS = { completed: "--completed", error: "--error", stopping: "--paused", canceled: "--canceled", running: "--running", paused: "--paused", waiting: "--waiting" };
 const MOST_SPARKS = 50;
@@ -24,6 +25,7 @@ let isBrushing = false;
 const brushes = new Map();
 
 let list = null;
+let scatter = null;
 // What the list asks of the page beside it.
 const board = {
   runs: new Map(),
@@ -42,6 +44,8 @@ const board = {
   },
   load: () => draw(),
   redraw: () => draw(),
+  scattered: () => visible().flatMap(({ id }) => board.runs.get(id) ?? []),
+  pointColor: (id) => list?.colorOf(id) ?? board.ownColor(id),
   highlight(id) {
     for (const line of document.querySelectorAll(".trial-line")) line.classList.toggle("lit", Number(line.dataset.trial) === id);
     list?.highlight(id);
@@ -50,13 +54,6 @@ const board = {
 
 const root = () => document.querySelector("[data-search]");
 const place = (name) => root().querySelector(`[data-draw=${name}]`);
-
-function svg(name, attributes = {}, children = []) {
-  const made = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  made.append(...children);
-  return made;
-}
 
 async function load() {
   if (root() === null) return;
@@ -95,6 +92,8 @@ async function loadRuns() {
   board.ranks = new Map(known.map((trial, index) => [trial.id, 1 - index / Math.max(known.length - 1, 1)]));
   list ??= new RunList(root().querySelector("[data-runs]"), board);
   list.update(order);
+  scatter ??= new Scatter(root().querySelector("[data-scatter]"), board);
+  scatter.update(order, metric);
   const searched = cards.find((card) => card.isSearched)?.metrics.find(({ name }) => name === metric);
   if (searched === undefined) return;
   const params = new URLSearchParams({ metric: searched.key, points: 60 });
@@ -119,6 +118,7 @@ function draw() {
   drawProgress();
   drawParallel();
   drawTime();
+  scatter?.draw();
   root().dataset.drawn = visible().length;
 }
 
@@ -142,28 +142,7 @@ function drawImportance() {
   place("importance").replaceChildren(rows.length ? element("ol", { className: "importances" }, rows) : none);
 }
 
-// A canvas of SVG with scales; `children(width, height)` returns its content.
-function canvas(name, label, trials, children) {
-  const target = place(name);
-  if (trials.length === 0) {
-    target.replaceChildren(element("p", { className: "faint", textContent: "No trial is shown." }));
-    return;
-  }
-  const { clientWidth: width, clientHeight: height } = target;
-  const made = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": label });
-  made.append(...children(width, height));
-  target.replaceChildren(made);
-}
-
-function ticks(low, high, count = 5) {
-  if (!(high > low)) return [low];
-  const rough = (high - low) / count;
-  const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough);
-  const found = [];
-  for (let value = Math.ceil(low / step) * step; value <= high + step * 1e-9; value += step) found.push(Number(value.toPrecision(12)));
-  return found;
-}
+const canvas = (name, title, trials, children) => drawIn(place(name), title, trials, children);
 
 function drawProgress() {
   const shown = visible().filter(({ best }) => best !== null).sort((a, b) => a.end - b.end);
@@ -186,10 +165,6 @@ function drawProgress() {
     parts.push(label("trials, in the order of their ends; colours are states", width / 2, height - 8));
     return parts;
   });
-}
-
-function label(content, x, y, anchor = "middle") {
-  return svg("text", { x, y, "text-anchor": anchor, class: "tick" }, [String(content)]);
 }
 
 // The axes with their scales: each hyperparameter that differs, and the metric.

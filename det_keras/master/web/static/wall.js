@@ -8,6 +8,7 @@ import { onRefresh } from "./live.js";
 import { CardEditor, keepCards, readCards, withOwn } from "./own_cards.js";
 import { RunList, valueOf, variedNames } from "./runlist.js";
 import { request } from "./requests.js";
+import { Scatter } from "./scatter.js";
 import { bindForm, keepSettings, setting } from "./settings.js";
 
 // A card that takes long to draw is drawn less often.
@@ -37,6 +38,8 @@ class Wall {
     this.earliest = 0;
     const list = root.querySelector("[data-runs]");
     this.list = list === null ? null : new RunList(list, this);
+    const scatter = root.querySelector("[data-scatter]");
+    this.scatter = scatter === null ? null : new Scatter(scatter, this);
     bindForm(this.form, () => this.changed());
     this.reset.addEventListener("click", () => this.setRange(null));
     this.reset.hidden = this.range === null;
@@ -105,6 +108,7 @@ class Wall {
     this.scales = new Map();
     this.first = new Set(this.order.slice(0, SHOWN_AT_FIRST).map((run) => run.id));
     this.list?.update(this.order);
+    this.scatter?.update(this.order, metric);
     this.arrange(cards);
   }
 
@@ -246,9 +250,21 @@ class Wall {
 
   load() {
     this.cards.forEach((card) => card.load());
+    this.scatter?.draw();
+  }
+
+  // The runs of the scatter plot: all that the user has not hidden, also beyond those whose curves are drawn.
+  scattered() {
+    const passes = this.list?.passes ?? (() => true);
+    return this.order.filter((run) => !this.hidden.has(run.id) && passes(run));
+  }
+
+  pointColor(id) {
+    return this.color(id);
   }
 
   redraw() {
+    this.scatter?.draw();
     this.cards.forEach((card) => {
       card.key = "";
       if (card.isSeen) card.draw();
