@@ -37,9 +37,9 @@ export class Scatter {
     const { across, up, shade } = this.form.elements;
     const best = names.find((name) => name.startsWith("best ")) ?? names[0];
     this.columns = columns;
-    offer(across, names, "across", this.isBound);
-    offer(up, [best, ...names.filter((name) => name !== best)], "up", this.isBound);
-    offer(shade, ["", ...names], "shade", this.isBound);
+    offer(across, names);
+    offer(up, [best, ...names.filter((name) => name !== best)]);
+    offer(shade, ["", ...names]);
     if (!this.isBound) {
       bindForm(this.form, () => this.draw());
       if (this.details !== null && ["across", "up", "shade", "draw"].some((name) => setting(name) !== "")) this.details.open = true;
@@ -111,8 +111,8 @@ export function columnsOf(runs, metric) {
 
 const plain = (value) => (typeof value === "boolean" ? String(value) : value);
 
-function offer(select, names, key, isBound) {
-  const chosen = isBound ? select.value : setting(key);
+function offer(select, names) {
+  const chosen = select.value;
   const known = [...select.options].map((option) => option.value);
   if (names.length === known.length && names.every((name, index) => name === known[index])) return;
   select.replaceChildren(...names.map((name) => new Option(name || "runs", name)));
