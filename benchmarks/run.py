@@ -23,6 +23,7 @@ MEASUREMENTS = (
     "state",
     "loop",
     "system_metrics",
+    "layers",
     "reports",
     "report_lane",
     "long",

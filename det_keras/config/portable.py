@@ -27,6 +27,7 @@ _EXTENSIONS: Mapping[str, tuple[str, str, Any]] = {
     "DET_KERAS_DETERMINISTIC_OPS": ("reproducibility", "deterministic_ops", False),
     "DET_KERAS_DIVERGENCE_CHECK_PERIOD": ("optimizations", "divergence_check_period", 100),
     VERIFY_RESUME_VARIABLE: ("reproducibility", "verify_resume", None),
+    "DET_KERAS_PROFILING_LAYERS": ("profiling", "layers", False),
     "DET_KERAS_VIRTUAL_WORKERS": ("reproducibility", "virtual_workers", 1),
     "DET_KERAS_ENGINE": ("optimizations", "collective_engine", "auto"),
     "DET_KERAS_ENVIRONMENT_PYTHON": ("environment", "python", None),

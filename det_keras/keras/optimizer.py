@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import keras
 
 from det_keras.keras.distributed.gradients import GradientExchange
+from det_keras.keras.gradient_norms import record_norms
 
 
 class OptimizerRegistry:
@@ -16,6 +18,7 @@ class OptimizerRegistry:
         aggregation_frequency: number of batches whose gradients are aggregated for one update, at least 1.
         average: divide the aggregated gradients by `aggregation_frequency`.
         exchange: averages gradients over workers; None on one worker.
+        records_norms: record the norms of gradients.
     """
 
     def __init__(
@@ -24,8 +27,10 @@ class OptimizerRegistry:
         *,
         average: bool = True,
         exchange: GradientExchange | None = None,
+        records_norms: bool = False,
     ) -> None:
         self._exchange = exchange
+        self._records_norms = records_norms
         self._aggregation_frequency = aggregation_frequency
         self._average = average
         self._wrapped: list[Any] = []
@@ -54,6 +59,9 @@ class OptimizerRegistry:
             self._wrapped.append(optimizer)
             if self._aggregation_frequency > 1:
                 self._aggregate(optimizer)
+            if self._records_norms:
+                # Before the exchange is installed, which then calls it with the gradients of all workers.
+                record_norms(optimizer)
             if self._exchange is not None:
                 self._exchange.install(optimizer)
         return optimizer
@@ -110,6 +118,11 @@ class OptimizerRegistry:
             ):
                 optimizers.append(value)
         return optimizers
+
+    def record(self, optimizers: Iterable[Any]) -> None:
+        """Make optimizers record the norms of their gradients, if that was asked for; not all need to be wrapped."""
+        for optimizer in optimizers if self._records_norms else ():
+            record_norms(optimizer)
 
     @property
     def wrapped(self) -> list[Any]:

@@ -107,6 +107,7 @@ class Script:
             settings.aggregation_frequency,
             average=settings.average_aggregated_gradients,
             exchange=exchange,
+            records_norms=settings.profiles_layers,
         )
         self.validated_at: int | None = None
         self.running: Driver | None = None

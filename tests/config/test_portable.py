@@ -94,6 +94,7 @@ configs = st.fixed_dictionaries(
         "optimizations": st.fixed_dictionaries(
             {}, optional={"divergence_check_period": st.integers(0, 200), "aggregation_frequency": st.just(2)}
         ),
+        "profiling": st.fixed_dictionaries({}, optional={"layers": st.booleans(), "enabled": st.booleans()}),
         "environment": st.fixed_dictionaries(
             {},
             optional={

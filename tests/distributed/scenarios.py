@@ -150,6 +150,11 @@ def arrays_sgd(folder: Path) -> Any:
 
 
 @scenario
+def norms_of_layers(folder: Path) -> Any:
+    return train(folder, network(), sgd(), config={"profiling": {"layers": True}})
+
+
+@scenario
 def arrays_adam_clipped(folder: Path) -> Any:
     return train(folder, network(), keras.optimizers.Adam(0.003, clipnorm=0.05))
 

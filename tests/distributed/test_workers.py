@@ -69,6 +69,7 @@ SAME_ABOVE = chosen(
         "unknown_length_in_several_steps",
         "several_steps_per_execution",
         "two_optimizers",
+        "norms_of_layers",
     ],
     # Adam is exchanged like SGD, and with arrays already; the others are a part of what another one does.
     alike={"pydataset_adam", "tf_data_adam", "mask_in_the_loss", "several_steps_per_execution"},
@@ -212,6 +213,19 @@ def assert_same(folder, other, name, *, weights=1e-5, metrics=1e-6):
 )
 def test_two_workers_train_the_model_of_one(name, one, two):
     assert_same(two, one, name)
+
+
+@pytest.mark.parametrize("name", alike(*(name for name in ("norms_of_layers",) if name in SAME_ABOVE)))
+def test_norms_are_those_of_the_gradients_of_all_workers(name, one, two):
+    ours, theirs = (layer_reports(folder / name / "run") for folder in (two, one))
+    assert len(ours) == len(theirs) > 0
+    for mine, expected in zip(ours, theirs, strict=True):
+        assert mine == pytest.approx(expected, rel=1e-4)
+
+
+def layer_reports(run_dir):
+    rows = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
+    return [row["metrics"] for row in rows if row["group"] == "layers"]
 
 
 @pytest.mark.parametrize("name", alike(*ON_FOUR))

@@ -11,7 +11,12 @@ from kinds import BATCH, STEPS, Interrupted, arrays, network
 
 import det_keras as det
 
-CONFIG = {"min_checkpoint_period": {"batches": STEPS}, "checkpoint_policy": "none"}
+CONFIG = {
+    "min_checkpoint_period": {"batches": STEPS},
+    "checkpoint_policy": "none",
+    # The norms of the gradients of the last batch are needed too.
+    "profiling": {"enabled": False, "layers": True},
+}
 
 
 class InterruptValidation(keras.callbacks.Callback):

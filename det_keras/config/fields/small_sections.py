@@ -69,16 +69,19 @@ class Optimizations(Section):
 
 @dataclass(frozen=True)
 class Profiling(Section):
-    """Whether system metrics are sampled.
+    """What is measured of a training besides its metrics.
 
     Attributes:
         enabled: report the load of the machine and of the training every 10 seconds while the script runs.
+        layers: report the norms of weights and gradients by layer, whenever training metrics are reported. Training
+            computes the same numbers.
         begin_on_batch: a field of the original. The load is reported from the beginning.
         end_after_batch: a field of the original. The load is reported until the end.
         sync_timings: a field of the original.
     """
 
     enabled: bool = setting(Boolean(), True)
+    layers: bool = setting(Boolean(), False)
     begin_on_batch: int = setting(Integer(minimum=0), 0, inert=True)
     end_after_batch: int | None = optional(Integer(minimum=0), inert=True)
     sync_timings: bool = setting(Boolean(), True, inert=True)

@@ -39,7 +39,10 @@ class Fit:
     def __init__(self, script: Script, model: Any, arguments: FitArguments) -> None:
         self._script = script
         self._model = model
-        self.run = FitRun(script, model, arguments, script.optimizers.of_model(model))
+        optimizers = script.optimizers.of_model(model)
+        # Before the step is traced, which a resume does first.
+        script.optimizers.record(optimizers)
+        self.run = FitRun(script, model, arguments, optimizers)
 
     @property
     def trained_batches(self) -> int:

@@ -164,6 +164,15 @@ class FitRun(Training):
         """Batches of an epoch; None while it is unknown because the data has not ended yet."""
         return self.source.steps_per_epoch
 
+    def trainable_variables(self) -> Sequence[Any]:
+        """Return the variables that gradients change, as far as they exist."""
+        variables: list[Any] = self.trained.model.trainable_variables
+        return variables
+
+    def optimizers(self) -> Sequence[Any]:
+        """Return the optimizers that change them."""
+        return self.trained.optimizers
+
     @property
     def is_ending(self) -> bool:
         """Whether no further batch will be trained, by the current target and stop requests."""

@@ -194,6 +194,7 @@ class LoopCalls:
         loop = self._loop = Loop(script, tracked, frame, epochs=epochs, on_nan=on_nan)
         for optimizer in tracked.optimizers.values():
             script.optimizers.check_wrapped(optimizer)
+        script.optimizers.record(tracked.optimizers.values())
         start = script.start(loop)
         if not start.is_skipped:
             yield from loop.epochs(start.restored)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -112,6 +112,14 @@ class LoopRun(Training):
         """Batches of an epoch that are trained on; None while it is unknown."""
         steps = [each.steps for each in self.data.trained()]
         return sum(number or 0 for number in steps) if steps and None not in steps else None
+
+    def trainable_variables(self) -> Sequence[Any]:
+        """Return the variables that gradients change, as far as they exist."""
+        return self.tracked.trainable_variables()
+
+    def optimizers(self) -> Sequence[Any]:
+        """Return the optimizers that change them."""
+        return list(self.tracked.optimizers.values())
 
     @property
     def is_boundary_due(self) -> bool:

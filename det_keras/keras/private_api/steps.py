@@ -19,6 +19,9 @@ from tensorflow.python.eager import context as tf_context
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 from tensorflow.python.framework import config as tf_config
 
+# On the handle of a variable, which traces refer to.
+_UNSAVED = "_det_unsaved"
+
 
 def traced_names() -> frozenset[str]:
     """Return the names of all functions that TensorFlow has traced in this process so far."""
@@ -123,9 +126,15 @@ def used_variables(path: str, *functions: Any) -> dict[str, tf.Tensor]:
     handles = {id(each): each for trace in traces for each in trace.captured_inputs}
     found: dict[str, tf.Tensor] = {}
     for handle in handles.values():
-        if handle.dtype == tf.resource and variable_dtype(handle) is not None:
+        is_variable = handle.dtype == tf.resource and variable_dtype(handle) is not None
+        if is_variable and not hasattr(handle, _UNSAVED):
             found[f"{path}.variables[{len(found)}]"] = handle
     return found
+
+
+def leave_unsaved(variable: tf.Variable) -> None:
+    """Leave a variable of this package out of `used_variables`, and the names there as they are without it."""
+    setattr(variable.handle, _UNSAVED, True)
 
 
 def variable_handle(variable: Any) -> tf.Tensor:

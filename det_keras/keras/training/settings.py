@@ -39,6 +39,7 @@ class FitSettings:
         compress_gradients: exchange gradients as 16-bit floats.
         divergence_check_period: batches between two comparisons of the workers' weights; 0 for none.
         profiling: report the machine's load.
+        profiles_layers: report the norms of weights and gradients by layer.
         epochs_wrap_around: with ``steps_per_epoch``, an epoch that reaches the end of the data continues at its
             beginning, where Keras would end the epoch; for older interfaces, whose config has the records of an epoch.
         batch_limit: in a local run, batches after which training ends, independent of `epochs`; None for no limit.
@@ -61,6 +62,7 @@ class FitSettings:
     compress_gradients: bool = False
     divergence_check_period: int = 100
     profiling: bool = False
+    profiles_layers: bool = False
     epochs_wrap_around: bool = False
     batch_limit: int | None = None
 
@@ -105,6 +107,7 @@ class FitSettings:
             compress_gradients=config.optimizations.gradient_compression,
             divergence_check_period=config.optimizations.divergence_check_period,
             profiling=config.profiling.enabled,
+            profiles_layers=config.profiling.layers,
         )
 
     def is_better(self, value: float, than: float | None) -> bool:

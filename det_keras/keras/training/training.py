@@ -24,6 +24,7 @@ from det_keras.keras.history import FitHistory
 from det_keras.keras.training.boundaries.base import Boundary, BoundaryCallback
 from det_keras.keras.training.boundaries.calls import BoundaryCalls
 from det_keras.keras.training.boundaries.checkpoint import CheckpointCallback
+from det_keras.keras.training.boundaries.layers import LayersCallback, LayersPart
 from det_keras.keras.training.boundaries.metrics import MetricsCallback
 from det_keras.keras.training.boundaries.preemption import PreemptionCallback
 from det_keras.keras.training.boundaries.progress import ProgressCallback
@@ -99,6 +100,11 @@ class Training(abc.ABC):
         self.signals = StopSignals()
         self._preemption = PreemptionCallback(self.signals)
         self.boundaries: BoundaryCalls
+        self._layers: LayersCallback | None = None
+        if self.settings.profiles_layers:
+            self._layers = LayersCallback(
+                self.settings.report_period, self.trainable_variables, self.optimizers
+            )
         self._parts: Sequence[Part] = ()
         self._snapshots: Snapshots
         self._workers: Workers
@@ -124,6 +130,8 @@ class Training(abc.ABC):
             validation: requests validations; None if the script does.
         """
         self._workers = workers
+        if self._layers is not None:
+            parts = [*parts, LayersPart(self._layers)]
         self._parts = parts
         self._snapshots = Snapshots(
             self.core,
@@ -147,6 +155,7 @@ class Training(abc.ABC):
         callbacks = [
             *first,
             MetricsCallback(settings.report_period, on_nan),
+            *([] if self._layers is None else [self._layers]),
             *([] if validation is None else [validation]),
             CheckpointCallback(
                 settings.checkpoint_policy,
@@ -172,6 +181,14 @@ class Training(abc.ABC):
     @abc.abstractmethod
     def steps_per_epoch(self) -> int | None:
         """Batches of an epoch; None while it is unknown."""
+
+    @abc.abstractmethod
+    def trainable_variables(self) -> Sequence[Any]:
+        """Return the variables that gradients change, as far as they exist."""
+
+    @abc.abstractmethod
+    def optimizers(self) -> Sequence[Any]:
+        """Return the optimizers that change them."""
 
     @abc.abstractmethod
     def signature(self) -> Mapping[str, Any]:

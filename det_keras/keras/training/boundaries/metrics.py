@@ -9,6 +9,7 @@ from typing import Any
 
 from det_keras.errors import InvalidHP
 from det_keras.keras.training.boundaries.base import Boundary, BoundaryCallback, Run
+from det_keras.keras.training.boundaries.report_times import ReportTimes
 from det_keras.keras.training.metric_values import plain_logs
 from det_keras.keras.training.progress import Validation
 
@@ -24,36 +25,23 @@ class MetricsCallback(BoundaryCallback):
     """
 
     def __init__(self, period: int | None, on_nan: str) -> None:
-        self._period = period
+        self._times = ReportTimes(period)
         self._on_nan = on_nan
         self._warned = False
-        self._last_batch = -1
 
     def next_batch(self, run: Run) -> int | None:
-        if self._period is None:
-            return None
-        return (run.progress.position.batches // self._period + 1) * self._period
+        return self._times.next_batch(run)
 
     def on_boundary(self, run: Run, boundary: Boundary) -> None:
-        batches = run.progress.position.batches
-        due = (
-            boundary.at_epoch_end
-            if self._period is None
-            else batches % self._period == 0 or boundary.at_epoch_end
-        )
-        if not due or not boundary.logs or batches == self._last_batch:
+        if not self._times.take(run, boundary):
             return
-        self._last_batch = batches
         # Convert the logs only when a report is due: the values are tensors, and reading them waits for the step.
         metrics = plain_logs(boundary.logs)
         self._check_nan(metrics, run)
         run.core.train.report_metrics("training", run.progress.total_batches, {**run.counters(), **metrics})
 
     def on_restored(self, run: Run) -> None:
-        # At a boundary metrics are reported before a checkpoint is taken, so this batch has already been reported.
-        position = run.progress.position
-        if self._period is not None and position.step > 0 and position.batches % self._period == 0:
-            self._last_batch = position.batches
+        self._times.restored(run)
 
     def on_validation(self, run: Run, validation: Validation) -> None:
         metrics = {**run.counters(), **validation.metrics}
