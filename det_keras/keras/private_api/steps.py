@@ -38,6 +38,16 @@ def variables_trained_by(optimizer: Any) -> list[Any]:
     return list(optimizer._trainable_variables)
 
 
+def learning_rate(optimizer: Any) -> Any:
+    """Return the present learning rate of an optimizer; None if a function of the script computes it.
+
+    Such a function is called in the step only: it may have effects.
+    """
+    rate = optimizer._learning_rate
+    is_schedule = isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
+    return optimizer.learning_rate if is_schedule or isinstance(rate, KerasVariable) else None
+
+
 def is_function(value: Any) -> bool:
     """Return whether a value is what `tf.function` returns."""
     return type(value) is Function

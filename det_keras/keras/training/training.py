@@ -154,7 +154,7 @@ class Training(abc.ABC):
         # weights and requests after these callbacks.
         callbacks = [
             *first,
-            MetricsCallback(settings.report_period, on_nan),
+            MetricsCallback(settings.report_period, on_nan, self.optimizers),
             *([] if self._layers is None else [self._layers]),
             *([] if validation is None else [validation]),
             CheckpointCallback(
