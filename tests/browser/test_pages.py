@@ -223,6 +223,22 @@ def test_a_page_survives_a_restart_of_the_master(page, site, gate):
         )
 
 
+def test_speed_of_a_running_trial_appears_and_fits_on_a_phone(page, site, gate):
+    (number,) = talker(site, gate).trials
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"/trials/{number}")
+    facts = page.locator("#facts")
+    expect(facts).to_contain_text("Batches")
+    load = {"samples_per_second": 123456.0, "seconds_left": 7000.0, "data_wait_percent": 12.0}
+    site.client.report(number, "cpu", None, {"machine": load})
+    # Without a reload.
+    expect(facts).to_contain_text("123,456")
+    expect(facts).to_contain_text("about 1h 5")
+    expect(facts).to_contain_text("12 %")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert accessibility_faults(page) == []
+
+
 def test_run_that_never_ran_has_no_duration_and_no_progress(page, site):
     """More slots than there are: it waits in the queue."""
     config = {
