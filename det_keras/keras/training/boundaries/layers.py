@@ -50,7 +50,7 @@ class LayersCallback(BoundaryCallback):
         # The workers have the same weights and gradients.
         if self._times.take(run, boundary) and run.core.distributed.is_chief:
             batches = run.progress.total_batches
-            run.core.train.report_metrics(GROUP, batches, {**run.counters(), **self._norms()})
+            run.core.train.report_metrics(GROUP, batches, {**run.counters(), **self.norms()})
 
     def on_restored(self, run: Run) -> None:
         self._times.restored(run)
@@ -71,7 +71,8 @@ class LayersCallback(BoundaryCallback):
         """Use norms of an earlier process until this one has trained a batch."""
         self._restored = squares
 
-    def _norms(self) -> dict[str, float]:
+    def norms(self) -> dict[str, float]:
+        """Return the norms of the whole model and of each layer, by the names of metrics."""
         variables = self._variables()
         names = variable_names(variables)
         # One after another on the device, and one wait for all of them.
