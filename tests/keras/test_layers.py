@@ -83,7 +83,23 @@ def attention():
     ), np.random.default_rng(0).random((ROWS, 7, 8), dtype="float32")
 
 
-MODELS = {"images": images, "words": words, "attention": attention}
+def normalised():
+    """A model whose weights differ after 6 steps of SGD if the gradient of `gamma`, a product, has a second use."""
+    layers = keras.layers
+    body = [
+        keras.Input((16, 16, 3)),
+        layers.Conv2D(8, 3, activation="relu"),
+        layers.BatchNormalization(),
+        layers.MaxPooling2D(),
+        layers.Flatten(),
+        layers.Dropout(0.3),
+        layers.Dense(32, activation="gelu"),
+        layers.Dense(CLASSES),
+    ]
+    return keras.Sequential(body), np.random.default_rng(0).random((ROWS, 16, 16, 3), dtype="float32")
+
+
+MODELS = {"images": images, "normalised": normalised, "words": words, "attention": attention}
 OPTIMIZERS = {
     # With SGD a gradient has one use, and TensorFlow may reorder what it is multiplied with.
     "sgd": lambda: keras.optimizers.SGD(0.02),
@@ -123,6 +139,8 @@ def train(model_name, optimizer, run_dir=None, **options):
 
 CASES = [
     *(("images", optimizer, {}) for optimizer in OPTIMIZERS),
+    ("normalised", "sgd", {}),
+    ("normalised", "momentum", {}),
     ("words", "sgd", {}),
     ("attention", "sgd", {}),
     ("images", "sgd", {"jit": True}),
