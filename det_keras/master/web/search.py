@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
@@ -11,8 +12,10 @@ import anyio.to_thread
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from det_keras.config import Space
+from det_keras.config.searching.hyperparameters import Categorical, Const, IntRange
 from det_keras.config.yaml_text import dump_yaml
-from det_keras.display import flat_hparams, parse_time
+from det_keras.display import flat_hparams, number_text, parse_time
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.server.calls import MasterDep
 from det_keras.master.server.responses import reply
@@ -34,14 +37,32 @@ _MOST_CHIPS = 60
 _UNIT_OF_ONE = {"epochs": "epoch", "batches": "batch", "records": "record"}
 
 
+@dataclass(frozen=True)
+class Leaf:
+    """A hyperparameter of a trial that the user adds.
+
+    Attributes:
+        name: its dotted name.
+        values: those of a list; None for a range.
+        is_whole: whether it is a whole number.
+        best: its value in the best trial; None if there is none.
+    """
+
+    name: str
+    values: Sequence[Any] | None
+    is_whole: bool
+    best: Any
+
+
 @router.get("/experiments/{experiment_id}/search")
 async def search(request: Request, experiment_id: int) -> Response:
     """Show the results of an experiment's search."""
     rest = Rest(request)
-    shown, trials, rungs = await asyncio.gather(
+    shown, trials, rungs, space = await asyncio.gather(
         experiment_head(rest, experiment_id),
         trials_of(rest, experiment_id),
         rest.get(f"/experiments/{experiment_id}/searcher/rungs"),
+        rest.get(f"/experiments/{experiment_id}/searcher/space"),
     )
     best = next((trial for trial in trials if trial["id"] == shown["experiment"]["bestTrialId"]), None)
     return await page(
@@ -53,6 +74,8 @@ async def search(request: Request, experiment_id: int) -> Response:
         best=best,
         best_yaml="" if best is None else dump_yaml(dict(best["hparams"])),
         ladders=[_ladder(bracket) for bracket in rungs["brackets"]],
+        steered=_steered(shown["experiment"], best),
+        narrowed=_narrowed(space),
         unit=rungs["unit"],
         unit_of_one=_UNIT_OF_ONE.get(rungs["unit"], rungs["unit"]),
         lengths=sorted({rung["length"] for bracket in rungs["brackets"] for rung in bracket["rungs"]}),
@@ -165,6 +188,43 @@ def _runs(master: EmbeddedMaster, experiment_id: int) -> list[dict[str, Any]]:
         }
         for run in runs
     ]
+
+
+def _steered(experiment: Mapping[str, Any], best: Mapping[str, Any] | None) -> list[Leaf]:
+    """Return the hyperparameters that vary, if the search goes on."""
+    if experiment["endTime"] is not None or experiment["unmanaged"]:
+        return []
+    known = {} if best is None else dict(flat_hparams(best["hparams"]))
+    return [
+        Leaf(
+            name,
+            leaf.vals if isinstance(leaf, Categorical) else None,
+            isinstance(leaf, IntRange),
+            known.get(name),
+        )
+        for name, leaf in Space.parse(experiment["config"]["hyperparameters"]).leaves()
+        if not isinstance(leaf, Const)
+    ]
+
+
+def _narrowed(space: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what the user left of the space, by name."""
+    changed = {name for step in space["narrowings"] for name in step}
+    return [
+        (name, _text_of(leaf.to_dict()))
+        for name, leaf in Space.parse(space["hyperparameters"]).leaves()
+        if name in changed
+    ]
+
+
+def _text_of(leaf: Mapping[str, Any]) -> str:
+    if "vals" in leaf:
+        return ", ".join(map(number_text, leaf["vals"]))
+    if "val" in leaf:
+        return number_text(leaf["val"])
+    base = leaf.get("base")
+    ends = (leaf["minval"], leaf["maxval"])
+    return " to ".join(number_text(end if base is None else base**end) for end in ends)
 
 
 def _ladder(bracket: Mapping[str, Any]) -> dict[str, Any]:

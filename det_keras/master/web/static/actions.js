@@ -17,6 +17,14 @@ export function arm() {
     if (question && !(await ask(question, loss, button.textContent))) return;
     await change(button, address, done, { body, method }, go);
   });
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("[data-extend]");
+    if (button === null) return;
+    const length = await ask("Train this trial longer?", "", "Extend", { input: `Length in all, in ${button.dataset.unit}` });
+    if (!length) return;
+    if (!/^\d+$/.test(length)) return say(`The length must be a whole number of ${button.dataset.unit}.`);
+    await change(button, button.dataset.extend, "Extend: done.", { method: "POST", body: JSON.stringify({ length: Number(length) }) });
+  });
   // No submit button: Enter in the field of the dialog would press the first of them.
   document.getElementById("ask-no").addEventListener("click", () => document.getElementById("ask").close("no"));
   const form = document.getElementById("signin");
@@ -70,13 +78,13 @@ async function change(button, address, done, options, go) {
 }
 
 // Asks the user; returns whether the answer is yes, or with `input` the text of a field, empty for no.
-export function ask(question, loss, word, { input = "" } = {}) {
+export function ask(question, loss, word, { input = "", isHarmless = input !== "" } = {}) {
   const dialog = document.getElementById("ask");
   const field = document.getElementById("ask-input");
   field.parentElement.hidden = input === "";
   field.previousElementSibling.textContent = input;
   field.value = "";
-  document.getElementById("ask-yes").classList.toggle("danger", input === "");
+  document.getElementById("ask-yes").classList.toggle("danger", !isHarmless);
   document.getElementById("ask-title").textContent = question;
   document.getElementById("ask-text").textContent = loss;
   document.getElementById("ask-yes").textContent = word;

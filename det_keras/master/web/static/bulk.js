@@ -7,6 +7,7 @@ import { refreshSoon } from "./live.js";
 const APPLIES = {
   pause: (state) => !isOver(state) && state !== "paused" && !state.startsWith("stopping"),
   activate: (state) => state === "paused",
+  stop: (state) => !isOver(state) && !state.startsWith("stopping"),
   kill: (state) => !isOver(state),
   archive: isOver,
   delete: isOver,

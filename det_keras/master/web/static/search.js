@@ -181,12 +181,17 @@ function axis(name, scale, values, read) {
   const known = values.filter((value) => value !== null && value !== undefined);
   if (scale === "category") {
     const kinds = [...new Set(known.map(String))].sort();
-    return { name, read, kinds, at: (value) => (kinds.length === 1 ? 0.5 : kinds.indexOf(String(value)) / (kinds.length - 1)), labels: kinds.map((kind) => [kind, kinds.length === 1 ? 0.5 : kinds.indexOf(kind) / (kinds.length - 1)]) };
+    // The values of a part of the axis, as the trials have them.
+    const originals = new Map(known.map((value) => [String(value), value]));
+    const inside = ([from, to]) => kinds.filter((_, index) => kinds.length === 1 || (index / (kinds.length - 1) >= from && index / (kinds.length - 1) <= to)).map((kind) => originals.get(kind));
+    return { name, read, kinds, inside, at: (value) => (kinds.length === 1 ? 0.5 : kinds.indexOf(String(value)) / (kinds.length - 1)), labels: kinds.map((kind) => [kind, kinds.length === 1 ? 0.5 : kinds.indexOf(kind) / (kinds.length - 1)]) };
   }
   const [low, high] = [Math.min(...known), Math.max(...known)];
   const bend = scale === "log" && low > 0 ? Math.log : (value) => value;
   const at = (value) => (high === low ? 0.5 : (bend(value) - bend(low)) / (bend(high) - bend(low)));
-  return { name, read, at, labels: high === low ? [[numberText(low), 0.5]] : [[numberText(low), 0], [numberText(high), 1]] };
+  const back = bend === Math.log ? Math.exp : (value) => value;
+  const inside = (ends) => (high === low ? [low, high] : ends.map((fraction) => back(bend(low) + fraction * (bend(high) - bend(low)))));
+  return { name, read, at, inside, labels: high === low ? [[numberText(low), 0.5]] : [[numberText(low), 0], [numberText(high), 1]] };
 }
 
 function drawParallel() {
@@ -271,6 +276,9 @@ function applyBrushes(all) {
       .map(({ id }) => id),
   );
   for (const line of place("parallel").querySelectorAll(".trial-line")) line.classList.toggle("off", !chosen.has(Number(line.dataset.trial)));
+  // The last axis is that of the metric, which nobody chooses beforehand.
+  const ranges = all.slice(0, -1).filter(({ name }) => brushes.has(name)).map(({ name, inside }) => [name, inside(brushes.get(name))]);
+  document.dispatchEvent(new CustomEvent("ranges-chosen", { detail: Object.fromEntries(ranges) }));
   list?.narrow(brushes.size ? chosen.union(board.hidden) : null);
   const isPart = brushes.size > 0 || shown.length < data.trials.length;
   document.dispatchEvent(new CustomEvent("trials-chosen", { detail: isPart ? chosen : null }));
