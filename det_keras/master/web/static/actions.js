@@ -34,11 +34,15 @@ export function arm() {
   });
 }
 
+let saying;
+
 export function say(text) {
   const place = document.getElementById("said");
   place.textContent = text;
-  clearTimeout(say.timer);
-  say.timer = setTimeout(() => (place.textContent = ""), 6000);
+  clearTimeout(saying);
+  saying = setTimeout(() => {
+    place.textContent = "";
+  }, 6000);
 }
 
 async function copy(text) {
@@ -57,7 +61,7 @@ async function copy(text) {
 }
 
 // Sends a change with the page's token; returns whether the master made it.
-export async function send(address, { method = "POST", body } = {}) {
+export async function send(address, { method = "POST", body = undefined } = {}) {
   const answer = await request(address, { method, body, headers: { "X-CSRF-Token": token() } }, UNCERTAIN);
   if (!answer.ok) throw new Error(await reasonOf(answer));
   return answer.json();

@@ -2,6 +2,7 @@
 
 import { durationText } from "./formats.js";
 
+/** @type {[number, string][]} Seconds of each unit of time, and its sign. */
 const TIMES = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
 const TIME_STEPS = [
   ...[0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30],
@@ -15,7 +16,7 @@ const LEAST_WIDTH = 58;
 // An axis of seconds.
 export const timeAxis = {
   incrs: TIME_STEPS,
-  values: (plot, ticks, index, space, step) => {
+  values: (plot, ticks, _index, _space, step) => {
     if (plot.scales.x.distr === 3) return ticks.map((value) => (value === null ? null : timeTick(value, unitOf(value, value))));
     const unit = unitOf(Math.max(...ticks.map(Math.abs)), step);
     return ticks.map((value) => timeTick(value, unit));
@@ -32,11 +33,11 @@ export const timeText = (value) => (Math.abs(value) < 60 ? `${plain(Number(value
 
 // An axis of bytes: all ticks have the unit of the largest.
 export const bytesAxis = (unit) => ({
-  incrs: (plot, index, low, high) => {
+  incrs: (_plot, _index, low, high) => {
     const size = 1024 ** power(Math.max(Math.abs(low), Math.abs(high)));
     return Array.from({ length: 9 }, (_, tens) => [1, 2, 5].map((one) => one * 10 ** (tens - 4) * size)).flat();
   },
-  values: (plot, ticks) => {
+  values: (_plot, ticks) => {
     const at = power(Math.max(...ticks.map((value) => Math.abs(value ?? 0))));
     return ticks.map((value) => (value === null ? null : value === 0 ? "0" : `${plain(value / 1024 ** at)} ${PREFIXES[at]}${unit}`));
   },

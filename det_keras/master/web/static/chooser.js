@@ -14,7 +14,7 @@ export function armChoosers() {
     }
   });
   document.addEventListener("pointerdown", (event) => {
-    for (const menu of open()) if (!menu.contains(event.target)) menu.open = false;
+    for (const menu of open()) if (event.target.closest("details.chooser") !== menu) menu.open = false;
   });
 }
 

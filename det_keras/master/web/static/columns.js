@@ -11,7 +11,7 @@ export function columnMenu(menu, { columns, names, chosen, pinned }, changed) {
   menu.dataset.offered = text;
   const shown = chosen.length ? chosen : keys.filter((key) => names.some((name) => name.key === key));
   const choose = (wanted) => changed({ columns: wanted });
-  const swap = (from, to) => choose(shown.map((key, index) => shown[index === from ? to : index === to ? from : index]));
+  const swap = (from, to) => choose(shown.map((_, index) => shown[index === from ? to : index === to ? from : index]));
   const order = shown.map((key, index) =>
     element("li", {}, [
       element("span", { textContent: key, dir: "auto" }),

@@ -23,7 +23,7 @@ export function showRamp(target, scale) {
 }
 
 // Shows a legend: `{ name, scale }` of a scale of numbers, if there is one, and items with a name, and a colour or a dash.
-export function showLegend(list, { name, scale, items }) {
+export function showLegend(list, { name = "", scale, items }) {
   const parts = items.map((item) => element("li", {}, [mark(item), element("span", { className: "clip", textContent: item.name, title: item.name, dir: "auto" })]));
   if (scale !== null) {
     const bar = element("span", { className: "bar" });

@@ -3,7 +3,7 @@
 
 import { onRefresh } from "./live.js";
 import { reasonOf, request } from "./requests.js";
-import { themed, OPTIONS } from "./theme.js";
+import { OPTIONS, themed } from "./theme.js";
 
 // Cards outside of the view are filled when they come near it, and the cards after these on request.
 const FIRST_CARDS = 50;

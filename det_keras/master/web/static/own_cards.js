@@ -152,7 +152,7 @@ export class CardEditor {
     if (lines.length === 0) throw new Error("A card needs a metric or an expression.");
     if (low !== null && high !== null && low >= high) throw new Error(`The range ends at ${high}, which is not above its begin ${low}.`);
     if (log && [low, high].some((edge) => edge !== null && edge <= 0)) throw new Error("On a logarithmic axis both ends of the range are above 0.");
-    const params = new URLSearchParams({ points: 4 });
+    const params = new URLSearchParams({ points: "4" });
     for (const id of [...this.wall.runs.keys()].slice(0, this.wall.most)) params.append("trial", id);
     for (const line of lines) params.append("expression", line);
     const answer = await request(`/figures/lines?${params}`, {}, "The card is saved when you press Save again.");

@@ -4,7 +4,7 @@ import { say } from "./actions.js";
 import { onRefresh } from "./live.js";
 import { request } from "./requests.js";
 import { bindForm } from "./settings.js";
-import { themed, OPTIONS } from "./theme.js";
+import { OPTIONS, themed } from "./theme.js";
 
 // The minimum time between two drawings of a running trial's curve.
 const LEAST_MS = 2000;
@@ -73,7 +73,7 @@ async function draw(canvas, { isRefresh = false } = {}) {
   const form = controls(canvas);
   const address = new URL(canvas.dataset.figure, location.href);
   address.searchParams.set("width", canvas.clientWidth);
-  if (form) new FormData(form).forEach((value, name) => address.searchParams.append(name, value));
+  if (form) new FormData(/** @type {any} */ (form)).forEach((value, name) => address.searchParams.append(name, String(value)));
   try {
     const [answer] = await Promise.all([request(address, {}, "The plot is drawn when it answers again."), plotly()]);
     // The time for loading the script is not part of the time for drawing.

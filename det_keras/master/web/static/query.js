@@ -47,6 +47,7 @@ function holds(value, operator, wanted) {
   if (value === null || value === undefined) return operator === "!=";
   const [left, right] = [Number(value), Number(wanted)];
   const areNumbers = typeof value !== "boolean" && value !== "" && !Number.isNaN(left) && !Number.isNaN(right);
+  /** @type {any[]} */
   const [a, b] = areNumbers ? [left, right] : [String(value).toLowerCase(), wanted.toLowerCase()];
   switch (operator) {
     case ":": return areNumbers ? a === b : a.includes(b);

@@ -26,6 +26,7 @@ export class RunList {
     this.colorBy = setting("color");
     this.groupBy = this.groupSelect ? setting("group") : "";
     this.among = null;
+    /** @type {(run: any) => boolean} */
     this.passes = () => true;
     this.filter.addEventListener("input", () => {
       keepSettings({ filter: this.filter.value });

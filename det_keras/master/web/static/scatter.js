@@ -143,8 +143,8 @@ function rules(x, y, names, width, height) {
   const title = label(cut(names.y, 40), 14, (MARGIN.top + bottom) / 2);
   title.setAttribute("transform", `rotate(-90 14 ${(MARGIN.top + bottom) / 2})`);
   // Labels that would touch the one before are left out.
-  let last = -Infinity;
-  const across = x.labels.filter(([, at]) => at - last > 34 && (last = at));
+  const across = [];
+  for (const pair of x.labels) if (across.length === 0 || pair[1] - across.at(-1)[1] > 34) across.push(pair);
   return [
     ...across.flatMap(([text, at]) => [svg("line", { x1: at, x2: at, y1: MARGIN.top, y2: bottom, class: "rule" }), label(cut(text, 10), at, bottom + 16)]),
     ...y.labels.flatMap(([text, at]) => [svg("line", { x1: left, x2: right, y1: at, y2: at, class: "rule" }), label(cut(text, 9), left - 6, at + 4, "end")]),

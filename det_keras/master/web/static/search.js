@@ -19,7 +19,7 @@ const MARGIN = { left: 62, right: 20, top: 14, bottom: 30 };
 let data = null;
 let text = "";
 let earliest = 0;
-let timer;
+let timer = null;
 let isBrushing = false;
 // The chosen range of each axis, by name, as fractions of its height.
 const brushes = new Map();
@@ -96,7 +96,7 @@ async function loadRuns() {
   scatter.update(order, metric);
   const searched = cards.find((card) => card.isSearched)?.metrics.find(({ name }) => name === metric);
   if (searched === undefined) return;
-  const params = new URLSearchParams({ metric: searched.key, points: 60 });
+  const params = new URLSearchParams({ metric: searched.key, points: "60" });
   for (const run of order.slice(0, MOST_SPARKS)) params.append("trial", run.id);
   const curves = await fetch(`/figures/lines?${params}`);
   if (curves.ok) list.sparklines({ data: await curves.json() });
@@ -327,8 +327,9 @@ new ResizeObserver(([{ target }]) => {
   draw();
 }).observe(document.getElementById("main"));
 onRefresh(() => {
-  timer ??= setTimeout(() => {
-    timer = undefined;
+  if (timer !== null) return;
+  timer = setTimeout(() => {
+    timer = null;
     load();
   }, Math.max(0, earliest - performance.now()));
 });

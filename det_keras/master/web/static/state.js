@@ -37,7 +37,7 @@ export function armState() {
 function show() {
   const button = document.querySelector("[data-notify]");
   const isWatched = localStorage.getItem(key()) !== null;
-  button?.setAttribute("aria-pressed", isWatched);
+  button?.setAttribute("aria-pressed", String(isWatched));
   const state = meta()?.content;
   if (!state || !(state in MARKS)) return;
   if (state !== last) {

@@ -26,7 +26,17 @@ const listOf = (text) => text.split(",").filter(Boolean);
 class Table {
   constructor(root) {
     const { table: source, csv, kind, scope = "", sort = "", groupName = "group" } = root.dataset;
-    Object.assign(this, { root, source, csv, kind, scope, groupName, defaultSort: sort, earliest: 0, numbers: null });
+    this.root = root;
+    this.source = source;
+    this.csv = csv;
+    this.kind = kind;
+    this.scope = scope;
+    this.groupName = groupName;
+    this.defaultSort = sort;
+    // The trials that brushes have chosen; null for all.
+    this.numbers = null;
+    this.earliest = 0;
+    this.asked = 0;
     this.form = root.querySelector("form");
     this.table = root.querySelector("table");
     this.menu = root.querySelector("[data-columns]");
@@ -111,7 +121,8 @@ class Table {
 
   async load() {
     const began = performance.now();
-    const number = (this.asked = (this.asked ?? 0) + 1);
+    this.asked += 1;
+    const number = this.asked;
     try {
       const answer = await fetch(`${this.source}?${this.question({ offset: (this.page - 1) * ROWS, limit: ROWS })}`);
       const reason = answer.ok ? "" : await reasonOf(answer);
@@ -301,11 +312,11 @@ class Table {
   // Learns the states of chosen rows: those of other pages, and of a sent address, are not in the answer.
   async readStates() {
     const { ids, states } = this.answer;
-    ids.forEach((id, index) => this.chosen.has(id) && this.chosen.set(id, states[index]));
+    for (const [index, id] of ids.entries()) if (this.chosen.has(id)) this.chosen.set(id, states[index]);
     const others = [...this.chosen.keys()].filter((id) => !ids.includes(id));
     for (let from = 0; from < others.length && this.actions.length > 0; from += MOST_NAMED) {
       const asked = others.slice(from, from + MOST_NAMED);
-      const question = new URLSearchParams({ [`${this.kind}s`]: asked.join(","), columns: "id", limit: MOST_NAMED });
+      const question = new URLSearchParams({ [`${this.kind}s`]: asked.join(","), columns: "id", limit: String(MOST_NAMED) });
       const answer = await (await fetch(`${this.source}?${question}`)).json();
       const known = new Map((answer.ids ?? answer.trialIds).map((id, index) => [id, answer.states[index]]));
       for (const id of asked) {

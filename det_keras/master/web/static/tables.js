@@ -55,7 +55,7 @@ function sort(table) {
   const sign = isDescending ? -1 : 1;
   rows.sort((a, b) => {
     // Rows without a value are last in both directions.
-    if (isNothing(a.text) || isNothing(b.text)) return isNothing(a.text) - isNothing(b.text);
+    if (isNothing(a.text) || isNothing(b.text)) return Number(isNothing(a.text)) - Number(isNothing(b.text));
     return sign * (areNumbers ? Number(a.text) - Number(b.text) : a.text.localeCompare(b.text, undefined, { numeric: true }));
   });
   const isInOrder = rows.every(({ row }, index) => row.rowIndex === rows[0].row.parentNode.rows[index].rowIndex);

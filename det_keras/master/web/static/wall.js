@@ -6,8 +6,8 @@ import { element } from "./elements.js";
 import { grouped } from "./groups.js";
 import { onRefresh } from "./live.js";
 import { CardEditor, keepCards, readCards, withOwn } from "./own_cards.js";
-import { RunList, valueOf, variedNames } from "./runlist.js";
 import { request } from "./requests.js";
+import { RunList, valueOf, variedNames } from "./runlist.js";
 import { Scatter } from "./scatter.js";
 import { bindForm, keepSettings, setting } from "./settings.js";
 
@@ -26,6 +26,9 @@ class Wall {
     this.runs = new Map();
     this.order = [];
     this.highlighted = null;
+    this.editor = null;
+    // The titles of sections, by their names.
+    this.heads = new Map();
     this.range = setting("range") ? setting("range").split("~").map(Number) : null;
     this.hidden = new Set(setting("hidden").split(".").filter(Boolean).map(Number));
     this.shownMore = new Set(setting("shown").split(".").filter(Boolean).map(Number));
@@ -216,7 +219,6 @@ class Wall {
   }
 
   sectionHead(name) {
-    this.heads ??= new Map();
     if (!this.heads.has(name)) this.heads.set(name, element("h3", { className: "section", textContent: name }));
     return this.heads.get(name);
   }
@@ -275,27 +277,27 @@ class Wall {
   async lines(spec, width) {
     const { x, smoothing, logX } = this.settings();
     if (spec.source) return this.system(spec, width);
-    const params = new URLSearchParams({ x, points: Math.round(Math.min(Math.max(width, 200), 2000)) });
+    const params = new URLSearchParams({ x, points: String(Math.round(Math.min(Math.max(width, 200), 2000))) });
     for (const id of this.drawn()) params.append("trial", id);
     for (const metric of spec.metrics) params.append(spec.isOwn ? "expression" : "metric", metric.key);
-    if (smoothing) params.set("smoothing", smoothing);
+    if (smoothing) params.set("smoothing", String(smoothing));
     if (logX) params.set("log_x", "true");
     if (this.range !== null) {
-      params.set("start", this.range[0]);
-      params.set("end", this.range[1]);
+      params.set("start", String(this.range[0]));
+      params.set("end", String(this.range[1]));
     }
     return text(`/figures/lines?${params}`);
   }
 
   // System metrics have times only: they follow the zoom of an axis of times.
   async system(spec, width) {
-    const params = new URLSearchParams({ points: Math.round(Math.min(Math.max(width, 200), 2000)) });
+    const params = new URLSearchParams({ points: String(Math.round(Math.min(Math.max(width, 200), 2000))) });
     for (const id of this.drawn()) params.append("trial", id);
     for (const metric of spec.metrics) params.append("metric", metric.key);
     const range = this.rangeOf(spec);
     if (range !== null) {
-      params.set("start", range[0]);
-      params.set("end", range[1]);
+      params.set("start", String(range[0]));
+      params.set("end", String(range[1]));
     }
     return text(`${spec.source}?${params}`);
   }

