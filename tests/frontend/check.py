@@ -66,20 +66,35 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="format the files, and repair what can be")
     is_writing = parser.parse_args().write
     found = programs()
-    environment = {**os.environ, "PATH": os.pathsep.join((str(Path(found["node"]).parent), os.environ["PATH"]))}
+    environment = {
+        **os.environ,
+        "PATH": os.pathsep.join((str(Path(found["node"]).parent), os.environ["PATH"])),
+    }
     tests = sorted(str(path.relative_to(ROOT)) for path in HERE.glob("*.test.js"))
     commands = [[found["node"], "--test", *tests]]
     if installed(found["npm"], environment):
+        options = ["--colors=off", f"--config-path={HERE / 'lint.json'}"]
         binaries = TOOLS / "node_modules" / ".bin"
         verb = ["check", "--write"] if is_writing else ["ci"]
         commands = [
-            [str(binaries / "biome"), *verb, "--colors=off", f"--config-path={HERE / 'lint.json'}", STATIC, str(HERE.relative_to(ROOT))],
+            [
+                str(binaries / "biome"),
+                *verb,
+                "--colors=off",
+                f"--config-path={HERE / 'lint.json'}",
+                STATIC,
+                str(HERE.relative_to(ROOT)),
+            ],
             [str(binaries / "tsc"), "-p", str(HERE)],
             *commands,
         ]
     else:
-        print("The package registry cannot be reached: Biome and TypeScript are not there, only the tests run.")
-    codes = [subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode for command in commands]
+        print(
+            "The package registry cannot be reached: Biome and TypeScript are not there, only the tests run."
+        )
+    codes = [
+        subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode for command in commands
+    ]
     return max(codes)
 
 

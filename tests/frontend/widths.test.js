@@ -3,14 +3,14 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { textOf, widthsOf } from "../../det_keras/master/web/static/widths.js";
+import { widthsOf, widthsText } from "../../det_keras/master/web/static/widths.js";
 
 test("widths come back from the address, also of names with colons", () => {
   const widths = new Map([
     ["val_loss", 120],
     ["a:b", 64],
   ]);
-  assert.deepEqual(widthsOf(textOf(widths)), widths);
+  assert.deepEqual(widthsOf(widthsText(widths)), widths);
 });
 
 test("what is no width is left out", () => {

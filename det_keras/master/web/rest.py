@@ -25,6 +25,13 @@ class Rest:
         self._transport = httpx.ASGITransport(app=request.app)
         self._headers = {"Authorization": f"Bearer {request.state.token}"}
 
+    async def text(self, address: str) -> tuple[int, str]:
+        """Return the status and the text of a GET of any address of this master, as a browser gets it."""
+        headers = {**self._headers, "Accept": "text/html, */*", "Accept-Encoding": "identity"}
+        async with httpx.AsyncClient(transport=self._transport, base_url="http://master") as client:
+            answer = await client.get(address, headers=headers)
+        return answer.status_code, answer.text
+
     async def get(self, path: str, **params: Any) -> dict[str, Any]:
         """Return the response to a GET.
 

@@ -22,6 +22,7 @@ from det_keras.master.web import (
     compare,
     experiments,
     fork,
+    live_parts,
     log,
     report,
     search,
@@ -49,7 +50,7 @@ async def _note_position(request: Request, master: MasterDep) -> None:
 
 
 router = APIRouter(include_in_schema=False, dependencies=[Depends(_note_position)])
-_PAGES = (fork, experiments, search, trials, compare, cluster, plots, tables, wall, report, log)
+_PAGES = (fork, experiments, search, trials, compare, cluster, plots, tables, wall, report, log, live_parts)
 for pages in _PAGES:
     router.include_router(pages.router)
 

@@ -1,8 +1,11 @@
 // Keeps a page up to date: on each event of the master the page requests itself again and applies the differences.
 
+import { textOf } from "./parts.js";
 import { localize } from "./times.js";
 
-const LEAST_MS = 1000;
+// News that follow each other are shown together, twenty times a minute.
+const LEAST_MS = 3000;
+const RECONNECT_MS = 1000;
 // Some alerts depend on the time alone.
 const ALERTS_MS = 60000;
 // A page that takes long to render is requested less often, so that open pages do not slow training down.
@@ -11,6 +14,8 @@ const SHARE = 4;
 let source = null;
 let isDue = false;
 let isBusy = false;
+let timer = null;
+// When news may be shown next.
 let earliest = 0;
 
 export function listen() {
@@ -39,18 +44,27 @@ export function onHead(action) {
 // Reads only the title and the state of the page again: what is visible of a tab in the background.
 export async function refreshHead() {
   try {
-    const fresh = await load();
-    if (fresh !== null) takeOverHead(fresh);
+    takeOverHead(await load());
   } catch {
     // The next call tries again.
   }
 }
 
+// Refreshes the page after a change that its user has made.
 export function refreshSoon() {
+  schedule(0);
+}
+
+// Calls `action` when the page is about to be refreshed: what is requested now is requested together with it.
+export function onTick(action) {
+  document.addEventListener("tick", action);
+}
+
+function schedule(at) {
   isDue = true;
   if (isBusy || document.hidden) return;
-  isBusy = true;
-  setTimeout(refresh, Math.max(0, earliest - performance.now()));
+  clearTimeout(timer);
+  timer = setTimeout(refresh, Math.max(0, at - performance.now()));
 }
 
 function connect() {
@@ -65,20 +79,22 @@ function connect() {
     document.getElementById("connection").hidden = true;
     if (wasAway) refreshSoon();
   });
-  source.addEventListener("news", refreshSoon);
+  // While a refresh is due it comes when it is due, however many news there are.
+  source.addEventListener("news", () => isDue || schedule(earliest));
   source.onerror = () => {
     document.getElementById("connection").hidden = false;
     // A refusal closes the stream permanently, although the master may only be restarting: connect again.
-    if (source.readyState === EventSource.CLOSED) setTimeout(() => document.hidden || connect(), LEAST_MS);
+    if (source.readyState === EventSource.CLOSED) setTimeout(() => document.hidden || connect(), RECONNECT_MS);
   };
 }
 
 async function refresh() {
   const began = performance.now();
   isDue = false;
+  isBusy = true;
+  document.dispatchEvent(new CustomEvent("tick"));
   try {
     const fresh = await load();
-    if (fresh === null) return;
     localize(fresh);
     // A button must not be replaced while the user presses it.
     if (document.querySelector("main :is(button, a, input, select):active")) isDue = true;
@@ -88,18 +104,13 @@ async function refresh() {
   } finally {
     isBusy = false;
     earliest = performance.now() + Math.max(LEAST_MS, SHARE * (performance.now() - began));
-    if (isDue) refreshSoon();
+    if (isDue) schedule(earliest);
   }
 }
 
-// Returns the page as the master shows it now; null if it does not.
+// Returns the page as the master shows it now.
 async function load() {
-  const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
-  if (answer.redirected && new URL(answer.url).pathname === "/signin") {
-    location.reload();
-    return null;
-  }
-  return answer.ok ? new DOMParser().parseFromString(await answer.text(), "text/html") : null;
+  return new DOMParser().parseFromString(await textOf(`${location.pathname}${location.search}`, { live: true }), "text/html");
 }
 
 function takeOverHead(fresh) {

@@ -1,7 +1,8 @@
 // Shows the media of a trial: a card for each name, with a slider over its steps. Every text comes from users: it is only
 // ever inserted as text, and images are the only files that a browser displays itself.
 
-import { onRefresh } from "./live.js";
+import { onTick } from "./live.js";
+import { textOf } from "./parts.js";
 import { reasonOf, request } from "./requests.js";
 import { OPTIONS, themed } from "./theme.js";
 
@@ -26,16 +27,14 @@ let known = "";
 
 if (form) {
   form.addEventListener("submit", (event) => event.preventDefault());
-  onRefresh(update);
+  onTick(update);
   update();
 }
 
 async function update() {
   let text = "";
   try {
-    const answer = await fetch(`${form.dataset.media}/groups`);
-    if (!answer.ok || answer.redirected) return;
-    text = await answer.text();
+    text = await textOf(`${form.dataset.media}/groups`);
   } catch {
     // The next event causes another attempt.
     return;

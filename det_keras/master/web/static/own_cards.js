@@ -2,7 +2,7 @@
 // one of the master's cards takes its place.
 
 import { element } from "./elements.js";
-import { request } from "./requests.js";
+import { reasonOf, request } from "./requests.js";
 import { keepSettings, setting } from "./settings.js";
 
 const STYLES = ["solid", "dashed", "dotted"];
@@ -156,7 +156,7 @@ export class CardEditor {
     for (const id of [...this.wall.runs.keys()].slice(0, this.wall.most)) params.append("trial", id);
     for (const line of lines) params.append("expression", line);
     const answer = await request(`/figures/lines?${params}`, {}, "The card is saved when you press Save again.");
-    if (!answer.ok) throw new Error((await answer.json().catch(() => ({}))).message ?? answer.statusText);
+    if (!answer.ok) throw new Error(await reasonOf(answer));
   }
 
   // Stores the cards that take the place of the one that was open.

@@ -1,8 +1,8 @@
 // Draws the master's figures in the colours of the user's theme.
 
 import { say } from "./actions.js";
-import { onRefresh } from "./live.js";
-import { request } from "./requests.js";
+import { onTick } from "./live.js";
+import { textOf } from "./parts.js";
 import { bindForm } from "./settings.js";
 import { OPTIONS, themed } from "./theme.js";
 
@@ -24,7 +24,7 @@ document.addEventListener("trials-chosen", ({ detail }) => {
   chosen = detail;
   for (const canvas of canvases) if (drawn.get(canvas)?.figure) show(canvas, drawn.get(canvas).figure);
 });
-onRefresh(() => {
+onTick(() => {
   adopt();
   canvases.forEach((canvas) => draw(canvas, { isRefresh: true }));
 });
@@ -75,11 +75,9 @@ async function draw(canvas, { isRefresh = false } = {}) {
   address.searchParams.set("width", canvas.clientWidth);
   if (form) new FormData(/** @type {any} */ (form)).forEach((value, name) => address.searchParams.append(name, String(value)));
   try {
-    const [answer] = await Promise.all([request(address, {}, "The plot is drawn when it answers again."), plotly()]);
+    const [text] = await Promise.all([textOf(`${address.pathname}${address.search}`, { next: "The plot is drawn when it answers again." }), plotly()]);
     // The time for loading the script is not part of the time for drawing.
     if (state.text === "") began = performance.now();
-    if (!answer.ok) throw new Error((await answer.json()).message ?? answer.statusText);
-    const text = await answer.text();
     // A later request has replaced this one, nothing has changed, or the plot was removed.
     if (wanted !== state.wanted || (isRefresh && text === state.text) || !canvas.isConnected) return;
     state.text = text;

@@ -4,7 +4,8 @@
 import { viridis } from "./colors.js";
 import { element } from "./elements.js";
 import { metricText, numberText } from "./formats.js";
-import { onRefresh } from "./live.js";
+import { onTick } from "./live.js";
+import { textOf } from "./parts.js";
 import { RunList } from "./runlist.js";
 import { Scatter } from "./scatter.js";
 import { keepSettings, setting } from "./settings.js";
@@ -62,9 +63,7 @@ async function load() {
   const rung = document.getElementById("search-controls")?.elements.rung;
   if (rung) address.searchParams.set("rung", rung.value);
   try {
-    const answer = await fetch(address);
-    if (!answer.ok) return;
-    const now = await answer.text();
+    const now = await textOf(`${address.pathname}${address.search}`);
     if (now === text) return;
     data = JSON.parse(now);
     await loadRuns();
@@ -79,9 +78,7 @@ async function load() {
 
 // Fills the list: best first, as on the wall, with the curves of the first.
 async function loadRuns() {
-  const answer = await fetch(root().dataset.wallSource);
-  if (!answer.ok) throw new Error(answer.statusText);
-  const { runs, cards, metric, smallerIsBetter } = await answer.json();
+  const { runs, cards, metric, smallerIsBetter } = JSON.parse(await textOf(root().dataset.wallSource));
   const sign = smallerIsBetter ? 1 : -1;
   const value = (run) => (run.best === null ? Infinity : sign * run.best);
   const order = [...runs].sort((a, b) => value(a) - value(b) || a.id - b.id);
@@ -98,8 +95,7 @@ async function loadRuns() {
   if (searched === undefined) return;
   const params = new URLSearchParams({ metric: searched.key, points: "60" });
   for (const run of order.slice(0, MOST_SPARKS)) params.append("trial", run.id);
-  const curves = await fetch(`/figures/lines?${params}`);
-  if (curves.ok) list.sparklines({ data: await curves.json() });
+  list.sparklines({ data: JSON.parse(await textOf(`/figures/lines?${params}`)) });
 }
 
 // The trials that the list shows.
@@ -326,7 +322,7 @@ new ResizeObserver(([{ target }]) => {
   width = target.clientWidth;
   draw();
 }).observe(document.getElementById("main"));
-onRefresh(() => {
+onTick(() => {
   if (timer !== null) return;
   timer = setTimeout(() => {
     timer = null;

@@ -5,10 +5,10 @@ import { classOf, content } from "./cells.js";
 import { runColor } from "./colors.js";
 import { columnMenu } from "./columns.js";
 import { element } from "./elements.js";
-import { onRefresh } from "./live.js";
-import { reasonOf } from "./requests.js";
+import { onRefresh, onTick } from "./live.js";
+import { textOf } from "./parts.js";
 import { keepSettings, setting } from "./settings.js";
-import { apply, arm as armWidth, textOf, widthsOf } from "./widths.js";
+import { apply, arm as armWidth, widthsOf, widthsText } from "./widths.js";
 
 const ROWS = 100;
 const MOST_DRAWN = 50;
@@ -80,7 +80,7 @@ class Table {
       const numbers = detail === null || detail.size > MOST_NAMED ? null : [...detail].join(",") || "0";
       if (numbers !== this.numbers) this.changed({ numbers, page: 1 });
     });
-    onRefresh(() => this.later());
+    onTick(() => this.later());
   }
 
   // Takes over settings, stores them in the address, and asks for the rows.
@@ -98,7 +98,7 @@ class Table {
       [this.groupName]: this.groupBy,
       page: this.page,
       pin: [...this.pinned].join(","),
-      widths: textOf(this.widths),
+      widths: widthsText(this.widths),
       chosen: [...this.chosen.keys()].slice(0, MOST_KEPT).join(","),
       draw: this.isDrawn ? "true" : "",
     };
@@ -124,23 +124,22 @@ class Table {
     this.asked += 1;
     const number = this.asked;
     try {
-      const answer = await fetch(`${this.source}?${this.question({ offset: (this.page - 1) * ROWS, limit: ROWS })}`);
-      const reason = answer.ok ? "" : await reasonOf(answer);
-      const text = answer.ok ? await answer.text() : "";
+      const text = await textOf(`${this.source}?${this.question({ offset: (this.page - 1) * ROWS, limit: ROWS })}`);
       // A later question may have been answered before.
       if (number !== this.asked) return;
-      this.refused.hidden = answer.ok;
-      if (!answer.ok) return this.refuse(reason);
+      this.refused.hidden = true;
       this.take(JSON.parse(text), text);
       await this.readStates();
-    } catch {
-      // The stream of events shows that the master is unavailable, and refreshes the page when it is back.
+    } catch (error) {
+      // Otherwise the stream of events shows that the master is unavailable, and refreshes the page when it is back.
+      if (error.isRefusal && number === this.asked) this.refuse(error.message);
     } finally {
       this.earliest = performance.now() + Math.max(LEAST_MS, 5 * (performance.now() - began));
     }
   }
 
   refuse(reason) {
+    this.refused.hidden = false;
     this.refused.replaceChildren(reason);
     const query = this.form.elements.q.value.trim();
     // Experiments have neither hyperparameters nor the metrics of trials.

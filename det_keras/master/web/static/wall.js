@@ -4,9 +4,9 @@ import { Card } from "./card.js";
 import { runColor, scale } from "./colors.js";
 import { element } from "./elements.js";
 import { grouped } from "./groups.js";
-import { onRefresh } from "./live.js";
+import { onRefresh, onTick } from "./live.js";
 import { CardEditor, keepCards, readCards, withOwn } from "./own_cards.js";
-import { request } from "./requests.js";
+import { textOf } from "./parts.js";
 import { RunList, valueOf, variedNames } from "./runlist.js";
 import { Scatter } from "./scatter.js";
 import { bindForm, keepSettings, setting } from "./settings.js";
@@ -49,7 +49,7 @@ class Wall {
     this.form.querySelector("[data-new-card]").addEventListener("click", () => this.edit(null));
     this.tell();
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
-    onRefresh(() => this.refreshLater());
+    onTick(() => this.refreshLater());
     this.refresh();
   }
 
@@ -82,19 +82,26 @@ class Wall {
     }, Math.max(0, this.earliest - performance.now()));
   }
 
+  // Requests the wall and the curves of its cards at the same time; again where the wall has other runs or cards.
   async refresh() {
     const began = performance.now();
+    const before = this.asked();
+    const loading = [...this.cards.values()].map((card) => card.load());
     try {
-      const answer = await fetch(this.root.dataset.wall);
-      if (!answer.ok) throw new Error(answer.statusText);
-      this.describe(JSON.parse(await answer.text()));
+      this.describe(JSON.parse(await textOf(this.root.dataset.wall)));
     } catch {
       // The stream of events shows that the master is unavailable, and refreshes the page when it is back.
       return;
     } finally {
       this.earliest = performance.now() + Math.max(LEAST_MS, 4 * (performance.now() - began));
     }
-    await Promise.all([...this.cards.values()].map((card) => card.load()));
+    await Promise.all(loading);
+    if (this.asked() !== before) await Promise.all([...this.cards.values()].map((card) => card.load()));
+  }
+
+  // What the requests of all cards follow from.
+  asked() {
+    return JSON.stringify([this.drawn(), [...this.cards.values()].map(({ spec }) => spec)]);
   }
 
   describe({ cards, runs, metric, smallerIsBetter, most }) {
@@ -351,11 +358,7 @@ class Wall {
   }
 }
 
-async function text(address) {
-  const answer = await request(address, {}, "The curves are drawn when it answers again.");
-  if (!answer.ok) throw new Error((await answer.json().catch(() => ({}))).message ?? answer.statusText);
-  return answer.text();
-}
+const text = (address) => textOf(address, { next: "The curves are drawn when it answers again." });
 
 const walls = new Map();
 const adopt = () => {

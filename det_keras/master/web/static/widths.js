@@ -11,7 +11,7 @@ export function widthsOf(text) {
   return new Map(pairs.filter(([key, width]) => key && width >= LEAST_PX));
 }
 
-export const textOf = (widths) => [...widths].map(([key, width]) => `${key}:${width}`).join(",");
+export const widthsText = (widths) => [...widths].map(([key, width]) => `${key}:${width}`).join(",");
 
 // Lets the user change the width of a column by its head. `changed` gets the new width, and null for that of the content.
 export function arm(head, changed) {
