@@ -162,7 +162,10 @@ def our_sights(browser: Browser) -> tuple[Sight, Sight, Sight, float]:
             config = f"name: n{number}\nentrypoint: x\nsearcher: {{name: single, metric: loss}}\n"
             client.raw("POST", "/api/v1/experiments", {"config": config, "activate": False})
         _fill(home, plot["trialIds"])
-        rows = f"() => document.getElementById('experiments')?.dataset.loaded >= {EXPERIMENTS}"
+        rows = (
+            f"() => document.getElementById('experiments')?.dataset.found >= {EXPERIMENTS} && "
+            "document.querySelectorAll('#experiments tbody tr').length > 50"
+        )
         drawn = f"() => document.querySelector('.card.searched')?.dataset.lines >= {TRIALS}"
         listing = look(browser, f"{url}/experiments", rows, login)
         # The second time the master remembers the curves.

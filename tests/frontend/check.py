@@ -77,14 +77,7 @@ def main() -> int:
         binaries = TOOLS / "node_modules" / ".bin"
         verb = ["check", "--write"] if is_writing else ["ci"]
         commands = [
-            [
-                str(binaries / "biome"),
-                *verb,
-                "--colors=off",
-                f"--config-path={HERE / 'lint.json'}",
-                STATIC,
-                str(HERE.relative_to(ROOT)),
-            ],
+            [str(binaries / "biome"), *verb, *options, STATIC, str(HERE.relative_to(ROOT))],
             [str(binaries / "tsc"), "-p", str(HERE)],
             *commands,
         ]
