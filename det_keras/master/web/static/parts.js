@@ -11,19 +11,18 @@ const MOST_KNOWN = 200;
 const known = new Map();
 let waiting = [];
 
-// Returns the text of an address. Unless it is `live`, it is requested alone the first time, so that it is there at once;
-// later it is compared with what is known. An error of a refusal has `isRefusal`.
-export async function textOf(address, { next = "It is requested again when the master answers again.", live = false } = {}) {
-  if (!live && !known.has(address)) {
-    const answer = await request(address, {}, next);
-    if (!answer.ok || answer.redirected) throw await refusal(answer);
-    const text = await answer.text();
-    remember(address, { mark: "", text });
-    return text;
-  }
+// Returns the text of an address. What is requested for the first time is requested alone, so that it does not wait for
+// others, unless it is `live`. An error of a refusal has `isRefusal`.
+export function textOf(
+  address,
+  { next = "It is requested again when the master answers again.", live = false } = {},
+) {
   return new Promise((resolve, reject) => {
+    const asker = { address, next, resolve, reject };
+    if (!live && !known.has(address)) return ask([address], [asker]);
     if (waiting.length === 0) setTimeout(sendAll, TOGETHER_MS);
-    waiting.push({ address, next, resolve, reject });
+    waiting.push(asker);
+    return undefined;
   });
 }
 
