@@ -2,9 +2,8 @@
 
 import { short } from "./axis.js";
 import { viridis } from "./colors.js";
-import { element } from "./elements.js";
+import { element, svg } from "./elements.js";
 
-const SVG = "http://www.w3.org/2000/svg";
 const STOPS = 7;
 export const DASHES = { solid: [], dashed: [7, 4], dotted: [2, 3] };
 
@@ -40,14 +39,7 @@ function mark({ color, dash }) {
     swatch.style.background = color;
     return swatch;
   }
-  const line = document.createElementNS(SVG, "svg");
-  line.setAttribute("class", "dash");
-  line.setAttribute("viewBox", "0 0 24 12");
-  line.setAttribute("aria-hidden", "true");
-  const path = document.createElementNS(SVG, "path");
-  path.setAttribute("d", "M0 6H24");
-  path.setAttribute("stroke-dasharray", DASHES[dash].join(" "));
+  const path = svg("path", { d: "M0 6H24", "stroke-dasharray": DASHES[dash].join(" ") });
   path.style.stroke = color ?? "var(--text)";
-  line.append(path);
-  return line;
+  return svg("svg", { class: "dash", viewBox: "0 0 24 12", "aria-hidden": "true" }, [path]);
 }

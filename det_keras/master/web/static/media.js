@@ -1,6 +1,7 @@
 // Shows the media of a trial: a card for each name, with a slider over its steps. Every text comes from users: it is only
 // ever inserted as text, and images are the only files that a browser displays itself.
 
+import { element, svg } from "./elements.js";
 import { onTick } from "./live.js";
 import { textOf } from "./parts.js";
 import { reasonOf, request } from "./requests.js";
@@ -9,7 +10,6 @@ import { OPTIONS, themed } from "./theme.js";
 // Cards outside of the view are filled when they come near it, and the cards after these on request.
 const FIRST_CARDS = 50;
 const MOST_ROWS = 200;
-const SVG = "http://www.w3.org/2000/svg";
 const DRAWERS = {
   image: drawImage,
   figure: (item, address) => (item.mediaType === "image/png" ? drawImage(item, address) : drawPlot(item, address)),
@@ -276,11 +276,11 @@ function histogram({ counts, edges, total, not_finite: others }, item) {
   const x = (value) => left + ((width - left) * (value - low)) / (high - low || 1);
   counts.forEach((count, index) => {
     const size = ((height - 10) * count) / highest;
-    const bar = shape("rect", { class: "bar", x: x(edges[index]), y: height - size, width: Math.max(0.5, x(edges[index + 1]) - x(edges[index]) - 0.5), height: size });
+    const bar = svg("rect", { class: "bar", x: x(edges[index]), y: height - size, width: Math.max(0.5, x(edges[index + 1]) - x(edges[index]) - 0.5), height: size });
     bar.append(named(`${short(edges[index])} to ${short(edges[index + 1])}: ${count}`));
     chart.append(bar);
   });
-  chart.append(shape("line", { class: "axis", x1: left, x2: width, y1: height, y2: height }));
+  chart.append(svg("line", { class: "axis", x1: left, x2: width, y1: height, y2: height }));
   for (const [value, anchor] of [[low, "start"], [(low + high) / 2, "middle"], [high, "end"]]) {
     chart.append(label(short(value), x(value), height + 14, anchor));
   }
@@ -299,13 +299,13 @@ function confusionMatrix({ labels, counts }, item) {
     const sum = Math.max(1, row.reduce((all, count) => all + count, 0));
     row.forEach((count, x) => {
       const [left, top] = [margin + x * cell, margin + y * cell];
-      const rect = shape("rect", { class: "cell", x: left, y: top, width: cell, height: cell, "fill-opacity": (0.6 * count) / sum });
+      const rect = svg("rect", { class: "cell", x: left, y: top, width: cell, height: cell, "fill-opacity": (0.6 * count) / sum });
       rect.append(named(`true ${labels[y]}, predicted ${labels[x]}: ${count}`));
       chart.append(rect);
       if (hasText && count > 0) chart.append(label(String(count), left + cell / 2, top + cell / 2 + 4, "middle"));
     });
   });
-  chart.append(shape("rect", { class: "frame", x: margin, y: margin, width: side * cell, height: side * cell }));
+  chart.append(svg("rect", { class: "frame", x: margin, y: margin, width: side * cell, height: side * cell }));
   if (hasText) {
     labels.forEach((name, index) => {
       const middle = margin + (index + 0.5) * cell;
@@ -333,31 +333,19 @@ function scrollable(content, item) {
 }
 
 function drawing(width, height, title) {
-  const chart = shape("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title });
+  const chart = svg("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title });
   chart.style.maxWidth = `${Math.max(width, 220)}px`;
   return chart;
 }
 
-function shape(kind, attributes) {
-  const made = document.createElementNS(SVG, kind);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  return made;
-}
-
 function label(text, x, y, anchor) {
-  const made = shape("text", { x, y, "text-anchor": anchor });
+  const made = svg("text", { x, y, "text-anchor": anchor });
   made.textContent = text;
   return made;
 }
 
 function named(text) {
-  const made = document.createElementNS(SVG, "title");
-  made.textContent = text;
-  return made;
-}
-
-function element(kind, properties = {}) {
-  return Object.assign(document.createElement(kind), properties);
+  return svg("title", {}, [text]);
 }
 
 // As "%.6g"; whole numbers are whole.

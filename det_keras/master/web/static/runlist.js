@@ -1,13 +1,12 @@
 // The list of runs beside the wall, or beside the plots of a search: which are shown, in which colour, with their best values; best first.
 
 import { scale } from "./colors.js";
-import { element, iconButton } from "./elements.js";
+import { element, iconButton, svg } from "./elements.js";
 import { showRamp } from "./legend.js";
 import { matcher } from "./query.js";
 import { keepSettings, setting } from "./settings.js";
 
 const LABEL = "label";
-const SVG = "http://www.w3.org/2000/svg";
 
 export class RunList {
   // `wall` is what is beside the list: it says which runs it shows, and draws again after a change.
@@ -77,10 +76,7 @@ export class RunList {
       const eye = iconButton("eye", `Show ${run.name}`, () => this.wall.setShown([run.id], !this.wall.isShown(run.id)));
       const swatch = element("span", { className: "swatch" });
       const link = element("a", { href: `/trials/${run.id}`, textContent: run.name, dir: "auto" });
-      const spark = document.createElementNS(SVG, "svg");
-      spark.setAttribute("class", "spark");
-      spark.setAttribute("viewBox", "0 0 60 18");
-      spark.setAttribute("aria-hidden", "true");
+      const spark = svg("svg", { class: "spark", viewBox: "0 0 60 18", "aria-hidden": "true" });
       const best = element("span", { className: "number" });
       // Beside the plots of a search nothing is compared with one run.
       const flag = this.wall.setBaseline ? iconButton("baseline", `Baseline ${run.name}`, () => this.wall.setBaseline(run.id)) : null;
@@ -168,9 +164,7 @@ export class RunList {
       const step = Math.max(1, Math.floor(points.length / 40));
       const [from, to] = [x[0], x.at(-1)];
       const path = points.filter((_, index) => index % step === 0 || index === points.length - 1).map(([at, value]) => `${((60 * (at - from)) / (to - from || 1)).toFixed(1)} ${(16 - (14 * (value - low)) / (high - low || 1) + 1).toFixed(1)}`);
-      const drawn = document.createElementNS(SVG, "path");
-      drawn.setAttribute("d", `M${path.join("L")}`);
-      row.spark.replaceChildren(drawn);
+      row.spark.replaceChildren(svg("path", { d: `M${path.join("L")}` }));
     }
   }
 }

@@ -1,15 +1,8 @@
 // Parts of plots that pages draw as SVG from data.
 
-import { element } from "./elements.js";
+import { element, svg } from "./elements.js";
 
-const SVG = "http://www.w3.org/2000/svg";
-
-export function svg(name, attributes = {}, children = []) {
-  const made = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  made.append(...children);
-  return made;
-}
+export { svg };
 
 // Draws in an element; `children(width, height)` returns the content. Without trials it says so.
 export function drawIn(target, name, trials, children) {
