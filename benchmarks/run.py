@@ -41,6 +41,7 @@ MEASUREMENTS = (
     "database",
     "ray",
     "web",
+    "live",
     "table",
 )
 

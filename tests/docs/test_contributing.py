@@ -21,7 +21,7 @@ def test_hooks_run_the_tools_of_tox_in_the_locked_versions():
     wanted = [*config["testenv:lint"]["commands"].split("\n"), config["testenv:types"]["commands"]]
     # A hook gets the files to check as arguments, and corrects them.
     tools = [command.removesuffix(".").replace("--check", "").strip() for command in wanted if command]
-    assert len(entries) == len(tools) == 3
+    assert len(entries) == len(tools) == 4
     for entry, tool in zip(entries, tools, strict=True):
         assert entry.startswith("uv run --isolated --locked ")
         assert tool in entry
