@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
-from det_keras.master.reports.verdicts import Verdict, verdict
+from det_keras.master.reports.verdicts import Verdict, chance, verdict
+from master.fakes import SINGLE
 
 STEPS = np.arange(40.0)
 
@@ -123,3 +125,43 @@ def test_page_of_a_trial_says_since_when_nothing_became_better(world):
 def test_place_is_a_point_of_the_curve(values, smaller):
     found = verdict(np.array(values), None, smaller_is_better=smaller)
     assert found is None or 0 <= found.place < len(values)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_chance_is_that_of_an_exact_permutation_test(seed):
+    draw = np.random.default_rng(seed)
+    first = draw.normal(0.0, 1.0, 3 + seed % 3)
+    second = draw.normal(seed / 3, 1.0, 4)
+    wanted = stats.permutation_test(
+        (first, second), lambda a, b: abs(np.mean(a) - np.mean(b)), n_resamples=np.inf, alternative="greater"
+    )
+    assert chance(first, second) == pytest.approx(wanted.pvalue)
+
+
+def test_chance_of_many_runs_is_estimated():
+    draw = np.random.default_rng(1)
+    assert chance(draw.normal(size=40), draw.normal(size=40)) > 0.05
+    assert chance(draw.normal(size=40), draw.normal(2.0, size=40)) < 0.001
+
+
+@pytest.mark.parametrize(
+    ("shift", "said"), [(0.0, "do not differ within the noise"), (9.0, "better than rate=0.2")]
+)
+def test_comparison_says_whether_two_settings_differ_by_more_than_their_seeds(world, shift, said):
+    trials = []
+    for rate in (0.1, 0.2):
+        for value in (1.0, 2.0, 3.0, 4.0):
+            config = SINGLE + f"\nhyperparameters: {{rate: {rate}}}\n"
+            (trial,) = world.client.trials(world.client.create(config, activate=False))
+            loss = value + (shift if rate == 0.2 else 0.0)
+            world.client.report(trial["id"], "validation", 1, {"loss": loss}, run_id=0)
+            trials.append(trial["id"])
+    headers = {"Authorization": f"Bearer {world.client.token}", "Accept": "text/html"}
+
+    def page(ids) -> str:
+        query = "&".join(f"trial={number}" for number in ids)
+        return world.http.get(f"/compare?{query}", headers=headers).text
+
+    assert said in page(trials)
+    assert "train each at least 4 times" in page([trials[0], trials[-1]])
+    assert "seeds" not in page(trials[:4])

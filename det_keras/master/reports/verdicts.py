@@ -1,4 +1,5 @@
-"""What the curves of a trial say in words: that it overfits since a point, or makes no progress any more.
+"""What curves and runs say in words: that a trial overfits since a point, or makes no progress any more; and whether
+two groups of runs differ by more than their seeds.
 
 Only what stands out of the noise of the curve is said. The noise is the spread of the differences between neighbouring
 values, so a metric that jumps has to change more than a smooth one.
@@ -6,6 +7,9 @@ values, so a metric that jumps has to change more than a smooth one.
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +25,10 @@ _LEAST_POINTS = 3
 _NOISE = 3.0
 # Of the whole progress: less than this is none.
 _NO_PROGRESS = 0.01
+# Ways to divide runs into two groups that are looked at.
+_MOST_DIVISIONS = 20_000
+#: Two groups of runs differ if chance alone would do it less often.
+LEAST_CHANCE = 0.05
 
 
 @dataclass(frozen=True)
@@ -109,3 +117,38 @@ def _noise(values: Floats) -> float:
 def _falls(values: Floats) -> bool:
     known = values[np.isfinite(values)]
     return len(known) > 1 and float(known[-1]) < float(known[0])
+
+
+def chance(first: Sequence[float], second: Sequence[float]) -> float:
+    """Return how often two groups of runs would differ as much by chance alone (a permutation test of the means).
+
+    All ways to divide the runs into groups of these sizes are counted; of more than 20,000, so many drawn ones.
+
+    Args:
+        first: the values of the runs of one group, which differ by their seeds only.
+        second: those of the other.
+
+    Example:
+        ```pycon
+        >>> chance([0.1, 0.2, 0.3], [0.8, 0.9, 1.0])
+        0.1
+        ```
+    """
+    values = np.asarray([*first, *second], dtype=np.float64)
+    size, count = len(first), len(values)
+    observed = abs(float(np.mean(first)) - float(np.mean(second)))
+    total = values.sum()
+    if math.comb(count, size) <= _MOST_DIVISIONS:
+        chosen = np.array(list(itertools.combinations(range(count), size)))
+    else:
+        draw = np.random.default_rng(0)
+        chosen = np.array([draw.permutation(count)[:size] for _ in range(_MOST_DIVISIONS)])
+    sums = values[chosen].sum(axis=1)
+    differences = np.abs(sums / size - (total - sums) / (count - size))
+    # Sums in another order differ in their last bits.
+    return float(np.mean(differences >= observed - 1e-9 * max(1.0, abs(observed))))
+
+
+def fewest_runs() -> int:
+    """Return how many runs two groups of the same size need at least, so that a difference can stand out."""
+    return next(size for size in itertools.count(2) if 2 / math.comb(2 * size, size) <= LEAST_CHANCE)

@@ -16,6 +16,7 @@ from det_keras.config.yaml_text import dump_yaml
 from det_keras.display import flat_hparams, number_text
 from det_keras.master.errors import InvalidArgumentError
 from det_keras.master.web.experiments import files_of_archive
+from det_keras.master.web.findings import seed_finding
 from det_keras.master.web.metric_choice import metrics_of
 from det_keras.master.web.provenance.comparison import Comparison, Side, compare
 from det_keras.master.web.provenance.record import packages_of
@@ -68,6 +69,7 @@ async def side_by_side(
     experiments = {}
     for number in dict.fromkeys(shown["experimentId"] for shown in trials):
         experiments[number] = (await rest.get(f"/experiments/{number}"))["experiment"]
+    differences = _differences(trials)
     missing = [number for number, found in zip(dict.fromkeys(experiment), best, strict=True) if found is None]
     return await page(
         request,
@@ -75,7 +77,8 @@ async def side_by_side(
         trials=trials,
         experiments=experiments,
         missing=missing,
-        differences=_differences(trials),
+        differences=differences,
+        seeds=seed_finding(trials, experiments, [line.name for line in differences if line.differs]),
         has_metrics=bool(metrics_of(trials)),
         compared=await _compared(rest, list(dict.fromkeys([*experiment, *experiments])), trials),
     )

@@ -1,4 +1,4 @@
-"""What a search found, and what the curves of a trial say, in sentences."""
+"""What a search found, what the curves of a trial say, and whether configurations differ, in sentences."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from det_keras.display import flat_hparams, metric_text, number_text, seconds_te
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.reports.points import EVERY_POINT, Floats
 from det_keras.master.reports.series import Series
-from det_keras.master.reports.verdicts import verdict
+from det_keras.master.reports.verdicts import LEAST_CHANCE, chance, fewest_runs, verdict
 from det_keras.master.web.experiments import varied
+from det_keras.master.web.metric_choice import finite
 from det_keras.master.web.plotting.importance import importances
 from det_keras.master.web.plotting.plots import points_of
 from det_keras.master.web.plotting.rungs import stopped_at
@@ -25,6 +26,7 @@ from det_keras.protocol.states import TERMINAL, bare, is_over
 _MOST_HPARAMS = 12
 _MOST_IMPORTANT = 3
 _TEXT_LENGTH = 80
+_TWO = 2
 # For one trial, and for several.
 _ENDINGS = {
     "COMPLETED": ("completed", "completed"),
@@ -72,6 +74,51 @@ def curve_findings(
     directions.setdefault("val_loss", True)
     sentences = (_curve(master, trial["id"], name, smaller) for name, smaller in directions.items())
     return [sentence for sentence in sentences if sentence]
+
+
+def seed_finding(
+    trials: Sequence[Mapping[str, Any]],
+    experiments: Mapping[int, Mapping[str, Any]],
+    differing: Sequence[str],
+) -> str:
+    """Return whether two configurations differ by more than the noise of their seeds; empty if there are not two.
+
+    Args:
+        trials: of the REST API; those with the same hyperparameters are runs of one configuration.
+        experiments: by their numbers.
+        differing: the hyperparameters that differ.
+    """
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for trial in trials:
+        values = dict(flat_hparams(trial["hparams"]))
+        name = ", ".join(f"{key}={number_text(values[key])}" for key in differing if key in values)
+        groups.setdefault(name[:_TEXT_LENGTH], []).append(trial)
+    searched = {
+        (one["searcherMetric"], one["config"]["searcher"]["smaller_is_better"])
+        for one in experiments.values()
+    }
+    if len(groups) != _TWO or len(searched) != 1:
+        return ""
+    ((metric, smaller_is_better),) = searched
+    runs = {
+        name: [value for one in group if (value := finite(one["searcherMetricValue"])) is not None]
+        for name, group in groups.items()
+    }
+    (first, a), (second, b) = sorted(
+        runs.items(), key=lambda one: sum(one[1]) / max(len(one[1]), 1), reverse=not smaller_is_better
+    )
+    if min(len(a), len(b)) < fewest_runs():
+        return (
+            f"Whether {first} and {second} differ by more than the noise of seeds cannot be told from {len(a)} and "
+            f"{len(b)} runs: train each at least {fewest_runs()} times, with different seeds."
+        )
+    share = chance(a, b)
+    means = f"the means of {metric} are {metric_text(sum(a) / len(a))} of {len(a)} runs and " + (
+        f"{metric_text(sum(b) / len(b))} of {len(b)}, and chance alone makes such a difference in {share:.1%} of cases"
+    )
+    if share <= LEAST_CHANCE:
+        return f"{first} is better than {second} by more than the noise of seeds: {means}."
+    return f"{first} and {second} do not differ within the noise of seeds: {means}."
 
 
 def _curve(master: EmbeddedMaster, trial_id: int, name: str, smaller_is_better: bool) -> str:
