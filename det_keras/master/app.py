@@ -46,6 +46,7 @@ from det_keras.master.server.capacity import Capacity
 from det_keras.master.server.compression import CompressionMiddleware
 from det_keras.master.server.responses import error_reply
 from det_keras.master.web import site
+from det_keras.master.web.live_parts import MarkMiddleware
 from det_keras.master.web.provenance import checkpoint
 from det_keras.master.web.rendering import error_page
 from det_keras.master.wire import validation_text
@@ -133,6 +134,7 @@ def create_app(master: EmbeddedMaster, capacity: Capacity | None = None) -> Fast
     app.add_middleware(AdmissionMiddleware, admission=app.state.admission)
     app.add_middleware(AuthMiddleware, accounts=master.accounts, notifier=master.notifier)
     app.add_middleware(AddressFormMiddleware)
+    app.add_middleware(MarkMiddleware)
     app.add_middleware(CompressionMiddleware)
     return app
 

@@ -379,12 +379,12 @@ def test_baseline_is_painted_bold_in_the_colour_of_text_and_always(wall, runs):
     swatch = wall.locator(f".runs li[data-run='{trial}'] .swatch")
     assert swatch.evaluate("(one) => one.style.background") == "var(--text)"
     # The filter leaves it out of the list, not out of the comparison.
-    wall.get_by_label("Filter").fill("lr<0.15")
+    wall.locator("[name=filter]").fill("lr<0.15")
     expect(card(wall, "loss")).to_have_attribute("data-lines", "4")
     wall.reload()
     expect(card(wall, "loss")).to_have_attribute("data-lines", "4")
     wall.wait_for_function(bold)
-    wall.get_by_label("Filter").fill("")
+    wall.locator("[name=filter]").fill("")
     expect(card(wall, "loss")).to_have_attribute("data-lines", "8")
     flag(wall, trial).focus()
     wall.keyboard.press("Enter")

@@ -181,10 +181,10 @@ def test_list_of_runs_chooses_what_the_plots_show(page, site, search):
     page.locator("[name=filter]").fill(f"best<{bound}")
     for found in (lines, rows, page.locator("[data-draw=time] rect")):
         expect(found).to_have_count(2)
-    page.get_by_label("Filter").fill("best<-1")
+    page.locator("[name=filter]").fill("best<-1")
     expect(page.locator("[data-draw=parallel]")).to_have_text("No trial is shown.")
     # A sent link shows the same.
-    page.get_by_label("Filter").fill(f"best<{bound}")
+    page.locator("[name=filter]").fill(f"best<{bound}")
     page.reload()
     expect(lines).to_have_count(2)
     assert dots(page) == [2, 2]

@@ -132,7 +132,7 @@ def test_settings_are_in_the_address_and_a_point_leads_to_its_trial(wall, runs):
 
 
 def test_filter_and_eyes_choose_the_points(wall, runs):
-    wall.get_by_label("Filter").fill("lr<=0.3")
+    wall.locator("[name=filter]").fill("lr<=0.3")
     expect(plot(wall)).to_have_attribute("data-points", "3")
     wall.get_by_role("button", name=f"Show Trial {runs[1][0]}", exact=True).click()
     expect(plot(wall)).to_have_attribute("data-points", "2")

@@ -209,16 +209,16 @@ def test_pointer_highlights_a_run_in_all_cards(wall, search):
 
 
 def test_groups_show_mean_and_deviation(wall):
-    wall.get_by_label("Group").select_option("label")
+    wall.locator(".runs [name=group]").select_option("label")
     expect(card(wall, "accuracy")).to_have_attribute("data-lines", "3")
     mean = wall.evaluate("() => document.querySelector(\".card[data-card='accuracy']\").card.plot.data[1]")
     assert mean == pytest.approx([1 - 1 / n for n in range(1, 11)], rel=1e-4)
-    wall.get_by_label("Group").select_option("lr")
+    wall.locator(".runs [name=group]").select_option("lr")
     expect(card(wall, "accuracy")).to_have_attribute("data-lines", "12")
 
 
 def test_pointer_highlights_the_group_of_a_run(wall, search):
-    wall.get_by_label("Group").select_option("lr")
+    wall.locator(".runs [name=group]").select_option("lr")
     expect(card(wall, "accuracy")).to_have_attribute("data-lines", "12")
     wall.locator(f".runs li[data-run='{search.trials[2]}']").hover()
     full = f"{plot('accuracy')}.series.slice(1).filter((one) => one.alpha === 1)"
@@ -236,7 +236,7 @@ def test_cards_draw_no_more_runs_than_they_have_room_for(page, site, search):
     page.goto(f"/experiments/{search.number}")
     expect(page.locator(".card.searched")).to_have_attribute("data-lines", "6")
     expect(page.locator("[data-run-count]")).to_have_text("4, the best 3 of 4 are drawn")
-    page.get_by_label("Filter").fill("lr>=0.2")
+    page.locator("[name=filter]").fill("lr>=0.2")
     expect(page.locator("[data-run-count]")).to_have_text("3 of 4")
     # The runs that a filter leaves make room for others.
     lines = "document.querySelector('.card.searched').card.lines"
@@ -279,7 +279,7 @@ def test_card_is_saved_as_table_drawing_and_picture(wall, tmp_path):
 
 
 def test_files_of_a_grouped_card_have_means_and_deviations(wall, tmp_path):
-    wall.get_by_label("Group").select_option("label")
+    wall.locator(".runs [name=group]").select_option("label")
     expect(card(wall, "loss")).to_have_attribute("data-lines", "6")
     found = saved(wall, "loss", tmp_path)
     rows = list(csv.reader(found["CSV"].decode().splitlines()))
@@ -359,14 +359,14 @@ def over(page, title, part):
 
 
 def test_pointer_on_the_line_of_a_group_highlights_it_in_all_cards_and_its_runs(wall):
-    wall.get_by_label("Group").select_option("lr")
+    wall.locator(".runs [name=group]").select_option("lr")
     expect(card(wall, "loss")).to_have_attribute("data-lines", "24")
     over(wall, "loss", 0.5)
     full = f"{plot('accuracy')}.series.slice(1).filter((one) => one.alpha === 1)"
     # The mean and the two edges of its band.
     wall.wait_for_function(f"() => {full}.length === 3")
     # Of all runs, if they are one group.
-    wall.get_by_label("Group").select_option("label")
+    wall.locator(".runs [name=group]").select_option("label")
     expect(card(wall, "loss")).to_have_attribute("data-lines", "6")
     over(wall, "loss", 0.6)
     expect(wall.locator(".runs li.lit")).to_have_count(4)
@@ -551,7 +551,7 @@ def colours(page, png):
 
 
 def test_band_of_a_group_is_painted(wall):
-    wall.get_by_label("Group").select_option("label")
+    wall.locator(".runs [name=group]").select_option("label")
     expect(card(wall, "loss")).to_have_attribute("data-lines", "6")
     # Above the mean of the training losses at batch 1650, by half of their deviation: inside of the band.
     inside = alpha_at(wall, "loss", 1650, 0.25 + 0.5 * (1 / 5 + 1 / 6) + 0.056)
@@ -559,7 +559,7 @@ def test_band_of_a_group_is_painted(wall):
 
 
 def test_legend_names_the_groups_in_their_colours_and_is_saved(wall, tmp_path):
-    wall.get_by_label("Group").select_option("lr")
+    wall.locator(".runs [name=group]").select_option("lr")
     expect(card(wall, "accuracy")).to_have_attribute("data-lines", "12")
     legends = [card(wall, title).locator(".legend").evaluate(_LEGEND) for title in ("loss", "accuracy")]
     assert list(legends[0]) == ["lr=0.1", "lr=0.2", "lr=0.3", "lr=0.4"]
@@ -571,12 +571,12 @@ def test_legend_names_the_groups_in_their_colours_and_is_saved(wall, tmp_path):
         # All four curves are the same here, so that only the last one is seen beside the legend.
         assert drawn.get(colour, 0) >= 60, name
         assert f">{name}</text>".encode() in found["SVG"]
-    wall.get_by_label("Group").select_option("")
+    wall.locator(".runs [name=group]").select_option("")
     expect(card(wall, "accuracy").locator(".legend")).to_be_hidden()
 
 
 def test_colour_of_a_group_is_the_same_in_cards_without_the_other_groups(wall, search):
-    wall.get_by_label("Group").select_option("lr")
+    wall.locator(".runs [name=group]").select_option("lr")
     expect(card(wall, "accuracy")).to_have_attribute("data-lines", "12")
     before = card(wall, "loss").locator(".legend").evaluate(_LEGEND)
     wall.get_by_placeholder("lr<1e-2 label:asha").fill("lr>=0.3")

@@ -63,6 +63,14 @@ def test_parts_are_whole_then_the_same_then_what_changed(world):
     assert len(json.dumps(changed["changes"])) < len(first[0]["text"]) / 4
 
 
+def test_first_answer_has_the_mark_with_which_changes_are_asked_for(world):
+    headers = {"Authorization": f"Bearer {world.client.token}", "X-Mark": "1"}
+    answer = world.http.get("/tables/experiments", headers=headers)
+    (part,) = ask(world, {"address": "/tables/experiments", "have": answer.headers["X-Mark"]})
+    assert part["same"]
+    assert "X-Mark" not in world.http.get("/tables/experiments?q=unknown>1", headers=headers).headers
+
+
 def test_only_what_pages_show_is_a_part(world):
     for address in (
         "/api/v1/users",

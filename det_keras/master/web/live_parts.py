@@ -17,7 +17,10 @@ from typing import Annotated, Any
 import anyio.to_thread
 from fastapi import APIRouter, Request
 from pydantic import Field
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Message as ASGIMessage
 
 from det_keras.master.server.calls import body
 from det_keras.master.server.responses import reply
@@ -33,6 +36,7 @@ _LONGEST_MARK = 64
 _ALLOWED = re.compile(r"/(experiments|trials|jobs|cluster|compare|figures|tables|api/v1/trials)(?![\w.-])")
 _MOST_BYTES = 32 << 20
 _OK = 200
+_MARK = "x-mark"
 # Texts are compared by what is between two of these characters, and found again by so many of such pieces.
 _PIECE = re.compile(r"[^,<>]*[,<>]|[^,<>]+\Z")
 _PIECES = 4
@@ -155,3 +159,35 @@ def changes(before: str, after: str) -> list[str | list[int]] | None:
         made.append("".join(unknown))
         new_length += len(made[-1])
     return made if 2 * new_length < len(after) else None
+
+
+class MarkMiddleware:
+    """Names the mark of an answer that is sent as a whole, for pages that will ask what changed of it.
+
+    Args:
+        app: the next application.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request; one with the header `X-Mark` gets the mark in a header of this name."""
+        if scope["type"] != "http" or _MARK not in Headers(scope=scope):
+            await self._app(scope, receive, send)
+            return
+        begun: list[ASGIMessage] = []
+
+        async def marked(message: ASGIMessage) -> None:
+            if message["type"] == "http.response.start":
+                begun.append(message)
+                return
+            start = begun.pop() if begun else None
+            if start is not None:
+                if start["status"] == _OK and not message.get("more_body", False):
+                    text = message.get("body", b"").decode("utf-8", "replace")
+                    MutableHeaders(scope=start)[_MARK] = _remembered.note(text)
+                await send(start)
+            await send(message)
+
+        await self._app(scope, receive, marked)

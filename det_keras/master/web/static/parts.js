@@ -11,18 +11,22 @@ const MOST_KNOWN = 200;
 const known = new Map();
 let waiting = [];
 
-// Returns the text of an address. What is requested for the first time is requested alone, so that it does not wait for
-// others, unless it is `live`. An error of a refusal has `isRefusal`.
-export function textOf(
+// Returns the text of an address. The first time it is requested alone, so that it does not wait for others, unless it is
+// `live`; later it is compared with what is known. An error of a refusal has `isRefusal`.
+export async function textOf(
   address,
   { next = "It is requested again when the master answers again.", live = false } = {},
 ) {
+  if (!live && !known.has(address)) {
+    const answer = await request(address, { headers: { "X-Mark": "1" } }, next);
+    if (!answer.ok || answer.redirected) throw await refusal(answer);
+    const text = await answer.text();
+    remember(address, { mark: answer.headers.get("X-Mark") ?? "", text });
+    return text;
+  }
   return new Promise((resolve, reject) => {
-    const asker = { address, next, resolve, reject };
-    if (!live && !known.has(address)) return ask([address], [asker]);
     if (waiting.length === 0) setTimeout(sendAll, TOGETHER_MS);
-    waiting.push(asker);
-    return undefined;
+    waiting.push({ address, next, resolve, reject });
   });
 }
 
