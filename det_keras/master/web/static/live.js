@@ -3,8 +3,8 @@
 import { textOf } from "./parts.js";
 import { localize } from "./times.js";
 
-// News that follow each other are shown together, twenty times a minute.
-const LEAST_MS = 3000;
+// News that follow each other are shown together, fifteen times a minute.
+const LEAST_MS = 4000;
 const RECONNECT_MS = 1000;
 // Some alerts depend on the time alone.
 const ALERTS_MS = 60000;
