@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import httpx
 from starlette.requests import Request
@@ -43,6 +43,8 @@ class Rest:
             ApiError: the call was refused.
         """
         query = urlencode(params, doseq=True)
+        # Names in it come from addresses, decoded.
+        path = quote(path, safe="/")
         async with httpx.AsyncClient(transport=self._transport, base_url="http://master") as client:
             answer = await client.get(f"/api/v1{path}?{query}", headers=self._headers)
         content = json.loads(answer.content)
