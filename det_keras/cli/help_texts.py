@@ -119,6 +119,18 @@ HELP_TEXTS: Mapping[str, HelpText] = {
         "det experiment report 7 -o digits.html",
         "det experiment report 7 -o digits.html --text conclusions.md",
     ),
+    "det experiment share": HelpText.of(
+        "Make a link to the report of an experiment. Whoever has it sees this page without a login, and nothing else.\n"
+        "The master must have been started with --shared-links. Only the owner of the experiment and administrators\n"
+        "make links, list and revoke them.",
+        "det experiment share 7 --days 30",
+        "det experiment share 7 --list",
+    ),
+    "det experiment unshare": HelpText.of(
+        "Revoke a link to the report of an experiment, or all of them. It ends at once.",
+        "det experiment unshare 7",
+        "det experiment unshare 7 2",
+    ),
     "det trial": HelpText.of(
         "List trials, inspect single ones.",
         "det trial list --filter 'val_accuracy>.9'",

@@ -94,6 +94,7 @@ def _run(home: Home, address: Address, options: argparse.Namespace, umask: int) 
             ray=options.ray,
             advertise=options.advertise,
             policy=policy,
+            shared_links=options.shared_links,
             verify_resume=options.verify_resume,
             inheritance=Inheritance(umask, files.task),
         )
@@ -162,6 +163,11 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         default=os.environ.get("DET_KERAS_PREEMPTION", "") not in ("", "0"),
         help="with `--scheduler priority`: stop running trials for tasks of a smaller priority number",
+    )
+    parser.add_argument(
+        "--shared-links",
+        action="store_true",
+        help="serve reports without a login to those who have a link that the owner of the experiment made",
     )
     parser.add_argument(
         "--verify-resume",

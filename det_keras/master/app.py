@@ -45,7 +45,7 @@ from det_keras.master.server.browser import wants_page
 from det_keras.master.server.capacity import Capacity
 from det_keras.master.server.compression import CompressionMiddleware
 from det_keras.master.server.responses import error_reply
-from det_keras.master.web import site
+from det_keras.master.web import shared, site
 from det_keras.master.web.live_parts import MarkMiddleware
 from det_keras.master.web.provenance import checkpoint
 from det_keras.master.web.rendering import error_page
@@ -96,6 +96,7 @@ def create_app(master: EmbeddedMaster, capacity: Capacity | None = None) -> Fast
     )
     app.state.master = master
     app.state.admission = Admission(capacity)
+    app.state.shared_pages = shared.SharedPages()
     # The routers of training, series and log streams have fixed words where others have ids, so they come first.
     modules = (
         auth,
@@ -123,7 +124,7 @@ def create_app(master: EmbeddedMaster, capacity: Capacity | None = None) -> Fast
     # Generated on the first request: it takes longer than the rest of the start.
     app.state.describe = functools.cache(lambda: openapi.describe_calls(routers))
     # The page of a checkpoint has the address at which programs download it.
-    for router in (checkpoint.router, *routers, openapi.router, site.router, unserved.router):
+    for router in (checkpoint.router, *routers, openapi.router, shared.router, site.router, unserved.router):
         app.include_router(router)
     app.add_exception_handler(errors.ApiError, _refused)
     app.add_exception_handler(RequestValidationError, _malformed)

@@ -17,6 +17,7 @@ from det_keras.launch.fork_server import NOTHING_CHANGED, Inheritance
 from det_keras.master import process
 from det_keras.master.accounts.attempts import LoginAttempts
 from det_keras.master.accounts.auth import Accounts
+from det_keras.master.accounts.links import SharedLinks
 from det_keras.master.accounts.users import Users
 from det_keras.master.checkpoints import verification
 from det_keras.master.database.context_store import ContextStore
@@ -67,6 +68,7 @@ class EmbeddedMaster:
         ray: address of the Ray cluster that is the pool; None for this machine.
         advertise: the address that tasks connect to, if `url` is not theirs.
         policy: decides which task gets which slots; by priority, without preemption, by default.
+        shared_links: whether reports are served without a login to those who have a link.
         verify_resume: when experiments are verified whose configs do not say: ``once``, ``never`` or ``always``.
         inheritance: what tasks on this machine have of the account; all that this process has by default.
 
@@ -89,6 +91,7 @@ class EmbeddedMaster:
         ray: str | None = None,
         advertise: str | None = None,
         policy: Policy | None = None,
+        shared_links: bool = False,
         verify_resume: str = verification.NEVER,
         inheritance: Inheritance = NOTHING_CHANGED,
     ) -> None:
@@ -111,6 +114,7 @@ class EmbeddedMaster:
         self.trial_rows = TrialRows(store)
         self.experiment_rows = ExperimentRows(store)
         self.users = Users(store, self.accounts, home)
+        self.shared_links = SharedLinks(store, is_allowed=shared_links)
         self.bundles = ContextStore(home.root / "contexts")
         self.disk_usage = DiskUsage(store, home, self.bundles.root)
         self._ray = ray

@@ -87,6 +87,7 @@ class MasterOptions:
         advertise: the URL under which tasks reach the master; None for that of `host` and `port`.
         scheduler: ``priority`` or ``fair_share``; None for ``priority``.
         preemption: with ``priority``, whether a waiting task may preempt running trials of lower priority.
+        shared_links: whether links to reports are served without a login.
     """
 
     host: str | None = None
@@ -100,6 +101,7 @@ class MasterOptions:
     advertise: str | None = None
     scheduler: str | None = None
     preemption: bool = False
+    shared_links: bool = False
 
     def absolute(self) -> MasterOptions:
         """Return the same with absolute paths."""
@@ -395,6 +397,8 @@ def _command_line(home: Home, options: MasterOptions, slots: int | None) -> tupl
         arguments.append("--info-mounts")
     if options.preemption:
         arguments.append("--preemption")
+    if options.shared_links:
+        arguments.append("--shared-links")
     environment = importable(os.environ)
     # Not an argument: all accounts of the machine can read those.
     environment[_DATABASE] = options.db or "sqlite"

@@ -32,6 +32,8 @@ LOCAL = {
     "tensorboard start",
     "experiment add-trial",
     "experiment narrow",
+    "experiment share",
+    "experiment unshare",
     "trial extend",
     "trial list",
     "trial stop",

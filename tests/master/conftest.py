@@ -113,6 +113,8 @@ def make_world(used_home):
         url: str = "http://127.0.0.1:8080",
         policy: Policy | None = None,
         verify_resume: str = "never",
+        *,
+        shared_links: bool = False,
     ) -> World:
         notifier = Notifier()
         pool = pool or FakePool()
@@ -127,6 +129,7 @@ def make_world(used_home):
             pool=pool,
             policy=policy,
             verify_resume=verify_resume,
+            shared_links=shared_links,
         )
         http = TestClient(create_app(master), raise_server_exceptions=False)
         http.__enter__()

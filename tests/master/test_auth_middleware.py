@@ -20,6 +20,7 @@ OPEN = {
     ("GET", "/login"),
     ("GET", "/signin"),
     ("GET", "/static/{name}"),
+    ("GET", "/shared/{token}"),
 }
 
 

@@ -76,6 +76,11 @@ def add_parsers(nouns: Nouns) -> None:
         action="store_true",
         help="with the scheduler priority: preempt running trials for tasks of a smaller priority number",
     )
+    starting.add_argument(
+        "--shared-links",
+        action="store_true",
+        help="let owners share reports of their experiments by links that need no login (`det experiment share`)",
+    )
     starting.set_defaults(run=_up)
     stopping = verbs.add_parser("cluster-down", help="stop the master; trials continue unless killed")
     stopping.add_argument("--kill", action="store_true", help="kill the running trials and jobs as well")
@@ -120,6 +125,11 @@ def _up(args: argparse.Namespace, settings: Settings) -> int:
                 f"The embedded master already runs at {running.url}, with another --scheduler or --preemption. "
                 "Stop it first with `det deploy local cluster-down`."
             )
+        if args.shared_links and not known.shared_links:
+            raise DetError(
+                f"The embedded master already runs at {running.url}, without --shared-links. "
+                "Stop it first with `det deploy local cluster-down`."
+            )
         if args.db is not None and args.db != process.database_url(settings.home, {}):
             raise DetError(
                 f"The embedded master already runs at {running.url}, on another database. "
@@ -140,6 +150,7 @@ def _up(args: argparse.Namespace, settings: Settings) -> int:
             advertise=args.advertise,
             scheduler=args.scheduler,
             preemption=args.preemption,
+            shared_links=args.shared_links,
         )
         slots = args.slots or settings.slots
         former = process.database_url(settings.home, {})

@@ -1,13 +1,15 @@
-"""Information about the master; login and logout."""
+"""Information about the master; login and logout; links that need no login."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 from fastapi import APIRouter, Request
+from pydantic import Field
 from starlette.responses import RedirectResponse, Response
 
 from det_keras.about import __version__
+from det_keras.master.accounts import links
 from det_keras.master.database.models import UserRow
 from det_keras.master.embedded import EmbeddedMaster
 from det_keras.master.errors import ApiError, UnauthenticatedError
@@ -27,6 +29,12 @@ class LoginBody(Message):
     username: str = ""
     password: str = ""
     is_hashed: bool = False
+
+
+class LinkBody(Message):
+    """A link to make."""
+
+    days: Annotated[int, Field(ge=1, le=links.MOST_DAYS)] | None = None
 
 
 @router.get("/info")
@@ -118,3 +126,32 @@ def me(master: MasterDep, caller: CallerDep) -> Response:
         user = session.get(UserRow, caller.user_id)
         assert user is not None
         return reply({"user": user_shape(user)})
+
+
+@router.get("/api/v1/experiments/{experiment_id}/links")
+def shared_links(master: MasterDep, caller: CallerDep, experiment_id: int) -> Response:
+    """List the links to an experiment's report that need no login; for its owner and administrators."""
+    found = master.shared_links.listed(caller, experiment_id)
+    return reply({"links": found, "isAllowed": master.shared_links.is_allowed})
+
+
+@router.post("/api/v1/experiments/{experiment_id}/links")
+def share(
+    master: MasterDep, caller: CallerDep, experiment_id: int, request: Annotated[LinkBody, body(LinkBody)]
+) -> Response:
+    """Make a link to an experiment's report that needs no login; only this answer has it. It may end after `days`."""
+    token, link = master.shared_links.make(caller, experiment_id, request.days)
+    path = f"/shared/{token}"
+    return reply({"link": link, "path": path, "url": f"{master.identity.url}{path}"})
+
+
+@router.delete("/api/v1/experiments/{experiment_id}/links")
+def unshare(master: MasterDep, caller: CallerDep, experiment_id: int) -> Response:
+    """Revoke all links to an experiment's report."""
+    return reply({"revoked": master.shared_links.revoke(caller, experiment_id)})
+
+
+@router.delete("/api/v1/experiments/{experiment_id}/links/{link_id}")
+def revoke(master: MasterDep, caller: CallerDep, experiment_id: int, link_id: int) -> Response:
+    """Revoke a link to an experiment's report."""
+    return reply({"revoked": master.shared_links.revoke(caller, experiment_id, link_id)})

@@ -285,6 +285,22 @@ class TaskRow(Base):
     end_time: Mapped[datetime | None]
 
 
+class SharedLinkRow(Base):
+    """A link to the report of an experiment that needs no login, by the hash of its token."""
+
+    __tablename__ = "shared_links"
+    # Whoever revokes a link by its number must not meet a later one.
+    __table_args__ = {"sqlite_autoincrement": True}  # noqa: RUF012 - SQLAlchemy's own way
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    experiment_id: Mapped[int] = mapped_column(ForeignKey("experiments.id"), index=True)
+    maker_id: Mapped[int] = mapped_column(ForeignKey("users.id"))
+    hash: Mapped[str] = mapped_column(PlainText(64), unique=True)
+    made_at: Mapped[datetime]
+    # None: until it is revoked.
+    expires_at: Mapped[datetime | None]
+
+
 class TrialRow(Base):
     """One training run with one set of hyperparameters; it may restart."""
 

@@ -16,6 +16,7 @@ from det_keras.config import ExperimentConfig, LoadedConfig, hide_secrets, load_
 from det_keras.config.secrets import secret_values
 from det_keras.errors import ConfigError
 from det_keras.master import lifecycle
+from det_keras.master.accounts.links import delete_links
 from det_keras.master.checkpoints import records as checkpoints
 from det_keras.master.database.concealing import without_copied_secrets
 from det_keras.master.database.context_store import ContextStore, FileEntry
@@ -355,6 +356,8 @@ class Experiments:
             if not lifecycle.experiment_may_become(experiment.state, states.DELETING):
                 raise FailedPreconditionError(f"experiment in incompatible state {experiment.state}")
             experiment.state = states.DELETING
+            # At once: the rest is deleted by and by.
+            delete_links(tx, experiment_id)
             tx.notify(DELETIONS)
 
 

@@ -34,6 +34,8 @@ _OPEN = frozenset(
 )
 # Styles and scripts of the pages, which are the same for all users.
 _OPEN_BELOW = "/static/"
+# The report of an experiment, for those who have its link: the token of the link is the last part of the address.
+_SHARED = "/shared/"
 #: Methods of calls that change nothing.
 HARMLESS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -69,9 +71,7 @@ class AuthMiddleware:
             raise UnavailableError("The master is stopping.")
         headers = Headers(scope=scope)
         is_presented, token = _token(headers)
-        is_open = (scope["method"], scope["path"]) in _OPEN or (
-            scope["method"] in HARMLESS and scope["path"].startswith(_OPEN_BELOW)
-        )
+        is_open = _is_open(scope["method"], scope["path"])
         if scope["method"] not in HARMLESS and not is_presented:
             refuse_other_sites(headers, is_by_cookie=bool(token) and not is_open)
         state = scope.setdefault("state", {})
@@ -81,6 +81,11 @@ class AuthMiddleware:
             state.update(caller=self._accounts.caller(token), token=token)
             if scope["method"] not in HARMLESS and not is_presented:
                 refuse_other_pages(headers, token)
+
+
+def _is_open(method: str, path: str) -> bool:
+    is_below = path.startswith(_OPEN_BELOW) or (path.startswith(_SHARED) and path.count("/") == 2)
+    return (method, path) in _OPEN or (method in HARMLESS and is_below)
 
 
 def _refusal(scope: Scope, error: ApiError) -> Response:

@@ -28,6 +28,7 @@ from det_keras.master.database.models import (
     MetricRow,
     SearchEventRow,
     SearchRow,
+    SharedLinkRow,
     StorageRow,
     TaskRow,
     TokenRow,
@@ -152,7 +153,7 @@ class ExperimentDeletion:
         with self._store.writing() as tx:
             experiment = tx.get(ExperimentRow, experiment_id)
             assert experiment is not None
-            for of_experiment in (SearchEventRow, SearchRow, VerificationRow):
+            for of_experiment in (SearchEventRow, SearchRow, VerificationRow, SharedLinkRow):
                 tx.execute(delete(of_experiment).where(of_experiment.experiment_id == experiment_id))
             delete_records(tx, [subject_of("experiment", experiment_id)])
             tx.delete(experiment)

@@ -8,7 +8,7 @@ import functools
 import gzip
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import anyio.to_thread
@@ -51,6 +51,14 @@ _MOST_DOTS = 600
 _MOST_POINTS = 400
 _LEAST_POINTS = 40
 _MOST_POINTS_IN_ALL = 40_000
+# Sections of the config that a report without a login shows.
+_SHARED_SECTIONS = (
+    "hyperparameters",
+    "searcher",
+    "records_per_epoch",
+    "min_validation_period",
+    "reproducibility",
+)
 _PICTURE = {"format": "png", "width": 1200, "height": 640, "scale": 2}
 _PICTURE_S = 60
 _PICTURES_NEED = (
@@ -97,15 +105,19 @@ async def report_with_text(
 
 async def _report(master: EmbeddedMaster, request: Request, experiment_id: int, text: str) -> Response:
     facts = await _facts(request, experiment_id)
-    page, policy = await anyio.to_thread.run_sync(_page, master, facts, text)
-    headers = {
+    page, policy = await anyio.to_thread.run_sync(report_page, master, facts, text)
+    name = {"Content-Disposition": f'inline; filename="experiment-{experiment_id}.html"'}
+    return HTMLResponse(page, headers={**report_headers(policy), **name})
+
+
+def report_headers(policy: str) -> dict[str, str]:
+    """Return the headers of a report with the policy that belongs to it."""
+    return {
         "Content-Security-Policy": f"{policy}; frame-ancestors 'none'",
         "Referrer-Policy": "no-referrer",
         "X-Content-Type-Options": "nosniff",
         "Cache-Control": "no-store",
-        "Content-Disposition": f'inline; filename="experiment-{experiment_id}.html"',
     }
-    return HTMLResponse(page, headers=headers)
 
 
 @router.get("/{experiment_id}/report.png")
@@ -129,15 +141,26 @@ async def picture(master: MasterDep, request: Request, experiment_id: int) -> Re
 
 
 async def _facts(request: Request, experiment_id: int) -> dict[str, Any]:
-    """Return the data of a report, best trials first."""
     rest = Rest(request)
     shown, trials, rungs = await asyncio.gather(
         rest.get(f"/experiments/{experiment_id}"),
         rest.get(f"/experiments/{experiment_id}/trials", limit=-1),
         rest.get(f"/experiments/{experiment_id}/searcher/rungs"),
     )
-    experiment = shown["experiment"]
-    ordered = best_trials_first(trials["trials"], experiment)
+    return facts_of(shown["experiment"], trials["trials"], rungs)
+
+
+def facts_of(
+    experiment: Mapping[str, Any], trials: Sequence[Mapping[str, Any]], rungs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the data of a report, best trials first.
+
+    Args:
+        experiment: the `Experiment` of the REST API.
+        trials: its trials.
+        rungs: the answer of the REST API about the rungs of its search.
+    """
+    ordered = best_trials_first(trials, experiment)
     return {
         "experiment": experiment,
         "trials": ordered,
@@ -147,8 +170,17 @@ async def _facts(request: Request, experiment_id: int) -> dict[str, Any]:
     }
 
 
-def _page(master: EmbeddedMaster, facts: Mapping[str, Any], text: str) -> tuple[str, str]:
-    """Return a report that begins with `text`, and the policy that allows only its own two scripts."""
+def report_page(
+    master: EmbeddedMaster, facts: Mapping[str, Any], text: str = "", *, is_shared: bool = False
+) -> tuple[str, str]:
+    """Return a report, and the policy that allows only its own two scripts.
+
+    Args:
+        master: has the curves.
+        facts: what `facts_of` returns.
+        text: in Markdown, with which the report begins.
+        is_shared: whether it is for readers without a login, who see only the search of the config.
+    """
     drawing = _drawing()
     plotly, packed = _plotly()
     policy = (
@@ -156,6 +188,8 @@ def _page(master: EmbeddedMaster, facts: Mapping[str, Any], text: str) -> tuple[
         "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
     experiment, trials = facts["experiment"], facts["trials"]
+    config = experiment["config"]
+    config = _search_of(config) if is_shared else without_secret_variables(config)
     values = {
         "experiment": experiment,
         "text": text,
@@ -166,7 +200,8 @@ def _page(master: EmbeddedMaster, facts: Mapping[str, Any], text: str) -> tuple[
         "varied": varied(trials),
         "figures": _figures(master, facts),
         "cards_left_out": facts["cards"][_MOST_METRICS:],
-        "config": dump_yaml(without_secret_variables(experiment["config"])),
+        "config": dump_yaml(config),
+        "is_shared": is_shared,
         "written": timestamp(now()),
         "policy": policy,
         # Not escaped: files of this package, not of a user.
@@ -175,6 +210,16 @@ def _page(master: EmbeddedMaster, facts: Mapping[str, Any], text: str) -> tuple[
         "style": Markup(_static_text("style.css")),
     }
     return render("report.html", values), policy
+
+
+def _search_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a config is for readers without a login: neither commands, paths nor variables."""
+    shown = {name: config[name] for name in _SHARED_SECTIONS if config.get(name) is not None}
+    searcher = shown.get("searcher", {})
+    # Of other experiments.
+    return shown | {
+        "searcher": {name: value for name, value in searcher.items() if not name.startswith("source_")}
+    }
 
 
 def _figures(master: EmbeddedMaster, facts: Mapping[str, Any]) -> list[tuple[str, Figure]]:

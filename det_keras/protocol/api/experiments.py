@@ -176,6 +176,35 @@ class Experiments:
         """
         self._transport.post(f"{_PATH}/{experiment_id}/searcher/narrow", {"hyperparameters": wanted})
 
+    def share(self, experiment_id: int, days: int | None = None) -> dict[str, Any]:
+        """Make a link to an experiment's report that needs no login; only our master has the call.
+
+        Args:
+            experiment_id: number of the experiment.
+            days: after how many days it ends; None for never.
+
+        Returns:
+            The link with its `url`, which no other call returns.
+        """
+        # Not repeatable: if the answer was lost, a second try would make a second link.
+        answer: dict[str, Any] = self._transport.post(
+            f"{_PATH}/{experiment_id}/links", {} if days is None else {"days": days}, repeatable=False
+        )
+        return answer
+
+    def shared_links(self, experiment_id: int) -> list[dict[str, Any]]:
+        """Return the links to an experiment's report, without their tokens; only our master has the call."""
+        found: list[dict[str, Any]] = self._transport.get(f"{_PATH}/{experiment_id}/links")["links"]
+        return found
+
+    def unshare(self, experiment_id: int, link_id: int | None = None) -> int:
+        """Revoke a link, or with None all links, to an experiment's report; return how many.
+
+        Only our master has the call.
+        """
+        which = "" if link_id is None else f"/{link_id}"
+        return int(self._transport.delete(f"{_PATH}/{experiment_id}/links{which}")["revoked"])
+
     def preview_search(self, config: Mapping[str, object]) -> dict[str, Any]:
         """Return the trials that a search would create."""
         summary: dict[str, Any] = self._transport.post("/api/v1/preview-hp-search", {"config": config})[

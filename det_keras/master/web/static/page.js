@@ -3,6 +3,7 @@
 import { arm } from "./actions.js";
 import { armChoosers } from "./chooser.js";
 import { listen } from "./live.js";
+import { armShare } from "./share.js";
 import { armShortcuts } from "./shortcuts.js";
 import { armState } from "./state.js";
 import { armTables } from "./tables.js";
@@ -14,6 +15,7 @@ arm();
 armTables();
 armChoosers();
 armViews();
+armShare();
 armShortcuts();
 armState();
 if (document.querySelector("[data-live]")) listen();
