@@ -118,6 +118,8 @@ HELP_TEXTS: Mapping[str, HelpText] = {
         "Write one page with all plots of an experiment. It loads nothing and needs no master.",
         "det experiment report 7 -o digits.html",
         "det experiment report 7 -o digits.html --text conclusions.md",
+        "det experiment report 7 --cards 'val_loss,val_accuracy,val_loss - ema(loss, .9)'",
+        "det experiment report 7 --view '/experiments/7?smoothing=0.6&log_y=true&baseline=12'",
     ),
     "det experiment share": HelpText.of(
         "Make a link to the report of an experiment. Whoever has it sees this page without a login, and nothing else.\n"

@@ -80,3 +80,16 @@ def test_a_text_that_is_not_utf_8_is_named(asked, stub):
     assert done.returncode == 1
     assert "text.md is not text in UTF-8" in done.stderr
     assert stub.calls == []
+
+
+def test_cards_view_and_text_are_sent(asked, stub):
+    stub.answers["/experiments/7/report"] = HEAD
+    (asked.directory / "a.md").write_text("![](card:loss)")
+    cards = 'val_loss,"opt/norm, all", val_loss - ema(loss, .9)'
+    asked.out("experiment", "report", "7", "--cards", cards, "--view", "/trials/3?x=time", "--text", "a.md")
+    assert json.loads(stub.bodies[-1]) == {
+        "text": "![](card:loss)",
+        "cards": ["val_loss", '"opt/norm, all"', "val_loss - ema(loss, .9)"],
+        "view": "/trials/3?x=time",
+    }
+    assert "commas between them" in asked("experiment", "report", "7", "--cards", "loss,").stderr

@@ -30,7 +30,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--text",
         metavar="FILE.md",
         type=Path,
-        help="text at the top of the page, in Markdown without HTML",
+        help="text at the top of the page, in Markdown without HTML; a line ![](card:val_loss) places this card there",
+    )
+    parser.add_argument(
+        "--cards",
+        metavar="CARD[,CARD]",
+        type=cards_of,
+        help="draw these metrics and expressions only, such as val_loss,'val_loss - loss'",
+    )
+    parser.add_argument(
+        "--view",
+        metavar="ADDRESS",
+        help="take over cards, range, axes, smoothing, hidden runs and baseline of a wall; its address in the browser",
     )
     parser.add_argument(
         "--png",
@@ -50,11 +61,32 @@ def report(args: argparse.Namespace, settings: Settings) -> int:
                 f"The master at {session.url} makes no reports: only det_keras's own master does, since release 0.1. "
                 "`det experiment describe` works with every master."
             )
-        body = None if text is None else {"text": text}
+        given = {"text": text, "cards": args.cards, "view": args.view}
+        body = {name: value for name, value in given.items() if value is not None} or None
         _save(session, f"/experiments/{args.experiment_id}/report", page, body)
         if args.png is not None:
             _save(session, f"/experiments/{args.experiment_id}/report.png", args.png)
     return 0
+
+
+def cards_of(text: str) -> list[str]:
+    """Return the cards of a list with commas; those inside of parentheses and quotation marks separate none."""
+    cards, depth, quote = [""], 0, ""
+    for character in text:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "\"'":
+            quote = character
+        else:
+            depth += (character == "(") - (character == ")")
+        if character == "," and not quote and depth <= 0:
+            cards.append("")
+        else:
+            cards[-1] += character
+    cards = [card.strip() for card in cards]
+    if not all(cards):
+        raise argparse.ArgumentTypeError("must be metrics or expressions with commas between them")
+    return cards
 
 
 def _text(path: Path) -> str:

@@ -9,6 +9,7 @@ import gzip
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import anyio.to_thread
@@ -20,11 +21,12 @@ from starlette.responses import HTMLResponse, Response
 from det_keras.config.secrets import without_secret_variables
 from det_keras.config.yaml_text import dump_yaml
 from det_keras.master.embedded import EmbeddedMaster
-from det_keras.master.errors import FailedPreconditionError, UnimplementedError
+from det_keras.master.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from det_keras.master.server.calls import MasterDep, body
 from det_keras.master.web.experiments import varied
 from det_keras.master.web.findings import findings
 from det_keras.master.web.metric_choice import Metric, metric_choices, metrics_of
+from det_keras.master.web.plotting.chosen import MOST_CARDS, Card, Cards, Place, View, card_figure, parts_of
 from det_keras.master.web.plotting.figures import Figure
 from det_keras.master.web.plotting.plots import (
     MOST_LINES,
@@ -59,6 +61,7 @@ _SHARED_SECTIONS = (
     "min_validation_period",
     "reproducibility",
 )
+_LONGEST_VIEW = 10_000
 _PICTURE = {"format": "png", "width": 1200, "height": 640, "scale": 2}
 _PICTURE_S = 60
 _PICTURES_NEED = (
@@ -67,10 +70,24 @@ _PICTURES_NEED = (
 )
 
 
-class ReportBody(Message):
-    """The request for a report with a text."""
+@dataclass(frozen=True)
+class _Part:
+    """A part of a report: a text, or a figure with its title and number."""
 
-    text: str = Field("", max_length=200_000)
+    text: str = ""
+    title: str = ""
+    figure: Figure | None = None
+    number: int = 0
+
+
+class ReportBody(Message):
+    """The request for a report with a text, or of chosen cards."""
+
+    text: Annotated[str, Field(max_length=200_000)] = ""
+    # Metrics and expressions; null for the cards of the wall.
+    cards: Annotated[list[str], Field(max_length=MOST_CARDS)] | None = None
+    # The address of a wall.
+    view: Annotated[str, Field(max_length=_LONGEST_VIEW)] = ""
 
 
 @router.get("/{experiment_id}/report")
@@ -82,7 +99,7 @@ async def report(master: MasterDep, request: Request, experiment_id: int) -> Res
         request: the page's request.
         experiment_id: number of the experiment.
     """
-    return await _report(master, request, experiment_id, "")
+    return await _report(master, request, experiment_id, ReportBody())
 
 
 @router.post("/{experiment_id}/report")
@@ -92,20 +109,25 @@ async def report_with_text(
     experiment_id: int,
     wanted: Annotated[ReportBody, body(ReportBody)],
 ) -> Response:
-    """Return the report of an experiment with a text of the caller, which is not stored.
+    """Return the report of an experiment with a text or of cards of the caller's choice, which are not stored.
 
     Args:
         master: has the curves.
         request: the page's request.
         experiment_id: number of the experiment.
-        wanted: the text in Markdown.
+        wanted: the text in Markdown, and the cards.
+
+    Raises:
+        InvalidArgumentError: there is no such metric, or the view cannot be read.
     """
-    return await _report(master, request, experiment_id, wanted.text)
+    return await _report(master, request, experiment_id, wanted)
 
 
-async def _report(master: EmbeddedMaster, request: Request, experiment_id: int, text: str) -> Response:
+async def _report(
+    master: EmbeddedMaster, request: Request, experiment_id: int, wanted: ReportBody
+) -> Response:
     facts = await _facts(request, experiment_id)
-    page, policy = await anyio.to_thread.run_sync(report_page, master, facts, text)
+    page, policy = await anyio.to_thread.run_sync(report_page, master, facts, wanted)
     name = {"Content-Disposition": f'inline; filename="experiment-{experiment_id}.html"'}
     return HTMLResponse(page, headers={**report_headers(policy), **name})
 
@@ -171,16 +193,25 @@ def facts_of(
 
 
 def report_page(
-    master: EmbeddedMaster, facts: Mapping[str, Any], text: str = "", *, is_shared: bool = False
+    master: EmbeddedMaster,
+    facts: Mapping[str, Any],
+    wanted: ReportBody | None = None,
+    *,
+    is_shared: bool = False,
 ) -> tuple[str, str]:
     """Return a report, and the policy that allows only its own two scripts.
 
     Args:
         master: has the curves.
         facts: what `facts_of` returns.
-        text: in Markdown, with which the report begins.
+        wanted: the text with which the report begins, and the cards; None for no text and the cards of the wall.
         is_shared: whether it is for readers without a login, who see only the search of the config.
+
+    Raises:
+        InvalidArgumentError: a card is wanted whose metric is unknown, or the view cannot be read.
     """
+    wanted = wanted or ReportBody()
+    text_parts, shown, left_out = _drawn(master, facts, wanted)
     drawing = _drawing()
     plotly, packed = _plotly()
     policy = (
@@ -192,14 +223,15 @@ def report_page(
     config = _search_of(config) if is_shared else without_secret_variables(config)
     values = {
         "experiment": experiment,
-        "text": text,
+        "text_parts": text_parts,
         "findings": findings(experiment, trials, facts["rungs"]["brackets"]),
         "trials": trials[:_MOST_ROWS],
         "trials_left_out": max(0, len(trials) - _MOST_ROWS),
         "states": Counter(trial["state"] for trial in trials),
         "varied": varied(trials),
-        "figures": _figures(master, facts),
-        "cards_left_out": facts["cards"][_MOST_METRICS:],
+        "figures": shown,
+        "cards_left_out": left_out,
+        "has_metrics": bool(facts["metrics"]),
         "config": dump_yaml(config),
         "is_shared": is_shared,
         "written": timestamp(now()),
@@ -222,21 +254,65 @@ def _search_of(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _figures(master: EmbeddedMaster, facts: Mapping[str, Any]) -> list[tuple[str, Figure]]:
-    """Return the titled figures of a report, in their order."""
+def _drawn(
+    master: EmbeddedMaster, facts: Mapping[str, Any], wanted: ReportBody
+) -> tuple[list[_Part], list[_Part], list[str]]:
+    """Return the parts of the text with the cards in it, the figures below, and the titles of omitted cards."""
+    parts = parts_of(wanted.text)
+    view = View.of(wanted.view)
+    known = Cards(view, {(metric.group, metric.name) for metric in facts["metrics"]})
+    placed = [known.find(part.name, part.title) for part in parts if isinstance(part, Place)]
+    left_out: list[str] = []
+    if wanted.cards is None:
+        cards = known.of_wall(facts["cards"])
+        cards, left_out = cards[:_MOST_METRICS], [card.title for card in cards[_MOST_METRICS:]]
+    else:
+        cards = [known.find(name) for name in wanted.cards]
+    # A card of the text is not drawn twice.
+    cards = [card for card in cards if card.keys not in {one.keys for one in placed}]
+    if len(placed) + len(cards) > MOST_CARDS:
+        raise InvalidArgumentError(
+            f"A report has at most {MOST_CARDS} cards, received {len(placed) + len(cards)}."
+        )
+    drawn = _card_figures(master, facts["trials"], [*placed, *cards], view)
+    if wanted.cards is None:
+        drawn += [_Part(title=title, figure=figure) for title, figure in _search_figures(facts)]
+    drawn = [replace(part, number=number) for number, part in enumerate(drawn, start=1)]
+    of_text = iter(drawn[: len(placed)])
+    text_parts = [_Part(text=part) if isinstance(part, str) else next(of_text) for part in parts]
+    return text_parts, drawn[len(placed) :], left_out
+
+
+def _card_figures(
+    master: EmbeddedMaster, trials: Sequence[Mapping[str, Any]], cards: Sequence[Card], view: View
+) -> list[_Part]:
+    shown = [trial["id"] for trial in trials if trial["id"] not in view.hidden]
+    ids = shown[:MOST_LINES]
+    if view.baseline is not None and view.baseline not in ids:
+        if view.baseline not in {trial["id"] for trial in trials}:
+            raise InvalidArgumentError(
+                f"The baseline of the view, trial {view.baseline}, is not of this experiment."
+            )
+        ids = [*ids[: MOST_LINES - 1], view.baseline]
+    count = max(1, len(ids) * sum(len(card.lines) for card in cards))
+    most_points = min(_MOST_POINTS, max(_LEAST_POINTS, _MOST_POINTS_IN_ALL // count))
+    result = []
+    for card in cards:
+        metrics = [line for line in card.lines if isinstance(line, Metric)]
+        if view == View() and len(metrics) == len(card.lines):
+            # Each curve keeps the points of its own that show most.
+            figure = curves_figure(master, ids, metrics, most_points=most_points)
+        else:
+            figure = card_figure(master, ids, card, view, most_points=most_points)
+        result.append(_Part(title=_isolated(card.title), figure=figure))
+    return result
+
+
+def _search_figures(facts: Mapping[str, Any]) -> list[tuple[str, Figure]]:
+    """Return the titled figures of the search of an experiment."""
     experiment, trials = facts["experiment"], facts["trials"]
     brackets = facts["rungs"]["brackets"]
-    ids = [trial["id"] for trial in trials[:MOST_LINES]]
-    shown = {
-        card["title"]: [Metric.of(metric["key"]) for metric in card["metrics"]]
-        for card in facts["cards"][:_MOST_METRICS]
-    }
-    count = max(1, len(ids) * sum(map(len, shown.values())))
-    most_points = min(_MOST_POINTS, max(_LEAST_POINTS, _MOST_POINTS_IN_ALL // count))
-    result = [
-        (_isolated(title), curves_figure(master, ids, metrics, most_points=most_points))
-        for title, metrics in shown.items()
-    ]
+    result = []
     name = _isolated(experiment["searcherMetric"])
     if sum(trial["searcherMetricValue"] is not None for trial in trials) > 1:
         most = max(MOST_LINES, _MOST_DOTS // max(1, len(varied(trials))))

@@ -38,7 +38,8 @@ from det_keras.protocol.metrics import (
 
 router = APIRouter(prefix="/figures", include_in_schema=False)
 
-_AXES = ("batches", "epochs", "time")
+#: What the x axis of cards may be.
+AXES = ("batches", "epochs", "time")
 _MOST_TRIALS = 200
 _MOST_METRICS = 20
 # Each machine and each GPU of a trial has a line of its own.
@@ -145,8 +146,8 @@ async def lines(
     Raises:
         InvalidArgumentError: `x` is unknown, there are too many trials or metrics, or an expression is not accepted.
     """
-    if x not in _AXES:
-        raise InvalidArgumentError(f"`x` must be one of {', '.join(_AXES)}, received {x!r}.")
+    if x not in AXES:
+        raise InvalidArgumentError(f"`x` must be one of {', '.join(AXES)}, received {x!r}.")
     for what, values, most in (
         ("trials", trial, _MOST_TRIALS),
         ("metrics", metric + expression, _MOST_METRICS),
@@ -155,7 +156,7 @@ async def lines(
             raise InvalidArgumentError(f"At most {most} {what} fit in one card, received {len(values)}.")
     view = {"x": x, "smoothing": smoothing, "log_x": log_x, "start": start, "end": end, "points": points}
     wanted: list[Metric | Expression] = [*map(Metric.of, metric), *map(parse, expression)]
-    return reply(await anyio.to_thread.run_sync(_lines, master, list(dict.fromkeys(trial)), wanted, view))
+    return reply(await anyio.to_thread.run_sync(card_lines, master, list(dict.fromkeys(trial)), wanted, view))
 
 
 @router.get("/system")
@@ -299,12 +300,13 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, str | int | float | bool) else str(value)
 
 
-def _lines(
+def card_lines(
     master: EmbeddedMaster,
     trial_ids: Sequence[int],
     wanted: Sequence[Metric | Expression],
     view: Mapping[str, Any],
 ) -> dict[str, Any]:
+    """Return the curves of a card, as `lines` does; `view` has its arguments from `x` on."""
     named: list[dict[str, Any]] = []
     curves: list[tuple[Floats, Floats]] = []
     weights = (0.0, view["smoothing"]) if view["smoothing"] else (0.0,)
