@@ -11,6 +11,7 @@ interface PageElement extends HTMLElement {
   open: boolean;
   options: any;
   reset(): void;
+  select(): void;
   returnValue: string;
   showModal(): void;
   tBodies: any;
