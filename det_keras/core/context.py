@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import os
 import sys
@@ -92,6 +94,8 @@ class Context:
         self.profiler = ProfilerContext(self.distributed, self._load_report)
         self._load_reporter: LoadReporter | None = None
         self._uncaught: UncaughtHook | None = None
+        # Digests of the models that this process has reported.
+        self._models: set[bytes] = set()
 
     def __getattr__(self, name: str) -> NoReturn:
         """Say of a name that scripts of Determined use why it is not here."""
@@ -113,6 +117,23 @@ class Context:
             return training_record(environ, with_repository=is_detached)
 
         self.backend.report_provenance(record)
+
+    @property
+    def records_model(self) -> bool:
+        """Whether `report_model` has an effect: on the chief, with a master, unless the record is turned off."""
+        return self.backend.keeps_provenance and is_enabled(os.environ)
+
+    def report_model(self, description: Mapping[str, Any]) -> None:
+        """Report in the background of which layers the trained model consists; each description once.
+
+        Args:
+            description: JSON values.
+        """
+        digest = hashlib.sha256(json.dumps(description, sort_keys=True).encode()).digest()
+        # A script may train the same model in many calls of `fit`.
+        if self.records_model and digest not in self._models:
+            self._models.add(digest)
+            self.backend.report_provenance(lambda: {"model": dict(description)})
 
     def watch_for_uncaught(self) -> None:
         """Handle an exception that ends the script, until the context is closed.

@@ -36,6 +36,11 @@ class Capture:
         self._thread = threading.Thread(target=self._run, name="det-provenance", daemon=True)
         self._thread.start()
 
+    @property
+    def is_done(self) -> bool:
+        """Whether the record is made and received, or has failed."""
+        return not self._thread.is_alive()
+
     def result(self, timeout_s: float) -> dict[str, Any]:
         """Return the record; {} if it failed, or is not made in time.
 

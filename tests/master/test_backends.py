@@ -4,6 +4,7 @@ shared by the workers."""
 from __future__ import annotations
 
 import json
+import threading
 import uuid
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ from det_keras.master.reports.metrics import live_rows
 from det_keras.protocol import states
 from det_keras.storage import DirectoryStorage
 from master.detached_runs import open_detached
+from master.fakes import eventually
 
 CONFIG = (
     "entrypoint: python3 train.py\nsearcher: {name: single, metric: val_loss, max_length: {batches: 100}}\n"
@@ -200,3 +202,26 @@ def test_trial_that_its_search_stops_without_a_word_finds_out_after_a_validation
     backend.flush()
     assert preempt.is_requested
     backend.close()
+
+
+def test_place_and_model_of_a_trial_are_reported_side_by_side(world, tmp_path):
+    found = trial(world, tmp_path)
+    address = f"/api/v1/trials/{found.backend.run.trial_id}/provenance"
+    gate = threading.Event()
+
+    def place_of_training():
+        gate.wait()
+        return {"host": "here"}
+
+    # What is read first arrives last.
+    found.backend.report_provenance(place_of_training)
+    found.backend.report_provenance(lambda: {"model": {"name": "m"}})
+    eventually(lambda: world.client.get(address)["provenance"] == {"model": {"name": "m"}})
+    gate.set()
+    found.backend.close()
+    assert world.client.get(address)["provenance"] == {"host": "here", "model": {"name": "m"}}
+
+
+def test_only_masters_keep_what_is_trained(place):
+    assert place.backend.keeps_provenance != isinstance(place.backend.unshared, LocalBackend)
+    place.backend.report_provenance(dict)

@@ -147,3 +147,7 @@ def test_lines_of_the_page_load_the_model_that_was_trained(real, tmp_path):
     assert record["keras"].startswith("3.")
     assert record["tensorflow"].startswith("2.")
     assert "repository" in record
+    # The layers come in a report of their own.
+    model = record["model"]
+    assert [layer["class"] for layer in model["layers"]] == ["Dense", "Dense"]
+    assert (model["trainable"], model["frozen"], model["bytes"]) == (11, 0, 44)

@@ -30,6 +30,36 @@ def test_latest_run_of_a_trial_replaces_the_record(client):
     assert read(client, f"trials/{trial}") == {"provenance": {"host": "second"}}
 
 
+MODEL = {"name": "m", "layers": [{"name": "dense", "snake_case": 1, "isCut": False}]}
+
+
+def test_model_and_place_of_a_trial_do_not_replace_each_other(client):
+    trial = client.trials(client.create())[0]["id"]
+
+    def report(**record):
+        client.post(f"/api/v1/trials/{trial}/provenance", {"provenance": record})
+        return read(client, f"trials/{trial}")["provenance"]
+
+    assert report(model=MODEL) == {"model": MODEL}
+    assert report(host="first", command="c") == {"host": "first", "command": "c", "model": MODEL}
+    # The next run of the trial: the same model once more.
+    assert report(host="second") == {"host": "second", "model": MODEL}
+    assert report(model=MODEL) == {"host": "second", "model": MODEL}
+    other = {"name": "other"}
+    assert report(model=other) == {"host": "second", "model": other}
+    assert report(host="third", model=MODEL) == {"host": "third", "model": MODEL}
+    # One that is empty removes nothing.
+    assert report(model={}) == {"host": "third", "model": MODEL}
+
+
+def test_model_that_is_no_object_is_refused(client):
+    trial = client.trials(client.create())[0]["id"]
+    for value in (None, 5, "text", [MODEL], True):
+        body = {"provenance": {"host": "h", "model": value}}
+        client.post(f"/api/v1/trials/{trial}/provenance", body, status=400)
+    assert read(client, f"trials/{trial}") == {"provenance": None}
+
+
 def test_job_has_a_record_of_its_own(client):
     job = client.post("/api/v1/commands", {"config": {"entrypoint": ["a"]}, "provenance": RECORD})["command"]
     assert read(client, f"commands/{job['id']}") == {"provenance": RECORD}
@@ -52,7 +82,7 @@ def test_long_record_is_refused_and_nothing_is_stored(client):
 def test_records_are_deleted_with_their_experiment(world, client):
     number = client.create(SINGLE, provenance=RECORD)
     trial = client.trials(number)[0]["id"]
-    client.post(f"/api/v1/trials/{trial}/provenance", {"provenance": RECORD})
+    client.post(f"/api/v1/trials/{trial}/provenance", {"provenance": {**RECORD, "model": MODEL}})
     kept = client.create(SINGLE, provenance=RECORD)
     client.move(number, "kill")
     client.wait_for_state(number, "CANCELED")

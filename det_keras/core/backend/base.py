@@ -89,9 +89,11 @@ class Backend(abc.ABC):
 
     Attributes:
         is_preemptible: whether requests to stop may come from elsewhere than signals.
+        keeps_provenance: whether `report_provenance` may store a record.
     """
 
     is_preemptible: bool = True
+    keeps_provenance: bool = False
 
     @property
     def unshared(self) -> Backend:
@@ -221,7 +223,7 @@ class Backend(abc.ABC):
         """Report that the process will exit soon and is to be resumed later."""
 
     def report_provenance(self, make: Callable[[], dict[str, Any]]) -> None:
-        """Report where the training runs, in the background; only our master stores it.
+        """Report where the training runs, or what it trains, in the background; only our master stores it.
 
         Args:
             make: returns the record; called on another thread, and only if the record is stored.

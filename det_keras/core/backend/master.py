@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -56,12 +57,14 @@ class MasterBackend(Backend):
         storage: the `checkpoint_storage` section of the storage that is used.
     """
 
+    keeps_provenance = True
+
     def __init__(self, run: RunIdentity, session: Session, storage: Mapping[str, Any] | None) -> None:
         self.run = run
         self._session = session
         self._api = session.api
         self._closed = False
-        self._capture: Capture | None = None
+        self._captures: list[Capture] = []
         self._storage_id = self._api.trials.start_run(run.trial_id, storage, patience_s=PATIENCE_S)
         # Last: it starts a thread, which a failed call before would leave behind.
         self._reports = ReportQueue("det-reports", send_together=self._report_together)
@@ -174,9 +177,10 @@ class MasterBackend(Backend):
             # Not by the queue of reports: the begin of a training waits until it is empty.
             return {} if api.accounts.is_determined() else make()
 
-        self._capture = Capture(
+        capture = Capture(
             record, then=lambda made: api.trials.report_provenance(number, made, patience_s=PATIENCE_S)
         )
+        self._captures = [*(each for each in self._captures if not each.is_done), capture]
 
     def flush(self) -> None:
         self._reports.flush()
@@ -188,8 +192,9 @@ class MasterBackend(Backend):
         with ExitStack() as steps:
             steps.callback(self._session.close)
             steps.callback(self._reports.close)
-            if self._capture is not None:
-                self._capture.result(_CAPTURE_TIMEOUT_S)
+            deadline = time.monotonic() + _CAPTURE_TIMEOUT_S
+            for capture in self._captures:
+                capture.result(max(0.0, deadline - time.monotonic()))
 
     def _put_metrics(self, label: str, group: str, steps: int | None, metrics: Mapping[str, object]) -> None:
         number = self.run.trial_id

@@ -30,6 +30,7 @@ class SharedBackend(Backend):
         self._distributed = distributed
         # A request to stop reaches the other workers with the chief's next decision.
         self.is_preemptible = chief is not None and chief.is_preemptible
+        self.keeps_provenance = chief is not None and chief.keeps_provenance
 
     @property
     def unshared(self) -> Backend:

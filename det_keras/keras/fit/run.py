@@ -173,6 +173,10 @@ class FitRun(Training):
         """Return the optimizers that change them."""
         return self.trained.optimizers
 
+    def models(self) -> Sequence[Any]:
+        """Return the models that are trained, whose layers are reported."""
+        return [self.trained.model]
+
     @property
     def is_ending(self) -> bool:
         """Whether no further batch will be trained, by the current target and stop requests."""

@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import keras
+
 from det_keras.config import Length, Unit
 from det_keras.keras.checkpoint.reached import ReachedState
 from det_keras.keras.loops.state import (
@@ -120,6 +122,10 @@ class LoopRun(Training):
     def optimizers(self) -> Sequence[Any]:
         """Return the optimizers that change them."""
         return list(self.tracked.optimizers.values())
+
+    def models(self) -> Sequence[Any]:
+        """Return the models that are trained, whose layers are reported."""
+        return [layer for layer in self.tracked.layers.values() if isinstance(layer, keras.Model)]
 
     @property
     def is_boundary_due(self) -> bool:

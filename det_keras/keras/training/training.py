@@ -26,6 +26,7 @@ from det_keras.keras.training.boundaries.calls import BoundaryCalls
 from det_keras.keras.training.boundaries.checkpoint import CheckpointCallback
 from det_keras.keras.training.boundaries.layers import LayersCallback, LayersPart
 from det_keras.keras.training.boundaries.metrics import MetricsCallback
+from det_keras.keras.training.boundaries.model import ModelCallback
 from det_keras.keras.training.boundaries.preemption import PreemptionCallback
 from det_keras.keras.training.boundaries.progress import ProgressCallback
 from det_keras.keras.training.boundaries.searcher import SearcherCallback
@@ -154,6 +155,7 @@ class Training(abc.ABC):
         # weights and requests after these callbacks.
         callbacks = [
             *first,
+            ModelCallback(self.models),
             MetricsCallback(settings.report_period, on_nan, self.optimizers),
             *([] if self._layers is None else [self._layers]),
             *([] if validation is None else [validation]),
@@ -189,6 +191,10 @@ class Training(abc.ABC):
     @abc.abstractmethod
     def optimizers(self) -> Sequence[Any]:
         """Return the optimizers that change them."""
+
+    @abc.abstractmethod
+    def models(self) -> Sequence[Any]:
+        """Return the models that are trained, whose layers are reported."""
 
     @abc.abstractmethod
     def signature(self) -> Mapping[str, Any]:

@@ -9,7 +9,13 @@ from pydantic import Field
 from starlette.responses import Response
 
 from det_keras.master.database.lookups import find_experiment, find_trial
-from det_keras.master.reports.provenance import check_record, read_record, store_record, subject_of
+from det_keras.master.reports.provenance import (
+    check_trial_record,
+    read_record,
+    read_trial_record,
+    store_trial_record,
+    subject_of,
+)
 from det_keras.master.server.calls import MasterDep, body
 from det_keras.master.server.responses import reply
 from det_keras.master.tasks import jobs
@@ -34,21 +40,21 @@ def of_experiment(master: MasterDep, experiment_id: int) -> Response:
 
 @router.get("/trials/{trial_id}/provenance")
 def of_trial(master: MasterDep, trial_id: int) -> Response:
-    """Return where the latest run of a trial trains, as its process recorded it; null if it did not."""
+    """Return where the latest run of a trial trains and its model, as its process recorded it; null if it did not."""
     with master.store.reading() as session:
         find_trial(session, trial_id)
-        return reply({"provenance": read_record(session, subject_of("trial", trial_id))})
+        return reply({"provenance": read_trial_record(session, trial_id)})
 
 
 @router.post("/trials/{trial_id}/provenance")
 def report_trial(
     master: MasterDep, trial_id: int, request: Annotated[ProvenanceBody, body(ProvenanceBody)]
 ) -> Response:
-    """Record where a trial trains; it replaces the record of an earlier run."""
-    check_record(request.provenance)
+    """Record where a trial trains, or its model; each replaces that of an earlier run."""
+    check_trial_record(request.provenance)
     with master.store.writing() as tx:
         find_trial(tx, trial_id)
-        store_record(tx, subject_of("trial", trial_id), request.provenance)
+        store_trial_record(tx, trial_id, request.provenance)
     return reply()
 
 

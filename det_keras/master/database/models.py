@@ -499,7 +499,7 @@ class ProvenanceRow(Base):
 
     __tablename__ = "provenance"
 
-    # ``experiment:7``, ``trial:12`` or ``task:UUID``; the newest run of a trial counts.
+    # ``experiment:7``, ``trial:12``, ``model:12`` (of a trial) or ``task:UUID``; the newest run of a trial counts.
     subject: Mapped[str] = mapped_column(PlainText(), primary_key=True)
     record: Mapped[dict[str, Any]]
 

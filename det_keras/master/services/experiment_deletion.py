@@ -36,7 +36,7 @@ from det_keras.master.database.models import (
     VerificationRow,
 )
 from det_keras.master.database.store import Store
-from det_keras.master.reports.provenance import delete_records, subject_of
+from det_keras.master.reports.provenance import delete_records, subject_of, subjects_of_trial
 from det_keras.master.resources import ResourcePool
 from det_keras.protocol import states
 from det_keras.storage.names import events_prefix, media_prefix
@@ -168,7 +168,7 @@ class ExperimentDeletion:
                 trial_ids = tx.scalars(part).all()
                 if not trial_ids:
                     return
-                delete_records(tx, [subject_of("trial", number) for number in trial_ids])
+                delete_records(tx, [subject for number in trial_ids for subject in subjects_of_trial(number)])
                 tx.execute(delete(TrialRow).where(TrialRow.id.in_(trial_ids)), execution_options=options)
 
     def _forget_bundle(self, digest: str | None) -> None:
