@@ -13,11 +13,13 @@ from starlette.responses import Response
 
 from det_keras.display import flat_hparams, parse_time
 from det_keras.master.server.calls import MasterDep
+from det_keras.master.server.responses import reply
 from det_keras.master.web.alerts import outcome, runs_of, trial_alerts
 from det_keras.master.web.experiments import kept, latest_first
 from det_keras.master.web.findings import curve_findings
 from det_keras.master.web.metric_choice import metrics_of
 from det_keras.master.web.plotting.rungs import stopped_at
+from det_keras.master.web.provenance.model import model_source, shown_model
 from det_keras.master.web.provenance.record import shown_record
 from det_keras.master.web.rendering import page
 from det_keras.master.web.rest import Rest
@@ -53,7 +55,15 @@ async def overview(request: Request, master: MasterDep, trial_id: int) -> Respon
         checkpoints=checkpoints,
         provenance=shown_record(origin["provenance"]),
         provenance_live=True,
+        model_source=model_source(origin["provenance"], trial_id),
     )
+
+
+@router.get("/figures/model")
+async def model_data(request: Request, trial: int) -> Response:
+    """Return the layers of a trial's model, for the drawing; null if they are not recorded."""
+    origin = await Rest(request).get(f"/trials/{trial}/provenance")
+    return reply({"model": shown_model(origin["provenance"])})
 
 
 @router.get("/trials/{trial_id}/logs")
