@@ -214,10 +214,10 @@ def test_big_model_is_folded_and_scrolls_in_its_own_box(page, show):
     details = section.locator("details")
     assert details.get_attribute("open") is None
     details.locator("summary").click()
-    graph = section.locator(".graph")
+    graph = section.get_by_role("region", name="Graph of the layers")
     expect(graph).to_be_visible()
     assert graph.evaluate("(it) => it.scrollHeight > it.clientHeight && it.clientHeight <= innerHeight")
-    table = section.locator(".layers")
+    table = section.get_by_role("region", name="Table of the layers")
     assert table.evaluate("(it) => it.scrollHeight > it.clientHeight && it.clientHeight <= innerHeight")
 
 

@@ -72,12 +72,12 @@ class _Reader:
                 break
             self.count += 1
             # Others refer to it by its index: one that is no layer is shown without a name.
-            found.append(self._layer(entry if isinstance(entry, Mapping) else {}, len(entries), depth))
+            found.append(self._layer(entry if isinstance(entry, Mapping) else {}, depth))
         for layer in found:
             layer["inputs"] = [index for index in layer["inputs"] if index < len(found)]
         return found
 
-    def _layer(self, entry: Mapping[str, Any], among: int, depth: int) -> dict[str, Any]:
+    def _layer(self, entry: Mapping[str, Any], depth: int) -> dict[str, Any]:
         layer = {
             "name": _text(entry.get("name")),
             "class": _text(entry.get("class")),
@@ -85,7 +85,7 @@ class _Reader:
             "shapes": [_shape(shape) for shape in _list(entry.get("shapes"))],
             "trainable": _number(entry.get("trainable")),
             "frozen": _number(entry.get("frozen")),
-            "inputs": self._inputs(entry.get("inputs"), among),
+            "inputs": self._inputs(entry.get("inputs")),
         }
         if not isinstance(entry.get("layers"), list):
             return layer
@@ -98,11 +98,10 @@ class _Reader:
             "layers": self.layers(entry["layers"], depth + 1),
         }
 
-    def _inputs(self, value: Any, among: int) -> list[int]:
+    def _inputs(self, value: Any) -> list[int]:
         indices = value if isinstance(value, list) else []
-        found = [index for index in indices if (_number(index) is not None and index < among)]
+        distinct = list(dict.fromkeys(index for index in indices if _number(index) is not None))
         left = _MOST_CONNECTIONS - self._connections
-        distinct = list(dict.fromkeys(found))
         self.is_cut = self.is_cut or len(distinct) > left
         self._connections += min(len(distinct), left)
         return distinct[:left]
